@@ -40,7 +40,7 @@ class LimitsConfig:
     )
     foreign_memory_bytes: int | None = key(
         "A GPU is not used while programs other than its jobs hold more memory on it than this, or "
-        "while more than this is left of a job that is over. Programs that only draw on a screen, "
+        "while a job that is over has left more than this. Programs that only draw on a screen, "
         "such as a desktop, do not count.",
         default=None,
         shown=USUAL_WORDS,
@@ -111,13 +111,13 @@ class GpusConfig:
         "Also ask such a job to save and stop, for good; false: it goes on.", default=False
     )
     exclude: tuple[int | str, ...] = key(
-        "GPUs that no job gets: indexes as `nvidia-smi` shows them, UUIDs, or names of a model "
-        '(`[0, "NVIDIA T400"]`). A job that runs there goes on.',
+        "GPUs that jobs do not use: indexes as `nvidia-smi` shows them, UUIDs, or names of a model "
+        '(`[0, "NVIDIA T400"]`). A job that already runs there continues.',
         default=(),
     )
     prefer: tuple[int | str, ...] = key(
-        "GPUs that are given to jobs before others, in this order; each as in `exclude`. Jobs that "
-        "name their GPUs get those.",
+        "GPUs that jobs get first, in this order, with entries as in `exclude`. A job that names "
+        "its GPUs gets those.",
         default=(),
     )
     locks: str = key(

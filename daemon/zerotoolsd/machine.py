@@ -105,7 +105,7 @@ class SnapshotCache:
             return
         self._is_noted = True
         for entry in self.choice.unknown(found.gpus):
-            log.warning("%s is none of the GPUs of this machine; see nvidia-smi -L", entry)
+            log.warning("%s matches no GPU of this machine; see nvidia-smi -L", entry)
 
     def _without_answer(self) -> Snapshot:
         self._is_awaited = True

@@ -115,7 +115,7 @@ def test_the_owner_s_choice_is_in_every_snapshot_and_an_odd_entry_is_logged_once
             assert (second.excluded, second.preference) == (True, None)
 
     asyncio.run(story())
-    assert caplog.text.count('gpus.exclude: "GPU-gone" is none of the GPUs') == 1
+    assert caplog.text.count('gpus.exclude: "GPU-gone" matches no GPU') == 1
 
 
 def test_how_long_it_has_been_silent_and_the_last_gpus_that_were_seen() -> None:

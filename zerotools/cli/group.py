@@ -27,8 +27,8 @@ def debug_option() -> click.Option:
 
 _AVERAGING = ("average", "blend", "interpolate", "lerp", "slerp", "soup", "swa")
 ELSEWHERE = (
-    "zerotools moves weights and never computes new ones; mergekit averages models of safetensors, "
-    "which zerotools consolidate writes"
+    "zerotools does not average models; use mergekit on the models that zerotools consolidate "
+    "writes"
 )
 
 

@@ -50,10 +50,10 @@ class PrefixMap:
             strange = list(self._strange(names, layout, other))
             if not strange:
                 return layout
-            faults.append(f"{strange[0]} is none of {layout}")
+            faults.append(f"{strange[0]} is no name of {layout}")
         raise BadRequest(
             f"the checkpoint has neither layout of the map {self.name}: {' and '.join(faults)}; "
-            "rename the tensors first, by consolidate --rename or --strip-prefix"
+            "rename the tensors first with consolidate --rename or --strip-prefix"
         )
 
     def _strange(self, names: Collection[str], layout: str, other: str) -> Iterator[str]:

@@ -60,8 +60,8 @@ def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
     names = prefix_map_of(config)
     if names is not None:
         raise Unsupported(
-            f"for models of type {kind} there is a map of names alone ({names.about}), of which "
-            f"there are no tensors to show or check: give --map-to hf or --map-to {MEMORY}"
+            f"the map for models of type {kind} changes only names ({names.about}), so there is "
+            f"nothing to show or check; use it with --map-to hf or --map-to {MEMORY}"
         )
     near = nearest_of(kind, known)
     raise Unsupported(

@@ -58,7 +58,7 @@ class AdapterOptions(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="FILE|DIR",
-            help="The adapter_config.json of the adapter, if none lies in the run or around it.",
+            help="The adapter_config.json of the adapter, if it is not in the run or above it.",
         ),
     ]
     adapter_name: Annotated[
@@ -74,8 +74,8 @@ class AdapterOptions(TypedDict, total=False):
         Option(
             group=WHAT,
             metavar="DIR",
-            help="The base model of a run that saved only its adapter, or kept its base in 4 bits: "
-            "a directory, or a place in a store. A job knows its own.",
+            help="The base model, if the run saved only its adapter or kept its base in 4 bits: a "
+            "directory, or a URL of an object store. Jobs of zerotools have recorded theirs.",
         ),
     ]
 
@@ -121,7 +121,7 @@ def consolidate(
     """Merge the checkpoint at `path` into a Hugging Face model in the directory `out`.
 
     `path` is a checkpoint, or the directory of a run: then its newest checkpoint is taken. A LoRA
-    adapter is merged into its base model, which the run holds or `base` names. With `adapter_only`
+    adapter is merged into its base model, from the run or from `base`. With `adapter_only`
     the output is adapter_model.safetensors and adapter_config.json.
 
     Raises:
@@ -265,12 +265,13 @@ class OptimizerOptions(TypedDict, total=False):
         Option(
             group=OPTIMIZER,
             metavar="model|FILE",
-            help="The optimizer's order, if the checkpoint has none: as the model of config.json "
-            "registers its parameters, or names, one per line, an empty line between groups.",
+            help="The order of the optimizer's parameters, if the checkpoint numbers them: model "
+            "(that of the model of config.json), or a file of names, one per line, with an empty "
+            "line between param groups.",
         ),
     ]
     weights_only: Annotated[
-        bool, Option(group=OPTIMIZER, help="Leave the state of the optimizer out.")
+        bool, Option(group=OPTIMIZER, help="Convert only the weights, no optimizer.")
     ]
 
 

@@ -27,7 +27,7 @@ _OUTCOMES = (lifecycle.CRASHED, lifecycle.BAD_JOB, lifecycle.BAD_CHECKPOINT)
 _ADVICE_OF_CAUSE: Mapping[str, str] = {
     causes.GPU_MEMORY: "try a smaller batch per GPU with more accumulation steps, or shorter "
     "sequences",
-    causes.HOST_MEMORY: "try fewer data loader workers, or give it more memory",
+    causes.HOST_MEMORY: "try fewer data loader workers, or give the job more memory",
 }
 _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
     (re.compile(pattern, re.IGNORECASE), advice)
@@ -40,7 +40,7 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
         (r"too many open files", "try a higher limit: ulimit -n"),
         (
             r"invalid device ordinal|no CUDA GPUs are available",
-            "try to use the devices from 0 on: the daemon sets CUDA_VISIBLE_DEVICES",
+            "try device numbers from 0 on: the daemon sets CUDA_VISIBLE_DEVICES",
         ),
         (
             r"bus error|shared memory",
@@ -48,11 +48,11 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
         ),
         (
             r"device-side assert|illegal memory access",
-            "try CUDA_LAUNCH_BLOCKING=1 in [env], which names the operation",
+            "try CUDA_LAUNCH_BLOCKING=1 in [env] to see which operation fails",
         ),
         (
             r"command not found|no such file or directory",
-            "try absolute paths: relative ones begin in the job's directory",
+            "try absolute paths: relative ones start in the job's directory",
         ),
     )
 )

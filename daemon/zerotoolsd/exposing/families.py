@@ -41,7 +41,7 @@ def families(tally: MetricsTally, now: MetricsMoment) -> Iterator[MetricFamily]:
     yield MetricFamily("zerotools_jobs", GAUGE, "Jobs by state.", tuple(jobs))
     yield _gauge(
         "zerotools_jobs_stalled",
-        "Running jobs whose ranks have not got on for longer than they may.",
+        "Running jobs that made no progress for longer than their deadline.",
         now.stalled,
     )
     yield _histogram(

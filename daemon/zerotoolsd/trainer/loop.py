@@ -70,7 +70,7 @@ class TrainingRun:
     def _how_to_go_on(self) -> str:
         saved = checkpoint_dirs.listing(Path(self.spec.output_dir or ""))
         if not saved:
-            return "no checkpoint was saved: submit the changed job from its start"
+            return "no checkpoint was saved; submit the changed job again, from the start"
         return f"then resume from {saved[0].name}"
 
     def _train(self, batches: Prefetch) -> int:

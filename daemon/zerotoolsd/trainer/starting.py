@@ -125,7 +125,7 @@ def warn_of_changes(
     changes = "" if record.data is None else record.data.changes(data.record)
     if changes:
         reporter.say(
-            f"note: the data is not what it was when {start.path.name} was saved ({changes}): "
+            f"note: the data has changed since {start.path.name} was saved ({changes}): "
             "this epoch repeats some sequences and leaves out others"
         )
 

@@ -160,6 +160,6 @@ def _refuse_others_jobs(request: web.Request, session: WebSession) -> None:
     owner = request.app[SERVICE].owner(job_id)
     if owner != session.uid:
         raise Forbidden(
-            f"job {job_id} belongs to {user_name(owner)}: the page changes your own jobs alone; an "
+            f"job {job_id} belongs to {user_name(owner)}: this page can change only your own; an "
             "administrator can use the command line"
         )

@@ -33,7 +33,7 @@ def test_several_of_a_kind_must_be_chosen_from(capsys: pytest.CaptureFixture[str
     assert "#     2  p.txt:11  DeepSpeed config, 3 lines" in capsys.readouterr().err
     with pytest.raises(BadRequest, match="has 2 launch lines"):
         page_import(PAGE, "p.txt", (1, 4))
-    with pytest.raises(BadRequest, match=r"--block 9: p\.txt has the blocks 1 to 4"):
+    with pytest.raises(BadRequest, match=r"--block 9: p\.txt has only the blocks 1 to 4"):
         page_import(PAGE, "p.txt", (9,))
 
 
@@ -42,5 +42,5 @@ def test_a_launch_line_without_a_program_is_passed_over(capsys: pytest.CaptureFi
     found = page_import(page, "p.txt", ())
     assert found.tree["train"]["batch_size"] == 8
     assert "line 1 is not read" in capsys.readouterr().err
-    with pytest.raises(BadRequest, match="is no page with a launch line"):
+    with pytest.raises(BadRequest, match="has no launch line and no config"):
         page_import("nothing", "p.txt", ())

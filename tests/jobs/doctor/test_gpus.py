@@ -66,5 +66,5 @@ def test_gpus_that_no_job_gets_are_said_and_entries_that_are_none() -> None:
     _, found = look_at_gpus(seen(fake_gpu(0, used_gib=20)), excluded=frozenset({"GPU-fake-0"}))
     assert (found.level, "gpus.exclude" in found.found) == ("ok", True)
     [warned] = look_at_gpu_choice({"unknown": ['gpus.prefer: "GPU-5"']})
-    assert warned.found == 'gpus.prefer: "GPU-5" is none of the GPUs of this machine'
+    assert warned.found == 'gpus.prefer: "GPU-5" matches no GPU of this machine'
     assert not [*look_at_gpu_choice(None)]

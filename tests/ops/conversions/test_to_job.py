@@ -97,7 +97,7 @@ def test_what_no_job_goes_on_from_is_refused(
 
 def test_optimizer_state_without_its_weights_is_refused(tmp_path: Path) -> None:
     alone = TORCH / "fsdp2-dcp-w3" / "checkpoint" / "optimizer_0"
-    with pytest.raises(BadRequest, match="optimizer state without the weights that it is of"):
+    with pytest.raises(BadRequest, match="optimizer state of weights that it does not have"):
         prepare_job(alone, tmp_path / "out", {})
 
 

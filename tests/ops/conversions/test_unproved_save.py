@@ -10,7 +10,7 @@ import pytest
 import zerotools
 from tests.golden_files import DEEPSPEED, JOB, TORCH
 
-SAID = "nothing tells whether"
+SAID = "cannot check whether"
 
 
 def _notes(source: Path, out: Path) -> list[str]:

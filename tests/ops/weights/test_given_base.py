@@ -57,7 +57,7 @@ def test_run_and_base_may_lie_on_disks_and_in_stores(
 def test_a_run_without_its_base_is_told_both_commands(tmp_path: Path) -> None:
     run = adapter(tmp_path / "run")
     said = (
-        r"names org/base\): it has none of a layer; merge both with zerotools consolidate "
+        r"names org/base\): it has no weights of layers; merge both with zerotools consolidate "
         r".*run OUT --base org/base, or export the adapter alone with .*run OUT --adapter-only"
     )
     with pytest.raises(BadRequest, match=said):
@@ -88,7 +88,7 @@ def test_weights_that_the_run_keeps_in_4_bits_are_those_of_the_base(tmp_path: Pa
 def test_what_a_run_trained_whole_is_its_own(tmp_path: Path) -> None:
     trained = noise(4, seed=9)
     run = adapter(tmp_path / "run", **{f"{PREFIX}.norm.weight": trained})
-    with pytest.raises(BadRequest, match=r"there is no layers.0.q.weight, to which"):
+    with pytest.raises(BadRequest, match=r"there is no layers.0.q.weight, and"):
         export(run, tmp_path / "out")
     found = export(run, tmp_path / "out", base=base(tmp_path / "base"), dtype="fp32")
     np.testing.assert_array_equal(found["layers.0.norm.weight"], trained)

@@ -43,7 +43,7 @@ def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
     group=LAUNCHERS,
     callback=_numbers,
     metavar="N,...",
-    help="Which launch line and configs of PAGE belong together, by the numbers that are listed.",
+    help="Import these blocks of PAGE, by the numbers that are listed: a launch line, its configs.",
 )
 @option(
     "-o",
@@ -75,7 +75,7 @@ def command(
     the job file, passed through to DeepSpeed, or ignored.
     """
     if configs.lenient and not configs.any:
-        raise BadRequest("--lenient is for a config; give one, such as --deepspeed")
+        raise BadRequest("--lenient is for a config, and a page is always repaired; leave it out")
     if configs.any and blocks:
         raise BadRequest("--block is for a page; leave it out, or the configs")
     if configs.any:

@@ -74,7 +74,7 @@ def _why(found: VerifyResult) -> str:
         return "reads the bytes too"
     if found.manifest is not None:
         return "compares with the manifest that was written"
-    return "records what is there, and later checks are certain of every byte"
+    return "records digests, so that later checks cover every byte"
 
 
 def _plan_line(found: VerifyResult) -> str:

@@ -16,10 +16,10 @@ from zerotools.jobs.tables.checkpoint import EXPORT
 
 Job = Mapping[str, Any]
 STALLED, LATE = "stalled", "late"
-"""What a job is shown as that runs and does not get on: its ranks have had the time that they may
-take; or its last step is long ago, by the time that steps take, or nothing of it moves."""
+"""The state that is shown for a running job without progress. STALLED: longer than its deadline.
+LATE: its last step is old compared with its usual step time, or nothing was written for long."""
 LATE_SECONDS = 60.0
-"""From so old a last step on a job is shown as late."""
+"""A job whose last step is older than this may be shown as late."""
 SHOWN_SECONDS = 10.0
 """A rank that the others wait for longer is named."""
 _STATES = {
@@ -86,7 +86,7 @@ def why(job: Job, now: float | None = None) -> str:
 
 
 def is_stalled(job: Job) -> bool:
-    """Whether it runs, and its ranks have not got on for longer than they may."""
+    """Whether it runs, and has made no progress for longer than its deadline."""
     return job["state"] == states.RUNNING and bool((job.get("phase") or {}).get("stalled"))
 
 

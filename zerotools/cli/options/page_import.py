@@ -28,8 +28,8 @@ def page_import(text: str, source: str, numbers: Iterable[int]) -> Imported:
     blocks = blocks_of(text)
     if not blocks:
         raise BadRequest(
-            f"{source}: is no page with a launch line or a config of DeepSpeed or accelerate; if "
-            "it is a job file, name the config with --deepspeed, --accelerate or --launch"
+            f"{source}: has no launch line and no config of DeepSpeed or accelerate; pass the "
+            "config with --deepspeed, --accelerate or --launch if this is a job file"
         )
     for line in (f"# {clean(source)} has these blocks", *listed(blocks, source)):
         sys.stderr.write(f"{clean(line)}\n" if line.startswith("#") else f"#   {clean(line)}\n")
@@ -68,7 +68,7 @@ def _of_numbers(
     chosen = []
     for number in numbers:
         if not 1 <= number <= len(blocks):
-            raise BadRequest(f"{OPTION} {number}: {source} has the blocks 1 to {len(blocks)}")
+            raise BadRequest(f"{OPTION} {number}: {source} has only the blocks 1 to {len(blocks)}")
         chosen.append(blocks[number - 1])
     _refuse_two(chosen, source)
     return chosen
@@ -95,5 +95,5 @@ def _refuse_two(blocks: Sequence[PageBlock], source: str) -> None:
         if kinds.count(kind) > 1:
             raise BadRequest(
                 f"{source}: has {kinds.count(kind)} {kind.value}s; choose those that belong "
-                f"together by {OPTION} N,N, with the numbers above"
+                f"together with {OPTION} N,N (the numbers above)"
             )

@@ -82,11 +82,11 @@ def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str])
         missing = [SHARD.sub(rf"shard-{n:05d}-model-\2-of-\3.safetensors", first) for n in absent]
         if not lost:
             doubtful[first] = (
-                f"{root / missing[0]} is not there, and nothing tells whether it ever was: no "
-                "tensor of this file of the model is cut over all ranks"
+                f"{root / missing[0]} does not exist, and may never have existed: no tensor "
+                "of this part of the model is split over all ranks"
             )
             continue
-        said = f"other files of the model have {ranks} shards: take another copy of it"
+        said = f"other files of the model have {ranks} shards: take another copy of the model"
         problems += [  # tensors that one rank has whole may have been in it, too
             Problem(f"{root / name} is missing; {said}", name, blocks=True) for name in missing
         ]

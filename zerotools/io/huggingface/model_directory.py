@@ -163,7 +163,7 @@ def unread_tensor(path: Path, tensor: str, why: str) -> Iterator[Problem]:
         lose_name(path, tensor)
         return
     exclude = f"--exclude {shlex.quote(tensor)}"
-    yield Problem(f"{why}; an export with {exclude} does without it", tensor=tensor, is_unread=True)
+    yield Problem(f"{why}; export the rest with {exclude}", tensor=tensor, is_unread=True)
 
 
 def read_index(path: Path) -> dict[str, str]:

@@ -39,7 +39,7 @@ def look_at_gpus(
     yield ok("NVML", f"shows {len(snapshot.gpus)} GPU{'s' * (len(snapshot.gpus) > 1)}")
     for gpu in snapshot.gpus:
         if gpu.uuid in excluded:
-            yield ok(f"GPU {gpu.index}", "no job gets it: gpus.exclude in zerotoolsd.toml names it")
+            yield ok(f"GPU {gpu.index}", "not used: it is in gpus.exclude of zerotoolsd.toml")
         else:
             yield from _look_at(gpu, gpu.uuid in ours)
 
@@ -76,7 +76,7 @@ def _in_use(gpu: Gpu, what: str) -> DoctorFinding:
     whom = f"by pid {pids}" if pids else "by no process that can be seen"
     do = "end them if they are yours"
     if not pids:
-        do = "a process of another container, or one that was killed, holds it; see fuser -v "
+        do = "a process of another container, or a killed one, may hold it; see fuser -v "
         do += f"/dev/nvidia{gpu.index}"
     keys = (
         f"no job starts on it while others hold more than {limit:.1f} GiB ({USUAL_WORDS}); "
@@ -91,7 +91,7 @@ def look_at_gpu_choice(choice: Mapping[str, Any] | None) -> Iterator[DoctorFindi
     for entry in (choice or {}).get("unknown", ()):
         yield warning(
             "the configuration",
-            f"{entry} is none of the GPUs of this machine",
+            f"{entry} matches no GPU of this machine",
             "see nvidia-smi -L; correct the entry in zerotoolsd.toml and restart the daemon",
         )
 

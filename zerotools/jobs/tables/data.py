@@ -210,8 +210,8 @@ class DataSpec:
     )
     ignore_fields: tuple[str, ...] = key(
         "Fields of a conversation's turns that the chat template may leave out, such as "
-        "`tool_calls`: the model trains without them, and the log counts them. A field that "
-        "is not listed, and that the template leaves out, is refused.",
+        "`tool_calls`: the model trains without them, and the log counts them. If the "
+        "template leaves out any other field, the job is refused.",
         default=(),
         stored_default=TURN_FIELDS,
         allowed=TURN_FIELDS,

@@ -134,10 +134,10 @@ class TrainSpec:
     )
     schedule_form: str = key(
         "The exact curves of `schedule`. `transformers`: those of the Trainer and of "
-        "`transformers.get_scheduler`; the first step of a warm-up has the rate 0, the last step "
-        "is one step above `min_learning_rate`, and `wsd` ends in half a cosine. "
-        "`zerotools-0.2`: a warm-up begins one step above 0, the last step has "
-        "`min_learning_rate`, and `wsd` ends in a straight line.",
+        "`transformers.get_scheduler`; a warm-up has the rate 0 in its first step, the rate "
+        "would be `min_learning_rate` in the step after the last, and `wsd` ends in half a "
+        "cosine. `zerotools-0.2`: a warm-up is above 0 in its first step, the rate is "
+        "`min_learning_rate` in the last step, and `wsd` ends in a straight line.",
         default="transformers",
         stored_default=OLD_FORM,
         allowed=("transformers", OLD_FORM),
@@ -158,7 +158,7 @@ class TrainSpec:
         imported=False,
     )
     decay_steps: int | None = key(
-        'The last steps of a `"wsd"` schedule, in which the rate falls to `min_learning_rate`; '
+        'How many last steps of a `"wsd"` schedule lower the rate to `min_learning_rate`; '
         "default: a tenth of `steps`.",
         default=None,
         minimum=1,

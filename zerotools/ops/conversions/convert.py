@@ -301,8 +301,8 @@ def _named(source: Checkpoint, request: _Request, order: AskedOrder | None) -> _
         settled = (ORDER_UNKNOWN,)
     elif training.unnamed and (request.form.names_state or request.mapping is not None):
         raise BadRequest(
-            f"{how_to_name(source, source.model_sidecars)}; or --weights-only, which leaves the "
-            "optimizer out"
+            f"{how_to_name(source, source.model_sidecars)}; or --weights-only, to convert the "
+            "weights alone"
         )
     given = RequestedHyperparameters.of(
         options, options.get("ds_config", training.ds_config), names

@@ -27,6 +27,6 @@ def unproved_save(checkpoint: Checkpoint, form: Format) -> list[str]:
     if not left:
         return []
     return [
-        f"nothing tells whether {counted(len(left), 'file')} of {len(checkpoint.files)} are of one "
-        "save: zerotools verify --write-manifest, run when a checkpoint is saved, records it"
+        f"cannot check whether {counted(len(left), 'file')} of {len(checkpoint.files)} are of one "
+        "save: to record it, run zerotools verify --write-manifest right after each save"
     ]

@@ -114,7 +114,7 @@ def asked_order(asked: str, source: Checkpoint, given: Mapping[str, Path]) -> As
     if config is None:
         raise BadRequest(
             f"--order model needs the {CONFIG} of the model, and there is none in "
-            f"{source.origin.path} or next to it: pass --config-dir DIR, or {_ADVICE}"
+            f"{source.origin.path} or next to it; pass --config-dir DIR, or {_ADVICE}"
         )
     return _of_model(config)
 
@@ -132,8 +132,8 @@ def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
     where = " with --config-dir DIR" if _config(source, given) is None else ""
     return (
         f"{source.origin.path} has its optimizer state by number{first}, and no file says "
-        f"which number is which weight: pass --order model{where} if the optimizer got the "
-        f"parameters as the model of {CONFIG} registers them; or --order FILE with their names in "
+        f"which number is which weight; pass --order model{where} if the optimizer got the "
+        f"parameters in the order of the model of {CONFIG}, or --order FILE with their names in "
         "the optimizer's order, one per line and an empty line between param groups"
     )
 
@@ -174,14 +174,14 @@ def read_order(path: Path) -> list[list[str]]:
     for line in lines:
         name = line.strip()
         if name in known:
-            raise BadRequest(f"{path} has {name} twice")
+            raise BadRequest(f"{path} has {name} twice; remove one of them")
         if name:
             sections[-1].append(name)
             known.add(name)
         elif sections[-1]:
             sections.append([])
     if not known:
-        raise BadRequest(f"{path} has no names of parameters")
+        raise BadRequest(f"{path} has no names of parameters; write one per line")
     return [section for section in sections if section]
 
 
@@ -272,7 +272,7 @@ def _called(
     raise BadRequest(
         f"--order: {order.known_by} has {strange}, which is not a weight of {path}; {_ADVICE}"
         if order.shapes is not None
-        else f"--order has {strange}, which is not a parameter of {path}"
+        else f"--order has {strange}, which is not a parameter of {path}; correct the name"
     )
 
 

@@ -110,9 +110,9 @@ def names_of_numbers(
     raise BadRequest(
         f"{where} has the state of {len(members)} parameters ({sizes} in its groups, "
         f"{_elements(state)} elements), and the order has {len(order.parameters)} "
-        f"({sum(map(prod, order.parameters.values()))} elements), with which they do not agree: it "
-        "is the order of another model, or some of its parameters were not trained; pass --order "
-        "FILE with the names in the order of the optimizer, and an empty line between its groups"
+        f"({sum(map(prod, order.parameters.values()))} elements): it is the order "
+        "of another model, or some of its parameters were not trained; pass --order FILE with the "
+        "names in the order of the optimizer, and an empty line between its groups"
     )
 
 
@@ -128,7 +128,8 @@ def _by_sections(
     if [len(group.params) for group in groups] != [len(section) for section in sections]:
         raise BadRequest(
             f"--order has {' and '.join(str(len(each)) for each in sections)} names, and the param "
-            f"groups of {where} have {' and '.join(map(str, numbers.sizes))} parameters"
+            f"groups of {where} have {' and '.join(map(str, numbers.sizes))} parameters; put an "
+            "empty line between the names of two groups, and name every parameter"
         )
     names = [name for section in sections for name in section]
     found = dict(zip(numbers.members, names, strict=True))
@@ -138,7 +139,8 @@ def _by_sections(
             raise BadRequest(
                 f"--order has {name} as number {number}, which has shape "
                 f"{list(numbers.parameters[name])}, and the optimizer state of number {number} in "
-                f"{where} has {' and '.join(str(list(shape)) for shape in shapes)}"
+                f"{where} has {' and '.join(str(list(shape)) for shape in shapes)}; correct the "
+                "order of the names"
             )
     return found
 

@@ -136,7 +136,6 @@ def check(
 def _wrapped(found: Verification, names: Fits) -> str:
     parts = " and ".join(names.naming.removed)
     return (
-        f"the tensors of {found.checkpoint.origin.path} have {parts} in their names, without which "
-        "they fit config.json: zerotools consolidate takes it off; --no-check-names leaves the "
-        "names as they are"
+        f"the tensors of {found.checkpoint.origin.path} have {parts} in their names, and fit "
+        "config.json without it: zerotools consolidate takes it off; gather changes no names"
     )

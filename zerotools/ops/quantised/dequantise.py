@@ -72,7 +72,7 @@ def refuse_bare_cast(checkpoint: Checkpoint, found: Quantisation, key: Key, dtyp
         raise error
     raise Unsupported(
         f"{checkpoint.origin.path}: {key.name} is {own.dtype} and would become {dtype} without "
-        "its scales; make the weights plain first, by zerotools consolidate --dtype bf16"
+        "its scales; make the weights plain first with zerotools consolidate --dtype bf16"
     )
 
 
@@ -112,7 +112,7 @@ def with_true_config(
     own = found.config
     if own is None or (said is not None and said.settings == own.settings):
         return target
-    note = f"{CONFIG} is written with the quantization_config of {own.path}, as the weights have it"
+    note = f"{CONFIG} is written with the quantization_config of {own.path}: it fits the weights"
     return with_config(target, source, dict(own.settings), note)
 
 

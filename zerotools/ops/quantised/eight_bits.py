@@ -102,10 +102,10 @@ def several_fit(
     """The sentence that says which blocks the shapes leave open."""
     first, last = ("x".join(map(str, block)) for block in fit)
     why = (
-        "config.json names both; leave the one that this weight has not out of it"
+        "config.json names both sizes; remove the wrong one from it"
         if is_named
-        else "nothing says which; put the config.json of this model, with the size of its blocks, "
-        "beside its weights"
+        else "nothing says which; put the config.json of this model, which has the block size, "
+        "next to its weights"
     )
     return (
         f"{scales.name} of shape {list(held.shape)} fits {key.name} of shape {list(tensor.shape)} "

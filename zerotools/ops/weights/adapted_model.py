@@ -127,8 +127,8 @@ def _refuse_no_sum(config: Mapping[str, Any], adapter: Checkpoint) -> None:
     odd = next((key for key in _NO_SUM if config.get(key)), None)
     if odd is not None:
         raise Unsupported(
-            f"{adapter.origin.path}: {ADAPTER_CONFIG} has {odd}, and such an adapter is not merged "
-            "here; export it with --adapter-only and load it with PEFT"
+            f"{adapter.origin.path}: {ADAPTER_CONFIG} has {odd}, and zerotools does not merge "
+            "adapters of this kind; export it with --adapter-only and load it with PEFT"
         )
 
 
@@ -187,7 +187,7 @@ class _Model:
             raise BadRequest(
                 f"{self._path}: {ADAPTER_CONFIG} lists {len(indices)} trainable_token_indices for "
                 f"{module}, which has {rows} rows, and {shape[0]} were trained; pass the "
-                f"{ADAPTER_CONFIG} of this run by --adapter-config"
+                f"{ADAPTER_CONFIG} of this run with --adapter-config"
             )
         return key, Rows(values, tuple(indices))
 
@@ -263,7 +263,7 @@ class _Model:
             which = "several of" if fits else "none of"
             raise BadRequest(
                 f"{self._path}: the adapter of {module} has {inputs} inputs and {outputs} outputs, "
-                f"which fit {which} {shapes}; merge it by merge_and_unload of PEFT"
+                f"which fit {which} {shapes}; merge it with PEFT's merge_and_unload"
             )
         key, layout = fits[0]
         scale = scale_of(self._config, key.name)
@@ -277,9 +277,9 @@ class _Model:
             is_last = other[2] == 2 * shape[1]
             return Layout.EXPERTS_TRANSPOSED if is_last else Layout.EXPERTS
         raise Unsupported(
-            f"{self._path}: the experts of {module} have the square shape {list(shape)}, of which "
-            "it cannot be seen whether inputs or outputs come first; merge the adapter by "
-            "merge_and_unload of PEFT"
+            f"{self._path}: the experts of {module} have the square shape {list(shape)}, which "
+            "does not show whether inputs or outputs come first; merge the adapter with PEFT's "
+            "merge_and_unload"
         )
 
     def _weight(self, name: str) -> Key | None:
@@ -288,7 +288,7 @@ class _Model:
         return next((key for key in keys if key in self._weights.tensors), None)
 
     def _lacks(self, name: str) -> LacksBase:
-        return LacksBase(f"there is no {name}, to which {self._path} adds an adapter")
+        return LacksBase(f"there is no {name}, and {self._path} has an adapter for it")
 
     def _require(self, key: Key, wanted: tuple[int, ...]) -> None:
         tensor = self._weights.tensors[key]

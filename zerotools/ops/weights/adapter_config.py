@@ -102,8 +102,8 @@ def choose_config(
     which = f"its adapter {name}" if others else "its adapter"
     raise BadRequest(
         f"nothing in {checkpoint.origin.path} or around it says how {which} is scaled "
-        f"(lora_alpha): pass --adapter-config DIR, where PEFT's save_pretrained of this run "
-        f"wrote {ADAPTER_CONFIG}"
+        f"(lora_alpha): pass --adapter-config DIR, the directory with the {ADAPTER_CONFIG} "
+        "that PEFT's save_pretrained wrote for this run"
     )
 
 

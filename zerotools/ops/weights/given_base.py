@@ -149,7 +149,7 @@ def _one_root(run: Path, base: Path) -> tuple[Path, tuple[str, str]]:
         if root == base or root in base.parents:
             return root, (_below(run, root), _below(base, root))
     raise Unsupported(
-        f"the adapter lies in {run} and its base model in {base}, two stores; copy one to a disk"
+        f"the adapter is in {run} and its base model in another store, {base}; copy one to a disk"
     )
 
 

@@ -91,7 +91,7 @@ def _renamed(
         named = checkpoint
         if way.removed:
             parts = " and ".join(way.removed)
-            notes = (f"took {parts} off the names: the layouts of the map have them without",)
+            notes = (f"took {parts} off the names, to match the layouts of the map",)
             named = rename(checkpoint, way.new_name)
             yield named, notes
         embedded = _embedded(named, family, config)

@@ -111,7 +111,7 @@ def merge_adapters(
         if useless := request.options():
             raise BadRequest(
                 f"{checkpoint.origin.path} has no adapter (no tensor such as lora_A), and "
-                f"{' and '.join(useless)} is for runs that have one; leave it out"
+                f"{' and '.join(useless)} is for runs that have one; leave this option out"
             )
         return None
     tensors = adapter_tensors(held.tensors, request.name, checkpoint.origin.path)
@@ -154,7 +154,7 @@ def _model_of(
     path = held.origin.path
     try:
         if not _holds_layers(own):
-            raise LacksBase("it has none of a layer")
+            raise LacksBase("it has no weights of layers")
         model = adapted(own, held, tensors, config)
     except LacksBase as error:
         if base is None:
@@ -162,8 +162,8 @@ def _model_of(
     else:
         if base is not None:
             raise BadRequest(
-                f"{path} holds the base model of its adapter itself, into which the adapter is "
-                "merged; leave --base out"
+                f"{path} already holds the base model of its adapter, and the adapter is merged "
+                "into that; leave --base out"
             )
         return model
     assert base is not None
@@ -243,7 +243,7 @@ def _of_job(
     adapters, base = checkpoint, lora.base
     if request.config is not None or request.name is not None:
         raise BadRequest(
-            f"{checkpoint.origin.path} is a job's, whose record describes its adapter; leave "
+            f"{checkpoint.origin.path} is of a job, and its record describes the adapter; leave "
             f"{' and '.join(replace(request, base=None).options())} out"
         )
     if request.base is not None:
@@ -309,8 +309,8 @@ def _laid_out(
     )
     scaled = f"{scales[0]:g}" + (f" to {scales[-1]:g}" if len(scales) > 1 else "") if scales else ""
     note = (
-        f"{counted(len(places), 'weight')} get their adapters added, scaled by {scaled}; the sums "
-        f"take {size} bytes next to the output while it is written"
+        f"{counted(len(places), 'weight')} get their adapters added, scaled by {scaled}; until the "
+        f"output is written, the merged weights need {size} bytes of disk next to it"
     )
     return MergedAdapters(merged, lambda: _summed(model, places, scratch), size, folder, (note,))
 

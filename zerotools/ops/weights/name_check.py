@@ -57,9 +57,9 @@ class Fits:
         said = []
         if self.naming.removed:
             parts = " and ".join(dict.fromkeys(self.naming.removed))
-            said.append(f"took {parts} off the names: the model of {CONFIG} has them without")
+            said.append(f"took {parts} off the names, to match the model of {CONFIG}")
         said += [
-            f"{old} is written as {new}, with which the model of {CONFIG} ties it"
+            f"{old} is written as {new}: the model of {CONFIG} ties the two"
             for old, new in self.renamed.items()
         ]
         return said

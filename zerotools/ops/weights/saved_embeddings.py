@@ -50,7 +50,7 @@ def saved_embeddings(
         where = config.get(BASE_NAME) or "the base model"
         return [], [
             f"{where} is not on this machine, so it is not known whether the vocabulary of "
-            f"{rows} rows has grown and must be saved with the adapter; --base DIR says it"
+            f"{rows} rows has grown and must be saved with the adapter; pass --base DIR"
         ]
     if known == rows:
         return [], []

@@ -75,8 +75,8 @@ class CheckNamesOption(TypedDict, total=False):
         bool,
         Option(
             group=NAMES,
-            help="Do not compare names and shapes with those that config.json needs, and keep the "
-            "names as they are.",
+            help="Do not compare names and shapes with the model of config.json, and do not change "
+            "names to fit it.",
         ),
     ]
 

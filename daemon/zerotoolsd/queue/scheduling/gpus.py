@@ -86,7 +86,7 @@ def _is_unreadable(gpu: Gpu) -> bool:
 def _never(gpu: Gpu, limits: LimitsConfig) -> str | None:
     """Why no job will ever start on the GPU as things are; None: one may."""
     if gpu.excluded:
-        return "gpus.exclude of the daemon's configuration names it"
+        return "excluded by gpus.exclude of the daemon's configuration"
     if gpu.mig_instances is not None:
         return gpu.error or "it is divided into MIG instances, on which zerotools does not train"
     if _is_shut(gpu, limits):
@@ -130,7 +130,7 @@ def _foreign(gpu: Gpu, used: int, limit: int) -> str:
     total = f" of {gpu.memory_total_bytes / GIB:.1f}" if gpu.memory_total_bytes else ""
     computing = [process.pid for process in gpu.processes if not process.graphics]
     pids = ", ".join(map(str, computing[:MOST_LISTED]))
-    whom = f"pid {pids}, not ours" if pids else "processes that are not ours"
+    whom = f"pid {pids}, no job of this daemon" if pids else "processes that are no jobs"
     return (
         f"{used / GIB:.1f}{total} GiB in use by {whom} (limits.foreign_memory_bytes: "
         f"{limit / GIB:.1f} GiB)"

@@ -69,8 +69,8 @@ class ReadingStats:
         if self.left_out:
             listed = ", ".join(f"{name} ({count})" for name, count in self.left_out.items())
             yield (
-                f"the chat template does not show some fields of turns, with the number of "
-                f"examples that have them: {listed}"
+                f"the chat template leaves out fields of turns (each with the number of examples "
+                f"that have it): {listed}"
             )
 
     def cut_words(self, data: DataSpec, positions: int | None) -> str:

@@ -37,8 +37,8 @@ def test_a_gpu_that_strangers_use_is_not_given_and_the_wait_has_the_numbers() ->
     busy = fake_gpu(0, used_gib=56.6, processes=[GpuProcess(812, None)])
     decisions = decide([wants(1, 1)], seen(busy))
     assert decisions.waits == {
-        1: "needs 1 GPU: 0 of 1 free: GPU 0: 56.6 of 80.0 GiB in use by pid 812, not ours "
-        "(limits.foreign_memory_bytes: 4.0 GiB)"
+        1: "needs 1 GPU: 0 of 1 free: GPU 0: 56.6 of 80.0 GiB in use by pid 812, no job "
+        "of this daemon (limits.foreign_memory_bytes: 4.0 GiB)"
     }
 
 
@@ -62,7 +62,7 @@ def test_a_desktop_closes_no_gpu() -> None:
     trains = [*screen, GpuProcess(99, 1 << 30)]
     busy = fake_gpu(0, total_gib=8, used_gib=4.3, processes=trains)
     why = decide([wants(1, 1)], seen(busy)).waits[1]
-    assert "GPU 0: 1.4 of 8.0 GiB in use by pid 99, not ours (limits.foreign_mem" in why
+    assert "GPU 0: 1.4 of 8.0 GiB in use by pid 99, no job of this daemon (lim" in why
 
 
 def test_the_same_of_several_gpus_is_said_once() -> None:
@@ -76,8 +76,8 @@ def test_a_gpu_that_the_owner_excludes_is_given_to_nobody() -> None:
     assert started(decide([wants(1, 2)], machine)) == {1: [1, 3]}
     assert "needs 3 GPUs: 2 of 2 free" in decide([wants(1, 3)], machine).waits[1]
     named = decide([wants(1, (0,))], machine)
-    assert "GPU 0: gpus.exclude of the daemon's configuration names it" in named.waits[1]
-    refused = "gpus: the job needs 3 GPUs and can use 2 of 4: GPUs 0, 2: gpus.exclude of the"
+    assert "GPU 0: excluded by gpus.exclude of the daemon's" in named.waits[1]
+    refused = "gpus: the job needs 3 GPUs and can use 2 of 4: GPUs 0, 2: excluded by"
     assert str(impossible(wants(1, 3).need, machine, LIMITS)).startswith(refused)
     assert impossible(wants(1, 2).need, machine, LIMITS) is None
     whole = GpuChoice(exclude=("Fake H100",)).of(gpus(2))
@@ -194,7 +194,7 @@ def test_one_of_two_gpus_that_is_not_measured_leaves_the_other() -> None:
 def test_a_known_use_counts_where_only_the_processes_are_not_told() -> None:
     virtual = fake_gpu(0, used_gib=20, unmeasured="the driver does not tell its processes")
     decisions = decide([wants(1, 1)], seen(virtual), limits=USE)
-    assert "20.0 of 80.0 GiB in use by processes that are not ours" in decisions.waits[1]
+    assert "20.0 of 80.0 GiB in use by processes that are no jobs" in decisions.waits[1]
 
 
 def test_mig_instances_are_named_and_refused() -> None:

@@ -58,7 +58,7 @@ def test_another_number_of_sequences_is_said_at_resume(runs: Runs) -> None:
     assert kept.sequences == whole.sequences - round(whole.sequences * 0.25)
     log = (runs.directory.parent / "rank-0.log").read_text("utf-8")
     note, of_files = (line for line in log.splitlines() if line.startswith("note: "))
-    was = "the data is not what it was when step-00000002 was saved (verses.txt changed): "
+    was = "the data has changed since step-00000002 was saved (verses.txt changed): "
     assert was in of_files
     now = whole.sequences - round(whole.sequences * 0.1)
     assert f"an epoch had {kept.sequences} sequences" in note

@@ -124,7 +124,7 @@ def test_sub_groups_that_the_configuration_does_not_explain_are_refused(
 def test_shards_over_a_part_of_the_ranks_are_refused(tmp_path: Path) -> None:
     source = read(DEEPSPEED / "z3-fp32-w2" / "checkpoint")
     source.native.mp_shards[0].model.fields.tree["dp_world_size"] = 4
-    with pytest.raises(Unsupported, match="of 4 ranks, and its optimizer files are of 2"):
+    with pytest.raises(Unsupported, match="of 4 ranks, but its optimizer files are of 2"):
         lay_out(source, tmp_path / "out", world_size=3)
 
 
@@ -168,7 +168,7 @@ def test_mics_is_laid_out_over_all_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "said"),
-    [(1, "1 x 4 x 1 ranks keep it"), (2, "1 x 2 x 2 ranks keep it"), (3, "3 ranks cannot keep")],
+    [(1, "1 x 4 x 1 ranks give"), (2, "1 x 2 x 2 ranks give"), (3, "3 ranks cannot keep")],
 )
 def test_the_batch_that_stays_the_same(ranks: int, said: str, tmp_path: Path) -> None:
     source = read(DEEPSPEED / "z3-bf16-w4" / "checkpoint")

@@ -10,7 +10,7 @@ def test_mends_of_one_kind_are_one_line_with_their_places() -> None:
     lines = [2, 3, 4, 7, 9]
     accepted = [*(f"ds.json:{line}: {odd}" for line in lines), f"ds.json:3: {quotes}"]
     assert list(render(Findings(accepted=accepted))) == [
-        "# mended by --lenient",
+        "# repaired as by --lenient",
         f"#   ds.json, lines 2 to 4, 7, 9: {odd}",
         f"#   ds.json:3: {quotes}",
     ]

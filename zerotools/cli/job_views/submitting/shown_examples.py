@@ -37,7 +37,7 @@ def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str
     ):
         if sample[name]:
             yield f"  {sample[name]} {what}"
-    yield "tokens in an example"
+    yield "tokens per example"
     yield from _bars(sample["lengths"])
 
 

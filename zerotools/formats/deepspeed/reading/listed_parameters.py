@@ -79,8 +79,8 @@ def _shapes(
         if optim is None:
             raise BadFile(
                 f"{first.file.path.parent}: the optimizer file of partition {part} of group "
-                f"{number} is missing, and {model.file.name} does not list the parameters that "
-                "lie there: put a copy of the file there"
+                f"{number} is missing, and {model.file.name} does not list the parameters "
+                "in it; put a copy of the file back"
             )
         mappings = slice_mappings(optim.fields.tree)
         for name, place in (mappings[number] if number < len(mappings) else {}).items():
@@ -141,8 +141,8 @@ def _shape(
     where = f"{first.file.path.parent}: {first.file.name} has {numel} elements of {name}"
     if not found:
         raise BadFile(
-            f"{where}, and no weight of that name and size lies beside it: put the missing model, "
-            "layer or expert file there"
+            f"{where}, and no other file has a weight of that name and size; put the missing "
+            "model, layer or expert file back"
         )
     if len(set(found)) > 1 or prod(found[0]) != numel:
         raise BadFile(

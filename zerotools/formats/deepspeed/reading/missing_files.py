@@ -124,7 +124,7 @@ def _lost_ties(
 def _doubt(directory: Path, stage: MpShard, name: str) -> str:
     return (
         f"{directory}: {stage.model.file.name} has trained {name}, and no layer file of its stage "
-        "holds it: one is lost, or the stage uses the layer of another"
+        "holds it: a file is lost, or the stage shares the layer of another stage"
     )
 
 

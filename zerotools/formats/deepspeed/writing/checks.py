@@ -56,16 +56,15 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
         _check_experts(path, mp_shard, count, settings)
     if mp_shard.model.optimizer is not None and settings.settled().stage is None:
         raise Unsupported(
-            f"{path} is of stage 0 and has the optimizer's state of each first rank in "
-            f"{mp_shard.model.file.name}, which DeepSpeed looks for there and zerotools does not "
-            "write: pass --stage 1"
+            f"{path} is of stage 0, where DeepSpeed keeps the optimizer's state of each first rank "
+            f"in {mp_shard.model.file.name}, and zerotools does not write that form; pass --stage 1"
         )
     config = mp_shard.model.ds_config
     size, saved = mp_shard.model.data_parallel_size, len(mp_shard.optim_states)
     if size not in (None, saved) and not mics_keys(zero_optimization(config)):
         raise Unsupported(
-            f"{mp_shard.model.file.path} is of {size} ranks, and its optimizer files are of "
-            f"{saved}, without MiCS in the configuration: take another checkpoint"
+            f"{mp_shard.model.file.path} is of {size} ranks, but its optimizer files are of "
+            f"{saved}, and the configuration does not use MiCS; take another checkpoint"
         )
     if zero_optimization(config).get(QUANTIZED) and mp_shard.model.frozen_shapes:
         raise Unsupported(

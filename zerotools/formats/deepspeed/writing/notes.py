@@ -76,7 +76,7 @@ def _batch(mp_shard: MpShard, ranks: int) -> list[str]:
         return [f"{was}, which {ranks} ranks cannot keep: {total} is not a multiple of {ranks}"]
     own = total // ranks
     most = max(n for n in range(1, min(micro, own) + 1) if not own % n)
-    return [f"{was}; {most} x {own // most} x {ranks} ranks keep it"]
+    return [f"{was}; {most} x {own // most} x {ranks} ranks give the same"]
 
 
 def _sequence_ranks(mp_shard: MpShard) -> list[str]:

@@ -49,9 +49,9 @@ def refuse_partition(tree: Any) -> None:
     program = _program(tree)
     if program is not None:
         raise Unsupported(
-            f"it holds one rank's partition of the optimizer state of {program}, which says "
-            "neither names nor shapes of weights; name the directory in which it lies under the "
-            "program's own file names, beside the model's files"
+            f"it holds one rank's partition of the optimizer state of {program}, which has "
+            "neither names nor shapes of weights; name the directory that has it and the model's "
+            "files under the program's own file names"
         )
 
 
@@ -98,9 +98,9 @@ def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> Non
     has_shapes = isinstance(tree, Mapping) and _SHAPES in tree
     if empty and (has_shapes or len(empty) == len(floats)):
         raise Unsupported(
-            f"{counted(len(empty), 'weight')} of {len(floats)} are empty, as {empty[0]:.200}: they "
-            "are placeholders of weights that ZeRO-3 has partitioned; name the directory with the "
-            "*_optim_states.pt of all ranks, or save with save_checkpoint()"
+            f"{counted(len(empty), 'weight')} of {len(floats)} are empty, such as {empty[0]:.200}: "
+            "they are placeholders of weights that ZeRO-3 has partitioned; name the directory with "
+            "the *_optim_states.pt of all ranks, or save with save_checkpoint()"
         )
     ranks = ", ".join(_model_parallel(tree))
     if ranks:

@@ -97,10 +97,10 @@ def note_mends(findings: Findings, document: Document) -> None:
 def render(findings: Findings) -> Iterator[str]:
     """Lines of the report; each begins with `#`, so that they are comments in TOML too."""
     if findings.accepted:
-        yield "# mended by --lenient"
+        yield "# repaired as by --lenient"
         yield from (f"#   {_printable(note)}" for note in _by_kind(findings.accepted))
     for source, text in findings.mended.items():
-        yield f"# {_printable(source)}, mended: saved so, it is read without --lenient"
+        yield f"# {_printable(source)}, with these repairs:"
         lines = text.expandtabs().strip("\n").split("\n")
         yield from (f"#   {_printable(line)}".rstrip() for line in lines)
     if findings.autos:

@@ -39,7 +39,7 @@ _MODULES_YAML = {"axolotl.cli.train": "--axolotl", "llamafactory.cli": "--llamaf
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SHOWN = 40
 """Letters of a comment that a message repeats."""
-_MEND = "have it mended by --lenient"
+_MEND = "repair it with --lenient"
 
 
 @dataclass(frozen=True)
@@ -158,9 +158,9 @@ def _the_one(commands: Sequence[Command], places: _Places) -> Command:
         first = after[0].words[0]
         if first.text.startswith("-"):
             raise BadRequest(
-                f"{places.of(first.line)}: {first.text} is no part of the command: the `\\` of "
-                f"line {after[0].cut} is followed by a blank or a comment, which ends it there; "
-                f"let it be the last character of its line, or {_MEND}"
+                f"{places.of(first.line)}: {first.text} is not part of the command: the `\\` "
+                f"of line {after[0].cut} is followed by a blank or a comment, so the command ends "
+                f"there; make the `\\` the last character of its line, or {_MEND}"
             )
     return chosen[0]
 

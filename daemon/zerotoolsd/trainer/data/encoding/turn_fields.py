@@ -96,8 +96,8 @@ class TurnFields:
         else:
             what = f"has {name}, which"
         raise BadFile(
-            f"{where} {what} the chat template of {self._template} leaves out: take a template "
-            "that shows it, take such turns out of the data, or train without it by "
+            f"{where} {what} the chat template of {self._template} leaves out; use a template "
+            "that shows it, remove such turns from the data, or train without it by setting "
             f"data.ignore_fields = {json.dumps([field])}"
         )
 
