@@ -75,7 +75,7 @@ def test_a_file_that_may_never_have_been(tmp_path: Path) -> None:
     found = formats.read(tmp_path)
     assert inspect(found).problems == ()
     (doubt,) = formats.format_of(found).doubts(found).values()
-    assert "shard-00001-model-00002-of-00002.safetensors is not there" in doubt
+    assert "shard-00001-model-00002-of-00002.safetensors does not exist" in doubt
 
 
 def test_replicas_of_a_smaller_mesh_are_no_loss(tmp_path: Path) -> None:

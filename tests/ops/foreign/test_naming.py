@@ -204,7 +204,7 @@ def test_an_order_that_cannot_be_had_is_refused(
     with pytest.raises(BadRequest, match=r"cannot build the model .*of nobody.*--order FILE"):
         converted(source, tmp_path / "out", "dcp", order="model", world_size=1)
     (source / "config.json").unlink()
-    with pytest.raises(BadRequest, match=r"there is none in .*: pass --config-dir DIR"):
+    with pytest.raises(BadRequest, match=r"there is none in .*; pass --config-dir DIR"):
         converted(source, tmp_path / "out", "dcp", order="model", world_size=1)
     short = order_file(tmp_path / "short", [NAMES[1:]])
     with pytest.raises(BadRequest, match=r"state of 102 parameters .* the order has 101"):

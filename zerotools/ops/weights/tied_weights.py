@@ -35,9 +35,7 @@ def resolve_aliases(
         written = {alias for alias in weights.aliases if alias in like.tensors}
         why = f"as {like.path} does"
     elif ties is not None and not keep:
-        written = {
-            alias for alias in weights.aliases if ties.get(alias) not in _group(weights, alias)
-        }
+        written = {alias for alias in weights.aliases if not _is_tied(weights, alias, ties)}
         why = "no config.json says that they are tied"
     elif keep or not _config_ties(weights):
         written = set(weights.aliases)
@@ -101,6 +99,21 @@ def _group(weights: Checkpoint, alias: str) -> set[str]:
     """All names of the tensor that `alias` is a name of."""
     name = weights.aliases[alias]
     return {name, *(each for each, held in weights.aliases.items() if held == name)}
+
+
+def _is_tied(weights: Checkpoint, alias: str, ties: Mapping[str, str]) -> bool:
+    """Whether the model takes the name `alias` from the tensor by itself, as `ties` says.
+
+    Names may have other first parts there: those of a model in memory are not those of its files.
+    """
+    if ties.get(alias) in _group(weights, alias) or _are_one(alias, weights.aliases[alias]):
+        return True
+    return alias not in ties and any(_are_one(alias, each) for each in ties)
+
+
+def _are_one(one: str, other: str) -> bool:
+    """Whether two names differ by their first parts alone."""
+    return one.endswith(f".{other}") or other.endswith(f".{one}")
 
 
 def _listed(weights: Checkpoint, chosen: Set[str]) -> str:
