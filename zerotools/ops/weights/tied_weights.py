@@ -91,7 +91,7 @@ def _holders(like: Reference | None, ties: Mapping[str, str] | None) -> Callable
         return lambda name: name in like.tensors
     if ties:
         sources = set(ties.values())
-        return lambda name: name in sources
+        return lambda name: any(name == each or _are_one(name, each) for each in sources)
     return is_embedding
 
 
