@@ -38,9 +38,11 @@ def test_several_of_a_kind_must_be_chosen_from(capsys: pytest.CaptureFixture[str
 
 
 def test_a_launch_line_without_a_program_is_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
-    page = 'deepspeed --num_gpus 2 <your_program.py>\n{"train_batch_size": 8}\n'
+    page = 'deepspeed --num_gpus 2 # your program\n{"train_batch_size": 8}\n'
     found = page_import(page, "p.txt", ())
     assert found.tree["train"]["batch_size"] == 8
     assert "line 1 is not read" in capsys.readouterr().err
+    with pytest.raises(BadRequest, match="given no program"):
+        page_import("deepspeed --num_gpus 2 # x", "p.txt", ())
     with pytest.raises(BadRequest, match="has no launch line and no config"):
         page_import("nothing", "p.txt", ())

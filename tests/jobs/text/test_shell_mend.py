@@ -41,6 +41,11 @@ def test_a_sound_script_stays_as_it_is() -> None:
         ("```bash\n$ d main.py\n```", "\nd main.py\n"),
         ("1. d main.py \\\n2.   --lr 1 \\\n3.   --bf16", "d main.py \\\n  --lr 1 \\\n  --bf16"),
         ("me@host:~/x$ d main.py", "d main.py"),
+        ("$ d main.py \\\n> --lr 1", "d main.py \\\n--lr 1"),
+        (
+            "d main.py --port=<your_port> --m \u2039a b\u203a",
+            "d main.py --port=$your_port --m $a_b",
+        ),
     ],
 )
 def test_what_pages_do_to_scripts_is_mended(broken: str, mended: str) -> None:

@@ -137,6 +137,8 @@ class Configs(NamedTuple):
         if self.accelerate is not None and not path.exists():
             beside = self.accelerate.parent / path
             path = beside if beside.exists() else path
+        if not path.exists() and self.accelerate is None:
+            raise BadRequest(f"deepspeed_config_file = {name}: is not found here; correct the path")
         if not path.exists():
             raise BadRequest(
                 f"{self.accelerate}: deepspeed_config_file = {name}: is found neither here nor "

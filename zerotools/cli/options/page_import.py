@@ -66,7 +66,7 @@ def _of_numbers(
     blocks: Sequence[PageBlock], source: str, numbers: Iterable[int]
 ) -> list[PageBlock]:
     chosen = []
-    for number in numbers:
+    for number in dict.fromkeys(numbers):
         if not 1 <= number <= len(blocks):
             raise BadRequest(f"{OPTION} {number}: {source} has only the blocks 1 to {len(blocks)}")
         chosen.append(blocks[number - 1])
@@ -76,15 +76,19 @@ def _of_numbers(
 
 def _only_ones(blocks: Sequence[PageBlock], source: str) -> list[PageBlock]:
     """All blocks, without launch lines that name no program of training."""
-    usable = []
+    usable: list[PageBlock] = []
+    refusal: ZerotoolsError | None = None
     for block in blocks:
         if block.kind is BlockKind.LAUNCH:
             try:
                 _recipe(block, source)
             except ZerotoolsError as error:
+                refusal = refusal or error
                 sys.stderr.write(f"#   line {block.line} is not read: {clean(str(error))}\n")
                 continue
         usable.append(block)
+    if refusal is not None and not usable:
+        raise refusal
     _refuse_two(usable, source)
     return usable
 

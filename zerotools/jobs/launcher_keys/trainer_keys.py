@@ -60,6 +60,8 @@ SYNONYMS: Mapping[str, str] = {
         "sequence_length",
     ),
     **dict.fromkeys(("per_gpu_train_batch_size",), "per_device_train_batch_size"),
+    "max_train_steps": "max_steps",
+    "num_warmup_steps": "warmup_steps",
     **dict.fromkeys(("per_gpu_eval_batch_size",), "per_device_eval_batch_size"),
     **dict.fromkeys(("model_path", "model_name", "base_model"), "model_name_or_path"),
     **dict.fromkeys(("train_files", "data_path", "train_data", "train_data_path"), "train_file"),

@@ -27,6 +27,8 @@ _WIDE = str.maketrans(
 )
 _FENCE = re.compile(r"[ \t]*(?:```|~~~).*")
 _PROMPT = re.compile(r"[ \t]*(?:\$|>>>|%|\([\w.-]+\) ?\$|[\w.-]+@[\w.-]+:[^ ]*[$#])[ \t]+(?=\S)")
+_SECOND = re.compile(r"[ \t]*>[ \t]+")
+_PLACEHOLDER = re.compile("(?<![<\\w])[<\u2039]([A-Za-z][\\w ./-]*)[>\u203a]")
 _LONG_DASH = re.compile("(?<![^\\s\"'])[\u2012-\u2015\u2212]{1,2}(?=[A-Za-z])")
 _MINUS = re.compile("[\u2010-\u2015\u2212](?=[\\d.\\w])")
 _CUT_END = re.compile(r"\\[ \t]+(?:#.*)?$")
@@ -45,6 +47,7 @@ def mend_shell(text: str) -> Mends:
     lines = without_numbers(text.replace("\r\n", "\n"), mends).split("\n")
     for i, line in enumerate(lines):
         lines[i] = _characters(line, i + 1, mends)
+    _without_second_prompts(lines, mends)
     for i, line in enumerate(lines):
         lines[i] = _without_comment(line, i + 1, mends)
     _join(lines, mends)
@@ -60,6 +63,7 @@ def _characters(line: str, number: int, mends: Mends) -> str:
         ("the fence around a block of code", lambda s: "" if _FENCE.fullmatch(s) else s),
         ("a prompt", lambda s: _PROMPT.sub("", s, count=1)),
         ("typographic quotes", lambda s: s.translate(_QUOTES)),
+        ("a placeholder, as a variable", lambda s: _PLACEHOLDER.sub(_as_variable, s)),
         ("a long dash for --", lambda s: _LONG_DASH.sub("--", s)),
         ("a long dash for -", lambda s: _MINUS.sub("-", s)),
     )
@@ -69,6 +73,18 @@ def _characters(line: str, number: int, mends: Mends) -> str:
             mends.note(number, what)
         line = mended
     return line
+
+
+def _as_variable(found: re.Match[str]) -> str:
+    return "$" + re.sub(r"\W+", "_", found[1].strip())
+
+
+def _without_second_prompts(lines: list[str], mends: Mends) -> None:
+    """Take off the `>` that a shell shows where a command goes on."""
+    for i in range(1, len(lines)):
+        if lines[i - 1].rstrip().endswith("\\") and (found := _SECOND.match(lines[i])):
+            lines[i] = lines[i][found.end() :]
+            mends.note(i + 1, "a prompt")
 
 
 def _without_comment(line: str, number: int, mends: Mends) -> str:

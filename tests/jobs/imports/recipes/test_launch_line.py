@@ -160,7 +160,7 @@ def test_what_is_unknown_is_listed_and_nothing_else_is_lost() -> None:
         ("pip install deepspeed", "has no launch line"),
         ("deepspeed --num_gpus 2", "is given no program"),
         ("deepspeed a.py\ntorchrun b.py", r"2 launch lines \(lines 1, 2\)"),
-        ("deepspeed a.py --lr \\ # rate\n  --b 2", r"run\.sh:2: --b is no part .* line 1"),
+        ("deepspeed a.py --lr \\ # rate\n  --b 2", r"run\.sh:2: --b is not part .* line 1"),
         ("python x.py --lr $LR", r"run\.sh:1: --lr: \$LR is not set"),
         ("python x.py --lr '1", "the quote ' is not closed"),
         ("deepspeed x.py $ARGS", r"an argument of the program: \$ARGS is not set"),
@@ -286,27 +286,29 @@ tee more.json <<EOF >/dev/null
 {}
 EOF
 torchrun --nproc_per_node 2 --master_port $RANDOM x.py --deepspeed ds.json \\
-  --run_name run-$(date) --output_dir out-$(date) --learning_rate $RATE --max_steps 5
+  --run_name run-$(date) --output_dir out-$(date) --learning_rate $RATE \\
+  --seed $1 --max_steps 5
 """
 
 
-def test_values_that_a_shell_alone_knows_are_named_all_at_once_or_left_out() -> None:
+def test_values_that_a_shell_alone_knows_are_named_all_at_once_where_they_are_needed() -> None:
     with pytest.raises(BadRequest) as refused:
         read_launch(SCRIPT, "run.sh", Path(), lines=True)
     assert str(refused.value).splitlines() == [
         "2 values are not known:",
-        "  run.sh:9: --output_dir: $(...) is known only when a shell runs it; write its value",
         "  run.sh:9: --learning_rate: $RATE is not set in the text; write its value",
-        "  or leave them out with --lenient",
+        "  run.sh:10: --seed: $1 is an argument of the script; write its value",
     ]
-    recipe = read_launch(SCRIPT, "run.sh", Path(), lines=True, lenient=True)
+    known = SCRIPT.replace("--learning_rate $RATE", "").replace("--seed $1", "")
+    recipe = read_launch(known, "run.sh", Path(), lines=True)
     assert set(recipe.given) == {"max_steps"}
     left_out = [row.key for row in recipe.findings.rows if row.value is None]
-    assert left_out == ["--master_port", "--run_name", "--output_dir", "--learning_rate"]
+    assert left_out == ["--master_port", "--run_name", "--output_dir"]
 
 
 def test_files_that_the_script_writes_are_known() -> None:
-    recipe = read_launch(SCRIPT, "run.sh", Path(), lines=True, lenient=True)
+    known = SCRIPT.replace("$RATE", "1e-4").replace("$1", "7")
+    recipe = read_launch(known, "run.sh", Path(), lines=True)
     assert recipe.deepspeed is not None
     assert recipe.documents["ds.json"] == '{"zero_optimization": {"stage": 2}}\n'
     assert recipe.documents["more.json"] == "{}\n"
@@ -319,3 +321,29 @@ def test_a_comment_that_swallows_the_program_is_named() -> None:
     recipe = read_launch(text, "run.sh", Path(), lines=True, lenient=True)
     assert recipe.given["lr"].value == "1"
     assert recipe.findings.mended["run.sh"].startswith("deepspeed --num_gpus=4 main.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ('A="--lr 1"\nA+=" --bf16"\n{line} $A', "1"),
+        ("B=2\nif [ $1 = x ]; then\n  B=1\nfi\n{line} --lr $B", "in a branch, in line 3"),
+        ("if [ $1 = x ]; then B=1; else B=2; fi\n{line} --lr $B", "in a branch, in line 1"),
+        ("if true; then\n  B=1\n  {line} --lr $B\nfi", "1"),
+        ("case $1 in\n a) B=1;;\n b) B=2;;\nesac\n{line} --lr $B", "in a branch"),
+        ("B=3\nwhile [ $1 ]; do case $1 in -b) B=$2;; esac; done\n{line} --lr $B", "3"),
+        ("for B in 1 2; do\n  {line} --lr $B\ndone", "is the variable of a loop"),
+        (": ${B:=3}\nB=${B:-1}\n{line} --lr $B", "3"),
+        ("N=4\nM=2\n{line} --lr $((64 / $N / M))", "8"),
+        ("{line} --lr $((64 / $N))", "is known only when a shell runs it"),
+        ('B=(\n  --lr 5 # a comment\n  --bf16\n)\n{line} "${B[@]}"', "5"),
+        ("A=xxxxxxxxxx\n" + "A=$A$A$A$A$A$A$A$A$A$A\n" * 9 + "{line} --lr $A", "more than 65536"),
+    ],
+)
+def test_variables_are_what_bash_would_make_of_them_or_not_known(text: str, rate: str) -> None:
+    script = text.replace("{line}", "torchrun x.py --max_steps 3")
+    if rate.isdecimal():
+        assert read_launch(script, "run.sh", Path(), lines=True).given["lr"].value == rate
+    else:
+        with pytest.raises(BadRequest, match=rate):
+            read_launch(script, "run.sh", Path(), lines=True)

@@ -37,6 +37,8 @@ _NUMBER = re.compile(r"-[\d.]")
 _OWN_YAML = {"llamafactory-cli": "--llamafactory", "axolotl": "--axolotl"}
 _MODULES_YAML = {"axolotl.cli.train": "--axolotl", "llamafactory.cli": "--llamafactory"}
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+_UNNEEDED = frozenset((*IGNORED, "output_dir"))
+"""Arguments whose values a job does without: its directory is by default the daemon's choice."""
 _SHOWN = 40
 """Letters of a comment that a message repeats."""
 _MEND = "repair it with --lenient"
@@ -57,7 +59,7 @@ def read_launch(
     text: str, source: str, beside: Path, *, lines: bool, lenient: bool = False
 ) -> Recipe:
     """What the launch line in `text` says. `lines` puts the numbers of lines into places. With
-    `lenient` the text is mended, and a value that only a shell could know is left out.
+    `lenient` the text is mended.
 
     Raises:
         BadRequest: there is no launch line or several, or values that the job needs cannot be
@@ -70,7 +72,7 @@ def read_launch(
         findings.accepted += mends.lines_of(source)
         if mends.notes:
             findings.mended[source] = text
-    places = _Places(source, lines, text.split("\n"), lenient)
+    places = _Places(source, lines, text.split("\n"))
     commands = list(commands_of(text, source))
     command = _the_one(commands, places)
     launch = _split(_started(command.words), _exported(commands, command), places, findings)
@@ -109,7 +111,6 @@ class _Places:
     source: str
     lines: bool
     text: Sequence[str]
-    lenient: bool
     unknown: list[str] = field(default_factory=list)
 
     def of(self, line: int) -> str:
@@ -128,14 +129,11 @@ class _Places:
 
     def refuse_unknown(self) -> None:
         """Raises BadRequest: there are values that only a shell could know, and that are needed."""
-        if not self.unknown:
-            return
-        advice = "or leave it out" if len(self.unknown) == 1 else "or leave them out"
-        listed = self.unknown[0]
-        if len(self.unknown) > 1:
-            listed = f"{len(self.unknown)} values are not known:"
-            listed += "".join(f"\n  {each}" for each in self.unknown) + "\n"
-        raise BadRequest(f"{listed}; {advice} with --lenient".replace("\n;", "\n "))
+        if len(self.unknown) == 1:
+            raise BadRequest(self.unknown[0])
+        if self.unknown:
+            listed = "".join(f"\n  {each}" for each in self.unknown)
+            raise BadRequest(f"{len(self.unknown)} values are not known:{listed}")
 
 
 def _the_one(commands: Sequence[Command], places: _Places) -> Command:
@@ -322,12 +320,12 @@ def _grouped(
             if group:
                 yield group
             title, equals, written = word.text.partition("=")
-            is_free = title.lstrip("-").replace("-", "_") in IGNORED
+            is_free = title.lstrip("-").replace("-", "_") in _UNNEEDED
             known = _is_known(word, title, is_free, places, findings)
             group = (title, word.line, [written] if equals else []) if known else None
             named = title
         elif word.problem and named is not None:
-            is_free = named.lstrip("-").replace("-", "_") in IGNORED
+            is_free = named.lstrip("-").replace("-", "_") in _UNNEEDED
             _is_known(word, named, is_free, places, findings)
             group = None
         elif group:
@@ -344,15 +342,13 @@ def _grouped(
 
 def _is_known(word: Word, title: str, is_free: bool, places: _Places, findings: Findings) -> bool:
     """Whether the text of `word` is known; else it is left out, and said. `is_free` says that no
-    key of the job depends on it; any other is refused later, unless `--lenient` leaves it out."""
+    key of the job depends on it; any other is refused later."""
     if not word.problem:
         return True
     place = places.of(word.line)
-    if is_free or places.lenient:
-        outcome = KeyOutcome.IGNORED if is_free else KeyOutcome.UNKNOWN
-        what = word.problem.partition(";")[0]
-        why = f"{what}; nothing here needs it" if is_free else f"{what}; set it in the job file"
-        findings.rows.append(ReportRow(outcome, title, place, None, None, why))
+    if is_free:
+        why = f"{word.problem.partition(';')[0]}; nothing here needs it"
+        findings.rows.append(ReportRow(KeyOutcome.IGNORED, title, place, None, None, why))
     else:
         places.unknown.append(f"{place}: {title}: {word.problem}")
     return False

@@ -11,19 +11,28 @@ is a problem of the word that has it, and so of the command only if somebody nee
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from zerotools.core.errors import BadRequest
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SET = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
-_DEFAULTED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*):?-([^{}$`]*)")
+_SET = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
+_DEFAULTED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*):?([-=])([^{}$`]*)")
+_ARRAY = re.compile(r"(\"?)\$\{([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]\}\1(?=[ \t\n;|&]|$)")
+_SUM = re.compile(r"[0-9 \t+*/%()-]+")
+_BEGIN = frozenset(("if", "case", "for", "while", "until", "select"))
+_ARMS = frozenset(("then", "else", "elif", "do"))
+_END = frozenset(("fi", "esac", "done"))
+_MOST_LETTERS = 1 << 16
+"""Of one word: variables that hold each other can grow without bound."""
 _HERE = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\1")
 _REDIRECTS = re.compile(r"(?:\d*|&)(?:>>|>\||>&|<&|>|<)")
 _END_OF_WORD = " \t\n;|&()<>"
 ARGUMENT = "is an argument of the script; write its value"
+LOOP = "is the variable of a loop; write its value"
 REST = "is what the script is called with; write it out"
 
 
@@ -98,6 +107,10 @@ class _Scanner:
         self._at = 0
         self._line = 1
         self._variables: dict[str, Word] = {}
+        self._arrays: dict[str, list[Word]] = {}
+        self._set_in: dict[str, tuple[tuple[int, int], ...]] = {}
+        self._branches: list[tuple[int, int]] = []
+        self._begun = 0
         self._cut: int | None = None
         self._here: list[str] = []
         self._texts: list[str] = []
@@ -111,6 +124,7 @@ class _Scanner:
         """The next one, perhaps empty."""
         command = Command(cut=self._cut)
         self._cut = None
+        loops = False
         while (begins := self._begins()) != "\n":
             if begins == ">":
                 self._redirect()
@@ -120,10 +134,17 @@ class _Scanner:
                 continue  # bash passes the blank on; nobody wants it
             word = Word(" ".join(part.text for part in parts), self._line, _problem(parts))
             setting = _SET.match(word.text)
-            if setting and not command.words:
-                value = Word(word.text[setting.end() :], word.line, word.problem)
-                command.settings[setting[1]] = value
+            if setting and all(each.text in _ARMS for each in command.words):
+                command.settings[setting[1]] = self._assigned(setting, word)
+                if self._peek() == "(" and not word.text[setting.end() :]:
+                    self._read_array(setting[1])
             else:
+                if not command.words and not word.problem:
+                    self._enter_and_leave(word.text)
+                    loops = word.text in ("for", "select")
+                elif loops and len(command.words) == 1 and word.text:
+                    loops = False
+                    self._set(word.text, Word("", word.line, LOOP))
                 command.words += parts
         self._remember(command)
         self._write_documents(command)
@@ -140,14 +161,61 @@ class _Scanner:
 
     def _remember(self, command: Command) -> None:
         words = command.words
+        while words and words[0].text in _ARMS:
+            words = words[1:]
         if not words:
-            self._variables.update(command.settings)
+            for name, value in command.settings.items():
+                self._set(name, value)
         elif words[0].text in ("export", "declare", "local", "readonly"):
             for word in words[1:]:
                 if setting := _SET.match(word.text):
-                    value = Word(word.text[setting.end() :], word.line, word.problem)
-                    self._variables[setting[1]] = value
+                    value = self._assigned(setting, word)
+                    self._set(setting[1], value)
                     command.settings[setting[1]] = value
+
+    def _enter_and_leave(self, word: str) -> None:
+        """Keep count of the branches in which a command stands."""
+        if word in _BEGIN:
+            self._begun += 1
+            self._branches.append((self._begun, 0))
+        elif word in _END and self._branches:
+            self._branches.pop()
+        elif word in ("else", "elif"):
+            self._next_arm()
+
+    def _next_arm(self) -> None:
+        if self._branches:
+            number, arm = self._branches.pop()
+            self._branches.append((number, arm + 1))
+
+    def _assigned(self, setting: re.Match[str], word: Word) -> Word:
+        """The value after `NAME=value` or `NAME+=value`."""
+        text, problem = word.text[setting.end() :], word.problem
+        before = self._variables.get(setting[1])
+        if setting[2] and before is not None:
+            text, problem = before.text + text, before.problem or problem
+        return Word(text, word.line, problem)
+
+    def _set(self, name: str, value: Word) -> None:
+        if self._branches and value.problem.endswith(ARGUMENT) and name in self._variables:
+            return  # of a loop over the script's arguments, which it is called without
+        self._variables[name] = value
+        self._set_in[name] = tuple(self._branches)
+
+    def _read_array(self, name: str) -> None:
+        self._take()
+        words: list[Word] = []
+        while not self.at_end and self._peek() != ")":
+            if self._peek() in " \t\n":
+                self._take()
+            elif self._peek() == "#":
+                self._take(self._until("\n"))
+            elif self._peek() in _END_OF_WORD:
+                self._take()
+            else:
+                words += self._word()
+        self._take()
+        self._arrays[name] = words
 
     def _peek(self, count: int = 1) -> str:
         return self._text[self._at : self._at + count]
@@ -171,6 +239,9 @@ class _Scanner:
             elif self._peek(2) == "<<" or _REDIRECTS.match(self._text, self._at):
                 return ">"
             elif self._peek() in "\n;|&()":
+                if self._peek(2) == ";;":
+                    self._take()
+                    self._next_arm()
                 if self._take() == "\n":
                     self._skip_documents()
                 return "\n"
@@ -210,6 +281,10 @@ class _Scanner:
 
     def _word(self) -> list[Word]:
         """The word that stands here; several or none where it has variables outside of quotes."""
+        array = _ARRAY.match(self._text, self._at)
+        if array is not None and array[2] in self._arrays:
+            self._take(len(array[0]))
+            return [replace(each, line=self._line) for each in self._arrays[array[2]]]
         word = _Text(self._line)
         while not self.at_end and self._peek() not in _END_OF_WORD:
             character = self._take()
@@ -290,6 +365,8 @@ class _Scanner:
         if sign == "`":
             self._quoted("`")
             word.problem = "`...` is known only when a shell runs it; write its value"
+        elif self._peek(2) == "((" and self._sum(word):
+            return
         elif self._peek() == "(":
             self._nested()
             word.problem = "$(...) is known only when a shell runs it; write its value"
@@ -319,14 +396,69 @@ class _Scanner:
             self._value(word, inside)
         elif defaulted is not None:
             known = self._variables.get(defaulted[1])
-            word.text += defaulted[2] if known is None else known.text
+            if known is not None and known.text:
+                self._value(word, defaulted[1])
+                return
+            word.text += defaulted[3]
+            if defaulted[2] == "=":
+                self._set(defaulted[1], Word(defaulted[3], self._line))
         else:
             word.problem = f"${{{inside}}} is not worked out here; write its value"
 
     def _value(self, word: _Text, name: str) -> None:
         known = self._variables.get(name)
+        here = self._set_in.get(name, ())
         if known is None:
             word.problem = f"${name} is not set in the text; write its value"
+        elif tuple(self._branches[: len(here)]) != here:
+            word.problem = f"${name} is set in a branch, in line {known.line}; write its value"
+        elif len(word.text) + len(known.text) > _MOST_LETTERS:
+            word.problem = f"${name} has more than {_MOST_LETTERS} letters; write its value"
         else:
             word.text += known.text
             word.problem = word.problem or known.problem
+
+    def _sum(self, word: _Text) -> bool:
+        """Work out `$((...))` of whole numbers; False: it has something else."""
+        end = self._text.find("))", self._at)
+        if end < 0:
+            return False
+        inside = _Text(self._line)
+        for part in re.split(r"(\$?\{?[A-Za-z_]\w*\}?)", self._text[self._at + 2 : end]):
+            name = part.strip("${}")
+            if _NAME.fullmatch(name):
+                self._value(inside, name)
+            else:
+                inside.text += part
+        if inside.problem or not _SUM.fullmatch(inside.text):
+            return False
+        try:
+            found = _worked_out(ast.parse(inside.text.strip(), mode="eval").body)
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+            return False
+        self._take(end + 2 - self._at)
+        word.text += str(found)
+        return True
+
+
+def _worked_out(node: ast.expr) -> int:
+    """The value of a sum of whole numbers, as the shell works it out. Raises ValueError."""
+    match node:
+        case ast.Constant(value=int() as number):
+            return number
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_worked_out(inner)
+        case ast.BinOp(left=left, op=op, right=right):
+            one, other = _worked_out(left), _worked_out(right)
+            match op:
+                case ast.Add():
+                    return one + other
+                case ast.Sub():
+                    return one - other
+                case ast.Mult():
+                    return one * other
+                case ast.Div() | ast.FloorDiv():
+                    return int(one / other)
+                case ast.Mod():
+                    return one % other
+    raise ValueError("no sum of whole numbers")
