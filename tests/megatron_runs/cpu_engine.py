@@ -83,16 +83,21 @@ def _cut(parameter, dim):
 class LayerNormLinear(Linear):
     def __init__(
         self, in_features, out_features, eps=1e-5, zero_centered_gamma=False,
-        normalization="RMSNorm", **options
+        normalization="RMSNorm", return_layernorm_output=False, **options
     ):  # fmt: skip
         if normalization != "RMSNorm":
             raise NotImplementedError(normalization)
         super().__init__(in_features, out_features, **options)
         self.layer_norm_weight = _parameter(in_features, dtype=options.get("params_dtype"))
         self.eps, self.offset = eps, 1 if zero_centered_gamma else 0
+        self.return_layernorm_output = return_layernorm_output
 
     def forward(self, x, is_first_microbatch=None):
-        return super().forward(_rms(x, self.layer_norm_weight + self.offset, self.eps))
+        normed = _rms(x, self.layer_norm_weight + self.offset, self.eps)
+        made = super().forward(normed)
+        if not self.return_layernorm_output:
+            return made
+        return (*made, normed) if isinstance(made, tuple) else (made, normed)
 
 
 class GroupedLinear(_Stated):

@@ -5,6 +5,10 @@
 
 Wrappers of the model (FSDP1, activation checkpointing, torch.compile, DDP) put words of their own
 into the names. A model into which adapters were injected has no `base_model.model.` at its front.
+Megatron-Bridge has its own words for the two matrices:
+
+    decoder.layers.0.mlp.linear_fc2.adapter.linear_in.weight      lora_A of linear_fc2
+    decoder.layers.0.mlp.linear_fc2.adapter.linear_out.weight     lora_B
 """
 
 from __future__ import annotations
@@ -26,19 +30,22 @@ _WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
 # Without the name of the adapter where a program saved PEFT's own names.
 _LORA = re.compile(
     rf"(?P<stem>.+)\.((?P<half>{A}|{B})(\.(?P<adapter>[^.]+))?(?P<leaf>\.weight|\.bias)"
-    rf"|(?P<part>{EMBEDDING_A}|{EMBEDDING_B}|{MAGNITUDE})(\.(?P<of>[^.]+))?(\.weight)?)"
+    rf"|(?P<part>{EMBEDDING_A}|{EMBEDDING_B}|{MAGNITUDE})(\.(?P<of>[^.]+))?(\.weight)?"
+    r"|adapter\.(?P<bridge>linear_in|linear_out)(?P<end>\.weight))"
 )
 _WHOLE = re.compile(rf"(?P<stem>.+)\.{SAVED_WHOLE}(\.(?P<adapter>[^.]+))?(?P<leaf>\..+)")
 _TOKENS = re.compile(rf"(?P<stem>.+\.token_adapter)\.{TOKENS}(\.(?P<adapter>[^.]+))?")
 _ORIGINALS = (".original_module.", ".trainable_tokens_original.")
-# What PEFT's layers call that which they are put around.
-_INSIDE = ("base_layer", "token_adapter", "original_module")
+_OF_BRIDGE = {"linear_in": A, "linear_out": B}
+# What layers with an adapter call that which they are put around.
+_INSIDE = ("base_layer", "token_adapter", "original_module", "to_wrap")
 # What other kinds of adapters call their tensors, or LoRA's rarer forms.
 _OTHERS = re.compile(
     r"\.(ia3_l|hada_w\w+|lokr_w\w+|oft_[A-Za-z]+|boft_[A-Za-z]+|vera_lambda_\w+|vblora_\w+"
     r"|fourierft_spectrum|randlora_\w+|hra_u|bone_\w*|miss_\w*|shira_\w+|c3a_kernel|road_\w+"
     r"|ln_tuning_layers|waveft_\w+|lora_[A-Za-z]\w*)\."
     r"|(^|\.)(prompt_encoder|adaption_prompt|adaption_gate)[._]"
+    r"|\.adapter\.(adapter_\w+\.|weight_magnitude)"
 )
 
 
@@ -123,9 +130,9 @@ def _parsed(key: Key) -> tuple[str, AdapterTensor] | None:
     if any(word in name for word in _ORIGINALS):
         return None
     if match := _LORA.fullmatch(name):
-        part, stem = match["half"] or match["part"], match["stem"]
+        part, stem = match["half"] or match["part"] or _OF_BRIDGE[match["bridge"]], match["stem"]
         adapter = match["adapter"] or match["of"] or DEFAULT
-        saved = f"{stem}.{part}{match['leaf'] or ''}"
+        saved = f"{stem}.{part}{match['leaf'] or match['end'] or ''}"
     elif match := _WHOLE.fullmatch(name):
         part, stem, adapter = SAVED_WHOLE, match["stem"], match["adapter"] or DEFAULT
         saved = f"{stem}{match['leaf']}"

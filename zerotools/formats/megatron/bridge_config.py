@@ -1,10 +1,11 @@
 """What Megatron-Bridge writes beside a torch_dist checkpoint, and Megatron-LM does not.
 
-    run_config.yaml     the configuration of the run: the sizes of the model below `model:`
+    run_config.yaml     the configuration of the run: the sizes of the model below `model:`, the
+                        rank of adapters below `peft:`
     train_state.pt      `step` and other counters, as tensors
 
-The configuration is YAML of which only lines `  name: value` directly below `model:` are read, with
-values that are numbers, booleans or text: these are all that is asked of it.
+The configuration is YAML of which only lines `  name: value` directly below such a word are read,
+with values that are numbers, booleans or text: these are all that is asked of it.
 
 Source: megatron-bridge 0.3 training/utils/checkpoint_utils.py and training/state.py.
 """
@@ -37,19 +38,20 @@ def bridge_facts(path: Path, facts: MegatronFacts) -> MegatronFacts:
         BadFile: a file is damaged.
     """
     if not facts.args and (path / CONFIG).is_file():
-        facts = replace(facts, args=_arguments(_model(path / CONFIG)))
+        facts = replace(facts, args=_arguments(section_of(path / CONFIG, "model")))
     if facts.iteration is None and (path / STATE).is_file():
         facts = replace(facts, iteration=step_in(path, STATE))
     return facts
 
 
-def _model(path: Path) -> dict[str, Any]:
+def section_of(path: Path, word: str) -> dict[str, Any]:
+    """The values directly below `word` in a run_config.yaml at `path`."""
     text = read_regular(path, _LARGEST).decode("utf-8", "replace")
     found: dict[str, Any] = {}
     inside = False
     for line in text.splitlines():
         if line[:1] not in (" ", "#", ""):
-            inside = line.rstrip() == "model:"
+            inside = line.rstrip() == f"{word}:"
         elif inside and (match := _LINE.fullmatch(line.rstrip())) and match[2]:
             found[match[1]] = _scalar(match[2])
     return found

@@ -4,10 +4,14 @@ Three things lie between: layers and experts are stacked along the first axes; t
 layer may be tensors of their own; and optimizer state of before 0.16 is stored flat. A flat tensor
 of true shape (32, 16) that two ranks cut along the first axis is stored as (2, 1, 256): for each
 rank a row with its (16, 16) flattened, which is itself cut anywhere between data-parallel ranks.
+
+ms-swift keeps lora_B of a gated layer as its ranks have it, one behind another: rows of the gate
+and of the other half on rank 0, then those on rank 1.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -22,6 +26,7 @@ from zerotools.formats.megatron.tensor_names import HALVES, stack_of
 from zerotools.io.distcp.derived_chunks import DerivedChunks, StoredPiece
 from zerotools.io.distcp.items import ItemChunks
 
+_HALF_OF_ADAPTER = re.compile(r".*\.linear_fc1\.lora_B\.([^.]+\.)?weight", re.S)
 _MOST_TENSORS = 2**20
 _MOST_PIECES = 2**23
 _Index = tuple[int, ...]
@@ -190,4 +195,44 @@ def _both(gate: Tensor, other: Tensor) -> list[StoredPiece]:
         for number, box in enumerate(source.boxes):
             moved = Box((box.start[0] + shift, *box.start[1:]), box.shape)
             found.append(StoredPiece(source, number, (0,) * len(box.shape), moved))
+    return found
+
+
+def with_whole_halves(
+    tensors: Mapping[Key, Tensor], ranks: int | None
+) -> tuple[dict[Key, Tensor], list[Key]]:
+    """With lora_B of gated layers in the order of their weights: all rows of the gate, then those
+    of the other half. So many tensor-parallel `ranks` saved it; None: as many as there are chunks
+    of its rows. Also those that were put into order."""
+    found: dict[Key, Tensor] = {}
+    moved: list[Key] = []
+    for key, tensor in tensors.items():
+        found[key] = tensor
+        if _HALF_OF_ADAPTER.fullmatch(key.name) is None or len(tensor.shape) != 2:
+            continue
+        source = cast(ItemChunks, tensor.chunks)
+        cuts = len({box.start[0] for box in source.boxes})
+        if cuts < 2 or ranks not in (None, cuts) or tensor.shape[0] % (2 * cuts):
+            continue
+        moved.append(key)
+        found[key] = Tensor(
+            tensor.dtype,
+            tensor.shape,
+            DerivedChunks(tensor.dtype, partial(_in_order, source, tensor.shape[0] // (2 * cuts))),
+        )
+    return found, moved
+
+
+def _in_order(source: ItemChunks, rows: int) -> list[StoredPiece]:
+    """Blocks of so many rows, those of even numbers first."""
+    found = []
+    half = max((box.stop[0] for box in source.boxes), default=0) // 2
+    for number, box in enumerate(source.boxes):
+        begin, end = box.start[0], box.stop[0]
+        for block in range(begin // rows, -(-end // rows)):
+            low, high = max(begin, block * rows), min(end, (block + 1) * rows)
+            place = (block % 2) * half + (block // 2) * rows + low - block * rows
+            start = (low - begin, *(0 for _ in box.start[1:]))
+            inner = Box((place, *box.start[1:]), (high - low, *box.shape[1:]))
+            found.append(StoredPiece(source, number, start, inner))
     return found

@@ -24,7 +24,7 @@ from zerotools.formats.megatron.origin import (
     facts_of,
     origin_of,
 )
-from zerotools.formats.megatron.stacked import joined, unstacked
+from zerotools.formats.megatron.stacked import joined, unstacked, with_whole_halves
 from zerotools.formats.megatron.tensor_names import BUCKETS, keys_of, stack_of, weights_alone
 from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
 from zerotools.io.distcp.directory import (
@@ -95,6 +95,7 @@ def _read(
     }
     shapes = {keys[flat]: shape for flat, shape in metadata.unflattened.items() if flat in keys}
     tensors = joined(path, unstacked(path, stored, shapes))
+    tensors = _with_ordered_adapters(tensors, facts, problems)
     state = BlobTrees(path, metadata.blobs)
     unread, optimizers = _unread(metadata), optimizers_in(facts.tree)
     if unread and (proved := proved_state(stored, tensors, facts)):
@@ -127,6 +128,24 @@ def _read(
         problems=[*data.problems, *mixed_saves(path, metadata, keys, stored), *problems],
         native=MegatronNative(facts, optimizers, common, unread),
     )
+
+
+def _with_ordered_adapters(
+    tensors: dict[Key, Tensor], facts: MegatronFacts, problems: list[Problem]
+) -> dict[Key, Tensor]:
+    gated = facts.args.get("swiglu", facts.args.get("gated_linear_unit"))
+    if gated is False:
+        return tensors
+    found, moved = with_whole_halves(tensors, facts.sizes.get("TP"))
+    if moved and gated is None:
+        problems.append(
+            Problem(
+                f"how tensor-parallel ranks share {moved[0]} depends on args.swiglu, which the "
+                "files do not say: export the adapter with ms-swift (megatron export --to_hf)",
+                blocks=True,
+            )
+        )
+    return found
 
 
 def _first_names(tensors: Mapping[str, SavedTensor]) -> list[str]:

@@ -20,12 +20,16 @@ from zerotools.core.patterns.adapter_names import (
     biases,
 )
 from zerotools.core.target import Target
-from zerotools.formats import FormatTable, format_of
-from zerotools.formats.format import Format
+from zerotools.core.training import TrainingState
+from zerotools.formats import FormatTable, format_of, training_of
+from zerotools.formats.format import Format, spelling
+from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.plain_files import literal
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.sidecars.model_sidecar_choice import with_sidecars
 from zerotools.ops.weights.adapter_config import ADAPTER_CONFIG, check_config, choose_config
+from zerotools.ops.weights.adapter_mapping import MEGATRON, mapped_config, saved_tensors
+from zerotools.ops.weights.layout_mapping import MappedCheckpoint, MapRequest, mapped
 from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.ops.weights.rewrite import describe
 from zerotools.ops.weights.saved_embeddings import own_tokens, saved_embeddings
@@ -45,9 +49,12 @@ def prepare_adapter(
     config_dir: Path | None,
     request: str,
     table: FormatTable,
+    mapping: MapRequest | None = None,
+    check_names: bool = True,
 ) -> Conversion:
     """Lay out the adapter that is asked for, in `dtype` (None: the 16-bit type of the run, or as it
-    is); its config is the one that was given, or what the run says.
+    is); its config is the one that was given, or what the run says. `mapping` puts it into another
+    layout of the model. With `check_names` the layers must be those that PEFT can load.
 
     Raises:
         BadRequest: there is no adapter, its config is not known or of another adapter, or the run
@@ -56,7 +63,14 @@ def prepare_adapter(
         Unsupported: the adapter is of a kind that is not exported.
     """
     path = checkpoint.origin.path
-    record = format_of(checkpoint, table).job_record(checkpoint)
+    source = format_of(checkpoint, table)
+    if source.needs_map and mapping is None and check_names:
+        raise BadRequest(
+            f"{path} has the layers of {spelling(source)}, which PEFT does not load: add --map-to "
+            "hf --config-dir MODEL_DIR, where its model has config.json (--no-check-names exports "
+            "it as it is)"
+        )
+    record = source.job_record(checkpoint)
     lora = None if record is None else record.lora
     held = weights_from(checkpoint, asked.weights)
     tensors = adapter_tensors(held.tensors, asked.name, path)
@@ -74,11 +88,17 @@ def prepare_adapter(
     tensors += biases(held.tensors, which, {each.module for each in tensors})
     embeddings, more = saved_embeddings(held, tensors, tree, name, asked.base)
     tensors, notes = [*own_tokens(tensors, tree), *embeddings], [*notes, *more]
-    chosen = _renamed(held, tensors)
+    chosen = saved_tensors(held, tensors)
     check_config(tree, tensors, {key.name: each for key, each in chosen.tensors.items()}, path)
+    if mapping is not None:
+        found = _in_layout(chosen, around, mapping, training_of(checkpoint, table))
+        chosen, notes = found.checkpoint, [*notes, *found.notes]
+        if found.adapter is not None:
+            tree = mapped_config(tree, found.adapter, path)
     # Who names one of several means that one alone.
     _refuse_lost(checkpoint, tensors, others if asked.name is not None else ())
-    target = form.export_adapter(_in_type(chosen, dtype), destination)
+    described = _in_type(replace(chosen, model_sidecars={}), dtype)
+    target = form.export_adapter(described, destination)
     return Conversion(
         chosen,
         _with_config(target, tree),
@@ -88,18 +108,18 @@ def prepare_adapter(
     )
 
 
-def _renamed(held: Checkpoint, tensors: list[AdapterTensor]) -> Checkpoint:
-    """The tensors of the adapter under PEFT's names, and nothing of the model around them."""
-    chosen: dict[Key, Tensor] = {}
-    for each in tensors:
-        key = Key(each.saved, "param")
-        if key in chosen:
-            raise BadRequest(
-                f"{held.origin.path} has two tensors that PEFT saves as {each.saved}; choose one "
-                "adapter by --adapter-name"
-            )
-        chosen[key] = held.tensors[each.key]
-    return replace(held, tensors=chosen, aliases={}, model_sidecars={})
+def _in_layout(
+    chosen: Checkpoint, around: Checkpoint, mapping: MapRequest, training: TrainingState
+) -> MappedCheckpoint:
+    """The adapter `chosen` in the layout that is asked for, by the config.json of `around`."""
+    path = chosen.origin.path
+    if mapping.to == MEGATRON:
+        raise BadRequest(
+            f"Megatron loads an adapter from a torch_dist checkpoint, and not as PEFT saves it: "
+            f"write one by zerotools convert {path} OUT --to megatron --map-to megatron"
+        )
+    beside = {name: each for name, each in around.model_sidecars.items() if name == CONFIG}
+    return mapped(replace(chosen, model_sidecars=beside), mapping, training)
 
 
 def _in_type(chosen: Checkpoint, dtype: DType | None) -> Checkpoint:

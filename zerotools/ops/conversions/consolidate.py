@@ -96,7 +96,6 @@ class Options:
 # What shapes a whole model, and no adapter.
 _OF_MODELS = (
     "max_shard_bytes", "strip_prefix", "rename", "include", "exclude", "like", "keep_aliases",
-    "mapping",
 )  # fmt: skip
 
 
@@ -156,6 +155,8 @@ def _prepare(
             config_dir=config_dir,
             request=request,
             table=table,
+            mapping=options.mapping,
+            check_names=options.check_names,
         )
     is_selected = matcher(options.include, options.exclude)
     like = read_reference(options.like).only(is_selected) if options.like is not None else None

@@ -49,6 +49,7 @@ from zerotools.ops.sidecars.model_sidecar_choice import (
     requested_sidecars,
     with_sidecars,
 )
+from zerotools.ops.weights.adapter_mapping import scale_note
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped, mapped_training
 from zerotools.runs.named_order import named_order_of
 
@@ -152,6 +153,8 @@ def _prepare(
         made = mapped(source, request.mapping, training)
         if made.is_changed:
             training = mapped_training(source, training, made.origins)
+        if made.adapter is not None:
+            notes.append(scale_note(source, made.adapter))
         source, notes = made.checkpoint, [*notes, *made.notes]
     target = _with_sidecars(_lay_out(source, training, request, quantisation), given)
     if form.holds_state:

@@ -55,12 +55,14 @@ def next_commands(
     if is_model(inspection, table):
         return ()
     keys = checkpoint.tensors
+    options = " --map-to hf --config-dir MODEL_DIR" if form.needs_map else ""
     if adapter_names(keys):
         adapter = shlex.quote(f"{name}-adapter")
-        alone = f"zerotools consolidate {source} {adapter} --adapter-only"
+        alone = f"zerotools consolidate {source} {adapter} --adapter-only{options}"
         merged = f"zerotools consolidate {source} {model}"
-        return (alone, f"{merged} --base BASE_DIR") if is_adapter_alone(keys) else (merged, alone)
-    options = " --map-to hf --config-dir MODEL_DIR" if form.needs_map else ""
+        if is_adapter_alone(keys):
+            return alone, f"{merged} --base BASE_DIR"
+        return merged + options, alone
     if wraps_models and (prefix := _common_prefix(inspection)):
         options += f" --strip-prefix {shlex.quote(prefix)}"
     commands = [f"zerotools consolidate {source} {model}{options}{without}"]

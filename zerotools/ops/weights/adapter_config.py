@@ -7,7 +7,7 @@ it comes from the run's own adapter_config.json, from the record of a job, or fr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from zerotools.core.patterns.adapter_names import (
     B,
 )
 from zerotools.core.patterns.name_patterns import NamePatterns
+from zerotools.formats.megatron.bridge_config import CONFIG as BRIDGE_CONFIG
+from zerotools.formats.megatron.bridge_config import section_of
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_beside
 from zerotools.runs.record import LoraRecord
@@ -35,6 +37,8 @@ BASE_NAME = "base_model_name_or_path"
 # verl keeps PEFT's file in a directory, and otherwise only rank and alpha.
 _INSIDE = "lora_adapter"
 _VERL = "lora_train_meta.json"
+# ms-swift keeps the arguments of its command.
+_SWIFT = "args.json"
 # Ways to begin that take something off the weight to which the product is added.
 _CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _LARGEST = 2**24
@@ -96,9 +100,12 @@ def choose_config(
     for place in places:
         if (found := find_beside(checkpoint.root, place)) is not None:
             return read_adapter_config(found), [f"took {ADAPTER_CONFIG} from {found.parent}"]
-    found = None if others else find_beside(checkpoint.root, _VERL)
-    if found is not None:
-        return _of_verl(found, checkpoint, tensors), [f"took r and lora_alpha from {found}"]
+    for place, read in () if others else _RECORDS.items():
+        if (found := find_beside(checkpoint.root, place)) is not None:
+            numbers = read(found)
+            if numbers is not None:
+                tree = _of_numbers(numbers, checkpoint, tensors)
+                return tree, [f"took r and lora_alpha from {found}"]
     which = f"its adapter {name}" if others else "its adapter"
     raise BadRequest(
         f"nothing in {checkpoint.origin.path} or around it says how {which} is scaled "
@@ -107,26 +114,69 @@ def choose_config(
     )
 
 
-def _of_verl(
-    file: Path, checkpoint: Checkpoint, tensors: Sequence[AdapterTensor]
-) -> dict[str, Any]:
-    """The config that verl's record of an adapter means."""
+def _of_verl(file: Path) -> Mapping[str, Any]:
+    """What verl's record of an adapter says."""
+    tree = _record(file)
+    if not {"r", "lora_alpha"} <= tree.keys():
+        raise BadFile(f"{file} has no r and lora_alpha; pass --adapter-config DIR")
+    return tree
+
+
+def _of_bridge(file: Path) -> Mapping[str, Any] | None:
+    """What the configuration of a run of Megatron-Bridge says; None: it trained no adapter."""
+    found = section_of(file, "peft")
+    kind = str(found.get("_target_", "")).rpartition(".")[2]
+    if not found:
+        return None
+    if kind not in _OF_BRIDGE or not {"dim", "alpha"} <= found.keys():
+        raise Unsupported(
+            f"{file} has the adapter {kind or 'of no kind'} below peft:, and zerotools reads "
+            f"{' and '.join(_OF_BRIDGE)} with dim and alpha; pass --adapter-config DIR"
+        )
+    return {"r": found["dim"], "lora_alpha": found["alpha"]}
+
+
+def _of_swift(file: Path) -> Mapping[str, Any] | None:
+    """What the arguments of ms-swift say; None: they are of another program."""
+    tree = _record(file)
+    if not {"lora_rank", "lora_alpha"} <= tree.keys():
+        return None
+    numbers = {"r": tree["lora_rank"], "lora_alpha": tree["lora_alpha"]}
+    return {**numbers, "use_rslora": True} if tree.get("use_rslora") else numbers
+
+
+def _record(file: Path) -> dict[str, Any]:
     try:
         tree = read_json(file, _LARGEST)
     except (OSError, ValueError, RecursionError) as error:
         raise BadFile(f"{file} cannot be read: {error!s:.200}") from None
-    if not isinstance(tree, dict) or not {"r", "lora_alpha"} <= tree.keys():
-        raise BadFile(f"{file} has no r and lora_alpha; pass --adapter-config DIR")
+    return tree if isinstance(tree, dict) else {}
+
+
+_OF_BRIDGE = ("LoRA", "VLMLoRA")
+_RECORDS: Mapping[str, Callable[[Path], Mapping[str, Any] | None]] = {
+    _VERL: _of_verl,
+    BRIDGE_CONFIG: _of_bridge,
+    _SWIFT: _of_swift,
+}
+
+
+def _of_numbers(
+    numbers: Mapping[str, Any], checkpoint: Checkpoint, tensors: Sequence[AdapterTensor]
+) -> dict[str, Any]:
+    """The config of an adapter of which a program notes rank and scale alone."""
+    more = {"use_rslora": True} if numbers.get("use_rslora") else {}
     return {
         "peft_type": "LORA",
-        "task_type": tree.get("task_type") or _task_type(checkpoint),
+        "task_type": numbers.get("task_type") or _task_type(checkpoint),
         BASE_NAME: None,
-        "r": tree["r"],
-        "lora_alpha": tree["lora_alpha"],
+        "r": numbers["r"],
+        "lora_alpha": numbers["lora_alpha"],
         "target_modules": _modules(tensors, whole=False),
         "modules_to_save": _modules(tensors, whole=True) or None,
         "use_dora": any(each.part == MAGNITUDE for each in tensors),
         "inference_mode": True,
+        **more,
     }
 
 
@@ -196,14 +246,19 @@ def scale_of(config: Mapping[str, Any], module: str) -> float:
     Raises:
         BadFile: the config has no such number.
     """
-    rank = _of_module(config, "rank_pattern", module, config.get("r"))
-    alpha = _of_module(config, "alpha_pattern", module, config.get("lora_alpha"))
+    rank, alpha = rank_and_alpha(config, module)
     if not _is_finite(rank) or not _is_finite(alpha) or rank <= 0:
         raise BadFile(
             f"{ADAPTER_CONFIG} has r {rank!r:.40} and lora_alpha {alpha!r:.40} for {module}: they "
             "must be finite numbers, and r above 0; pass that of this run by --adapter-config"
         )
     return float(alpha / (rank**0.5 if config.get("use_rslora") else rank))
+
+
+def rank_and_alpha(config: Mapping[str, Any], module: str) -> tuple[Any, Any]:
+    """What the config has as r and lora_alpha of a layer."""
+    rank = _of_module(config, "rank_pattern", module, config.get("r"))
+    return rank, _of_module(config, "alpha_pattern", module, config.get("lora_alpha"))
 
 
 def token_indices(config: Mapping[str, Any], module: str) -> list[int]:
@@ -277,7 +332,7 @@ def _check_rank(
         )
     if config.get("target_parameters"):  # experts one behind another in one matrix
         return
-    expected = _of_module(config, "rank_pattern", module, config.get("r"))
+    expected, _ = rank_and_alpha(config, module)
     if expected != down.shape[0]:
         raise BadRequest(
             f"{path}: the adapter of {module} has rank {down.shape[0]}, and {ADAPTER_CONFIG} says "

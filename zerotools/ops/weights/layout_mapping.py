@@ -16,6 +16,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dropping import LOOSE
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.patterns.adapter_names import is_adapter_alone
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.io.distcp.items import archives_of
 from zerotools.io.files.json_file import read_json
@@ -30,6 +31,7 @@ from zerotools.maps.model_layout import ModelLayout, layout_of_model
 from zerotools.maps.shipped import check_layout, map_of_model
 from zerotools.maps.stored_names import written_views
 from zerotools.maps.views import TensorView
+from zerotools.ops.weights.adapter_mapping import MappedAdapter, mapped_adapter
 from zerotools.ops.weights.layout_search import named_as_layout, shapes_of
 from zerotools.ops.weights.rearrange import rearranged
 from zerotools.ops.weights.rewrite import rename
@@ -57,12 +59,14 @@ class MapRequest:
 
 @dataclass(frozen=True)
 class MappedCheckpoint:
-    """A checkpoint in another layout. `origins` has the tensors that each name is made of."""
+    """A checkpoint in another layout. `origins` has the tensors that each name is made of;
+    `adapter` is how a LoRA adapter was moved, where the checkpoint is one and nothing else."""
 
     checkpoint: Checkpoint
     notes: tuple[str, ...]
     origins: Mapping[str, tuple[str, ...]]
     is_changed: bool = True
+    adapter: MappedAdapter | None = None
 
 
 def config_of(path: Path | None, where: Path) -> dict[str, Any]:
@@ -114,6 +118,12 @@ def mapped(
     place = checkpoint.model_sidecars.get(CONFIG) or checkpoint.own_config
     config = config_of(place, checkpoint.origin.path)
     names_alone = prefix_map_of(config) if request.file is None else None
+    is_adapter = is_adapter_alone(checkpoint.tensors)
+    if names_alone is not None and is_adapter:
+        raise Unsupported(
+            f"{checkpoint.origin.path} is a LoRA adapter, and the map {names_alone.name} renames "
+            "whole models only: merge the adapter into its base model, and map that"
+        )
     if names_alone is not None:
         return _with_names(checkpoint, request, names_alone)
     family = chosen_map(request.file, config)
@@ -121,6 +131,11 @@ def mapped(
     for name in (request.to, request.source):
         if name is not None:
             check_layout(family, name, hub=HUB)
+    if is_adapter:
+        moved = mapped_adapter(
+            checkpoint, family, request.to, request.source, config, request.arguments
+        )
+        return MappedCheckpoint(moved.checkpoint, moved.notes, {}, adapter=moved)
     named = named_as_layout(checkpoint, family, request.source, config, request.arguments)
     checkpoint, found = named.checkpoint, named.found
     held = shapes_of(checkpoint)

@@ -27,9 +27,10 @@ from zerotools.core.patterns.adapter_names import (
     adapter_tensors,
     plain_name,
 )
-from zerotools.formats import FORMATS, FormatTable, format_of
+from zerotools.formats import FORMATS, FormatTable, format_of, training_of
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.huggingface.hub_cache import config_of_model
+from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.staging import Staging, partial_of
 from zerotools.maps.map_file import HUB
 from zerotools.ops.weights.adapted_model import AdaptedModel, LacksBase, adapted, plain_weights
@@ -41,6 +42,7 @@ from zerotools.ops.weights.adapter_config import (
     choose_config,
     refuse_changed_base,
 )
+from zerotools.ops.weights.adapter_mapping import mapped_config, saved_tensors
 from zerotools.ops.weights.base_weights import check_bytes, with_base
 from zerotools.ops.weights.embeddings import HEADS, is_embedding, with_tied_head
 from zerotools.ops.weights.given_base import read_base, with_given_base
@@ -169,6 +171,9 @@ def _model_of(
     assert base is not None
     refuse_changed_base(config, path)
     given = read_base(base, table)
+    if format_of(held, table).needs_map and not format_of(given, table).needs_map:
+        held, tensors, config = _adapter_of_hub(held, tensors, config, given, table)
+        own = plain_weights(held, DEFAULT)
     try:
         return on_base(held, own, tensors, config, given)
     except LacksBase:  # transformers holds some models otherwise in memory than the Hub has them
@@ -176,6 +181,23 @@ def _model_of(
         if fused is None:
             raise
     return replace(on_base(held, own, tensors, config, fused), is_mapped=True)
+
+
+def _adapter_of_hub(
+    held: Checkpoint,
+    tensors: Sequence[AdapterTensor],
+    config: Mapping[str, Any],
+    base: Checkpoint,
+    table: FormatTable,
+) -> tuple[Checkpoint, list[AdapterTensor], Mapping[str, Any]]:
+    """The adapter `tensors` of `held` and its config, in the layout that a model of the Hub has."""
+    beside = {name: each for name, each in base.model_sidecars.items() if name == CONFIG}
+    alone = replace(saved_tensors(held, tensors), model_sidecars=beside)
+    found = mapped(alone, MapRequest(to=HUB), training_of(held, table))
+    if found.adapter is not None:
+        config = mapped_config(config, found.adapter, held.origin.path)
+    moved = replace(found.checkpoint, model_sidecars=held.model_sidecars)
+    return moved, adapter_tensors(moved.tensors, None, held.origin.path), config
 
 
 def _holds_layers(own: Checkpoint) -> bool:

@@ -1,0 +1,322 @@
+"""A LoRA adapter in another layout: of Megatron's fused layers as PEFT has it, and back.
+
+Rows of B are moved as those of the weights are; A goes to every layer that has a part of the
+weight. No value is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.patterns.adapter_names import PREFIX, A, AdapterTensor, B, adapter_tensors
+from zerotools.core.patterns.nearest import nearest_of
+from zerotools.io.distcp.items import archives_of
+from zerotools.maps.adapter_views import view_of_rows
+from zerotools.maps.geometry import Shape
+from zerotools.maps.map_file import HUB, FamilyMap
+from zerotools.maps.model_layout import ModelLayout, layout_of_model
+from zerotools.maps.views import TensorView, whole
+from zerotools.ops.execution.load_arrays import load
+from zerotools.ops.weights.adapter_config import choose_config, rank_and_alpha
+from zerotools.ops.weights.rearrange import rearranged
+
+MEGATRON = "megatron"
+_WEIGHT = ".weight"
+_OF_BRIDGE = {A: "adapter.linear_in", B: "adapter.linear_out"}
+# What says which layers have an adapter besides their names, which are others then.
+_CHOOSE_LAYERS = ("layers_to_transform", "layers_pattern", "exclude_modules", "target_parameters")
+
+
+@dataclass(frozen=True)
+class MappedAdapter:
+    """An adapter in another layout. `layers` are those that have it there, each with the layers
+    that its adapter was made of; `leaves` are names of layers that all have one."""
+
+    checkpoint: Checkpoint
+    layers: Mapping[str, tuple[str, ...]]
+    leaves: frozenset[str]
+    notes: tuple[str, ...]
+
+
+def saved_tensors(held: Checkpoint, tensors: Iterable[AdapterTensor]) -> Checkpoint:
+    """The tensors of an adapter under PEFT's names, and nothing of the model around them.
+
+    Raises:
+        BadRequest: two of them have one name.
+    """
+    chosen: dict[Key, Tensor] = {}
+    for each in tensors:
+        key = Key(each.saved, "param")
+        if key in chosen:
+            raise BadRequest(
+                f"{held.origin.path} has two tensors that PEFT saves as {each.saved}; choose one "
+                "adapter by --adapter-name"
+            )
+        chosen[key] = held.tensors[each.key]
+    return replace(held, tensors=chosen, aliases={}, model_sidecars={})
+
+
+def mapped_adapter(
+    checkpoint: Checkpoint,
+    family: FamilyMap,
+    to: str,
+    source: str | None,
+    config: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+) -> MappedAdapter:
+    """The adapter that `checkpoint` holds and nothing else, in the layout `to` of the model that
+    config.json describes. `source` is the layout that it has; None: that which has its layers.
+
+    Raises:
+        BadRequest: no layout has its layers, or config.json gives them other shapes; or one of the
+            layers that become one has no adapter, or another A.
+        Unsupported: there is more than the two matrices of layers, or a layout that does not keep
+            rows whole.
+    """
+    path = checkpoint.origin.path
+    held = _shapes(checkpoint)
+    rows = {name: shape[0] for name, shape in held.items()}
+    found = _layout_of(family, source, config, arguments, held, rows, path)
+    target = layout_of_model(family, to, config, arguments)
+    stages: list[Mapping[str, TensorView]] = []
+    if found.name != target.name:
+        stages += [] if found.name == HUB else [found.to_hub]
+        stages += [] if target.name == HUB else [target.of_hub]
+    layers = {name: (name,) for name in held}
+    moved = _named(checkpoint)
+    for views in stages:
+        moved, origins = _moved(moved, views, layers)
+        layers = {
+            new: tuple(dict.fromkeys(first for old in olds for first in layers[old]))
+            for new, olds in origins.items()
+        }
+    tensors = {
+        Key(_spelled(key.name, to), key.role): tensor for key, tensor in moved.tensors.items()
+    }
+    note = f"the adapter has the layout {found.name} of the map {family.name}"
+    return MappedAdapter(
+        replace(
+            checkpoint, tensors=tensors, aliases={}, native=None, archives=archives_of(checkpoint)
+        ),
+        {_module(new): tuple(map(_module, olds)) for new, olds in layers.items()},
+        _full_leaves(target, layers),
+        () if source else (note,),
+    )
+
+
+def mapped_config(tree: Mapping[str, Any], adapter: MappedAdapter, path: object) -> dict[str, Any]:
+    """The adapter_config.json `tree` for the adapter in its new layout.
+
+    Raises:
+        BadRequest: layers that become one have different ranks or scales.
+    """
+    numbers: dict[str, tuple[Any, Any]] = {}
+    for new, olds in adapter.layers.items():
+        found = {old: rank_and_alpha(tree, old) for old in olds}
+        for one, other in pairwise(found):
+            if found[one] != found[other]:
+                raise BadRequest(
+                    f"{path}: r and lora_alpha of {one} are {found[one]}, those of {other} "
+                    f"{found[other]}, and both become {new}, which has one of each"
+                )
+        numbers[new] = found[olds[0]]
+    usual = tree.get("r"), tree.get("lora_alpha")
+    if usual not in numbers.values():
+        usual = next(iter(numbers.values()))
+    leaves = dict.fromkeys(
+        _leaf(module) if _leaf(module) in adapter.leaves else module for module in adapter.layers
+    )
+    return {
+        **tree,
+        **{key: None for key in _CHOOSE_LAYERS if tree.get(key)},
+        "r": usual[0],
+        "lora_alpha": usual[1],
+        "rank_pattern": {n: r for n, (r, _) in numbers.items() if r != usual[0]},
+        "alpha_pattern": {n: alpha for n, (_, alpha) in numbers.items() if alpha != usual[1]},
+        "target_modules": sorted(leaves),
+    }
+
+
+def scale_note(source: Checkpoint, adapter: MappedAdapter) -> str:
+    """What programs that load the mapped adapter of `source` must be told of its scale.
+
+    Raises:
+        BadRequest: its layers have different ranks or scales.
+    """
+    path = source.origin.path
+    try:
+        tree, _ = choose_config(source, None, None, adapter_tensors(source.tensors, None, path))
+    except BadRequest:
+        return f"nothing around {path} says how the adapter is scaled (lora_alpha)"
+    found = mapped_config(tree, adapter, path)
+    if found["rank_pattern"] or found["alpha_pattern"]:
+        raise BadRequest(
+            f"{path}: layers of the adapter have different r or lora_alpha, and Megatron has one "
+            f"of each: {_instead(path)}"
+        )
+    return f"load it with r (dim) {found['r']} and lora_alpha (alpha) {found['lora_alpha']}"
+
+
+def _shapes(checkpoint: Checkpoint) -> dict[str, Shape]:
+    """The weights that have an adapter, with their shapes.
+
+    Raises:
+        Unsupported: there is more than the two matrices of layers.
+    """
+    path = checkpoint.origin.path
+    parts = {each.key: each for each in adapter_tensors(checkpoint.tensors, None, path)}
+    sizes: dict[str, dict[str, Shape]] = {}
+    for key, tensor in checkpoint.tensors.items():
+        each = parts.get(key)
+        if each is None or each.part not in (A, B) or len(tensor.shape) != 2:
+            raise Unsupported(
+                f"{path} has {key}, and only the matrices lora_A and lora_B of linear layers are "
+                "put into another layout: merge the adapter into its base model, and map that"
+            )
+        if key.role != "param" or not each.saved.endswith(_WEIGHT):
+            raise Unsupported(
+                f"{path} has {key}, and only the weights of an adapter are put into another "
+                "layout: take those by zerotools consolidate --adapter-only"
+            )
+        sizes.setdefault(each.module + _WEIGHT, {})[each.part] = tensor.shape
+    whole_ones = {name: found for name, found in sizes.items() if len(found) == 2}
+    if lacking := next((name for name in sizes if name not in whole_ones), None):
+        raise BadRequest(f"{path}: half of the adapter of {_module(lacking)} is missing")
+    return {name: (found[B][0], found[A][1]) for name, found in whole_ones.items()}
+
+
+def _layout_of(
+    family: FamilyMap,
+    source: str | None,
+    config: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    held: Mapping[str, Shape],
+    rows: Mapping[str, int],
+    path: object,
+) -> ModelLayout:
+    """The layout that has these weights, in these shapes."""
+    tried: list[ModelLayout] = []
+    for name in (HUB, *family.layouts) if source is None else (source,):
+        with suppress(BadRequest):
+            tried.append(layout_of_model(family, name, config, arguments, rows))
+    if not tried:
+        layout_of_model(family, source or HUB, config, arguments, rows)
+    found = min(tried, key=lambda each: len(held.keys() - each.tensors.keys()))
+    unknown = [name for name in held if name not in found.tensors]
+    if unknown:
+        near = nearest_of(unknown[0], found.tensors)
+        raise BadRequest(
+            f"{path} has an adapter of {_module(unknown[0])}, a layer that no layout of the map "
+            f"{family.name} has (the nearest is {_module(near)}); give the config.json of its "
+            "model by --config-dir"
+        )
+    for name, shape in held.items():
+        if found.tensors[name] != shape:
+            raise BadRequest(
+                f"{path}: the adapter of {_module(name)} is for a weight of shape {list(shape)}, "
+                f"and config.json gives it {list(found.tensors[name])}; give the config.json of "
+                "its model by --config-dir"
+            )
+    return found
+
+
+def _named(checkpoint: Checkpoint) -> Checkpoint:
+    """The two matrices of each weight, under its name with which of them it is."""
+    parts = adapter_tensors(checkpoint.tensors, None, checkpoint.origin.path)
+    tensors = {
+        _half(each.module + _WEIGHT, each.part): checkpoint.tensors[each.key] for each in parts
+    }
+    return replace(checkpoint, tensors=tensors)
+
+
+def _moved(
+    adapter: Checkpoint, views: Mapping[str, TensorView], layers: Iterable[str]
+) -> tuple[Checkpoint, dict[str, tuple[str, ...]]]:
+    """The matrices in the layout whose weights `views` makes of those before, and the weights that
+    each of its own is made of."""
+    held = set(layers)
+    made: dict[str, TensorView] = {}
+    origins: dict[str, tuple[str, ...]] = {}
+    for name, view in views.items():
+        if not held.intersection(view.names):
+            continue
+        _check_parts(adapter, name, view.names, held)
+        down = adapter.tensors[_half(view.names[0], A)].shape
+        first = _half(view.names[0], A).name
+        made[_half(name, A).name] = TensorView(whole(0, down), (first,))
+        halves = tuple(_half(part, B).name for part in view.names)
+        made[_half(name, B).name] = TensorView(view_of_rows(name, view, down[0]), halves)
+        origins[name] = view.names
+    lost = held.difference(*origins.values()) if origins else held
+    if lost:
+        raise Unsupported(
+            f"{adapter.origin.path}: the layout has no layer of {_module(min(lost))} alone: merge "
+            "the adapter into its base model, and map that"
+        )
+    return rearranged(adapter, made), origins
+
+
+def _check_parts(adapter: Checkpoint, name: str, parts: tuple[str, ...], held: set[str]) -> None:
+    """Refuse layers that are fused into one and do not have one A in common."""
+    path = adapter.origin.path
+    lacking = next((part for part in parts if part not in held), None)
+    own = ", ".join(_module(part) for part in parts if part in held)
+    if lacking is not None:
+        raise BadRequest(
+            f"{path} has an adapter of {own} and none of {_module(lacking)}, and all are parts of "
+            f"{_module(name)}, which has one adapter: {_instead(path)}"
+        )
+    first = adapter.tensors[_half(parts[0], A)]
+    for part in parts[1:]:
+        other = adapter.tensors[_half(part, A)]
+        if other is not first and not _are_equal(adapter, parts[0], part):
+            raise BadRequest(
+                f"{path}: lora_A of {_module(parts[0])} and {_module(part)} differ, and "
+                f"{_module(name)}, of which both are parts, has one lora_A: {_instead(path)}"
+            )
+
+
+def _instead(path: object) -> str:
+    return f"merge it by zerotools consolidate {path} MERGED --base BASE_DIR, and map MERGED"
+
+
+def _are_equal(adapter: Checkpoint, one: str, other: str) -> bool:
+    keys = [_half(each, A) for each in (one, other)]
+    if adapter.tensors[keys[0]].shape != adapter.tensors[keys[1]].shape:
+        return False
+    arrays = load(adapter, {key: adapter.tensors[key].dtype for key in keys})
+    return bool(np.array_equal(*(arrays[key] for key in keys)))
+
+
+def _half(weight: str, part: str) -> Key:
+    return Key(f"{_module(weight)}.{part}.weight", "param")
+
+
+def _spelled(name: str, layout: str) -> str:
+    """The name of a matrix as programs of the layout have it: Megatron-Bridge, else PEFT."""
+    stem, part, _ = name.rsplit(".", 2)
+    return f"{stem}.{_OF_BRIDGE[part]}.weight" if layout == MEGATRON else PREFIX + name
+
+
+def _full_leaves(target: ModelLayout, layers: Iterable[str]) -> frozenset[str]:
+    """Last words of the names of layers that all have an adapter where they are."""
+    adapted = {*layers}
+    others = {_leaf(_module(name)) for name in target.tensors if name not in adapted
+              and name.endswith(_WEIGHT)}  # fmt: skip
+    return frozenset(_leaf(_module(name)) for name in adapted) - others
+
+
+def _module(weight: str) -> str:
+    return weight.removesuffix(_WEIGHT)
+
+
+def _leaf(module: str) -> str:
+    return module.rpartition(".")[2]
