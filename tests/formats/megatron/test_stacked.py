@@ -14,7 +14,7 @@ from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
-from zerotools.formats.megatron.stacked import joined, unstacked
+from zerotools.formats.megatron.stacked import joined, unstacked, with_whole_halves
 from zerotools.io.distcp.items import ItemChunks
 
 STACK = Key("decoder.layers.mlp.experts.experts.linear_fc1.weight", "exp_avg")
@@ -150,3 +150,21 @@ def test_shapes_that_contradict_each_other_are_refused(
     tensor = Tensor(FLOAT32, stored, InMemory([]))
     with pytest.raises(BadFile, match=said):
         unstacked(Path("x"), {key: tensor}, {key: shape})
+
+
+@pytest.mark.parametrize(("ranks", "said"), [(1, None), (2, None), (3, 3), (2, 4)])
+def test_halves_of_an_adapter_that_ranks_have_in_turns_are_put_into_order(
+    ranks: int, said: int | None
+) -> None:
+    key = Key("decoder.layers.0.mlp.linear_fc1.lora_B.default.weight", "param")
+    array = np.arange(24 * 2, dtype=np.float32).reshape(24, 2)
+    boxes = _cut((24, 2), (ranks, 1))
+    tensor = Tensor(FLOAT32, (24, 2), InMemory(boxes))
+    found, moved = with_whole_halves({key: tensor}, said)
+    if ranks == 1 or said not in (None, ranks):
+        assert (found, moved) == ({key: tensor}, [])
+        return
+    own = np.split(array, 2 * ranks)
+    wanted = np.concatenate(own[::2] + own[1::2])
+    assert moved == [key]
+    np.testing.assert_array_equal(_value(found[key], _stored(array, boxes)), wanted)

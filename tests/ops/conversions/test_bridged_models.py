@@ -29,7 +29,10 @@ pytestmark = pytest.mark.torch
 
 PROGRAMS = ("megatron-bridge-0.3.1", "mcore-bridge-1.6.5")
 CASES = sorted(
-    f"{program}/{path.name}" for program in PROGRAMS for path in (GOLDEN / program).glob("*")
+    f"{program}/{path.name}"
+    for program in PROGRAMS
+    for path in (GOLDEN / program).glob("*")
+    if path.name != "lora"  # an adapter alone
 )
 TOLERANCE = 3e-6
 

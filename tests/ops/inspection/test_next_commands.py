@@ -93,6 +93,15 @@ def test_an_adapter_is_exported_or_merged(tmp_path: Path) -> None:
     assert commands(path) == (merge, command)
 
 
+def test_an_adapter_of_megatron_gets_the_names_of_its_model() -> None:
+    path = GOLDEN / "megatron-bridge-0.3.1" / "lora" / "checkpoint"
+    command = f"zerotools consolidate {path} checkpoint-adapter --adapter-only"
+    assert commands(path) == (
+        f"{command} --map-to hf --config-dir MODEL_DIR",
+        f"zerotools consolidate {path} checkpoint-model --base BASE_DIR",
+    )
+
+
 def test_the_attribute_that_wraps_a_model_is_stripped() -> None:
     path = TORCH / "fsdp2-verl-w3" / "checkpoint"
     inspection = inspect(read_any(path))

@@ -90,7 +90,7 @@ def mapped_adapter(
     if found.name != target.name:
         stages += [] if found.name == HUB else [found.to_hub]
         stages += [] if target.name == HUB else [target.of_hub]
-    layers = {name: (name,) for name in held}
+    layers: dict[str, tuple[str, ...]] = {name: (name,) for name in held}
     moved = _named(checkpoint)
     for views in stages:
         moved, origins = _moved(moved, views, layers)
@@ -293,7 +293,7 @@ def _are_equal(adapter: Checkpoint, one: str, other: str) -> bool:
     if adapter.tensors[keys[0]].shape != adapter.tensors[keys[1]].shape:
         return False
     arrays = load(adapter, {key: adapter.tensors[key].dtype for key in keys})
-    return bool(np.array_equal(*(arrays[key] for key in keys)))
+    return bool(np.array_equal(arrays[keys[0]], arrays[keys[1]]))
 
 
 def _half(weight: str, part: str) -> Key:
