@@ -165,6 +165,12 @@ def test_what_is_not_moved_is_refused(adapters: Mapping[str, Path], tmp_path: Pa
         for_megatron(source, tmp_path / "out")
 
 
+def test_without_a_base_both_commands_are_named(tmp_path: Path) -> None:
+    run = run_of(RUNS[0]) / "checkpoint"
+    with pytest.raises(BadRequest, match=r"OUT --base .* --adapter-only --map-to hf --config-dir"):
+        prepare(run, tmp_path / "out", Options())
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

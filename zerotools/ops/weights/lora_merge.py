@@ -52,6 +52,7 @@ from zerotools.runs.record import JobRecord, LoraRecord
 
 _MAX_NAMED = 3
 _FUSED = "hf-fused"
+_TO_HUB = " --map-to hf --config-dir MODEL_DIR"
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,8 @@ def _model_of(
         model = adapted(own, held, tensors, config)
     except LacksBase as error:
         if base is None:
-            raise BadRequest(_without_base(path, config, str(error))) from None
+            mapped_to = _TO_HUB if format_of(held, table).needs_map else ""
+            raise BadRequest(_without_base(path, config, str(error), mapped_to)) from None
     else:
         if base is not None:
             raise BadRequest(
@@ -243,14 +245,14 @@ def _not_trained(held: Checkpoint, config: Mapping[str, Any]) -> set[str]:
     return {name for name in plain if not any(each in f".{name}" for each in whole)}
 
 
-def _without_base(path: Path, config: Mapping[str, Any], why: str) -> str:
+def _without_base(path: Path, config: Mapping[str, Any], why: str, mapped_to: str) -> str:
     named = config.get(BASE_NAME)
     base = named if isinstance(named, str) and named else "BASE_DIR"
     said = f" ({ADAPTER_CONFIG} names {base})" if base == named else ""
     return (
         f"{path} holds a LoRA adapter without the weights of its base model{said}: {why}; merge "
         f"both with zerotools consolidate {path} OUT --base {base}, or export the adapter alone "
-        f"with zerotools consolidate {path} OUT --adapter-only"
+        f"with zerotools consolidate {path} OUT --adapter-only{mapped_to}"
     )
 
 
