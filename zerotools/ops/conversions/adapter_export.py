@@ -116,7 +116,7 @@ def _in_layout(
     if mapping.to == MEGATRON:
         raise BadRequest(
             f"Megatron loads an adapter from a torch_dist checkpoint, and not as PEFT saves it: "
-            f"write one by zerotools convert {path} OUT --to megatron --map-to megatron"
+            f"write one with zerotools convert {path} OUT --to megatron --map-to megatron"
         )
     beside = {name: each for name, each in around.model_sidecars.items() if name == CONFIG}
     return mapped(replace(chosen, model_sidecars=beside), mapping, training)

@@ -184,7 +184,7 @@ def _shapes(checkpoint: Checkpoint) -> dict[str, Shape]:
         if key.role != "param" or not each.saved.endswith(_WEIGHT):
             raise Unsupported(
                 f"{path} has {key}, and only the weights of an adapter are put into another "
-                "layout: take those by zerotools consolidate --adapter-only"
+                "layout: take those with zerotools consolidate --adapter-only"
             )
         sizes.setdefault(each.module + _WEIGHT, {})[each.part] = tensor.shape
     whole_ones = {name: found for name, found in sizes.items() if len(found) == 2}
@@ -285,7 +285,7 @@ def _check_parts(adapter: Checkpoint, name: str, parts: tuple[str, ...], held: s
 
 
 def _instead(path: object) -> str:
-    return f"merge it by zerotools consolidate {path} MERGED --base BASE_DIR, and map MERGED"
+    return f"merge it with zerotools consolidate {path} MERGED --base BASE_DIR, and map MERGED"
 
 
 def _are_equal(adapter: Checkpoint, one: str, other: str) -> bool:
