@@ -75,6 +75,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "ops/conversions/test_autoep_logits",
         "ops/conversions/test_bridged_models",
         "ops/conversions/test_mapped",
+        "ops/conversions/test_megatron_adapters",
         "ops/conversions/test_megatron_continued",
         "ops/conversions/test_megatron_logits",
         "ops/conversions/test_megatron_mapped",
