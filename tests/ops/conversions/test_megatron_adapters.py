@@ -187,6 +187,13 @@ def test_an_adapter_that_nothing_loads_is_refused(
         prepare(run / "checkpoint", tmp_path / "out", wanted, config_dir=run / "model")
 
 
+def test_an_adapter_is_not_written_as_a_model(tmp_path: Path) -> None:
+    run = run_of(RUNS[0])
+    source, base = run / "checkpoint", run / "model"
+    with pytest.raises(BadRequest, match="OUT --adapter-only --map-to hf"):
+        convert.prepare(source, tmp_path, "safetensors", {}, config_dir=base, mapping=TO_HUB)
+
+
 def test_a_config_of_another_model_is_refused(tmp_path: Path) -> None:
     run, base = run_of(RUNS[0]), tmp_path / "base"
     base.mkdir()

@@ -154,6 +154,7 @@ def _prepare(
         if made.is_changed:
             training = mapped_training(source, training, made.origins)
         if made.adapter is not None:
+            _refuse_bare_adapter(source, request)
             notes.append(scale_note(source, made.adapter))
         source, notes = made.checkpoint, [*notes, *made.notes]
     target = _with_sidecars(_lay_out(source, training, request, quantisation), given)
@@ -313,6 +314,20 @@ def _named(source: Checkpoint, request: _Request, order: AskedOrder | None) -> _
     training, notes = completed(source, training, given)
     notes = notes if order is None else [*notes, record_of(order, training).sentence()]
     return _Run(source, training, notes, settled)
+
+
+def _refuse_bare_adapter(source: Checkpoint, request: _Request) -> None:
+    """Refuse to write an adapter as if it were a model.
+
+    Raises:
+        BadRequest: the target is a model of which the adapter is no part.
+    """
+    if not request.form.holds_state and request.mapping is not None:
+        raise BadRequest(
+            f"{source.origin.path} is a LoRA adapter, and --to {spelling(request.form)} writes a "
+            f"model; write it as PEFT does with zerotools consolidate {source.origin.path} OUT "
+            f"--adapter-only --map-to {request.mapping.to}"
+        )
 
 
 def _refuse_lost_optimizer(source: Checkpoint, request: _Request) -> None:
