@@ -64,9 +64,10 @@ class TrainingState:
     dicts of them) and `Opaque`; tensors in them stay the source format's own objects.
     `loss_scaler` is the one that was saved. `is_ordered` says whether groups list their parameters
     in the order in which an optimizer got them. `unnamed` has torch's number of each parameter of
-    the groups that the files do not name: its name there is made up of the number. `buffers` are
-    weights that cannot have been parameters, in formats that do not tell the two apart;
-    `tells_frozen` says whether all others that no group has were frozen parameters."""
+    the groups that the files do not name: its name there is made up of the number. `flat` are those
+    that stand for several parameters, which lie one after another in each tensor of their state.
+    `buffers` are weights that cannot have been parameters, in formats that do not tell the two
+    apart; `tells_frozen` says whether all others that no group has were frozen parameters."""
 
     groups: tuple[ParamGroup, ...] = ()
     scalars: Mapping[Key, Scalar] = field(default_factory=dict)
@@ -83,6 +84,7 @@ class TrainingState:
     client: Mapping[str, Any] = field(default_factory=dict)
     is_ordered: bool = True
     unnamed: Mapping[str, int] = field(default_factory=dict)
+    flat: frozenset[str] = frozenset()
     buffers: frozenset[str] = frozenset()
     tells_frozen: bool = True
 

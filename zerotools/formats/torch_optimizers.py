@@ -31,6 +31,10 @@ ORDER_UNKNOWN = (
     "the optimizer has its parameters by number, and their order is not known: no file says which "
     "number is which weight; zerotools convert --order names them"
 )
+NUMBERED_STATE = (
+    "without ZeRO, DeepSpeed has the parameters of its optimizer by number, so its state is not "
+    "counted here; zerotools convert takes it along"
+)
 
 _COMMON = {"maximize": False, "foreach": None, "differentiable": False}
 _ADAM = {

@@ -10,12 +10,16 @@ from typing import Any
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.dropping import optimizer_roles
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped, Target
 from zerotools.core.training import TrainingState
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import Format, WriteOptions, flag, spelling
-from zerotools.formats.torch_optimizers import NAMED_BY_SHAPE, ORDER_UNKNOWN
+from zerotools.formats.torch_optimizers import (
+    NAMED_BY_SHAPE,
+    NUMBERED_STATE,
+    ORDER_UNKNOWN,
+)
 from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
 from zerotools.io.huggingface.optimizer_files import optimizer_files
@@ -40,6 +44,7 @@ from zerotools.ops.foreign.naming import (
     with_record,
     without_optimizer,
 )
+from zerotools.ops.foreign.numbered import with_numbered_state, with_proved_names
 from zerotools.ops.quantised.dequantise import with_true_config
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.recognise import recognise
@@ -135,6 +140,7 @@ def _prepare(
     read_by = formats.format_of(source, table)
     order = _order(source, request, given)
     is_kept = keeps_all and request.mapping is None and order is None
+    is_kept = is_kept and not _leaves_stage_0(source, request)
     if form.reshards and read_by is form and is_kept and WEIGHTS_ONLY not in request.options:
         done = _resharded(source, request, force=force)
         if isinstance(done, Unchanged):
@@ -145,8 +151,9 @@ def _prepare(
     read_by.check_weights(source)
     quantisation = recognise(source)
     source, values_said = in_asked_values(source, quantisation, request.options.get(DTYPE, KEEP))
+    source, training = _with_state(source, request)
     read = source
-    run = _named(source, request, order)
+    run = _named(source, training, request, order)
     source, training, notes = run.checkpoint, run.training, list(run.notes)
     if request.mapping is not None:
         refuse_quantising(request.options.get(DTYPE, KEEP))
@@ -174,7 +181,7 @@ def _prepare(
     target = replace(target, dropped=(*target.dropped, *more, *read_by.never_written(read)))
     origin = [note for note in source.origin.notes if note not in run.settled]
     notes = [*origin, *values_said, *notes, *target.notes]
-    notes += [*_weights_only(form, read), *left]
+    notes += [*_weights_only(read, request), *left]
     lacking = None if form.holds_state else lacking_config(source, target)
     whole = with_target_sources(source, target)
     refuse_bare_casts(whole, target, quantisation)
@@ -283,35 +290,64 @@ def _order(source: Checkpoint, request: _Request, given: Mapping[str, Path]) -> 
     return asked_order(str(request.options[ORDER]), source, given)
 
 
-def _named(source: Checkpoint, request: _Request, order: AskedOrder | None) -> _Run:
+def _leaves_stage_0(source: Checkpoint, request: _Request) -> bool:
+    """Whether a run without ZeRO is to go on with it. Its optimizer has no names to reshard by."""
+    if not {"stage", "ds_config"} & request.options.keys():
+        return False
+    return formats.format_of(source, request.table).numbered_state(source) is not None
+
+
+def _with_state(source: Checkpoint, request: _Request) -> tuple[Checkpoint, TrainingState]:
+    """With the state that `read` leaves out, where the target holds the state of optimizers."""
+    training = formats.training_of(source, request.table)
+    if not request.form.holds_state:
+        return source, training
+    try:
+        found = with_numbered_state(source, training, request.table)
+    except Unsupported:
+        if not request.options.get(WEIGHTS_ONLY):
+            raise
+        found = None
+    return (source, training) if found is None else found
+
+
+def _named(
+    source: Checkpoint, training: TrainingState, request: _Request, order: AskedOrder | None
+) -> _Run:
     """What is known of the run, with names, and completed with the user's hyperparameters.
 
     Raises:
         BadRequest: its optimizer has its parameters by number, and the target needs names.
     """
-    training, options = formats.training_of(source, request.table), request.options
+    options = request.options
     # Read now, so that a lost number is refused also where the target has no place for it.
     training = replace(training, scalars=dict(training.scalars))
     settled: tuple[str, ...] = ()
     if request.form.holds_state and not options.get(WEIGHTS_ONLY):
         _refuse_lost_optimizer(source, request)
-    names = None if order is None else order.names
+    names, said = None if order is None else order.names, list[str]()
     if options.get(WEIGHTS_ONLY):
         source, training = without_optimizer(source, training)
-        settled = (ORDER_UNKNOWN, NAMED_BY_SHAPE)
+        settled = (ORDER_UNKNOWN, NAMED_BY_SHAPE, NUMBERED_STATE)
     elif training.unnamed and order is not None:
         named = with_names(source, training, order)
         source, training, names = named.checkpoint, named.training, None
-        settled = (ORDER_UNKNOWN,)
-    elif training.unnamed and (request.form.names_state or request.mapping is not None):
+        settled = (ORDER_UNKNOWN, NUMBERED_STATE)
+    elif training.unnamed and (proved := with_proved_names(source, training)) is not None:
+        source, training = proved.named.checkpoint, proved.named.training
+        settled, said = (NUMBERED_STATE,), [proved.known_by]
+    elif training.unnamed and _needs_names(source, training, request):
         raise BadRequest(
             f"{how_to_name(source, source.model_sidecars)}; or --weights-only, to convert the "
             "weights alone"
         )
+    elif training.unnamed:
+        settled, said = (NUMBERED_STATE,), [ORDER_UNKNOWN] if optimizer_roles(source) else []
     given = RequestedHyperparameters.of(
         options, options.get("ds_config", training.ds_config), names
     )
     training, notes = completed(source, training, given)
+    notes = [*said, *notes]
     notes = notes if order is None else [*notes, record_of(order, training).sentence()]
     return _Run(source, training, notes, settled)
 
@@ -328,6 +364,14 @@ def _refuse_bare_adapter(source: Checkpoint, request: _Request) -> None:
             f"model; write it as PEFT does with zerotools consolidate {source.origin.path} OUT "
             f"--adapter-only --map-to {request.mapping.to}"
         )
+
+
+def _needs_names(source: Checkpoint, training: TrainingState, request: _Request) -> bool:
+    """Whether the target cannot have the parameters of the optimizer by number: a master is a
+    weight there."""
+    if request.form.names_state or request.mapping is not None:
+        return True
+    return any(key.role == "param" and key.name in training.unnamed for key in source.tensors)
 
 
 def _refuse_lost_optimizer(source: Checkpoint, request: _Request) -> None:
@@ -351,8 +395,11 @@ def _left_out(source: Checkpoint) -> list[Dropped]:
     return [Dropped(role, "--weights-only leaves it out") for role in optimizer_roles(source)]
 
 
-def _weights_only(form: Format, source: Checkpoint) -> list[str]:
+def _weights_only(source: Checkpoint, request: _Request) -> list[str]:
+    form = request.form
     if form.says_weights or not form.holds_state or optimizer_roles(source):
         return []
+    if request.options.get(WEIGHTS_ONLY):
+        return ["weights only: the optimizer starts from zero"]
     path = source.origin.path
     return [f"weights only: {path} has no optimizer state, so the optimizer starts from zero"]

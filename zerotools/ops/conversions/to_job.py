@@ -15,7 +15,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.target import Dropped, Target
 from zerotools.formats.dcp.writing.lay_out_job import lay_out_job
 from zerotools.formats.format import flag
-from zerotools.formats.torch_optimizers import WEIGHT_ROLES
+from zerotools.formats.torch_optimizers import NUMBERED_STATE, ORDER_UNKNOWN, WEIGHT_ROLES
 from zerotools.io.files.sources import recording
 from zerotools.ops.conversions.conversion import Conversion, with_target_sources
 from zerotools.ops.conversions.optimizer_options import (
@@ -28,6 +28,7 @@ from zerotools.ops.foreign.check import check_state, kind_of, weights_of
 from zerotools.ops.foreign.names import WantedModel
 from zerotools.ops.foreign.naming import (
     AskedOrder,
+    NamedCheckpoint,
     asked_order,
     how_to_name,
     record_of,
@@ -35,6 +36,7 @@ from zerotools.ops.foreign.naming import (
     with_record,
 )
 from zerotools.ops.foreign.notes import unknown
+from zerotools.ops.foreign.numbered import with_proved_names
 from zerotools.ops.foreign.run import ForeignRun, read_run
 from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_config
 from zerotools.ops.sidecars.left_behind import left_behind
@@ -102,8 +104,8 @@ def _prepare(
     formats.format_of(run.checkpoint).check_weights(run.checkpoint)
     quantisation = refuse_quantised(run.checkpoint)
     given = {} if config_dir is None else requested_sidecars(config_dir)
-    order = _order(run, options, given) if run.training.unnamed else None
-    run, notes = _completed(run if order is None else _with_names(run, order), options)
+    run, order, proof = _named(run, options, given)
+    run, notes = _completed(run, options)
     source = run.checkpoint
     source = replace(source, model_sidecars={**source.model_sidecars, **given})
     ranks = options.get("world_size") or source.origin.world_size or 1
@@ -115,20 +117,28 @@ def _prepare(
     named = named_order_of(source) if order is None else record_of(order, run.training)
     target = with_record(target, named)
     said = [] if job is not None else list(unknown(run))
-    notes = [*source.origin.notes, *notes, *said, *left]
+    told = [note for note in source.origin.notes if note not in (NUMBERED_STATE, ORDER_UNKNOWN)]
+    notes = [*told, *proof, *notes, *said, *left]
     return Conversion(with_target_sources(source, target), target, tuple(notes), text)
 
 
-def _order(run: ForeignRun, options: Mapping[str, Any], given: Mapping[str, Path]) -> AskedOrder:
-    """The order of the parameters that the optimizer has by number."""
-    if "order" not in options:
+def _named(
+    run: ForeignRun, options: Mapping[str, Any], given: Mapping[str, Path]
+) -> tuple[ForeignRun, AskedOrder | None, list[str]]:
+    """`run` with the names of its weights for the state that is by number, with the order that was
+    asked for or the sentence that says what proves the names."""
+    if not run.training.unnamed:
+        return run, None, []
+    if "order" in options:
+        order = asked_order(str(options["order"]), run.checkpoint, given)
+        return _with(run, with_names(run.checkpoint, run.training, order)), order, []
+    proved = with_proved_names(run.checkpoint, run.training)
+    if proved is None:
         raise BadRequest(how_to_name(run.checkpoint, given))
-    return asked_order(str(options["order"]), run.checkpoint, given)
+    return _with(run, proved.named), None, [proved.known_by]
 
 
-def _with_names(run: ForeignRun, order: AskedOrder) -> ForeignRun:
-    """`run` with the names of its weights for the state that is by number."""
-    named = with_names(run.checkpoint, run.training, order)
+def _with(run: ForeignRun, named: NamedCheckpoint) -> ForeignRun:
     numbers = {key: scalar.value for key, scalar in named.training.scalars.items()}
     return replace(run, checkpoint=named.checkpoint, training=named.training, numbers=numbers)
 

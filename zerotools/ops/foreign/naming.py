@@ -26,6 +26,8 @@ from zerotools.io.files.regular import read_user_file
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.plain_files import literal
+from zerotools.ops.foreign.flat_state import divided
+from zerotools.ops.foreign.masters import check_masters
 from zerotools.ops.foreign.numbering import NameOrder, names_of_numbers, state_shapes
 from zerotools.runs.named_order import NAMED_ORDER, NamedOrder
 
@@ -229,8 +231,8 @@ def with_names(
     """`checkpoint`, whose optimizer has its parameters by number, under the names of `order`.
 
     Raises:
-        BadRequest: the order is not one of its weights, does not fit the shapes of the state, or
-            fits in several ways.
+        BadRequest: the order is not one of its weights, does not fit the shapes of the state, fits
+            in several ways, or gives a master to a weight that is not the cast of it.
     """
     path = checkpoint.origin.path
     weights = {
@@ -239,6 +241,8 @@ def with_names(
         if key.role in WEIGHT_ROLES and key.name not in training.unnamed
     }
     called = _called(order, weights, checkpoint.aliases, path)
+    if training.flat:
+        checkpoint, training = divided(checkpoint, training, _sections(order, called))
     parameters = {name: weights[name] for name in called.values()}
     if order.shapes is not None:
         _check_shapes(order.shapes, parameters, called, path)
@@ -251,7 +255,9 @@ def with_names(
         can_be_concatenated=not is_model,
     )
     names = names_of_numbers(training.groups, state, known, str(path))
-    return _renamed(checkpoint, training, names)
+    found = renamed(checkpoint, training, names)
+    check_masters(checkpoint, training, found.groups)
+    return found
 
 
 def _called(
@@ -301,22 +307,32 @@ def _check_shapes(
             )
 
 
-def _renamed(
+def renamed(
     checkpoint: Checkpoint, training: TrainingState, names: Mapping[str, str]
 ) -> NamedCheckpoint:
-    def renamed(key: Key) -> Key:
-        return Key(names.get(key.name, key.name), key.role)
+    """`checkpoint` and `training` with `names` in place of those that were made up of numbers. A
+    weight in 16 bits that has a master among them is the copy of it."""
+    state = {key for key in checkpoint.tensors if key.name in names}
+    masters = {names[key.name] for key in state if key.role == "param"}
+
+    def renamed_key(key: Key) -> Key:
+        if key in state:
+            return Key(names[key.name], key.role)
+        return Key(key.name, "param16") if key.role == "param" and key.name in masters else key
 
     groups = tuple(_members(group, names) for group in training.groups)
     return NamedCheckpoint(
         replace(
             checkpoint,
-            tensors={renamed(key): tensor for key, tensor in checkpoint.tensors.items()},
+            tensors={renamed_key(key): tensor for key, tensor in checkpoint.tensors.items()},
         ),
         replace(
             training,
             groups=groups,
-            scalars={renamed(key): scalar for key, scalar in training.scalars.items()},
+            scalars={
+                Key(names.get(key.name, key.name), key.role): scalar
+                for key, scalar in training.scalars.items()
+            },
             unnamed={},
             is_ordered=True,
         ),

@@ -21,6 +21,7 @@ from zerotools.core.ranges import chunk_locations
 from zerotools.core.training import TrainingState
 from zerotools.formats.format import UnfinishedCheckpoint
 from zerotools.io.huggingface.optimizer_files import optimizer_files
+from zerotools.ops.foreign.numbered import with_numbered_state
 from zerotools.runs import checkpoint_dirs
 
 
@@ -142,28 +143,5 @@ def _numbers(run: ForeignRun) -> dict[Key, int | float]:
 
 def _by_number(run: ForeignRun) -> ForeignRun | None:
     """State that the format has, and its reader gives no names."""
-    found = formats.format_of(run.checkpoint).numbered_state(run.checkpoint)
-    if found is None:
-        return None
-    state, training = found
-    known = run.training
-    training = replace(
-        known,
-        groups=training.groups,
-        scalars=training.scalars,
-        unnamed=training.unnamed,
-        loss_scaler=training.loss_scaler or known.loss_scaler,
-        frozen=frozenset(),
-    )
-    return replace(run, checkpoint=_joined(run.checkpoint, state), training=training)
-
-
-def _joined(weights: Checkpoint, state: Checkpoint) -> Checkpoint:
-    if weights.root != state.root:
-        raise BadFile(f"{weights.root} and {state.root} are not one directory")
-    return replace(
-        weights,
-        tensors={**weights.tensors, **state.tensors},
-        files={**weights.files, **state.files},
-        stamps={**weights.stamps, **state.stamps},
-    )
+    found = with_numbered_state(run.checkpoint, run.training)
+    return None if found is None else replace(run, checkpoint=found[0], training=found[1])

@@ -2,13 +2,15 @@
 
     optimizer                        of *_model_states.pt, in fp32: torch's own state dict
       state, param_groups
-    optimizer                        in bf16 and fp16: FP16_UnfusedOptimizer's
+    optimizer                        in bf16 and fp16: FP16_UnfusedOptimizer's, FP16_Optimizer's
       optimizer_state_dict             torch's, of the fp32 masters
       fp32_groups                      these: a list for each group
+      fp32_groups_flat                 FP16_Optimizer's, in their place: a flat tensor for each
+                                       group, whose numbers are then those of the flat tensors
       cur_scale, dynamic_loss_scale    and its other counters
 
-Source: DeepSpeed `runtime/fp16/unfused_optimizer.py`, `state_dict`; `runtime/engine.py`,
-`_save_checkpoint`.
+Source: DeepSpeed `runtime/fp16/unfused_optimizer.py`, `fused_optimizer.py`: `state_dict`;
+`runtime/engine.py`, `_save_checkpoint`.
 """
 
 from __future__ import annotations
@@ -49,8 +51,7 @@ def numbered_state(checkpoint: Checkpoint) -> tuple[Checkpoint, TrainingState] |
 
     Raises:
         BadFile: the optimizer's tree is damaged.
-        Unsupported: it keeps its state as one flat buffer for each group, or for several
-            model-parallel ranks.
+        Unsupported: it is of several model-parallel ranks.
     """
     shards = native_of(checkpoint).mp_shards
     model = shards[0].model
@@ -58,19 +59,19 @@ def numbered_state(checkpoint: Checkpoint) -> tuple[Checkpoint, TrainingState] |
         return None
     path = checkpoint.origin.path
     if len(shards) > 1:
-        raise Unsupported(f"{path}: the state of {len(shards)} model-parallel ranks has no names")
-    outer = Fields(model.file.path, dict(model.optimizer), "its optimizer")
-    if FLAT_MASTERS in outer:
         raise Unsupported(
-            f"{path}: its optimizer state is one flat buffer for each group, in which nothing says "
-            "where a parameter begins: save it with ZeRO stage 1"
+            f"{path} has optimizer state of {len(shards)} model-parallel ranks without ZeRO, whose "
+            "parameters have no names: save it with ZeRO stage 1; zerotools convert --weights-only "
+            "leaves it out"
         )
+    outer = Fields(model.file.path, dict(model.optimizer), "its optimizer")
     inner = outer.inside(STATE_DICT) if STATE_DICT in outer else outer
     if STATE not in inner or PARAM_GROUPS not in inner:
         return None
     groups = [dict(group) for group in inner.need(PARAM_GROUPS, list)]
     tensors, plain = _state(model, inner.need(STATE, dict))
-    tensors |= _masters(model, groups, outer.maybe(MASTERS, list) or [])
+    is_flat = FLAT_MASTERS in outer
+    tensors |= _masters(model, groups, outer.maybe(FLAT_MASTERS if is_flat else MASTERS, list))
     numbers = {_name(number): number for group in groups for number in numbers_of(group)}
     small = {key: t for key, t in tensors.items() if not t.shape and key.role != "param"}
     training = TrainingState(
@@ -80,6 +81,7 @@ def numbered_state(checkpoint: Checkpoint) -> tuple[Checkpoint, TrainingState] |
         scalars=scalars_below(checkpoint.root, {**small, **plain}),
         loss_scaler=_loss_scaler(outer.tree),
         unnamed=numbers,
+        flat=frozenset(numbers) if is_flat else frozenset(),
     )
     state = replace(
         checkpoint, tensors=tensors, files={model.file.name: model.file.size}, aliases={}
@@ -107,11 +109,12 @@ def _state(
 
 
 def _masters(
-    model: ModelStates, groups: list[dict[str, Any]], saved: list[Any]
+    model: ModelStates, groups: list[dict[str, Any]], saved: list[Any] | None
 ) -> dict[Key, Tensor]:
     tensors: dict[Key, Tensor] = {}
-    for group, masters in zip(groups, saved, strict=False):
-        for number, value in zip(numbers_of(group), masters, strict=False):
+    for group, masters in zip(groups, saved or (), strict=False):
+        own = masters if isinstance(masters, list) else [masters]
+        for number, value in zip(numbers_of(group), own, strict=False):
             stored = as_tensor(value)
             if stored is not None:
                 tensors[Key(_name(number), "param")] = model.file.tensor(stored)

@@ -17,6 +17,7 @@ from zerotools.formats.deepspeed.schema.ds_config import (
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import OptimStates
 from zerotools.formats.deepspeed.schema.tag import TagDirectory
+from zerotools.formats.torch_optimizers import NUMBERED_STATE
 
 UNNAMED_STATE = (
     "without ZeRO, DeepSpeed does not name the parameters of its optimizer state, so only the "
@@ -38,8 +39,10 @@ def origin_of(
     model, optim_states = mp_shards[0].model, present_optim_states(mp_shards)
     stage = optim_states[0].stage if optim_states else _said_stage(model)
     notes = found.notes
-    if not mp_shards[0].groups and (optim_states or model.optimizer is not None):
-        notes = (*notes, UNNAMED_STATE)
+    if not mp_shards[0].groups and (optim_states or len(mp_shards) > 1):
+        notes = (*notes, UNNAMED_STATE) if optim_states or model.optimizer else notes
+    elif not mp_shards[0].groups and model.optimizer is not None:
+        notes = (*notes, NUMBERED_STATE)
     return Origin(
         "deepspeed",
         path,

@@ -1,0 +1,138 @@
+"""What the fp32 masters of numbered state prove: a weight is the cast of its master.
+
+A master is that of the only weight to which it can be cast, whatever its number. Where masters lie
+one after another in a flat tensor, so does the place at which each begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadRequest
+from zerotools.core.ranges import ranges_of
+from zerotools.core.training import TrainingState
+from zerotools.formats.torch_optimizers import trained_precision
+from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.numeric.numpy_dtypes import Array, numpy_cast, numpy_dtype
+
+COMPARED = 4096
+"""Elements of each weight, from its first on, that are compared with a master."""
+
+
+def check_masters(
+    checkpoint: Checkpoint, training: TrainingState, groups: Sequence[Sequence[str]]
+) -> None:
+    """Compare the masters of numbered state with the weights of the names in `groups`.
+
+    Raises:
+        BadRequest: a master cannot be cast to the weight.
+        BadFile: a file ends before a master or a weight.
+    """
+    fitting = fitting_masters(checkpoint, training)
+    weights = weights_of_model(checkpoint, training)
+    dtype = trained_precision(weights)
+    casts = {key.name for key, tensor in weights.tensors.items() if tensor.dtype == dtype}
+    for group, names in zip(training.groups, groups, strict=True):
+        for member, name in zip(group.params, names, strict=True):
+            if name in casts and name not in fitting.get(member, [name]):
+                others = ", ".join(fitting[member][:3])
+                hint = f", but to {others}" if others else ""
+                raise BadRequest(
+                    f"--order gives the name {name} to number {training.unnamed[member]} of the "
+                    f"optimizer in {checkpoint.origin.path}, and the master of this number is not "
+                    f"cast to that weight{hint}: leave --order out, or correct it"
+                )
+
+
+def fitting_masters(checkpoint: Checkpoint, training: TrainingState) -> dict[str, list[str]]:
+    """For each member of the groups that has a master: the weights to which this can be cast.
+
+    Raises:
+        BadFile: a file ends before a master or a weight.
+    """
+    weights = weights_of_model(checkpoint, training)
+    dtype = trained_precision(weights)
+    if dtype is None:
+        return {}
+    by_value: dict[tuple[tuple[int, ...], bytes], list[str]] = {}
+    found: dict[str, list[str]] = {}
+    with OpenFiles(checkpoint.root) as files:
+        for key, tensor in weights.tensors.items():
+            if tensor.dtype == dtype:
+                values = _values(files, tensor, dtype)
+                by_value.setdefault((tensor.shape, values), []).append(key.name)
+        for member in training.unnamed:
+            master = checkpoint.tensors.get(Key(member, "param"))
+            if master is not None:
+                values = _values(files, master, dtype)
+                found[member] = by_value.get((master.shape, values), [])
+    return found
+
+
+def sections_by_masters(checkpoint: Checkpoint, training: TrainingState) -> list[list[str]] | None:
+    """The names of the parameters in each flat tensor, in their order, where at each place one
+    weight alone is the cast of the masters there; else None.
+
+    Raises:
+        BadFile: a file ends before a master or a weight.
+    """
+    weights = weights_of_model(checkpoint, training)
+    dtype = trained_precision(weights)
+    if dtype is None:
+        return None
+    sections: list[list[str]] = []
+    with OpenFiles(checkpoint.root) as files:
+        first = {
+            key.name: (_values(files, tensor, dtype), tensor.numel)
+            for key, tensor in weights.tensors.items()
+            if tensor.dtype == dtype and tensor.numel
+        }
+        for group in training.groups:
+            sections.append([])
+            for member in group.params:
+                master, at = checkpoint.tensors.get(Key(member, "param")), 0
+                if master is None:
+                    return None
+                while at < master.numel:
+                    there = _values(files, master, dtype, at)
+                    left = master.numel - at
+                    fitting = [
+                        name
+                        for name, (values, numel) in first.items()
+                        if numel <= left and there[: len(values)] == values
+                    ]
+                    if len(fitting) != 1:
+                        return None
+                    sections[-1].append(fitting[0])
+                    at += first.pop(fitting[0])[1]
+    return sections
+
+
+def weights_of_model(checkpoint: Checkpoint, training: TrainingState) -> Checkpoint:
+    """`checkpoint` without what has a number for a name, and without all but the weights."""
+    tensors: Mapping[Key, Tensor] = {
+        key: tensor
+        for key, tensor in checkpoint.tensors.items()
+        if key.role == "param" and key.name not in training.unnamed
+    }
+    return replace(checkpoint, tensors=tensors)
+
+
+def _values(files: OpenFiles, tensor: Tensor, dtype: DType, at: int = 0) -> bytes:
+    """The elements from `at` on, COMPARED at most, as `dtype` has them."""
+    ranges = [part for part in ranges_of(tensor) or () if part.end > at]
+    if not ranges:
+        return b""
+    begin, end, file, offset = ranges[0]
+    own: Array = np.empty(min(COMPARED, end - at), numpy_dtype(tensor.dtype))
+    start = offset + (at - begin) * tensor.dtype.itemsize
+    files.read_into(file, start, own.view(np.uint8).data)
+    values: Array = np.empty(own.size, numpy_dtype(dtype))
+    numpy_cast(values, own)
+    values[np.isnan(values)] = np.nan  # of which there are many
+    return values.tobytes()
