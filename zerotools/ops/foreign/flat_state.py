@@ -11,6 +11,7 @@ from math import prod
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.ranges import ranges_of
 from zerotools.core.training import ParamGroup, TrainingState
@@ -37,8 +38,8 @@ def divided(
     if len(sections) != len(training.groups):
         raise BadRequest(
             f"{path} has its optimizer state as {len(training.groups)} flat tensors, one for each "
-            f"param group, and --order has {len(sections)} groups: pass --order FILE with an empty "
-            "line between the names of two groups"
+            f"param group, and --order has {counted(len(sections), 'group')}: pass --order FILE "
+            "with an empty line between the names of two groups"
         )
     tensors = {k: t for k, t in checkpoint.tensors.items() if k.name not in training.unnamed}
     scalars = dict(training.scalars)

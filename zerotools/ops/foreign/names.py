@@ -10,8 +10,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from zerotools.core.checkpoint import Key
+from zerotools.core.errors import BadRequest
 from zerotools.core.training import ParamGroup
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES, Shape
+from zerotools.ops.foreign.numbered import with_proved_names
 from zerotools.ops.foreign.numbering import NameOrder, names_of_numbers, state_shapes
 from zerotools.ops.foreign.run import ForeignRun
 
@@ -34,7 +36,9 @@ def with_job_names(run: ForeignRun, wanted: WantedModel, *, by_number: bool = Tr
 
     Raises:
         BadRequest: the state is by number, and nothing says which parameter a number is.
+        BadFile: a file ends before a master or a weight that proves a name.
     """
+    run = _proved(run) if by_number else run
     numbered = _numbered(run, wanted) if by_number else {}
     weights = [key.name for key in run.checkpoint.tensors if key.role in WEIGHT_ROLES]
     prefix = _prefix({*weights, *run.checkpoint.aliases} - {*run.training.unnamed}, wanted)
@@ -71,10 +75,26 @@ def with_job_names(run: ForeignRun, wanted: WantedModel, *, by_number: bool = Tr
     )
 
 
+def _proved(run: ForeignRun) -> ForeignRun:
+    """`run` with names for what is by number, where the checkpoint proves them."""
+    proved = with_proved_names(run.checkpoint, run.training) if run.training.unnamed else None
+    if proved is None:
+        return run
+    checkpoint, training = proved.named.checkpoint, proved.named.training
+    numbers = {key: scalar.value for key, scalar in training.scalars.items()}
+    return replace(run, checkpoint=checkpoint, training=training, numbers=numbers)
+
+
 def _numbered(run: ForeignRun, wanted: WantedModel) -> dict[str, str]:
     unnamed = run.training.unnamed
     if not unnamed:
         return {}
+    if run.training.flat:
+        raise BadRequest(
+            f"{run.path} has the optimizer state of each param group as one flat tensor, and no "
+            "file says where a parameter begins: zerotools convert --to job --order FILE names "
+            "them, with an empty line between groups; then set resume_from to the output"
+        )
     return names_of_numbers(
         run.training.groups,
         state_shapes(run.checkpoint, run.training),

@@ -18,6 +18,8 @@ from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, STAG
 from zerotools.formats.deepspeed.schema.stacked_experts import ExpertBlock
 
 SIXTEEN_BIT = ("float16", "bfloat16")
+SWAPPED = "offloaded_tensors"
+"""The directory in a tag to which DeepSpeed copies the swap files of every rank."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +141,12 @@ def _check_swapped(group: FlatGroup) -> None:
     is_stage_3 = group.geometry.zero12_numel is None
     if is_stage_3 and masters and all(partition.numel == 0 for partition in masters):
         raise Unsupported(
-            f"{masters[0].file}: the masters of sub-group {group.number} were swapped to NVMe and "
-            "are not in the checkpoint's .pt files; load it with DeepSpeed, and save it without "
-            "NVMe offload"
+            f"{masters[0].file}: the masters of sub-group {group.number} and their optimizer state "
+            "were swapped to NVMe. They are not in this file but in swap files, which zerotools "
+            f"does not read: in {SWAPPED} beside it, where DeepSpeed copied them, else only in "
+            "nvme_path. Load the checkpoint with DeepSpeed, on as many ranks and with the same "
+            "configuration, and call save_16bit_model for the weights; for checkpoints that can be "
+            'resharded, train with "offload_optimizer": {"device": "cpu"}'
         )
 
 

@@ -40,8 +40,9 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
         if mp_shard.model.optimizer is not None:
             raise Unsupported(
                 f"{path} is of stage 0, where each rank has everything: it loads on any number of "
-                "ranks at stage 0. The optimizer's state has its parameters by number alone, so "
-                "that zerotools does not distribute it; zerotools consolidate exports the weights"
+                "ranks at stage 0. Its optimizer has the parameters by number: for another stage, "
+                "use zerotools convert --to deepspeed --stage 1 (or 2, or 3), with --order model "
+                "or --order FILE where the files do not prove which number is which weight"
             )
         raise Unsupported(
             f"{path} has no ZeRO partitions that name their parameters, so there is nothing to "
