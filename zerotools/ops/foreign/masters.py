@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
@@ -18,7 +16,6 @@ from zerotools.core.ranges import ranges_of
 from zerotools.core.training import TrainingState
 from zerotools.formats.torch_optimizers import trained_precision
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.numeric.numpy_dtypes import Array, numpy_cast, numpy_dtype
 
 COMPARED = 4096
 """Elements of each weight, from its first on, that are compared with a master."""
@@ -125,6 +122,11 @@ def weights_of_model(checkpoint: Checkpoint, training: TrainingState) -> Checkpo
 
 def _values(files: OpenFiles, tensor: Tensor, dtype: DType, at: int = 0) -> bytes:
     """The elements from `at` on, COMPARED at most, as `dtype` has them."""
+    # Here, as most checkpoints that jobs resume from have names, and need no numpy.
+    import numpy as np
+
+    from zerotools.io.numeric.numpy_dtypes import Array, numpy_cast, numpy_dtype
+
     ranges = [part for part in ranges_of(tensor) or () if part.end > at]
     if not ranges:
         return b""
