@@ -142,11 +142,12 @@ def _check_swapped(group: FlatGroup) -> None:
     if is_stage_3 and masters and all(partition.numel == 0 for partition in masters):
         raise Unsupported(
             f"{masters[0].file}: the masters of sub-group {group.number} and their optimizer state "
-            "were swapped to NVMe. They are not in this file but in swap files, which zerotools "
-            f"does not read: in {SWAPPED} beside it, where DeepSpeed copied them, else only in "
-            "nvme_path. Load the checkpoint with DeepSpeed, on as many ranks and with the same "
-            "configuration, and call save_16bit_model for the weights; for checkpoints that can be "
-            'resharded, train with "offload_optimizer": {"device": "cpu"}'
+            f"were swapped to NVMe. They are in swap files, which zerotools does not read: in "
+            f"{SWAPPED} next to this file if DeepSpeed copied them, else only in nvme_path. Load "
+            "the checkpoint with DeepSpeed, on as many ranks and with the same configuration, and "
+            "call save_16bit_model for the weights (with stage3_gather_16bit_weights_on_model_save "
+            'true); to save checkpoints with everything in them, train with "offload_optimizer": '
+            '{"device": "cpu"}'
         )
 
 
