@@ -104,6 +104,15 @@ def as_type(values: Array, dtype: DType) -> Array:
     return cast
 
 
+def cast_bytes(data: bytes | bytearray, source: DType, target: DType) -> bytes:
+    """Elements of the type `source` as `target` has them, with one form of NaN."""
+    values = np.frombuffer(data, numpy_dtype(source))
+    cast: Array = np.empty(values.size, numpy_dtype(target))
+    numpy_cast(cast, values)
+    cast[np.isnan(cast)] = np.nan
+    return cast.tobytes()
+
+
 def _is_through_float32(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     return (source.name, target.name) == ("float64", "float16") or (
         source.itemsize == target.itemsize == 1

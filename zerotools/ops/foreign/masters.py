@@ -123,18 +123,13 @@ def weights_of_model(checkpoint: Checkpoint, training: TrainingState) -> Checkpo
 def _values(files: OpenFiles, tensor: Tensor, dtype: DType, at: int = 0) -> bytes:
     """The elements from `at` on, COMPARED at most, as `dtype` has them."""
     # Here, as most checkpoints that jobs resume from have names, and need no numpy.
-    import numpy as np
-
-    from zerotools.io.numeric.numpy_dtypes import Array, numpy_cast, numpy_dtype
+    from zerotools.io.numeric.numpy_dtypes import cast_bytes
 
     ranges = [part for part in ranges_of(tensor) or () if part.end > at]
     if not ranges:
         return b""
     begin, end, file, offset = ranges[0]
-    own: Array = np.empty(min(COMPARED, end - at), numpy_dtype(tensor.dtype))
-    start = offset + (at - begin) * tensor.dtype.itemsize
-    files.read_into(file, start, own.view(np.uint8).data)
-    values: Array = np.empty(own.size, numpy_dtype(dtype))
-    numpy_cast(values, own)
-    values[np.isnan(values)] = np.nan  # of which there are many
-    return values.tobytes()
+    size = tensor.dtype.itemsize
+    data = bytearray(min(COMPARED, end - at) * size)
+    files.read_into(file, offset + (at - begin) * size, memoryview(data))
+    return cast_bytes(data, tensor.dtype, dtype)
