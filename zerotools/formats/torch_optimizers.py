@@ -32,8 +32,8 @@ ORDER_UNKNOWN = (
     "number is which weight; zerotools convert --order names them"
 )
 NUMBERED_STATE = (
-    "without ZeRO, DeepSpeed has the parameters of its optimizer by number, so its state is not "
-    "counted here; zerotools convert takes it along"
+    "without ZeRO, DeepSpeed has the parameters of its optimizer by number: sizes are those of the "
+    "weights alone, and zerotools convert takes the state along"
 )
 
 _COMMON = {"maximize": False, "foreach": None, "differentiable": False}

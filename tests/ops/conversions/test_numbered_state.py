@@ -15,6 +15,7 @@ from tests.layouts import load
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.formats.deepspeed.writing.lay_out_other_format import ONE_STEP_LESS
 from zerotools.formats.torch_optimizers import NAMED_BY_SHAPE, NUMBERED_STATE
 from zerotools.ops.conversions import reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
@@ -71,6 +72,7 @@ def test_masters_and_moments_get_the_names_that_masters_or_shapes_prove(
     after = formats.training_of(found)
     assert not after.unnamed
     assert all("lr" in group.options for group in after.groups)
+    assert not found.problems
     if to == "deepspeed":
         assert after.steps == before.steps
 
@@ -180,6 +182,15 @@ def test_weights_alone_say_that_the_optimizer_is_left_out(tmp_path: Path) -> Non
     conversion = planned(BF16, tmp_path / "out", "dcp", weights_only=True)
     assert {"exp_avg", "exp_avg_sq"} <= {dropped.what for dropped in conversion.target.dropped}
     assert not any("has no optimizer state" in note for note in conversion.notes)
+
+
+def test_a_step_that_the_run_does_not_count_is_left_out(tmp_path: Path) -> None:
+    conversion = convert(BF16, tmp_path / "out", "deepspeed", stage=3)
+    assert ONE_STEP_LESS in conversion.notes
+    found = formats.read(tmp_path / "out")
+    assert not found.problems
+    steps = {scalar.value for scalar in formats.training_of(found).scalars.values()}
+    assert steps == {formats.training_of(found).steps}
 
 
 def test_reshard_names_the_command_that_changes_the_stage(tmp_path: Path) -> None:

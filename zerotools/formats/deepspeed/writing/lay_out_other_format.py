@@ -36,6 +36,11 @@ from zerotools.formats.deepspeed.writing.pt_files import OutputFiles
 from zerotools.formats.deepspeed.writing.target_layout import configured, target_layout_of
 from zerotools.io.output.plain_files import literal, sidecar_files
 
+ONE_STEP_LESS = (
+    "the optimizer counts a step more than the run, of zeros, with which DeepSpeed begins without "
+    "ZeRO; it is not counted in the output, as ZeRO does not count it"
+)
+
 
 def lay_out_foreign(
     source: Checkpoint,
@@ -53,7 +58,8 @@ def lay_out_foreign(
     """
     settled = settings.settled()
     _check_dense(source)
-    foreign = _foreign(source, training, settled)
+    counted = _as_zero_counts(source, training)
+    foreign = _foreign(source, counted, settled)
     logical = logical_state_from(foreign)
     layout = target_layout_of(logical, settings, world_size)
     tag = f"global_step{foreign.training.steps or 0}"
@@ -71,12 +77,29 @@ def lay_out_foreign(
     return Target(
         checkpoint,
         plans,
-        notes=(*needed_settings(logical, layout, settings), *_notes(foreign, training)),
+        notes=(
+            *needed_settings(logical, layout, settings),
+            *((ONE_STEP_LESS,) if counted is not training else ()),
+            *_notes(foreign, training),
+        ),
         carried=files.carried,
         sources=files.sources,
         dropped=tuple(_dropped(foreign)),
         unlisted=unlisted_keys(files.tensors),
     )
+
+
+def _as_zero_counts(source: Checkpoint, training: TrainingState) -> TrainingState:
+    """The steps as ZeRO counts them. Without it, in 16 bits, DeepSpeed begins with a step of zeros,
+    which the optimizer counts and the run does not; the files of a run with ZeRO must agree."""
+    if source.origin.format != "deepspeed" or source.origin.stage != 0 or not training.steps:
+        return training
+    updates = training.steps - (training.skipped or 0)
+    steps = {key: s for key, s in training.scalars.items() if key.role == "step"}
+    if {scalar.value for scalar in steps.values()} != {updates + 1}:
+        return training
+    less = {key: replace(scalar, value=scalar.value - 1) for key, scalar in steps.items()}
+    return replace(training, scalars={**training.scalars, **less})
 
 
 def _check_dense(source: Checkpoint) -> None:
