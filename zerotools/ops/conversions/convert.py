@@ -292,7 +292,7 @@ def _order(source: Checkpoint, request: _Request, given: Mapping[str, Path]) -> 
 
 def _leaves_stage_0(source: Checkpoint, request: _Request) -> bool:
     """Whether a run without ZeRO is to go on with it. Its optimizer has no names to reshard by."""
-    if not {"stage", "ds_config"} & request.options.keys():
+    if optimizer_roles(source) or not {"stage", "ds_config"} & request.options.keys():
         return False
     return formats.format_of(source, request.table).numbered_state(source) is not None
 

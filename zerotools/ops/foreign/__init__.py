@@ -2,7 +2,7 @@
 
 run                 one checkpoint, also where weights and optimizer lie in files of their own
 numbered            optimizer state by number, and the names that the checkpoint itself proves
-masters             what proves them: each weight is the cast of its master
+matching_masters    what proves them: each weight is the cast of its master
 flat_state          state of several parameters in one flat tensor
 numbering           the names of parameters that an optimizer has by number
 naming              the same, by the order that --order says

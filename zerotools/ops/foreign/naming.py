@@ -27,7 +27,7 @@ from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.plain_files import literal
 from zerotools.ops.foreign.flat_state import divided
-from zerotools.ops.foreign.masters import check_masters
+from zerotools.ops.foreign.matching_masters import check_masters
 from zerotools.ops.foreign.numbering import NameOrder, names_of_numbers, state_shapes
 from zerotools.runs.named_order import NAMED_ORDER, NamedOrder
 

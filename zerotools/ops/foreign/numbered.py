@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.dropping import optimizer_roles
 from zerotools.core.errors import BadFile
 from zerotools.core.training import TrainingState
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.formats.torch_optimizers import NAMED_BY_SHAPE, names_by_shape
 from zerotools.ops.foreign.flat_state import divided
-from zerotools.ops.foreign.masters import (
+from zerotools.ops.foreign.matching_masters import (
     fitting_masters,
     sections_by_masters,
     weights_of_model,
@@ -37,7 +38,8 @@ def with_numbered_state(
         BadFile: the state is damaged.
         Unsupported: it is of several model-parallel ranks.
     """
-    found = format_of(weights, table).numbered_state(weights)
+    named = optimizer_roles(weights)
+    found = None if named else format_of(weights, table).numbered_state(weights)
     if found is None:
         return None
     state, training = found
