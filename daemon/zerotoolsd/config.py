@@ -173,7 +173,8 @@ class StopConfig:
         minimum=0,
     )
     straggler_seconds: float = key(
-        "When one rank is done the others have this long to finish as well.",
+        "When one rank is done the others have this long to finish as well, and a program that has "
+        "called `worker.finished()` has it to end.",
         default=600.0,
         minimum=0,
     )

@@ -14,6 +14,7 @@ done in order.
     hang           never end                     error=TEXT     an error datagram
     escape         a detached, deaf grandchild with another name and no environment
     beat=PHASE     a pulse, in PHASE             freeze         stop itself by SIGSTOP
+    finished       report that it is complete
     rank=N:WORD    WORD on rank N alone          attempt=N:WORD WORD in attempt N alone
 """
 
@@ -127,6 +128,9 @@ def do(word: str) -> None:
         say(event="step", step=4, steps=9, loss=float("nan"))
     elif name == "from":
         first_step = int(value)
+    elif name == "finished":
+        phase = "done"
+        say(event="finished", step=7)
     elif name == "release":
         (RUN_DIR / f"waiting-{RANK}").touch()
         wait_for_file("release")

@@ -38,7 +38,7 @@ from zerotoolsd.config import Config, DataCacheConfig
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor.durable import sync_directory, write_json
 from zerotoolsd.supervisor.ending.requests import reserve_request
-from zerotoolsd.supervisor.heartbeats.rank_phases import END, REPORT
+from zerotoolsd.supervisor.heartbeats.rank_phases import COMPLETE, END, REPORT
 from zerotoolsd.supervisor.last_word.reserved import reserve
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, FINDER, NOTIFY, Plan
 
@@ -290,7 +290,10 @@ def _plan(
         wished_limits=declared_limits(spec, config.limits),
         log_limit_bytes=config.limits.log_bytes,
         closing=closing_command(spec, job.output_dir),
-        stall=limits_of(spec.stall, own_program=own),
+        stall={
+            **limits_of(spec.stall, own_program=own),
+            COMPLETE: config.stop.straggler_seconds,
+        },
         bindings=bindings.ranks,
         meeting=_meeting(spec),
     )

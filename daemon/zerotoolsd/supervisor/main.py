@@ -186,7 +186,8 @@ def supervise(
             watch.stalls.cause,
             watch.stalls.rank,
             watch.ranks,
-            own_program=plan.own_program and not progress.finished,
+            complete=progress if plan.own_program and progress.finished else None,
+            own_program=plan.own_program,
         )
     out_of_memory = was_out_of_memory(verdict, group)
     if group is not None:

@@ -18,6 +18,8 @@ Job = Mapping[str, Any]
 STALLED, LATE = "stalled", "late"
 """The state that is shown for a running job without progress. STALLED: longer than its deadline.
 LATE: its last step is old compared with its usual step time, or nothing was written for long."""
+COMPLETE = "complete"
+"""The phase of a program which has reported that the job is complete."""
 LATE_SECONDS = 60.0
 """A job whose last step is older than this may be shown as late."""
 SHOWN_SECONDS = 10.0
@@ -125,12 +127,18 @@ def standstill(job: Job, now: float) -> str:
     """Since when it does not get on, and whom its ranks wait for: `no step for 41 s (steps take
     0.4 s): rank 1 has been in step 812 for 41 s (stopped), the others wait`."""
     phase, text = job.get("phase") or {}, ""
+    late = phase.get("waits_for")
+    if phase.get("name") == COMPLETE:
+        told = "reported that it is complete"
+        if not late or late["since"] is None:
+            return told
+        ending = f"has not ended for {render.duration(now - late['since'])}"
+        return f"{told}, and {ending}{_STATES.get(late['state'], '')}"
     if phase.get("late"):
         seconds, name = phase.get("step_seconds"), phase.get("name")
         doing = f"{name}, " if name in ("evaluating", "saving", "finishing") else ""
         text = f"{doing}no step for {since_step(job, now)}"
         text += "" if seconds is None else f" (steps take {seconds:.2g} s)"
-    late = phase.get("waits_for")
     if not late or late["since"] is None or now - late["since"] < SHOWN_SECONDS:
         return text
     state = _STATES.get(late["state"], "")

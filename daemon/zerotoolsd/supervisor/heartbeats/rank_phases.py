@@ -17,6 +17,8 @@ from dataclasses import dataclass
 START, DATA, STEP, EVALUATION, SAVE = "start", "data", "step", "evaluation", "save"
 KINDS = (START, DATA, STEP, EVALUATION, SAVE)
 """The deadlines that there are: `start_limit` and so on in `[stall]` of a job file."""
+COMPLETE = "complete"
+"""That of a program which has reported that the job is complete, and the name of its phase."""
 SILENCE = "silence"
 """That of a program which says nothing: neither a report nor output."""
 
@@ -35,6 +37,7 @@ PHASES: Mapping[str, str] = {
     EVALUATING: EVALUATION,
     SAVING: SAVE,
     "finishing": START,
+    COMPLETE: COMPLETE,
 }
 """Each phase, in the order of a run, and the deadline that it has."""
 NAMES = tuple(PHASES)
@@ -55,7 +58,7 @@ class StallLimits:
     @classmethod
     def from_plan(cls, tree: Mapping[str, object]) -> StallLimits:
         """Those of a plan; of one that has none, no stall is looked for."""
-        seconds = {name: tree.get(name) for name in (*KINDS, SILENCE)}
+        seconds = {name: tree.get(name) for name in (*KINDS, COMPLETE, SILENCE)}
         numbers = {name: float(v) for name, v in seconds.items() if isinstance(v, (int, float))}
         factor = tree.get("factor")
         action = tree.get("action")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from zerotoolsd.supervisor.heartbeats.pulse import Beat
 from zerotoolsd.supervisor.heartbeats.rank_activity import Activity
 from zerotoolsd.supervisor.heartbeats.rank_phases import (
+    COMPLETE,
     DATA,
     EVALUATING,
     FIRST_STEP,
@@ -41,7 +42,7 @@ def awaited(sights: Sequence[Sight]) -> Sight | None:
     if not sights:
         return None
     newest = max(sight.beat.step for sight in sights)
-    trained = all(PHASES[sight.beat.phase] not in (START, DATA) for sight in sights)
+    trained = all(PHASES[sight.beat.phase] not in (START, DATA, COMPLETE) for sight in sights)
     rules: tuple[Callable[[Sight], bool], ...] = (
         lambda sight: _state(sight) in ("T", "t"),
         lambda sight: _state(sight) == "D",
@@ -51,8 +52,14 @@ def awaited(sights: Sequence[Sight]) -> Sight | None:
         found = [sight for sight in sights if sight.quiet >= _NOTABLE and rule(sight)]
         if found and (len(found) < len(sights) or len(sights) == 1):
             return found[0]
+    if _are_complete(sights):
+        return min(sights, key=lambda sight: sight.quiet)
     busy = [sight for sight in sights if not sight.beat.waits]
     return busy[0] if len(busy) == 1 and busy[0].quiet >= _NOTABLE else None
+
+
+def _are_complete(sights: Sequence[Sight]) -> bool:
+    return bool(sights) and all(sight.beat.phase == COMPLETE for sight in sights)
 
 
 def _state(sight: Sight) -> str:
@@ -75,6 +82,10 @@ def what(beat: Beat) -> str:
 def sentence(sights: Sequence[Sight], rank: int | None) -> str:
     """`rank 2 has been in the all-reduce of step 812 for 31 min; the others wait for it`."""
     late = next((sight for sight in sights if sight.rank == rank), None)
+    if _are_complete(sights):
+        quiet = duration(min(sight.quiet for sight in sights))
+        how = "" if late is None else _how(late)
+        return f"it reported that it is complete, and has not ended for {quiet}{how}"
     if late is not None:
         alone = len(sights) == 1
         who = "it has" if alone else f"rank {late.rank} has"

@@ -198,12 +198,17 @@ def judge_stalled(
     ranks: Sequence[EndedRank],
     *,
     own_program: bool,
+    complete: Told | None = None,
 ) -> Verdict:
     """The verdict over an attempt that was ended because its ranks did not get on; `verdict` is
     what their ends alone would say, and `index` the rank that the others waited for.
 
     A program of the user's may end with 0 when it is asked to stop, and is not finished then.
+    `complete` is what it told, where it has reported that the job is complete.
     """
+    if complete is not None:
+        done = _finished(complete)
+        return replace(done, cause=f"{done.cause}; ended, as {cause}")
     if verdict.outcome == "finished" and not own_program:
         return verdict
     rank = next((rank for rank in ranks if rank.index == index), None)

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.made_attempts import finish, make_attempt, progress_of, supervise
@@ -70,6 +72,21 @@ def test_a_program_that_says_nothing_ends_where_its_job_says_how_long(tmp_path: 
     assert record["cause"].startswith("ended, as neither output nor a report for ")
     assert record["signal"] == 15 or record["rank"] is None
     assert "what the kernel says" in (run / "rank-0.log").read_text()
+
+
+@pytest.mark.parametrize("does", ["hang", "deaf hang"])
+def test_a_complete_program_that_does_not_end_is_ended_as_succeeded(
+    tmp_path: Path, does: str
+) -> None:
+    stall = {"action": "end", "complete": 1, "factor": 1}
+    fake = f"steps=2 finished {does}"
+    plan = {"stall": stall, "own_program": True, "grace_seconds": 0.2, "world_size": 1}
+    run = make_attempt(tmp_path / "run", fake, **plan)
+    record = finish(run, supervise(run))
+    assert record["outcome"] == "finished"
+    assert record["cause"].startswith(
+        "finished after step 7; ended, as it reported that it is complete, and has not ended for "
+    )
 
 
 def test_without_deadlines_nothing_stalls_and_the_views_have_the_heartbeats(

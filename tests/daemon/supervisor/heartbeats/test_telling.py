@@ -35,6 +35,10 @@ CASES: dict[str, tuple[list[Sight], int | None]] = {
     "all is well": ([sight(0, quiet=0.1), sight(1, 810, quiet=0.1)], None),
     "the only rank": ([sight(0)], 0),
     "there is no rank": ([], None),
+    "all are complete": (
+        [sight(0, phase="complete"), sight(1, 810, phase="complete", quiet=3.0)],
+        1,
+    ),
     "all are stopped": ([sight(0, state="T"), sight(1, state="T")], None),
 }
 
@@ -57,6 +61,9 @@ def test_the_sentence_names_the_rank_and_its_place() -> None:
     )
     assert sentence([sight(0, phase="loading", quiet=7300.0)], 0) == (
         "it has been in loading for 2 h 01 min"
+    )
+    assert sentence([sight(0, phase="complete", quiet=102.0)], 0) == (
+        "it reported that it is complete, and has not ended for 102 s"
     )
 
 
