@@ -8,6 +8,8 @@ from pathlib import Path
 
 TAIL_BYTES = 64 * 1024
 _CHUNK = 256 * 1024
+_LINE_BYTES = 4096
+"""Bytes that are kept of the beginning of a line that is longer than the tail."""
 
 
 def say(text: str) -> None:
@@ -37,6 +39,8 @@ class RankLog:
         self._room = limit
         self._dropped = 0
         self._tail = b""
+        self._cut_line = b""
+        """The beginning of the line in the middle of which the tail begins."""
         self.seen = 0
         """Bytes of output so far."""
 
@@ -62,7 +66,11 @@ class RankLog:
         self._keep(text.encode(errors="backslashreplace"))
 
     def _keep(self, data: bytes) -> None:
-        self._tail = (self._tail + data)[-TAIL_BYTES:]
+        whole = self._tail + data
+        if cut := whole[:-TAIL_BYTES]:
+            end = 1 + max(cut.rfind(b"\n"), cut.rfind(b"\r"))
+            self._cut_line = (cut[end:] if end else self._cut_line + cut)[:_LINE_BYTES]
+        self._tail = whole[-TAIL_BYTES:]
         head = data[: self._room]
         self._room -= len(head)
         if head:
@@ -89,8 +97,9 @@ class RankLog:
         os.close(self._file)
 
     def tail(self) -> str:
-        """The end of the output, at most 64 KiB."""
-        return self._tail.decode("utf-8", "replace")
+        """The end of the output, at most 64 KiB, and before it the beginning of a line that is cut
+        off there: an error message may be longer than all of this."""
+        return (self._cut_line + self._tail).decode("utf-8", "replace")
 
     def last_lines(self, count: int = 20) -> str:
         """The end of the output, at most 4 KiB."""

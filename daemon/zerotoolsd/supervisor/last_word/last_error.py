@@ -6,6 +6,13 @@ error. Of several ranks that write into one log, those that only lost a peer com
     [rank1]: RuntimeError: [..] Connection closed by peer [127.0.0.1]:4711
     [rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.   <- this one
     ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) ..
+
+Of an exception group it is the line of the group, not that of an exception in it:
+
+      + Exception Group Traceback (most recent call last):
+      | ExceptionGroup: many (2 sub-exceptions)                                         <- this one
+      +-+---------------- 1 ----------------
+        | ValueError: a
 """
 
 from __future__ import annotations
@@ -18,6 +25,10 @@ from zerotoolsd.supervisor.last_word.blame import follows_another
 LONGEST = 4096
 """Characters that are kept: who shows it hides secrets first, and then cuts it off."""
 
+_HEADER = "Traceback (most recent call last)"
+_GROUP_HEADER = re.compile(r"^ *\+ Exception Group Traceback \(most recent call last\)")
+_IN_GROUP = re.compile(r"^ {0,2}\| ")
+"""Before the lines of the group itself; those of its exceptions are further to the right."""
 _ERROR_LINE = re.compile(r"^(?:\[[^\]]*\]:?\s*)?((?:\w+\.)*\w+)(: .*)?$")
 _LAUNCHERS_ERRORS = ("ChildFailedError", "CalledProcessError")
 """With which launchers end that have lost a rank."""
@@ -26,7 +37,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _LIKE_AN_ERROR = re.compile(
     r"\b\w*(?:Error|Exception)\b:?|\b(?:error|fatal|panic|panicked|abort(?:ed|ing)?|assertion|"
     r"out of memory|segmentation fault|core dumped|terminate called|command not found|"
-    r"no such file|permission denied|cannot|can't|could not|unable to|invalid|traceback)\b",
+    r"no such file|permission denied|cannot|can't|could not|unable to|invalid)\b",
     re.IGNORECASE,
 )
 _OF_LAUNCHERS = re.compile(
@@ -40,14 +51,21 @@ def last_error(text: str) -> str | None:
     """Return the line with which the last traceback of `text` ends; a launcher's does not count."""
     found: dict[str, str] = {}
     in_traceback: set[str] = set()
+    in_group: set[str] = set()
     for whole in text.splitlines():
         match = _RANK.match(whole)
         rank = match.group(1) if match else ""
         line = _RANK.sub("", whole)
-        if line.startswith(("Traceback (most recent call last)", "  File ")):
+        if rank in in_group:
+            line = _IN_GROUP.sub("", line)
+        if _GROUP_HEADER.match(line):
+            in_group.add(rank)
+            in_traceback.add(rank)
+        elif line.startswith((_HEADER, "  File ")):
             in_traceback.add(rank)
         elif rank in in_traceback and line[:1].strip() and (match := _ERROR_LINE.match(line)):
             in_traceback.discard(rank)
+            in_group.discard(rank)
             if not match.group(1).endswith(_LAUNCHERS_ERRORS):
                 before = found.pop(rank, line)
                 found[rank] = before if follows_another(line) else line
@@ -64,7 +82,9 @@ def error_line(text: str) -> str | None:
 def _like_errors(text: str) -> Iterator[str]:
     for whole in text.splitlines():
         line = _RANK.sub("", whole).strip()
-        if line and _LIKE_AN_ERROR.search(line) and not _OF_LAUNCHERS.search(line):
+        if not line or _HEADER in line or _OF_LAUNCHERS.search(line):
+            continue
+        if _LIKE_AN_ERROR.search(line):
             yield line
 
 

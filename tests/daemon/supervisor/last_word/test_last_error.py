@@ -33,6 +33,19 @@ DEEPSPEED = f"""{traceback(OOM, "[rank0]: ")}
 [2026-11-28 17:56:04,480] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 4711
 [2026-11-28 17:56:05,480] [ERROR] [launch.py:322:sigkill_handler] ['python', 'a.py'] exits with 1
 """
+GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "a.py", line 1, in <module>
+  |     raise ExceptionGroup("many", [ValueError("a"), TypeError("b")])
+  | ExceptionGroup: many (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "a.py", line 1, in f
+    | ValueError: a
+    +---------------- 2 ----------------
+    | TypeError: b
+    +------------------------------------
+"""
+CHAINED_GROUP = f"{GROUP}\nDuring handling ..:\n\n{traceback(OOM)}"
 ACCELERATE = traceback(OOM) + "\n" + traceback("subprocess.CalledProcessError: Command '..' failed")
 
 
@@ -52,6 +65,9 @@ ACCELERATE = traceback(OOM) + "\n" + traceback("subprocess.CalledProcessError: C
         ),
         ("\x1b[31mfatal: \x1b[1mno data\x1b[0m\n", "fatal: no data"),
         ("loss 3.2\rloss 3.1\rError: the disk is gone\n", "Error: the disk is gone"),
+        (GROUP, "ExceptionGroup: many (2 sub-exceptions)"),
+        (CHAINED_GROUP, OOM),
+        (f"{traceback('torch.distributed.elastic.x.ChildFailedError: ')}\nxx", None),
         ("train.py: error: argument --lr: invalid float value", None),
         ("loss 3.2\nloss 3.1\nall saved", None),
         ("", None),
