@@ -17,7 +17,7 @@ from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, Steps, mask_steps, mask_text, mask_tree, result_of
 from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.attempts import last_report
-from zerotoolsd.attempts.environment import NOT_CAPTURED, secrets_of
+from zerotoolsd.attempts.environment import NOT_CAPTURED, secrets_of, unshown_values
 from zerotoolsd.attempts.movement.phases import phase_of
 from zerotoolsd.attempts.numa.shown_binding import shown_binding
 from zerotoolsd.gpu_sharing.fair_shares import UserShare
@@ -31,11 +31,13 @@ _MOST_SHORT_KEYS = 200
 
 @dataclass(frozen=True)
 class ShownSpec:
-    """A job file without its secrets, which are `secrets`. `shortened`: parts were left out."""
+    """A job file without its secrets, which are `secrets`. `shortened`: parts were left out.
+    `unshown`: what its reasons do not show, the secrets too."""
 
     secrets: Sequence[str]
     tree: Mapping[str, Any]
     shortened: bool = False
+    unshown: Sequence[str] = ()
 
 
 NO_SPEC = ShownSpec((), {})
@@ -64,7 +66,7 @@ def job_view(
         unreadable = str(error)
     if shown is None:
         shown = _shown(spec)
-    secrets = shown.secrets
+    secrets, unshown = shown.secrets, shown.unshown
     reason = waits or job.standing.reason or unreadable
     found = last_report.latest_checkpoint(job, attempts)
     known = [last_report.last_report(attempt) for attempt in reversed(attempts)]
@@ -76,12 +78,12 @@ def job_view(
         id=job.id,
         name=job.name,
         state=job.state,
-        reason=mask_text(told, secrets) if (told := reason or doing) else None,
+        reason=mask_text(told, unshown) if (told := reason or doing) else None,
         uid=job.uid,
         created=job.created,
         started=job.started,
         ended=job.ended,
-        attempts=tuple(attempt_view(attempt, secrets) for attempt in attempts),
+        attempts=tuple(attempt_view(attempt, unshown) for attempt in attempts),
         world_size=_world_size(spec, attempts),
         sizes=spec.sizes if spec and spec.size_range is not None else None,
         device=spec.device if spec else "unknown",
@@ -94,7 +96,7 @@ def job_view(
             {"job": each.on_id, "condition": each.condition, "state": each.state} for each in after
         ),
         latest_checkpoint=None if found is None else _checkpoint(*found, attempts),
-        uploaded=uploaded and {**uploaded, "why": _masked_text(uploaded["why"], secrets)},
+        uploaded=uploaded and {**uploaded, "why": _masked_text(uploaded["why"], unshown)},
         progress=_with_last_loss(progress),
         evaluation=evaluation,
         phase=_masked_phase(_phase(job, attempts, known, quiet_seconds), secrets),
@@ -227,7 +229,8 @@ def _shown(spec: JobSpec | None) -> ShownSpec:
     if spec is None:
         return NO_SPEC
     secrets = secrets_of(spec)
-    return ShownSpec(secrets, result_of(spec_steps(spec, job_to_dict(spec), secrets)))
+    tree = result_of(spec_steps(spec, job_to_dict(spec), secrets))
+    return ShownSpec(secrets, tree, unshown=unshown_values(spec))
 
 
 def spec_steps(spec: JobSpec, tree: dict[str, Any], known: Sequence[str]) -> Steps[dict[str, Any]]:
@@ -245,7 +248,7 @@ def _masked_phase(phase: dict[str, Any] | None, known: Sequence[str]) -> dict[st
 
 def attempt_view(attempt: AttemptRow, secrets: Sequence[str] = ()) -> AttemptView:
     """One attempt; while it runs, what its ranks have reported so far. `secrets` are
-    those of its job."""
+    what the reasons of its job do not show."""
     result = attempt.result or {}
     known = last_report.last_report(attempt)
     step = known.step or {}

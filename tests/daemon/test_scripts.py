@@ -281,12 +281,17 @@ def test_the_reason_is_the_program_s_own_error(daemon: Daemon, work: Path) -> No
         "import os, sys\n"
         "print('step 1', flush=True)\n"
         "error = 'CUDA out of memory. Tried to allocate 2.00 GiB '\n"
-        "raise MemoryError(error + os.environ['MY_API_KEY'] + '\\x1b[2J')\n"
+        "values = os.environ['MY_API_KEY'] + ' ' + os.environ['COLOUR']\n"
+        "raise MemoryError(error + values + '\\x1b[2J')\n"
     )
     secret = "an-innocent-value-" + "x" * 20
-    daemon.client.submit(own(work, "", env={"MY_API_KEY": secret}, max_restarts=0))
+    daemon.client.submit(
+        own(work, "", env={"MY_API_KEY": secret, "COLOUR": "bluebananas77"}, max_restarts=0)
+    )
     job = daemon.wait_for_end(1)
-    said = "rank 0 exited with 1: MemoryError: CUDA out of memory. Tried to allocate 2.00 GiB ***"
+    said = (
+        "rank 0 exited with 1: MemoryError: CUDA out of memory. Tried to allocate 2.00 GiB *** ***"
+    )
     assert str(job["reason"]).startswith(said)
     explained = daemon.client.explain(1)
     for text in (explained["why"], explained["end"]["cause"], job["attempt"]["cause"]):
@@ -294,3 +299,4 @@ def test_the_reason_is_the_program_s_own_error(daemon: Daemon, work: Path) -> No
         assert text.isprintable()
     everything = (job, explained, daemon.client.events(), daemon.log.read_text())
     assert secret not in str(everything)
+    assert "bluebananas77" not in str(everything)

@@ -29,7 +29,7 @@ from zerotools.jobs.tables.spec import LOCAL
 from zerotoolsd import views
 from zerotoolsd.attempts import ending, plain_reason
 from zerotoolsd.attempts.cause_of_end import cause_of, saved_step
-from zerotoolsd.attempts.environment import secrets_of
+from zerotoolsd.attempts.environment import unshown_values
 from zerotoolsd.config import Config
 from zerotoolsd.queue import clocks, lifecycle, time_limit
 from zerotoolsd.queue.clocks import began_of
@@ -129,7 +129,7 @@ class JobState:
         """The newest attempt ended so; `asked`: it was asked to at the job's time limit."""
         *before, row = self.attempts
         cause = cause_of(record, on_gpus=bool(row.gpu_uuids))
-        record = plain_reason.explained(record, cause, secrets_of(self.job.reading.spec))
+        record = plain_reason.explained(record, cause, unshown_values(self.job.reading.spec))
         when = time_limit.end_of(record, row.began, time.time())
         self.attempts[-1] = replace(row, state=ENDED, ended=when, result=dict(record), cause=cause)
         event = ending.end_event(

@@ -10,7 +10,7 @@ from zerotools.jobs.tables.spec import ALWAYS
 from zerotools.jobs.text.secrets import mask_text
 from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.attempts.cause_of_end import same_before, saved_step
-from zerotoolsd.attempts.environment import secrets_of
+from zerotoolsd.attempts.environment import unshown_values
 from zerotoolsd.attempts.giving_way import losses
 from zerotoolsd.attempts.repeating import why_not_again
 from zerotoolsd.queue import lifecycle, time_limit
@@ -45,7 +45,7 @@ def end_event(
     except UnreadableSpec as error:
         unreadable = str(error)
     repeats = spec is None or spec.retry == ALWAYS
-    known = secrets_of(spec)
+    known = unshown_values(spec)
     cause = one_line(str(record.get("cause") or "its record does not say how it ended"))
     if outcome == lifecycle.STOPPED and (why := _why_not(record, "uploading")) is not None:
         cause = f"{cause}; its newest checkpoint was not uploaded: {why}"

@@ -19,6 +19,8 @@ NOT_CAPTURED = (
     "PATH, HOME and LANG, and what [env] sets: nothing of its submitter's environment was taken "
     "along"
 )
+LEAST_UNSHOWN = 6
+"""Characters of a value of `[env]` that is hidden in reasons."""
 
 
 def least_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -54,3 +56,12 @@ def secrets_of(spec: JobSpec | None) -> list[str]:
         return []
     found = [value for name, value in spec.env.items() if is_secret_name(name)]
     return found + secret_arguments(spec.script.command)
+
+
+def unshown_values(spec: JobSpec | None) -> list[str]:
+    """The values that no reason may show: the secrets, and all values of `[env]` except short ones,
+    which are parts of ordinary words."""
+    if spec is None:
+        return []
+    long = [value for value in spec.env.values() if len(value) >= LEAST_UNSHOWN]
+    return [*secrets_of(spec), *long]

@@ -15,7 +15,7 @@ from zerotoolsd import crashpoints
 from zerotoolsd.attempts import ending, plain_reason
 from zerotoolsd.attempts.cause_of_end import cause_of, saved_step
 from zerotoolsd.attempts.enforcing import strays
-from zerotoolsd.attempts.environment import secrets_of
+from zerotoolsd.attempts.environment import unshown_values
 from zerotoolsd.attempts.gpu_blame import fences_of, with_xids
 from zerotoolsd.attempts.watcher import Guard
 from zerotoolsd.exposing.tally import MetricsTally
@@ -120,7 +120,7 @@ class AttemptEnds:
         record = with_xids(record, xids, self._gpu_name)
         reported = [each for found in xids.values() for each in found]
         cause = cause_of(record, reported, on_gpus=bool(row.gpu_uuids))
-        record = plain_reason.explained(record, cause, secrets_of(job.reading.spec))
+        record = plain_reason.explained(record, cause, unshown_values(job.reading.spec))
         end = ending.end_event(
             job, record, asked=asked, before=before, left=left, kind=cause, attempt=row
         )

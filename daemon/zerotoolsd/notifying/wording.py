@@ -11,7 +11,7 @@ from types import MappingProxyType
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import mask_text
-from zerotoolsd.attempts.environment import secrets_of
+from zerotoolsd.attempts.environment import secrets_of, unshown_values
 from zerotoolsd.config_tables.notify_config import NotifyConfig
 from zerotoolsd.queue.lifecycle import UNPAUSED_BY, Standing
 from zerotoolsd.queue.outbox.notices import COMMAND, WEBHOOK, Notice
@@ -107,7 +107,7 @@ class JobTeller:
             # Numbers of jobs and events begin anew with another state directory, times do not.
             seed = f"{job.id}/{job.created!r}/{name}/{channel}/{target}"
             key = hashlib.sha256(seed.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-            reason = None if why is None else mask_text(why, secrets_of(spec))
+            reason = None if why is None else mask_text(why, unshown_values(spec))
             because = f": {reason}" if reason else ""
             title = mask_text(job.name, secrets_of(spec))
             tree = {

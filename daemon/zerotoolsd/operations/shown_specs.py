@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.text.secrets import Steps
-from zerotoolsd.attempts.environment import secrets_of
+from zerotoolsd.attempts.environment import secrets_of, unshown_values
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.views import NO_SPEC, ShownSpec, spec_steps
 
@@ -76,7 +76,7 @@ class ShownSpecs:
         if short:
             tree = shortened(tree)
         shown = await time_slice.run(spec_steps(spec, tree, secrets))
-        found = ShownSpec(secrets=secrets, tree=shown, shortened=short)
+        found = ShownSpec(secrets, shown, short, unshown=tuple(unshown_values(spec)))
         kept.keep(job, found, WHOLE_CHARACTERS if short else len(job.spec_text))
         return found
 
