@@ -45,6 +45,7 @@ def command(
     if isinstance(client, DaemonClient):
         client.deadline = deadline
     poller, ended = Poller(deadline=deadline), list[Job]()
+    watch: EndingWatch | None = None
     try:
         found = [job for each in references for job in find_jobs(client, each, over=True)]
         watch = EndingWatch(client, {job["id"]: None for job in found}, poller)
@@ -57,13 +58,17 @@ def command(
     except DaemonUnreachable as error:
         if not poller.is_late:
             raise
-        raise TimedOut(f"--timeout {timeout}: is over; {error}") from error
+        # A question that this command cut off itself says nothing of the daemon.
+        if watch is None or not isinstance(error.__cause__, TimeoutError):
+            raise TimedOut(f"--timeout {timeout}: is over; {error}") from error
+        watch.timed_out = True
     finally:
         if as_json:
             render.print_json({"jobs": ended})
     if watch.timed_out:
-        missing = ", ".join(map(str, sorted(watch.open)))
-        raise TimedOut(f"--timeout {timeout}: is over, and jobs {missing} have not ended")
+        numbers = ", ".join(map(str, sorted(watch.open)))
+        missing = f"job {numbers} has" if len(watch.open) == 1 else f"jobs {numbers} have"
+        raise TimedOut(f"--timeout {timeout}: is over, and {missing} not ended")
     if bad := [job for job in ended if job["state"] != SUCCEEDED]:
         listed = ", ".join(f"{job['id']} ({_state(job)})" for job in bad)
         advice = "; see why: zerotools explain JOB" if any(map(stands_still, bad)) else ""
