@@ -218,7 +218,7 @@ def test_an_old_speed_has_its_age_and_no_time_is_left(
     assert "  speed       2,698 tokens/s, 0.4 s for the last step, 2 h 00 min ago" in lines
     assert "  why         no step for 2 h 00 min (steps take 0.4 s)" in lines
     assert not any(line.startswith("  left") for line in lines)
-    service.change(1, phase=known | {"late": False})
+    service.change(1, phase=known | {"step_is_old": False})
     assert any(line.startswith("  left") for line in page(client.job(1), None))
 
 

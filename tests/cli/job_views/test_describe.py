@@ -28,8 +28,8 @@ def job(phase: dict[str, Any]) -> Any:
     [
         ({}, "running", "busy"),
         (LATE, "late", "warning"),
-        ({**LATE, "last_step": NOW - 30}, "running", "busy"),
-        ({**LATE, "name": "evaluating"}, "running", "busy"),
+        ({**LATE, "late": False, "step_is_old": True}, "running", "busy"),
+        ({**LATE, "late": False, "name": "complete"}, "running", "busy"),
         ({"quiet": True, "last_progress": NOW - 400}, "late", "warning"),
         (STALLED, "stalled", "bad"),
     ],

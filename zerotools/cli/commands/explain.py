@@ -49,7 +49,7 @@ def page(job: Job, tree: Mapping[str, Any], now: float) -> list[str]:
         "reason": tree["why"],
         "phase": tree.get("phase", job.get("phase")),
     }
-    state = paint_state(shown_state(job, now), sys.stdout)
+    state = paint_state(shown_state(job), sys.stdout)
     lines = [f"{title(dict(job))}: {state}"]
     lines += render.fields(_facts(tree, why(job, now), now), indent=2)
     events = tree["events"][-SHOWN_EVENTS:]

@@ -17,7 +17,7 @@ from zerotools.cli.job_views.describe import (
     checkpoint_path,
     exported_model,
     has_no_heartbeat,
-    is_late,
+    has_old_step,
     is_over,
     loss,
     paint_state,
@@ -157,9 +157,9 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     if job["progress"]:
         yield "progress", f"step {steps(job)}, loss {loss(job['progress'])}"
         yield "last step", figures(job["progress"])
-        old = f", {since_step(job)} ago" if is_late(job) and speed(job["progress"]) else ""
+        old = f", {since_step(job)} ago" if has_old_step(job) and speed(job["progress"]) else ""
         yield "speed", speed(job["progress"]) + old
-        if not is_over(job) and not is_late(job):
+        if not is_over(job) and not has_old_step(job):
             yield "left", time_left(job["progress"])
     if found := job.get("evaluation"):  # of an older daemon: not there
         yield "evaluated", f"step {found.get('step')}: {evaluation(found)}"

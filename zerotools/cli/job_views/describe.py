@@ -17,11 +17,9 @@ from zerotools.jobs.tables.checkpoint import EXPORT
 Job = Mapping[str, Any]
 STALLED, LATE = "stalled", "late"
 """The state that is shown for a running job without progress. STALLED: longer than its deadline.
-LATE: its last step is old compared with its usual step time, or nothing was written for long."""
+LATE: the daemon says that its step is late, or that nothing was written for long."""
 COMPLETE = "complete"
 """The phase of a program which has reported that the job is complete."""
-LATE_SECONDS = 60.0
-"""A job whose last step is older than this may be shown as late."""
 SHOWN_SECONDS = 10.0
 """A rank that the others wait for longer is named."""
 _STATES = {
@@ -92,22 +90,23 @@ def is_stalled(job: Job) -> bool:
     return job["state"] == states.RUNNING and bool((job.get("phase") or {}).get("stalled"))
 
 
-def shown_state(job: Job, now: float | None = None) -> str:
+def shown_state(job: Job) -> str:
     """The state of a job in words."""
     phase = job.get("phase") or {}
     if is_stalled(job):
         return STALLED
-    now, last = time.time() if now is None else now, phase.get("last_step")
-    is_long = phase.get("late") and last is not None and now - last > LATE_SECONDS
-    in_step = phase.get("name") in (None, "step")
-    if job["state"] == states.RUNNING and ((is_long and in_step) or phase.get("quiet")):
+    if job["state"] == states.RUNNING and (phase.get("late") or phase.get("quiet")):
         return LATE
     return str(job["state"]).replace("_", " ")
 
 
-def is_late(job: Job) -> bool:
+def has_old_step(job: Job) -> bool:
     """Whether its last step is older than a few steps: what it says of its speed is old."""
-    return bool((job.get("phase") or {}).get("late")) or is_stalled(job)
+    return _is_old(job.get("phase") or {}) or is_stalled(job)
+
+
+def _is_old(phase: Mapping[str, Any]) -> bool:
+    return bool(phase.get("step_is_old", phase.get("late")))  # an older daemon's `late` says this
 
 
 def has_no_heartbeat(job: Job) -> bool:
@@ -134,7 +133,7 @@ def standstill(job: Job, now: float) -> str:
             return told
         ending = f"has not ended for {render.duration(now - late['since'])}"
         return f"{told}, and {ending}{_STATES.get(late['state'], '')}"
-    if phase.get("late"):
+    if _is_old(phase):
         seconds, name = phase.get("step_seconds"), phase.get("name")
         doing = f"{name}, " if name in ("evaluating", "saving", "finishing") else ""
         text = f"{doing}no step for {since_step(job, now)}"

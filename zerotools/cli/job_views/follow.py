@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from zerotools.cli.job_views.describe import Job, is_over, outcome, title, why
+from zerotools.cli.job_views.describe import Job, has_old_step, is_over, outcome, title, why
 from zerotools.cli.job_views.ending_watch import stands_still
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.progress_line import ProgressLine
@@ -79,7 +79,7 @@ class Follower:
         phase = job.get("phase") or {}
         if (
             phase.get("quiet")
-            or phase.get("late")
+            or has_old_step(job)
             or (phase.get("doing") and phase["doing"] == job["reason"])
         ):
             self._line.waits(f"{title(job)}: {render.clean(why(job))}")

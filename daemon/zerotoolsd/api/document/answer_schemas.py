@@ -95,6 +95,7 @@ def _job_components() -> dict[str, Schema]:
             last_step=NUMBER_OR_NULL,
             step_seconds=NUMBER_OR_NULL,
             late=FLAG,
+            step_is_old=FLAG,
             waits_for=or_null(ref("AwaitedRank")),
             deadline_seconds=NUMBER_OR_NULL,
             stalled=FLAG,

@@ -17,12 +17,14 @@ from zerotoolsd.accounts.rights import opened
 from zerotoolsd.queue.values import one_line
 from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.heartbeats.heartbeats import FILE
+from zerotoolsd.supervisor.heartbeats.rank_phases import STEPPING
 
 _LARGEST = 256 * 1024
 _TRIES = 3
 _STEPS = 4.0
 """A last step that is so many steps old is an old one, and at least this many seconds:"""
-_LATE_SECONDS = 5.0
+_OLD_SECONDS, _LATE_SECONDS = 5.0, 60.0
+"""Seconds after which a last step is old; in a step, the job is then late after the second."""
 _LONGEST = 500
 
 
@@ -54,12 +56,14 @@ def standstill(run_dir: Path, step: Mapping[str, Any] | None, clocks: Clocks) ->
         told = _seconds(step.get("time"))
         last = told if last is None else last
         seconds = _seconds(step.get("step_seconds")) if seconds is None else seconds
-    age = None if last is None else clocks.time - last
+    age, usual = 0.0 if last is None else clocks.time - last, _STEPS * (seconds or 0.0)
+    name = _name(found)
     return {
-        "name": _name(found),
+        "name": name,
         "last_step": last,
         "step_seconds": seconds,
-        "late": age is not None and age > max(_LATE_SECONDS, _STEPS * (seconds or 0.0)),
+        "step_is_old": age > max(_OLD_SECONDS, usual),
+        "late": name in (None, STEPPING) and age > max(_LATE_SECONDS, usual),
         "waits_for": _awaited(found, clocks),
         "deadline_seconds": _seconds(found.get("deadline_seconds")),
         "stalled": found.get("stalled") is not None,

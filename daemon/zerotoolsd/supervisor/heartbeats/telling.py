@@ -84,8 +84,8 @@ def sentence(sights: Sequence[Sight], rank: int | None) -> str:
     late = next((sight for sight in sights if sight.rank == rank), None)
     if _are_complete(sights):
         quiet = duration(min(sight.quiet for sight in sights))
-        how = "" if late is None else _how(late)
-        return f"it reported that it is complete, and has not ended for {quiet}{how}"
+        state = "" if late is None else _how(late)
+        return f"it reported that it is complete, and has not ended for {quiet}{state}"
     if late is not None:
         alone = len(sights) == 1
         who = "it has" if alone else f"rank {late.rank} has"

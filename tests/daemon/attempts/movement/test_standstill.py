@@ -11,7 +11,7 @@ import pytest
 
 from zerotoolsd.attempts.movement.standstill import Clocks, standstill
 
-NOW = Clocks(monotonic=1041.0, time=2_000_041.0)
+NOW = Clocks(monotonic=1061.0, time=2_000_061.0)
 RANKS = [
     {"rank": 0, "phase": "step", "at": "the all-reduce of step 812", "since_clock": 1000.5},
     {"rank": 1, "phase": "step", "at": "step 812", "since_clock": 1000.0, "state": "T"},
@@ -36,6 +36,7 @@ def test_what_the_supervisor_wrote_is_told_in_seconds_since_1970(tmp_path: Path)
         "name": "step",
         "last_step": 2_000_000.0,
         "step_seconds": 0.4,
+        "step_is_old": True,
         "late": True,
         "waits_for": {"rank": 1, "at": "step 812", "since": 2_000_000.0, "state": "T"},
         "deadline_seconds": 600.0,
@@ -57,18 +58,21 @@ def test_a_clock_that_was_set_changes_no_age(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("age", "step_seconds", "late"),
     [
-        (4.0, 0.4, False),
-        (6.0, 0.4, True),
-        (39.0, 10.0, False),
-        (41.0, 10.0, True),
-        (6.0, None, True),
+        (59.0, 0.4, False),
+        (61.0, 0.4, True),
+        (81.0, 20.0, True),
+        (61.0, None, True),
     ],
 )
 def test_a_last_step_is_old_after_a_few_steps(
     tmp_path: Path, age: float, step_seconds: float | None, late: bool
 ) -> None:
-    write(tmp_path, last_step_clock=1041.0 - age, step_seconds=step_seconds)
+    write(tmp_path, last_step_clock=1061.0 - age, step_seconds=step_seconds)
     assert standstill(tmp_path, None, NOW)["late"] is late
+    ranks = [{**RANKS[0], "phase": "evaluating"}]
+    write(tmp_path, last_step_clock=1061.0 - age, step_seconds=step_seconds, ranks=ranks)
+    found = standstill(tmp_path, None, NOW)
+    assert (found["step_is_old"], found["late"]) == (True, False), "it is in no step"
 
 
 def test_an_attempt_of_an_older_supervisor_has_the_time_of_its_last_step(tmp_path: Path) -> None:

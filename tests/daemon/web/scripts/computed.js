@@ -7,8 +7,8 @@ async () => {
   const checkpoints = await import('/page/js/job_checkpoints.js');
   return {
     states: { all: Object.keys(format.STATES), over: [...format.OVER], runs: [...format.RUNS], open: format.OPEN },
-    shown: [[{ stalled: true, late: true }, 'running'], [{ late: true, last_step: 0 }, 'running'], [{ late: true, name: 'saving' }, 'running'], [null, 'running'], [{ quiet: true }, 'running'], [{ stalled: true }, 'stopping']].map(([phase, state]) => format.stateOf({ state, phase }).slice(0, 2)),
-    speeds: [{}, { late: true }, { stalled: true }, { quiet: true }].map((phase) => format.hasSpeed({ state: 'running', phase, progress: { tokens_per_second: 5 } })),
+    shown: [[{ stalled: true, late: true }, 'running'], [{ late: true, last_step: 0 }, 'running'], [{ step_is_old: true, name: 'saving' }, 'running'], [null, 'running'], [{ quiet: true }, 'running'], [{ stalled: true }, 'stopping']].map(([phase, state]) => format.stateOf({ state, phase }).slice(0, 2)),
+    speeds: [{}, { step_is_old: true }, { stalled: true }, { quiet: true }].map((phase) => format.hasSpeed({ state: 'running', phase, progress: { tokens_per_second: 5 } })),
     bytes: [0, 1023, 1536, 2 ** 40, null, NaN].map(format.bytes),
     duration: [0, 59.6, 61, 3700, 90000, -1, null].map(format.duration),
     measure: [0, 1, 0.00001, 123456, -2.5, NaN].map(format.measure),

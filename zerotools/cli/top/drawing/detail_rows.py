@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from zerotools.cli.job_views.describe import (
     Job,
     has_no_heartbeat,
+    has_old_step,
     outcome,
     plan,
     shown_state,
@@ -89,7 +90,7 @@ def log_tail(log: Sequence[str], columns: int, rows: int) -> list[Line]:
 
 def _standing(job: Job, look: Look, now: float) -> list[str]:
     """`running 3h12m`, `GPU 0-3`, `attempt 2`: what matters most first."""
-    state = shown_state(job, now)
+    state = shown_state(job)
     since = job["ended"] or (job["started"] if job["state"] in ACTIVE else job["created"])
     words = [state if since is None else f"{state} {figures.brief(now - since)}"]
     if job["state"] in TERMINAL and since is not None:
@@ -121,7 +122,7 @@ def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
     phase = job.get("phase") or {}
     if not said and has_no_heartbeat(job):
         said = "its own program, which does not say what it is at"
-    bad = phase.get("stalled") or phase.get("quiet") or phase.get("late")
+    bad = phase.get("stalled") or phase.get("quiet") or has_old_step(job)
     parts: list[tuple[int, Line]] = [(0, [(said, "warning" if bad else "")])] if said else []
     # Of a job of somebody else its file is not seen.
     return parts if job.get("masked") else [*parts, (1, [(plan(job), "quiet")])]

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from zerotools.cli.job_views.describe import (
     Job,
-    is_late,
+    has_old_step,
     is_stalled,
     loss,
     meaning_of,
@@ -86,7 +86,7 @@ def job_header(widths: JobColumns, columns: int, part: str) -> Line:
 def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: str) -> Line:
     """One job; `mark` stands before it, `MARK` where it is chosen."""
     chosen = mark == MARK
-    state = shown_state(job, now)
+    state = shown_state(job)
     owner = f"{filled(plain(user_of(job)), widths.owner)} " if widths.owner else ""
     line: Line = [
         (f"{mark} ", "strong" if chosen else "quiet"),
@@ -101,7 +101,7 @@ def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: st
             (reason_of(job, now), "bad" if job["state"] == "failed" or is_stalled(job) else "quiet")
         )
     else:
-        line += meter(done / total, widths.bar, "late" if is_late(job) else "busy")
+        line += meter(done / total, widths.bar, "late" if has_old_step(job) else "busy")
         line.append((f" {100 * done // total:>3}%", ""))
         line += [_figure(job, name, width, now) for name, width in widths.figures]
     line = padded(line, columns)
@@ -172,7 +172,7 @@ def seconds_left(job: Job) -> float | None:
     """Until the last step, as its ranks reckon, or by the speed of the last step; None: not known,
     or the last step is too long ago."""
     done, total = progress_of(job)
-    if job["state"] != RUNNING or not total or is_late(job):
+    if job["state"] != RUNNING or not total or has_old_step(job):
         return None
     record = job["progress"] or {}
     left, step = finite(record.get("seconds_left")), finite(record.get("step_seconds"))

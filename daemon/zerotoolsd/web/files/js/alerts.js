@@ -17,7 +17,7 @@ export function alertsOf(jobs, machine, health, time = now()) {
       found.push({ key: `stalled-${job.id}`, job: job.id, meaning: "bad", text: `${titleOf(job)}: stalled, no step for ${since(phase.last_step, time)}` });
     } else if (phase?.quiet) {
       found.push({ key: `quiet-${job.id}`, job: job.id, meaning: "warning", text: `${titleOf(job)}: no progress for ${since(phase.last_progress, time)}` });
-    } else if (phase?.late && isNumber(phase.last_step) && time - phase.last_step > 60) {
+    } else if (phase?.late) {
       found.push({ key: `late-${job.id}`, job: job.id, meaning: "warning", text: `${titleOf(job)}: no step for ${since(phase.last_step, time)}` });
     }
   }

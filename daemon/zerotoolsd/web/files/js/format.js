@@ -153,21 +153,16 @@ export function stateWords(state) {
   return STATES[state] ?? [String(state).replaceAll("_", " "), "quiet", "?"];
 }
 
-/** From so old a last step on a job is shown as late. */
-const LATE_SECONDS = 60;
-
 /** The same for a job: one that runs and does not get on is late, and then stalled. */
 export function stateOf(job) {
   const runs = job.state === "running";
   if (runs && job.phase?.stalled) return ["stalled", "bad", "!"];
-  const inStep = [null, undefined, "step"].includes(job.phase?.name);
-  const isLong = job.phase?.late && inStep && now() - job.phase.last_step > LATE_SECONDS;
-  if (runs && (isLong || job.phase?.quiet)) return ["late", "warning", "!"];
+  if (runs && (job.phase?.late || job.phase?.quiet)) return ["late", "warning", "!"];
   return stateWords(job.state);
 }
 
 /** Whether what it says of its speed is of now. */
-export const hasSpeed = (job) => RUNS.has(job.state) && !["late", "stalled", "quiet"].some((name) => job.phase?.[name]) && isNumber(job.progress?.tokens_per_second);
+export const hasSpeed = (job) => RUNS.has(job.state) && !["step_is_old", "stalled", "quiet"].some((name) => job.phase?.[name]) && isNumber(job.progress?.tokens_per_second);
 
 /** `anna`, or `uid 1000`. */
 export const ownerOf = (job) => plainName(job.user ?? `uid ${job.uid}`);

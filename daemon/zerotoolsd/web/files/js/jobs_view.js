@@ -22,7 +22,7 @@ export function isShown(job, { filter, text, mine }, uid) {
 /** Seconds that a job still takes at the speed of its last steps; null: nobody knows. */
 export function secondsLeft(job) {
   const progress = job.progress;
-  if (!RUNS.has(job.state) || !progress || job.phase?.late) return null;
+  if (!RUNS.has(job.state) || !progress || job.phase?.step_is_old) return null;
   if (isNumber(progress.seconds_left)) return progress.seconds_left;
   const left = progress.steps - progress.step;
   return isNumber(progress.step_seconds) && left >= 0 ? left * progress.step_seconds : null;
@@ -231,7 +231,7 @@ export function badge(words, meaning, sign) {
 
 /** Why a job waits, what it does, or how it ended. */
 export function whyOf(job) {
-  const parts = [job.reason, job.phase?.stalled ? (job.phase.stall ?? "stalled") : job.phase?.late ? `no step for ${duration(now() - job.phase.last_step)}` : job.phase?.quiet ? "no progress" : null];
+  const parts = [job.reason, job.phase?.stalled ? (job.phase.stall ?? "stalled") : job.phase?.name === "complete" ? "it reported that it is complete, and has not ended" : job.phase?.step_is_old ? `no step for ${duration(now() - job.phase.last_step)}` : job.phase?.quiet ? "no progress" : null];
   return plainName(parts.filter(Boolean).join("; "));
 }
 
