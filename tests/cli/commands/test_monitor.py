@@ -209,6 +209,10 @@ def test_what_is_not_seen_from_here_is_taken_from_the_daemon() -> None:
     assert [gpu.xids for gpu in found.gpus] == [xids, ()]
     assert filled_in(own, replace(theirs, taken_at=own.taken_at - 31)) is own
     assert snapshot_of(own, {"snapshot": None}) is own
+    blind = replace(own, gpus=(), gpus_error="NVML was not found")
+    seen = filled_in(blind, theirs)
+    assert (seen.gpus, seen.gpus_error) == (theirs.gpus, None), "the daemon has found it"
+    assert filled_in(replace(blind, gpus_silent=True), theirs).gpus == ()
 
 
 def test_of_another_machine_the_daemon_tells_what_it_sees(

@@ -11,12 +11,14 @@ from typing import Any
 
 import click
 
+from zerotools.cli.job_views.machine_screen import snapshot_of
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.errors import DaemonError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.daemon_package import why_no_daemon
 from zerotools.jobs.client.location import default_socket, default_state_dir
+from zerotools.jobs.client.remote.elsewhere import machine_behind
 from zerotools.jobs.doctor.finding import LEVELS, OK, PROBLEM, DoctorFinding
 from zerotools.jobs.doctor.fork_servers import look_at_fork_servers
 from zerotools.jobs.doctor.gpu_locks import look_at_gpu_locks
@@ -68,6 +70,8 @@ def examine(python: str, socket: Path) -> Iterator[DoctorFinding]:
     with SnapshotSource() as source:
         snapshot = source.read()
     told = _machine(socket)
+    if machine_behind(socket) is None:
+        snapshot = snapshot_of(snapshot, told)
     if not told:
         yield from look_at_daemon_package(why_no_daemon())
     yield from look_at_drain(_health(socket).get("drain"))

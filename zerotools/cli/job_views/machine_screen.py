@@ -81,7 +81,8 @@ def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
 
 def filled_in(own: Snapshot, theirs: Snapshot) -> Snapshot:
     """`own`, with what is known from the second reading on, and errors of GPUs that were reported
-    before, as another process saw them a short while ago."""
+    before, as another process saw them a short while ago. Its GPUs too, where this process has no
+    NVML: the other one may have found it by its own `LD_LIBRARY_PATH`."""
     if abs(own.taken_at - theirs.taken_at) > FRESH_SECONDS:
         return own
     known = {
@@ -90,6 +91,8 @@ def filled_in(own: Snapshot, theirs: Snapshot) -> Snapshot:
         if (value := getattr(theirs.host, name, None)) is not None
     }
     missing = {name: why for name, why in own.host.missing.items() if name not in known}
+    if own.gpus_error is not None and not own.gpus_silent and theirs.gpus_error is None:
+        own = replace(own, gpus=theirs.gpus, gpus_error=None)
     xids = {gpu.uuid: gpu.xids for gpu in theirs.gpus}
     gpus = tuple(
         replace(gpu, xids=max(gpu.xids, xids.get(gpu.uuid, ()), key=len)) for gpu in own.gpus
