@@ -15,6 +15,13 @@ JOB = GOLDEN / "zerotools-0.1.0" / "step-00000003"
 # One directory per case, with its truth: see golden/README.md.
 DEEPSPEED = GOLDEN / "deepspeed-0.19.8"
 TORCH = GOLDEN / "torch-2.13.0"
+# The same cases by other versions, which `test_golden` and `test_older` read.
+OTHER_VERSIONS = frozenset(
+    (
+        *(f"deepspeed-0.{version}" for version in ("10.3", "12.6", "14.5", "16.9", "18.9")),
+        *("torch-2.6.0", "torch-2.15.0"),
+    )
+)
 # One directory per program, with the losses of its own continuation: see tests/foreign_runs.
 FOREIGN = GOLDEN / "continued"
 
@@ -38,15 +45,10 @@ def digests(path: Path) -> dict[str, tuple[str, tuple[int, ...], str]]:
 
 def every_checkpoint() -> list[Path]:
     """All of them: of cases with a truth the directory `checkpoint`, else what a program wrote.
-    Those with a directory `model` alone are quantised weights, and of no run. Other versions of
-    DeepSpeed and torch have the same cases, which `test_golden` and `test_older` read."""
+    Those with a directory `model` alone are quantised weights, and of no run; `OTHER_VERSIONS`
+    are left out."""
     made = sorted(GOLDEN.glob("*/*/checkpoint"))
-    cases = [
-        path
-        for path in made
-        if path.parents[1] in (DEEPSPEED, TORCH)
-        or not path.parents[1].name.startswith(("deepspeed-", "torch-"))
-    ]
+    cases = [path for path in made if path.parents[1].name not in OTHER_VERSIONS]
     files = {path.parent for path in made}
     others = (
         path
