@@ -90,6 +90,7 @@ def test_missing_weights_are_refused_with_counts_and_examples(folder: Path) -> N
         f"does not fit the llama model of {folder / 'config.json'}: 4 tensors missing "
         "(model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.k_proj.weight, "
         "model.layers.0.self_attn.v_proj.weight and 1 more); "
+        "take a complete checkpoint, or give the config.json of this model with --config-dir DIR"
     ) in said
     assert said.endswith("or write the names as they are with --no-check-names")
 
@@ -107,6 +108,17 @@ def test_unexpected_tensors_are_refused_with_the_option_that_leaves_them_out(
     assert names == set(more)
 
 
+def test_the_advised_patterns_leave_out_nothing_that_is_needed(tmp_path: Path) -> None:
+    more = {**WHOLE, "model.layers.0.extra": (3,), "model.stat": (2,)}
+    said = refusal(tmp_path / "a", more)
+    assert "leave them out with --exclude model.layers.0.extra --exclude model.stat, or" in said
+    names, notes = exported(tmp_path / "b", more, exclude=["model.layers.0.extra", "model.stat"])
+    assert names == set(WHOLE)
+    assert not any("leave out" in note for note in notes)
+    said = refusal(tmp_path / "c", {**WHOLE, "model.stat": (2,)})
+    assert "leave it out with --exclude model.stat, or" in said
+
+
 def test_another_shape_is_refused_with_both(folder: Path) -> None:
     said = refusal(folder, {**WHOLE, "model.norm.weight": (9,)})
     assert "1 tensor of another shape (model.norm.weight is [9], not [8])" in said
@@ -114,8 +126,12 @@ def test_another_shape_is_refused_with_both(folder: Path) -> None:
 
 
 def test_what_is_left_out_on_purpose_is_not_missing(folder: Path) -> None:
-    names, _ = exported(folder, WHOLE, include="model.layers.*")
+    names, notes = exported(folder, WHOLE, include="model.layers.*")
     assert names == {name for name in WHOLE if ".layers." in name}
+    assert (
+        "--include/--exclude leave out 3 weights that the model of config.json needs "
+        "(lm_head.weight, model.embed_tokens.weight, model.norm.weight)"
+    ) in notes
 
 
 @pytest.mark.parametrize("prefix", ["module.", "module._orig_mod.", "policy.", "model."])

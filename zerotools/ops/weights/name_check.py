@@ -7,16 +7,17 @@ asked if it is installed (`loading_trial`): it alone knows all that it can load.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any, Protocol
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.patterns.adapter_names import is_adapter_alone
+from zerotools.core.patterns.exclusions import exclusions
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
@@ -34,17 +35,20 @@ from zerotools.ops.weights.rewrite import rename
 from zerotools.ops.weights.wrapped_names import Unwrapping, namings
 
 _MOST_NAMED = 3
+_MOST_PATTERNS = 8
 _OF_ADAPTERS = (".lora_", ".base_layer.")
 
 
 @dataclass(frozen=True)
 class Fits:
     """The names fit the model after `naming` and then `renamed`. `ties` has the names that the
-    model ties, with the name of the tensor that each takes."""
+    model ties, with the name of the tensor that each takes. `lost` has the names of weights that
+    the model needs, and that are left out on purpose."""
 
     naming: Unwrapping
     renamed: Mapping[str, str] = field(default_factory=dict)
     ties: Mapping[str, str] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()
 
     def new_name(self, name: str) -> str:
         """The name that the model has for the tensor `name`."""
@@ -62,6 +66,11 @@ class Fits:
             f"{old} is written as {new}: the model of {CONFIG} ties the two"
             for old, new in self.renamed.items()
         ]
+        if self.lost:
+            said.append(
+                f"--include/--exclude leave out {counted(len(self.lost), 'weight')} that the model "
+                f"of {CONFIG} needs ({_some(self.lost)})"
+            )
         return said
 
 
@@ -138,7 +147,8 @@ def fit(
     for way, trial in zip(ways, judged, strict=True):
         faults = _wanted(trial.faults, way, every, left_out)
         if not faults.count:
-            return Fits(way, trial.renamed, trial.ties)
+            lost = _lost(trial.faults, way, held, left_out, trial.ties)
+            return Fits(way, trial.renamed, trial.ties, lost)
         if nearest is None or faults.count < nearest.count:
             nearest = faults
     if config.get("auto_map"):
@@ -155,17 +165,18 @@ def fit_of(
 ) -> tuple[Fits | None, NameFaults]:
     """The first of `ways` by which the names fit, and the faults of the nearest."""
     tried: list[NameFaults] = []
+    ties = known.ties
     for way in ways:
         names = _named(every, way)
         renamed = {
-            name: source
-            for name, source in known.ties.items()
-            if name in names and source not in names
+            name: source for name, source in ties.items() if name in names and source not in names
         }
         names = {renamed.get(name, name): shape for name, shape in names.items()}
-        faults = _wanted(known.faults_of(names), way, every, left_out)
+        found = known.faults_of(names)
+        faults = _wanted(found, way, every, left_out)
         if not faults.count:
-            return Fits(way, renamed, known.ties), faults
+            held = [name for name in every if name not in left_out]
+            return Fits(way, renamed, ties, _lost(found, way, held, left_out, ties)), faults
         tried.append(faults)
     return None, min(tried, key=_count)
 
@@ -190,6 +201,21 @@ def _wanted(
         tuple(name for name in unexpected if name not in left_out),
         tuple(each for each in wrong if each[0] not in left_out),
     )
+
+
+def _lost(
+    faults: NameFaults,
+    way: Unwrapping,
+    held: Collection[str],
+    left_out: Collection[str],
+    ties: Mapping[str, str],
+) -> tuple[str, ...]:
+    """The names of weights of the model that are left out, and have no tied weight in the output.
+    `faults` are those of all tensors."""
+    there = {way.new_name(name) for name in held}
+    spare = {*faults.unexpected, *(name for name, source in ties.items() if source in there)}
+    spare |= {source for name, source in ties.items() if name in there}
+    return tuple(name for name in left_out if way.new_name(name) not in spare)
 
 
 def config_of_export(weights: Checkpoint) -> Mapping[str, Any] | None:
@@ -343,13 +369,12 @@ def _advice(
     if command == "gather" and faults.missing and not faults.unexpected:
         return "name the source that has them, too"
     if faults.unexpected and not faults.missing and not faults.wrong:
-        return f"leave them out with {by}--exclude '{_glob(faults.unexpected)}'"
-    if faults.unexpected and faults.missing:
-        return (
-            f"rename them with {by}--rename REGEX=REPL, or give the {CONFIG} of this model with "
-            "--config-dir DIR"
-        )
-    return f"give the {CONFIG} of this model with --config-dir DIR"
+        return _without(faults.unexpected, held, by)
+    given = f"give the {CONFIG} of this model with --config-dir DIR"
+    if not faults.missing:
+        return given
+    whole = f"take a complete checkpoint, or {given}"
+    return f"rename them with {by}--rename REGEX=REPL, {whole}" if faults.unexpected else whole
 
 
 def adapter_advice() -> str:
@@ -371,13 +396,15 @@ def _other_layout(held: Mapping[str, Shape], config: Mapping[str, Any]) -> str |
     return None if found.layout.name == HUB else found.layout.name
 
 
-def _glob(names: Sequence[str]) -> str:
-    """A pattern of all names: what they begin with."""
-    if len(names) == 1:
-        return names[0]
-    columns = zip(*(name.split(".") for name in names), strict=False)
-    shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, columns)]
-    return ".".join([*shared, "*"])
+def _without(unexpected: Sequence[str], held: Collection[str], by: str) -> str:
+    """The options that leave the names out, and no others."""
+    it = "it" if len(unexpected) == 1 else "them"
+    spare = set(unexpected)
+    patterns = exclusions(unexpected, [name for name in held if name not in spare])
+    if len(patterns) > _MOST_PATTERNS:
+        return f"leave {it} out with {by}--exclude NAME for each name"
+    options = " ".join(f"--exclude {shlex.quote(pattern)}" for pattern in patterns)
+    return f"leave {it} out with {by}{options}"
 
 
 def _tensors(names: Sequence[object]) -> str:
