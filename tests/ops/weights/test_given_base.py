@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import zerotools
 from tests.io.stores.far import put_directory, served
 from tests.ops.exports import export, model, noise
 from zerotools.core.errors import BadRequest, Unsupported
@@ -108,3 +109,19 @@ def test_an_adapter_that_changed_its_base_is_not_added_to_another(tmp_path: Path
     (run / "adapter_config.json").write_text(json.dumps(began))
     with pytest.raises(Unsupported, match="init_lora_weights = 'pissa', which changed the weigh"):
         export(run, tmp_path / "out", base=base(tmp_path / "base"))
+
+
+@pytest.mark.parametrize("head", ["score", "lm_head"])
+def test_only_a_model_with_such_a_head_gets_it_tied(head: str, tmp_path: Path) -> None:
+    tied = json.dumps({"model_type": "bert", "tie_word_embeddings": True})
+    more = {"embed_tokens.weight": noise(5, 4, seed=4)}
+    more |= {"score.weight": noise(2, 4, seed=5)} if head == "score" else {}
+    config = json.dumps({**CONFIG, "target_modules": ["q", head]})
+    rows = 2 if head == "score" else 5
+    name = f"base_model.model.{head}.lora_"
+    halves = {f"{name}A.weight": noise(2, 4, seed=6), f"{name}B.weight": noise(rows, 2)}
+    run = adapter(tmp_path / "run", **halves)
+    (run / "adapter_config.json").write_text(config)
+    given = model(tmp_path / "base", {**WEIGHTS, **more}, config__json=tied)
+    notes = zerotools.consolidate(run, tmp_path / "out", base=given, no_check_names=True).notes
+    assert any("lm_head" in note for note in notes) == (head == "lm_head")

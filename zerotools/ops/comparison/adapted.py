@@ -15,7 +15,6 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from zerotools.core.patterns.adapter_names import DEFAULT, adapter_tensors
 from zerotools.formats import FORMATS, FormatTable, read_any
 from zerotools.io.files.open_files import ThreadFiles
-from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.numeric.numpy_dtypes import Array, as_type, numpy_dtype
 from zerotools.ops.comparison.blocks import Block, LocatedTensor
 from zerotools.ops.weights.adapted_model import plain_weights
@@ -25,7 +24,6 @@ from zerotools.ops.weights.adapter_config import (
     read_adapter_config,
     refuse_changed_base,
 )
-from zerotools.ops.weights.embeddings import HEADS, with_tied_head
 from zerotools.ops.weights.lora_merge import on_base
 from zerotools.ops.weights.selection import MASTERS, weights_from
 
@@ -91,9 +89,7 @@ def with_adapter(
     check_config(config, tensors, {e.saved: adapter.tensors[e.key] for e in tensors}, path)
     refuse_changed_base(config, path)
     held = weights_from(adapter, MASTERS)
-    config_json = base.model_sidecars.get(CONFIG)
-    tied = with_tied_head(base, config_json, HEADS)
-    model = on_base(held, plain_weights(held, DEFAULT), tensors, config, tied)
+    model = on_base(held, plain_weights(held, DEFAULT), tensors, config, base)
     changes = {key: Adapted(each, model.halves) for key, each in model.changes.items()}
     made = model.weights  # and of the run beside the tensors what B has
     return replace(made, origin=base.origin, native=base.native, state=base.state), changes

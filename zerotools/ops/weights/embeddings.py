@@ -35,14 +35,24 @@ def model_config(path: Path | None) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def with_tied_head(weights: Checkpoint, config: Path | None, copies: Collection[str]) -> Checkpoint:
+def with_tied_head(
+    weights: Checkpoint,
+    config: Path | None,
+    copies: Collection[str],
+    named: Collection[str] = (),
+) -> Checkpoint:
     """The weights, where config.json says that the output layer is the embedding with its name as
-    a tied one. A head of its own stays, unless it is one of `copies`, which were not trained."""
+    a tied one. A head of its own stays, unless it is one of `copies`, which were not trained.
+
+    A model has an output layer of a usual name only if its weights have that name, or a run and
+    its adapter, which have the names `named`.
+    """
     embeddings = [key for key in weights.tensors if is_embedding(key.name)]
     names = {key.name for key in weights.tensors}
-    head = next((each for each in HEADS if each in names), HEADS[0])
+    head = next((each for each in HEADS if each in names or each in named), None)
     if (
-        len(embeddings) != 1
+        head is None
+        or len(embeddings) != 1
         or head in weights.aliases
         or (head in names and head not in copies)
         or not ties_embeddings(model_config(config))

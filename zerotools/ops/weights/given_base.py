@@ -18,13 +18,11 @@ from zerotools.core.patterns.adapter_names import adapter_names
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.huggingface.model_sidecars import (
-    CONFIG,
     find_model_sidecars,
     of_other_kinds,
     sidecar_kind,
 )
 from zerotools.ops.quantised.recognise import recognise
-from zerotools.ops.weights.embeddings import HEADS, with_tied_head
 from zerotools.ops.weights.selection import MASTERS, weights_from
 
 _MODEL_KINDS = ("config", "generation", "processor")
@@ -53,8 +51,7 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
             "adapters are added to weights of 16 bits or more; name that model, or make it first: "
             f"zerotools consolidate {path} BASE_16 --dtype bf16"
         )
-    weights = weights_from(base, MASTERS)
-    return with_tied_head(weights, weights.model_sidecars.get(CONFIG), HEADS)
+    return weights_from(base, MASTERS)
 
 
 def with_given_base(

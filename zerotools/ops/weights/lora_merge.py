@@ -132,7 +132,8 @@ def merge_adapters(
     named = named if isinstance(named, str) and named else None
     model_config = request.model_config or (config_of_model(named) if named else None)
     own = plain_weights(held, name)
-    own = with_tied_head(own, model_config, _not_trained(held, config))
+    named_weights = [f"{each.module}.weight" for each in tensors]
+    own = with_tied_head(own, model_config, _not_trained(held, config), named_weights)
     model = _model_of(held, own, tensors, config, request.base, table)
     merged = _laid_out(checkpoint, model, scratch, request)
     if model.is_mapped:
@@ -227,6 +228,9 @@ def on_base(
     Raises:
         LacksBase: it is not the base model of the adapter.
     """
+    named = {f"{each.module}.weight" for each in tensors}
+    named |= {*(key.name for key in own.tensors), *own.aliases}
+    base = with_tied_head(base, base.model_sidecars.get(CONFIG), HEADS, named)
     weights, halves = with_given_base(own, held, base, _not_trained(held, config))
     try:
         return adapted(weights, halves, tensors, config)
