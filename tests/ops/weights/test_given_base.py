@@ -125,3 +125,29 @@ def test_only_a_model_with_such_a_head_gets_it_tied(head: str, tmp_path: Path) -
     given = model(tmp_path / "base", {**WEIGHTS, **more}, config__json=tied)
     notes = zerotools.consolidate(run, tmp_path / "out", base=given, no_check_names=True).notes
     assert any("lm_head" in note for note in notes) == (head == "lm_head")
+
+
+def test_a_base_of_hub_names_gets_an_adapter_of_names_in_memory(tmp_path: Path) -> None:
+    prefix = "base_model.model.model.language_model.layers.0.q.lora_"
+    run = model(
+        tmp_path / "run",
+        {f"{prefix}A.weight": DOWN, f"{prefix}B.weight": UP},
+        adapter_config__json=json.dumps(CONFIG),
+    )
+    named = {f"language_model.model.{name}": tensor for name, tensor in WEIGHTS.items()}
+    named |= {"vision_tower.x.weight": noise(3), "language_model.lm_head.weight": noise(5, 4)}
+    given = model(tmp_path / "base", named, config__json='{"model_type": "llava"}')
+    found = export(run, tmp_path / "out", base=given, dtype="fp32", check_names=False)
+    assert set(found) == set(named)
+    np.testing.assert_allclose(found["language_model.model.layers.0.q.weight"], SUM, atol=1e-6)
+    compared = zerotools.diff(tmp_path / "out", given, adapter=run)
+    assert compared.is_equal
+
+
+def test_a_type_of_unknown_names_in_memory_is_left_to_peft(tmp_path: Path) -> None:
+    run = adapter(tmp_path / "run")
+    sizes = json.dumps({"model_type": "vit", "architectures": ["ViTModel"]})
+    given = model(tmp_path / "base", {"encoder.q.weight": noise(4, 6)}, config__json=sizes)
+    said = r"let PEFT merge it: python -c .*transformers.ViTModel.from_pretrained\('.*base'\)"
+    with pytest.raises(BadRequest, match=said):
+        export(run, tmp_path / "out", base=given)

@@ -31,8 +31,11 @@ from zerotools.formats import FORMATS, FormatTable, format_of, training_of
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.huggingface.hub_cache import config_of_model
 from zerotools.io.huggingface.model_sidecars import CONFIG
+from zerotools.io.huggingface.tied_by_default import ties_embeddings
 from zerotools.io.output.staging import Staging, partial_of
 from zerotools.maps.map_file import HUB
+from zerotools.maps.memory_names import MEMORY, PrefixMap, prefix_map_of
+from zerotools.maps.model_names import names_of_model
 from zerotools.ops.weights.adapted_model import AdaptedModel, LacksBase, adapted, plain_weights
 from zerotools.ops.weights.adapter_changes import Product, applied, block_reader, blocks_of
 from zerotools.ops.weights.adapter_config import (
@@ -44,9 +47,11 @@ from zerotools.ops.weights.adapter_config import (
 )
 from zerotools.ops.weights.adapter_mapping import mapped_config, saved_tensors
 from zerotools.ops.weights.base_weights import check_bytes, with_base
-from zerotools.ops.weights.embeddings import HEADS, is_embedding, with_tied_head
+from zerotools.ops.weights.embeddings import HEADS, is_embedding, model_config, with_tied_head
 from zerotools.ops.weights.given_base import read_base, with_given_base
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped
+from zerotools.ops.weights.layout_search import shapes_of
+from zerotools.ops.weights.rewrite import rename
 from zerotools.ops.weights.selection import MASTERS, weights_from
 from zerotools.runs.record import JobRecord, LoraRecord
 
@@ -223,22 +228,74 @@ def on_base(
     config: Mapping[str, Any],
     base: Checkpoint,
 ) -> AdaptedModel:
-    """The adapter `tensors` of `held`, of which `own` has the other weights, added to a model.
+    """The adapter `tensors` of `held`, of which `own` has the other weights, added to a model. The
+    weights have the names that `base` has.
 
     Raises:
         LacksBase: it is not the base model of the adapter.
     """
+    try:
+        return _with_names_of(held, own, tensors, config, base)
+    except LacksBase as error:
+        sizes = model_config(base.model_sidecars.get(CONFIG))
+        names, first = prefix_map_of(sizes), error
+    try:
+        if names is None or not _is_on_hub(base, names):
+            raise first
+        in_memory = rename(base, lambda name: names.renamed(name, MEMORY))
+        return _with_hub_names(_with_names_of(held, own, tensors, config, in_memory), names)
+    except LacksBase as error:
+        raise LacksBase(
+            f"{base.origin.path} is not the base model of the adapter in {held.origin.path}: "
+            f"{error}{_merge_with_peft(sizes, base.origin.path, held.origin.path)}"
+        ) from None
+
+
+def _with_names_of(
+    held: Checkpoint,
+    own: Checkpoint,
+    tensors: Sequence[AdapterTensor],
+    config: Mapping[str, Any],
+    base: Checkpoint,
+) -> AdaptedModel:
     named = {f"{each.module}.weight" for each in tensors}
     named |= {*(key.name for key in own.tensors), *own.aliases}
     base = with_tied_head(base, base.model_sidecars.get(CONFIG), HEADS, named)
     weights, halves = with_given_base(own, held, base, _not_trained(held, config))
+    return adapted(weights, halves, tensors, config)
+
+
+def _is_on_hub(base: Checkpoint, names: PrefixMap) -> bool:
     try:
-        return adapted(weights, halves, tensors, config)
-    except LacksBase as error:
-        raise LacksBase(
-            f"{base.origin.path} is not the base model of the adapter in {held.origin.path}: "
-            f"{error}"
-        ) from None
+        return names.layout_of([*shapes_of(base), *base.aliases]) == HUB
+    except BadRequest:
+        return False
+
+
+def _with_hub_names(model: AdaptedModel, names: PrefixMap) -> AdaptedModel:
+    """The model that has names of memory under those of the Hub."""
+    changes = {
+        Key(names.renamed(key.name, HUB), key.role): each for key, each in model.changes.items()
+    }
+    weights = rename(model.weights, lambda name: names.renamed(name, HUB))
+    return replace(model, weights=weights, changes=changes)
+
+
+def _merge_with_peft(config: Mapping[str, Any], base: Path, run: Path) -> str:
+    """How a model is merged that transformers may hold in memory under names not known here."""
+    named, kind = config.get("architectures"), config.get("model_type")
+    name = named[0] if isinstance(named, list) and named else None
+    is_known = names_of_model(config, is_tied=ties_embeddings(config)) is not None
+    if is_known or not (isinstance(name, str) and name.isidentifier()):
+        return ""
+    adapter = str(run) if run.is_dir() else "ADAPTER_DIR"
+    return (
+        f"; where transformers has other names for models of type {kind} in memory than the files "
+        f'have, let PEFT merge it: python -c "import transformers, peft; model = '
+        f"transformers.{name}.from_pretrained({str(base)!r}); "
+        f"peft.PeftModel.from_pretrained(model, {adapter!r}).merge_and_unload()"
+        ".save_pretrained('OUT')\""
+    )
 
 
 def _not_trained(held: Checkpoint, config: Mapping[str, Any]) -> set[str]:
