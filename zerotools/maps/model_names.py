@@ -24,6 +24,8 @@ _FOLDERS = ("families", "names")
 _WHOLE = ("ForCausalLM", "LMHeadModel")
 _SCORED = "ForSequenceClassification"
 _SCORE = "score.weight"
+_HIDDEN = "hidden"
+"""The size that maps give the outputs of an expert."""
 _LABELS = 2
 """Labels of transformers' classifiers where the config does not say a number."""
 _OLD_BUFFERS = ("rotary_emb.inv_freq", "attn.masked_bias", "attn.bias", "attention.masked_bias",
@@ -134,6 +136,19 @@ def names_of_model(config: Mapping[str, Any], *, is_tied: bool) -> ModelNames | 
         is_base,
         _labels_of(config) if is_scored else None,
     )
+
+
+def has_transposed_experts(config: Mapping[str, Any]) -> bool | None:
+    """Whether transformers holds the experts of the model as (experts, in, out), and not as
+    (experts, out, in); None where zerotools does not know it."""
+    kind = config.get("model_type")
+    family = _family_of(kind) if isinstance(kind, str) else None
+    if family is None:
+        return None
+    if FUSED in family.layouts:
+        return False
+    down = (t.shape for name, t in family.hub.items() if name.endswith(".experts.down_proj"))
+    return next((shape[-1] == _HIDDEN for shape in down), None)
 
 
 def _labels_of(config: Mapping[str, Any]) -> int:

@@ -151,3 +151,28 @@ def test_a_type_of_unknown_names_in_memory_is_left_to_peft(tmp_path: Path) -> No
     said = r"let PEFT merge it: python -c .*transformers.ViTModel.from_pretrained\('.*base'\)"
     with pytest.raises(BadRequest, match=said):
         export(run, tmp_path / "out", base=given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "release", "is_turned"),
+    [("qwen3_moe", "0.21.2", False), ("gpt_oss", "0.21.2", True), ("qwen3_moe", None, True)],
+)
+def test_square_experts_lie_as_the_model_and_peft_have_them(
+    kind: str, release: str | None, is_turned: bool, tmp_path: Path
+) -> None:
+    name = "model.layers.0.mlp.experts"
+    weight, down, up = noise(3, 4, 4), noise(6, 4, seed=1), noise(4, 6, seed=2)
+    lora = {**CONFIG, "target_modules": [], "target_parameters": ["experts.gate_up_proj"]}
+    config = lora if release is None else {**lora, "peft_version": release}
+    run = model(
+        tmp_path / "run",
+        {f"base_model.model.{name}.lora_{half}.weight": tensor
+         for half, tensor in (("A", down), ("B", up))},
+        adapter_config__json=json.dumps(config),
+    )  # fmt: skip
+    named = {f"{name}.gate_up_proj": weight}
+    given = model(tmp_path / "base", named, config__json=json.dumps({"model_type": kind}))
+    found = export(run, tmp_path / "out", base=given, dtype="fp32", check_names=False)
+    product = np.einsum("ore,eri->eoi", up.reshape(4, 2, 3), down.reshape(3, 2, 4))
+    product = product.transpose(0, 2, 1) if is_turned else product
+    np.testing.assert_allclose(found[f"{name}.gate_up_proj"], weight + 2 * product, atol=1e-5)

@@ -3,6 +3,7 @@ adapter changes in each."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -33,6 +34,9 @@ _NO_SUM = (
     "monteclora_config", "layer_replication",
 )  # fmt: skip
 
+_OUTPUTS_FIRST = (0, 19)
+"""The release of PEFT since which the layout of a model's experts decides."""
+
 
 @dataclass(frozen=True)
 class AdaptedModel:
@@ -56,8 +60,8 @@ def adapted(
     config: Mapping[str, Any],
     is_transposed: Callable[[str], bool | None] = lambda _: None,
 ) -> AdaptedModel:
-    """The model `weights` with `tensors` of `adapter`. `is_transposed` says of a layer whether it
-    keeps its weight as (in, out), None where that is to be seen from shapes.
+    """The model `weights` with `tensors` of `adapter`. `is_transposed` says of a module whether it
+    keeps its weight as (in, out), and None where that is to be seen from shapes.
 
     Raises:
         LacksBase: a weight is not there, or packed into a few bits.
@@ -66,7 +70,7 @@ def adapted(
         Unsupported: no sum of weights does what this kind of adapter does.
     """
     _refuse_no_sum(config, adapter)
-    model = _Model(weights, adapter, config, is_transposed)
+    model = _Model(weights, adapter, tensors, config, is_transposed)
     changes: dict[Key, list[Change]] = {}
     for parts in _layers(tensors):
         for key, change in model.changes(parts):
@@ -139,11 +143,13 @@ class _Model:
         self,
         weights: Checkpoint,
         adapter: Checkpoint,
+        tensors: Sequence[AdapterTensor],
         config: Mapping[str, Any],
         is_transposed: Callable[[str], bool | None],
     ) -> None:
         self._weights = weights
         self._adapter = adapter
+        self._tensors = tensors
         self._config = config
         self._said = is_transposed
         self._of_leaves: dict[str, bool] | None = None
@@ -238,11 +244,10 @@ class _Model:
 
     def _of_parameter(self, module: str, down: Key, up: Key) -> tuple[Key, Change]:
         """The adapter of one of a module's parameters, which only its shape tells from others."""
-        named = self._config.get("target_parameters") or ()
-        leaves = dict.fromkeys(str(each).rpartition(".")[2] for each in named)
+        leaves = self._leaves()
         keys = [key for leaf in leaves if (key := self._weight(f"{module}.{leaf}")) is not None]
         if not keys:
-            leaf = next(iter(leaves), "weight")
+            leaf = leaves[0] if leaves else "weight"
             raise self._lacks(f"{module}.{leaf}")
         inputs, outputs = self._shape(down)[1], self._shape(up)[0]
         ranks = self._shape(down)[0]
@@ -270,17 +275,46 @@ class _Model:
         return key, Product(down, up, scale, layout)
 
     def _layout_of_experts(self, module: str, shape: tuple[int, ...]) -> Layout:
-        """Of square experts, by those beside them: gate and up have twice the outputs of one."""
+        """Of square experts, by others of the adapter, or by the model and the release of PEFT:
+        before 0.19 it took the first size of all experts for their inputs."""
+        others = self._layout_of_other_experts()
+        if others is not None:
+            return others
+        if _release(self._config) < _OUTPUTS_FIRST:
+            return Layout.EXPERTS_TRANSPOSED
         beside = self._weight(f"{module}.gate_up_proj")
         other = () if beside is None else self._weights.tensors[beside].shape
-        if len(other) == 3 and other[1] != other[2]:
-            is_last = other[2] == 2 * shape[1]
-            return Layout.EXPERTS_TRANSPOSED if is_last else Layout.EXPERTS
+        is_transposed = self._said(module)
+        if is_transposed is None and len(other) == 3 and other[1] != other[2]:
+            is_transposed = other[2] == 2 * shape[1]  # gate and up have twice the outputs of one
+        if is_transposed is not None:
+            return Layout.EXPERTS_TRANSPOSED if is_transposed else Layout.EXPERTS
         raise Unsupported(
             f"{self._path}: the experts of {module} have the square shape {list(shape)}, which "
             "does not show whether inputs or outputs come first; merge the adapter with PEFT's "
             "merge_and_unload"
         )
+
+    def _layout_of_other_experts(self) -> Layout | None:
+        """The layout of experts that are not square, if the adapter has any."""
+        for parts in _layers(self._tensors):
+            halves = {each.part: each.key for each in parts}
+            if A not in halves or B not in halves:
+                continue
+            sizes = self._shape(halves[B])[0], self._shape(halves[A])[1]
+            for leaf in self._leaves():
+                key = self._weight(f"{parts[0].module}.{leaf}")
+                shape = () if key is None else self._weights.tensors[key].shape
+                if len(shape) == 3 and sizes[0] != sizes[1]:
+                    if shape[1:] == sizes:
+                        return Layout.EXPERTS
+                    if shape[1:] == sizes[::-1]:
+                        return Layout.EXPERTS_TRANSPOSED
+        return None
+
+    def _leaves(self) -> list[str]:
+        named = self._config.get("target_parameters") or ()
+        return list(dict.fromkeys(str(each).rpartition(".")[2] for each in named))
 
     def _weight(self, name: str) -> Key | None:
         holder = self._weights.aliases.get(name, name)
@@ -308,6 +342,12 @@ class _Model:
 
 def _is_of_a_layer(change: Change) -> bool:
     return isinstance(change, Product) and change.layout is not Layout.TRANSPOSED
+
+
+def _release(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """The release of PEFT that wrote the config; releases before 0.18 do not write it."""
+    found = re.match(r"(\d+)\.(\d+)", str(config.get("peft_version")))
+    return (0, 0) if found is None else (int(found[1]), int(found[2]))
 
 
 def _leaf(module: str) -> str:

@@ -35,7 +35,7 @@ from zerotools.io.huggingface.tied_by_default import ties_embeddings
 from zerotools.io.output.staging import Staging, partial_of
 from zerotools.maps.map_file import HUB
 from zerotools.maps.memory_names import MEMORY, PrefixMap, prefix_map_of
-from zerotools.maps.model_names import names_of_model
+from zerotools.maps.model_names import has_transposed_experts, names_of_model
 from zerotools.ops.weights.adapted_model import AdaptedModel, LacksBase, adapted, plain_weights
 from zerotools.ops.weights.adapter_changes import Product, applied, block_reader, blocks_of
 from zerotools.ops.weights.adapter_config import (
@@ -164,7 +164,7 @@ def _model_of(
     try:
         if not _holds_layers(own):
             raise LacksBase("it has no weights of layers")
-        model = adapted(own, held, tensors, config)
+        model = adapted(own, held, tensors, config, _experts_of(own))
     except LacksBase as error:
         if base is None:
             mapped_to = _TO_HUB if format_of(held, table).needs_map else ""
@@ -262,7 +262,13 @@ def _with_names_of(
     named |= {*(key.name for key in own.tensors), *own.aliases}
     base = with_tied_head(base, base.model_sidecars.get(CONFIG), HEADS, named)
     weights, halves = with_given_base(own, held, base, _not_trained(held, config))
-    return adapted(weights, halves, tensors, config)
+    return adapted(weights, halves, tensors, config, _experts_of(base))
+
+
+def _experts_of(model: Checkpoint) -> Callable[[str], bool | None]:
+    """Whether the experts of a module are transposed, by the model's config.json."""
+    is_transposed = has_transposed_experts(model_config(model.model_sidecars.get(CONFIG)))
+    return lambda module: is_transposed if module.endswith(".experts") else None
 
 
 def _is_on_hub(base: Checkpoint, names: PrefixMap) -> bool:
