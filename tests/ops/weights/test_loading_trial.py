@@ -10,7 +10,7 @@ from tests.maps.models import built_without_values
 from zerotools.core.errors import Unsupported
 from zerotools.maps.model_names import NameFaults
 from zerotools.ops.weights import loading_trial
-from zerotools.ops.weights.loading_trial import trials
+from zerotools.ops.weights.loading_trial import Unbuildable, trials
 
 MIXTRAL = ".block_sparse_moe.experts.{}.w{}.weight"
 
@@ -66,3 +66,20 @@ def test_a_trial_that_fails_says_why(
     monkeypatch.setattr(loading_trial, "TRIAL_SECONDS", 2.0)
     with pytest.raises(Unsupported, match=said):
         trials({"model_type": "llama"}, [{}])
+
+
+@pytest.mark.torch
+def test_config_json_is_read_as_transformers_reads_it() -> None:
+    pytest.importorskip("transformers")
+    config = {"model_type": "mamba2", "time_step_limit": [0.0, {"__float__": "Infinity"}]}
+    config |= {"hidden_size": 8, "num_heads": 2, "head_dim": 8, "state_size": 4, "n_groups": 1}
+    found = trials({**config, "num_hidden_layers": 1}, [{}])
+    assert "backbone.embeddings.weight" in found[0].faults.missing
+
+
+@pytest.mark.full
+@pytest.mark.torch
+def test_a_config_of_a_known_type_that_is_wrong_is_told_from_others() -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(Unbuildable, match="hidden_size"):
+        trials({"model_type": "mamba2", "hidden_size": "x"}, [{}])

@@ -90,7 +90,7 @@ def test_missing_weights_are_refused_with_counts_and_examples(folder: Path) -> N
         f"does not fit the llama model of {folder / 'config.json'}: 4 tensors missing "
         "(model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.k_proj.weight, "
         "model.layers.0.self_attn.v_proj.weight and 1 more); "
-        "take a complete checkpoint, or give the config.json of this model with --config-dir DIR"
+        "take a complete checkpoint, give the config.json of this model with --config-dir DIR"
     ) in said
     assert said.endswith("or write the names as they are with --no-check-names")
 
@@ -239,3 +239,32 @@ class TestFit:
 
     def test_a_size_that_is_none_is_for_transformers(self) -> None:
         assert fit(WHOLE, {}, {**LLAMA, "hidden_size": "8"}) == NotChecked(UNKNOWN)
+
+
+def test_a_config_that_transformers_cannot_build_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = json.dumps({"unbuildable": "TypeError: hidden_size is a str"})
+    done = subprocess.CompletedProcess((), 0, said, "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(loading_trial, "_may_know", lambda _: True)
+    said = refusal(folder, {"x": (2,)}, config={"model_type": "toy"})
+    assert "transformers cannot build the toy model of" in said
+    assert "(TypeError: hidden_size is a str); correct config.json" in said
+    assert said.endswith("or write the names as they are with --no-check-names")
+
+
+def test_a_note_says_that_names_look_wrapped(folder: Path) -> None:
+    wrapped = {"module._orig_mod.a.weight": (2,), "module._orig_mod.b.weight": (2,)}
+    names, notes = exported(folder, wrapped, config={"model_type": "toy"})
+    assert names == set(wrapped)
+    assert [
+        note for note in notes if note.endswith("--strip-prefix module._orig_mod. takes it off")
+    ]
+
+
+def test_a_config_that_is_no_object_is_said(folder: Path) -> None:
+    path = source(folder, WHOLE)
+    (folder / "config.json").write_text("[1, 2]")
+    notes = zerotools.consolidate(path, folder / "out").notes
+    assert [note for note in notes if "config.json is not a JSON object" in note]

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.errors import Unsupported
+from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.maps.geometry import Shape
 from zerotools.maps.model_names import NameFaults
 
@@ -29,14 +29,15 @@ _ENVIRONMENT = {
 }  # fmt: skip
 
 _PROGRAM = """
-import json, re, sys, warnings
+import json, re, sys, tempfile, warnings
+from pathlib import Path
 warnings.filterwarnings("ignore")
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 
-def fail(why):
-    print(json.dumps({"refused": why}))
+def fail(why, key="refused"):
+    print(json.dumps({key: why}))
     sys.exit()
 
 
@@ -108,14 +109,29 @@ def tried(kind, config, ties, names):
     }
 
 
-config = CONFIG_MAPPING[tree["model_type"]].from_dict(tree)
+def built(make):
+    try:
+        with torch.device("meta"):
+            return make()
+    except ImportError:  # of a package that this model needs
+        raise
+    except Exception as error:
+        fail(f"{type(error).__name__}: {error}", "unbuildable")
+
+
+with tempfile.TemporaryDirectory() as folder:  # the file has numbers that JSON has not
+    Path(folder, "config.json").write_text(json.dumps(tree))
+    config = built(lambda: CONFIG_MAPPING[tree["model_type"]].from_pretrained(folder))
 answers = []
 for kind in classes_of(config, asked["class"]):
-    with torch.device("meta"):
-        ties = ties_of(kind(config))
+    ties = built(lambda: ties_of(kind(config)))
     answers += [tried(kind, config, ties, names) for names in asked["names"]]
 print(json.dumps({"answers": answers, "count": len(asked["names"])}))
 """
+
+
+class Unbuildable(BadRequest):
+    """transformers knows the type of the model, and cannot build one of this config.json."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +154,7 @@ def trials(
 
     Raises:
         Unsupported: transformers is not installed, or does not know the model.
+        Unbuildable: it knows the type, and the config is wrong for it.
     """
     lacking = [package for package in _NEEDED if find_spec(package) is None]
     if lacking:
@@ -170,6 +187,9 @@ def trials(
         ) from None
     if "refused" in answer:
         raise Unsupported(answer["refused"])
+    if "unbuildable" in answer:
+        reason = " ".join(answer["unbuildable"].split())
+        raise Unbuildable(f"{reason:.{_LONGEST_REASON}}")
     found = [_trial(each) for each in answer["answers"]]
     count = answer["count"]
     return [min(found[n::count], key=lambda each: each.faults.count) for n in range(count)]

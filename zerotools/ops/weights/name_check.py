@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
 from typing import Any, Protocol
 
 from zerotools.core.checkpoint import Checkpoint
@@ -28,11 +30,11 @@ from zerotools.maps.map_file import HUB
 from zerotools.maps.model_names import NameFaults, names_of_model
 from zerotools.ops.quantised.recognise import recognise
 from zerotools.ops.weights.layout_search import shapes_of
-from zerotools.ops.weights.loading_trial import trials
+from zerotools.ops.weights.loading_trial import Unbuildable, trials
 from zerotools.ops.weights.merged_config import merged_tree
 from zerotools.ops.weights.reference_model import Reference
 from zerotools.ops.weights.rewrite import rename
-from zerotools.ops.weights.wrapped_names import Unwrapping, namings
+from zerotools.ops.weights.wrapped_names import WRAPPERS, Unwrapping, namings
 
 _MOST_NAMED = 3
 _MOST_PATTERNS = 8
@@ -139,10 +141,15 @@ def fit(
                 return fits
     if not isinstance(config.get("model_type"), str):
         return NotChecked("it has no model_type")
+    own_code = NotChecked("it names code of its own (auto_map), which is not run")
     try:
         judged = trials(config, [_named(every, way) for way in ways])
     except Unsupported as error:
         return NotChecked(str(error)) if own is None else Misses(own, advise(own))
+    except Unbuildable:
+        if config.get("auto_map"):
+            return own_code
+        raise
     nearest: NameFaults | None = None
     for way, trial in zip(ways, judged, strict=True):
         faults = _wanted(trial.faults, way, every, left_out)
@@ -152,7 +159,7 @@ def fit(
         if nearest is None or faults.count < nearest.count:
             nearest = faults
     if config.get("auto_map"):
-        return NotChecked("it names code of its own (auto_map), which is not run")
+        return own_code
     faults = min((each for each in (own, nearest) if each is not None), key=_count)
     return Misses(faults, advise(faults))
 
@@ -218,11 +225,8 @@ def _lost(
     return tuple(name for name in left_out if way.new_name(name) not in spare)
 
 
-def config_of_export(weights: Checkpoint) -> Mapping[str, Any] | None:
-    """The tree of the config.json that goes with the weights; None: there is none to read."""
-    path = weights.model_sidecars.get(CONFIG)
-    if path is None:
-        return None
+def _tree(path: Path) -> Mapping[str, Any] | None:
+    """The tree of config.json; None: it is no object, or cannot be read."""
     try:
         tree: Any = read_json(path, LARGEST_CONFIG)
     except (OSError, BadFile, ValueError, RecursionError):
@@ -244,25 +248,49 @@ def check_names(
     Raises:
         BadRequest: they do not fit; with counts, examples and the option that mends it.
     """
-    config = config_of_export(weights)
-    if config is None or is_adapter_alone(weights.tensors):
+    path = weights.model_sidecars.get(CONFIG)
+    if path is None or is_adapter_alone(weights.tensors):
         return None
+    config = _tree(path)
+    if config is None:
+        return NotChecked(f"{os.fspath(path)} is not a JSON object that can be read")
     if is_merged:
         config, _ = merged_tree(config, every)
     held = values_of(weights)
     if isinstance(held, NotChecked):
         return held
-    whole = values_of(every)
-    left_out = {name: shape for name, shape in _shapes(whole).items() if name not in held}
-    found = fit(held, left_out, config, lambda faults: _advice(faults, held, config, command))
-    if not isinstance(found, Misses):
+    whole = _shapes(values_of(every))
+    left_out = {name: shape for name, shape in whole.items() if name not in held}
+    where = f"the {config.get('model_type')} model of {os.fspath(path)}"
+    keeps = "write the names as they are with --no-check-names"
+    try:
+        found = fit(held, left_out, config, lambda faults: _advice(faults, held, config, command))
+    except Unbuildable as error:
+        raise BadRequest(
+            f"transformers cannot build {where} ({error}); correct {CONFIG}, give another one with "
+            f"--config-dir DIR, or {keeps}"
+        ) from None
+    if isinstance(found, NotChecked):
+        return NotChecked(f"{found.why}{_wrapped(whole)}")
+    if isinstance(found, Fits):
         return found
     if _is_turned(found.faults, weights):
         return NotChecked("quantised weights have their dimensions in another order")
     raise BadRequest(
-        f"{weights.origin.path} does not fit the {config.get('model_type')} model of "
-        f"{os.fspath(weights.model_sidecars[CONFIG])}: {found.message}; {found.advice}, or write "
-        "the names as they are with --no-check-names"
+        f"{weights.origin.path} does not fit {where}: {found.message}; {found.advice}, or {keeps}"
+    )
+
+
+def _wrapped(names: Iterable[str]) -> str:
+    """The option that takes off what all names begin with, where that is a wrapper's."""
+    words = [list(takewhile(WRAPPERS.__contains__, name.split(".")[:-1])) for name in names]
+    shared = min(words, key=len, default=[])
+    if not shared or any(each[: len(shared)] != shared for each in words):
+        return ""
+    prefix = ".".join(shared) + "."
+    return (
+        f"; all names begin with {prefix}, which a wrapper adds: --strip-prefix {prefix} "
+        "takes it off"
     )
 
 
@@ -373,7 +401,7 @@ def _advice(
     given = f"give the {CONFIG} of this model with --config-dir DIR"
     if not faults.missing:
         return given
-    whole = f"take a complete checkpoint, or {given}"
+    whole = f"take a complete checkpoint, {given}"
     return f"rename them with {by}--rename REGEX=REPL, {whole}" if faults.unexpected else whole
 
 
