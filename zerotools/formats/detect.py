@@ -6,6 +6,7 @@ checkpoints of a run. What it chose it says in `Detected.notes`.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -201,9 +202,8 @@ class Detection:
         for form in self.table.values():
             files = sorted(name for name in names if name.endswith(form.suffixes))
             if files and form.suffixes:
-                return BadRequest(
-                    f"{path} is not a known layout of {form.title}: name {' or '.join(files[:9])}"
-                )
+                named = " or ".join(str(path / name) for name in files[:9])
+                return BadRequest(f"{path} is not a known layout of {form.title}: name {named}")
         *signs, last = (sign for form in self.table.values() for sign in form.signs)
         return BadFile(
             f"{path} is not a checkpoint: it has no {', '.join(signs)} or {last}, and no step-* or "

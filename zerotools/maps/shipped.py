@@ -14,7 +14,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.patterns.nearest import nearest_of
 from zerotools.maps.map_file import FamilyMap, read_map
 from zerotools.maps.map_parts import SHORT, with_parts
-from zerotools.maps.memory_names import MEMORY, prefix_map_of
+from zerotools.maps.memory_names import MEMORY, PREFIX_MAPS, PrefixMap, prefix_map_of
 
 _FOLDER = "families"
 _SUFFIX = ".toml"
@@ -36,12 +36,23 @@ def shipped_map(name: str) -> FamilyMap:
 
     Raises:
         BadRequest: there is none; the nearest is named.
+        Unsupported: it is a map of names alone.
     """
     found = shipped_maps().get(name)
     if found is None:
+        names = next((each for each in PREFIX_MAPS if each.name == name), None)
+        if names is not None:
+            raise _changes_names_alone(f"the map {name}", names)
         near = nearest_of(name, shipped_maps())
         raise BadRequest(f"there is no map {name}; the nearest is {near} (zerotools maps list)")
     return found
+
+
+def _changes_names_alone(which: str, names: PrefixMap) -> Unsupported:
+    return Unsupported(
+        f"{which} changes only names ({names.about}), so there is nothing to show or check; use it "
+        f"with --map-to hf or --map-to {MEMORY}"
+    )
 
 
 def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
@@ -59,10 +70,7 @@ def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
         return known[kind]
     names = prefix_map_of(config)
     if names is not None:
-        raise Unsupported(
-            f"the map for models of type {kind} changes only names ({names.about}), so there is "
-            f"nothing to show or check; use it with --map-to hf or --map-to {MEMORY}"
-        )
+        raise _changes_names_alone(f"the map for models of type {kind}", names)
     near = nearest_of(kind, known)
     raise Unsupported(
         f"no map is for models of type {kind}; the nearest is {near}, of the map "

@@ -103,6 +103,9 @@ def test_check_knows_what_a_run_of_megatron_was_started_with(
     ("arguments", "status", "said"),
     [
         (("show", "lama", "--config", "{}"), 2, "there is no map lama; the nearest is llama"),
+        (("show", "llava"), 4, "the map llava changes only names (LLaVA, "),
+        (("check", "qwen2_vl", "--config", "{}"), 4, "the map qwen2_vl changes only names"),
+        (("show", "llava", "--toml"), 4, "use it with --map-to hf or --map-to memory"),
         (("check", "llama"), 2, "maps check needs --config FILE"),
         (("show",), 2, "say which map by its name or file"),
         (("show", "{}", "--config", "{}"), 2, "say the map first, then the checkpoint"),

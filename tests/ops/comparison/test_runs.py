@@ -165,6 +165,12 @@ def test_config_json(tmp_path: Path) -> None:
         sides.append(side(path))
     found = compare_runs(sides[0], sides[1], TrainingState(), TrainingState(), set())
     assert found.differences == (RunDifference("config.json.hidden_size", 8, 9),)
+    for number, key in enumerate(("dtype", "torch_dtype")):
+        tree = {"hidden_size": 8, key: f"type{number}", "text_config": {"dtype": number}}
+        (tmp_path / f"{number}.json").write_text(json.dumps(tree))
+    runs = *sides, TrainingState(), TrainingState(), set[Key]()
+    assert compare_runs(*runs).differences
+    assert compare_runs(*runs, is_of_sums=True) == RunComparison()
     (tmp_path / "1.json").write_text("{")
     with pytest.raises(BadFile, match=r"1\.json is not valid JSON"):
         compare_runs(sides[0], sides[1], TrainingState(), TrainingState(), set())

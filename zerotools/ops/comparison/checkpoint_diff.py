@@ -166,7 +166,7 @@ def carry_out_diff(
     tensors += _alone(b, pairing.only_b, ONLY_B, _numbers(a, trainings[0]))
     run = None
     if prepared.is_of_runs and different is None:
-        run, more = _run(a, b, trainings, pairing)
+        run, more = _run(a, b, trainings, pairing, is_of_sums=bool(prepared.adapted))
         notes += more
     return CheckpointDiff(
         a.checkpoint.origin,
@@ -230,11 +230,17 @@ def _alone(
 
 
 def _run(
-    a: Side, b: Side, trainings: Sequence[TrainingState], pairing: Pairing
+    a: Side,
+    b: Side,
+    trainings: Sequence[TrainingState],
+    pairing: Pairing,
+    *,
+    is_of_sums: bool,
 ) -> tuple[RunComparison, list[str]]:
     compared = {Key(pair.name, pair.role) for pair in pairing.pairs}
     try:
-        return compare_runs(a, b, trainings[0], trainings[1], compared), []
+        ours, theirs = trainings
+        return compare_runs(a, b, ours, theirs, compared, is_of_sums=is_of_sums), []
     except BadFile as error:
         return RunComparison(), [f"the runs are not compared: {error}"]
 

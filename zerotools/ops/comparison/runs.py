@@ -22,18 +22,29 @@ from zerotools.ops.inspection.run_summary import plain, scaler_to_json
 _ABSENT = object()
 _OF_THE_WRITER = ("_name_or_path", "transformers_version")
 """Keys of config.json that say who wrote it, and nothing of the model."""
+_TYPES = ("dtype", "torch_dtype")
+"""Keys of config.json with the type of the weights."""
 _DEEPEST = 8
 
 
 def compare_runs(
-    a: Side, b: Side, ours: TrainingState, theirs: TrainingState, compared: Collection[Key]
+    a: Side,
+    b: Side,
+    ours: TrainingState,
+    theirs: TrainingState,
+    compared: Collection[Key],
+    *,
+    is_of_sums: bool = False,
 ) -> RunComparison:
-    """Compare what both say; `compared` are the keys that were compared as tensors.
+    """Compare what both say; `compared` are the keys that were compared as tensors. With
+    `is_of_sums` an adapter was added, and the type that config.json says does not count.
 
     Raises:
         BadFile: a number of the optimizer's state, or config.json, cannot be read.
     """
-    found = [*_leaves(_said(a.checkpoint, ours), _said(b.checkpoint, theirs))]
+    left_out = (*_OF_THE_WRITER, *(_TYPES if is_of_sums else ()))
+    said = [_said(side.checkpoint, run, left_out) for side, run in ((a, ours), (b, theirs))]
+    found = [*_leaves(*said)]
     found += _group_points(_groups(a, ours), _groups(b, theirs))
     found += _scalar_points(_scalars(a, ours, compared), _scalars(b, theirs, compared))
     return RunComparison(
@@ -43,12 +54,14 @@ def compare_runs(
     )
 
 
-def _said(checkpoint: Checkpoint, training: TrainingState) -> dict[str, Any]:
+def _said(
+    checkpoint: Checkpoint, training: TrainingState, left_out: Collection[str]
+) -> dict[str, Any]:
     """What is said of the run, in words that all formats share, as plain values; what a checkpoint
     does not say is not there."""
     step = checkpoint.origin.step if training.steps is None else training.steps
     is_run = bool(training.groups or training.optimizer)
-    config = _config(checkpoint)
+    config = _without(_config(checkpoint), left_out)
     said = {
         "step": step,
         "skipped steps": training.skipped,
@@ -82,7 +95,18 @@ def _config(checkpoint: Checkpoint) -> dict[str, Any] | None:
         raise BadFile(f"{path} is not valid JSON; put the model's own there") from None
     if not isinstance(config, dict):
         return None
-    return {key: value for key, value in config.items() if key not in _OF_THE_WRITER}
+    return config
+
+
+def _without(config: dict[str, Any] | None, left_out: Collection[str]) -> dict[str, Any] | None:
+    """A config, and those of the models in it, without the keys `left_out`."""
+    if config is None:
+        return None
+    return {
+        key: _without(value, left_out) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if key not in left_out
+    }
 
 
 def _leaves(ours: Any, theirs: Any, path: str = "", depth: int = 0) -> Iterator[RunDifference]:
