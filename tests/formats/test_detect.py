@@ -223,3 +223,9 @@ def test_an_unfinished_output_says_how_it_is_completed(tmp_path: Path) -> None:
     ledger.close()
     with pytest.raises(UnfinishedCheckpoint, match=r"no run has begun part 1, 3\).* --part I/3"):
         detect(path)
+
+
+def test_torch_files_of_no_known_layout_are_named_whole(tmp_path: Path) -> None:
+    _touch(tmp_path, "model.pt", "config.json")
+    with pytest.raises(BadRequest, match=rf"torch files: name {tmp_path / 'model.pt'}$"):
+        detect(tmp_path)

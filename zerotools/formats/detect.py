@@ -6,7 +6,6 @@ checkpoints of a run. What it chose it says in `Detected.notes`.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
