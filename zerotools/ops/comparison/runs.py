@@ -43,8 +43,8 @@ def compare_runs(
         BadFile: a number of the optimizer's state, or config.json, cannot be read.
     """
     left_out = (*_OF_THE_WRITER, *(_TYPES if is_of_sums else ()))
-    said = [_said(side.checkpoint, run, left_out) for side, run in ((a, ours), (b, theirs))]
-    found = [*_leaves(*said)]
+    of_a, of_b = (_said(c.checkpoint, run, left_out) for c, run in ((a, ours), (b, theirs)))
+    found = [*_leaves(of_a, of_b)]
     found += _group_points(_groups(a, ours), _groups(b, theirs))
     found += _scalar_points(_scalars(a, ours, compared), _scalars(b, theirs, compared))
     return RunComparison(

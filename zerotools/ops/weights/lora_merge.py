@@ -135,11 +135,13 @@ def merge_adapters(
         )
     named = config.get(BASE_NAME)
     named = named if isinstance(named, str) and named else None
-    model_config = request.model_config or (config_of_model(named) if named else None)
+    config_json = request.model_config or (config_of_model(named) if named else None)
     own = plain_weights(held, name)
     named_weights = [f"{each.module}.weight" for each in tensors]
-    own = with_tied_head(own, model_config, _not_trained(held, config), named_weights)
-    model = _model_of(held, own, tensors, config, request.base, table)
+    own = with_tied_head(own, config_json, _not_trained(held, config), named_weights)
+    of_run = request.model_config or own.model_sidecars.get(CONFIG) or config_json
+    request = replace(request, model_config=of_run)
+    model = _model_of(held, own, tensors, config, request, table)
     merged = _laid_out(checkpoint, model, scratch, request)
     if model.is_mapped:
         merged = replace(merged, checkpoint=_as_on_hub(merged.checkpoint))
@@ -156,15 +158,15 @@ def _model_of(
     own: Checkpoint,
     tensors: list[AdapterTensor],
     config: Mapping[str, Any],
-    base: Path | None,
+    request: AdapterRequest,
     table: FormatTable,
 ) -> AdaptedModel:
-    """The model, whose base the run holds or `base` has."""
-    path = held.origin.path
+    """The model, whose base the run holds or `request.base` has."""
+    path, base = held.origin.path, request.base
     try:
         if not _holds_layers(own):
             raise LacksBase("it has no weights of layers")
-        model = adapted(own, held, tensors, config, _experts_of(own))
+        model = adapted(own, held, tensors, config, _experts_of(request.model_config))
     except LacksBase as error:
         if base is None:
             mapped_to = _TO_HUB if format_of(held, table).needs_map else ""
@@ -262,12 +264,12 @@ def _with_names_of(
     named |= {*(key.name for key in own.tensors), *own.aliases}
     base = with_tied_head(base, base.model_sidecars.get(CONFIG), HEADS, named)
     weights, halves = with_given_base(own, held, base, _not_trained(held, config))
-    return adapted(weights, halves, tensors, config, _experts_of(base))
+    return adapted(weights, halves, tensors, config, _experts_of(base.model_sidecars.get(CONFIG)))
 
 
-def _experts_of(model: Checkpoint) -> Callable[[str], bool | None]:
+def _experts_of(config_json: Path | None) -> Callable[[str], bool | None]:
     """Whether the experts of a module are transposed, by the model's config.json."""
-    is_transposed = has_transposed_experts(model_config(model.model_sidecars.get(CONFIG)))
+    is_transposed = has_transposed_experts(model_config(config_json))
     return lambda module: is_transposed if module.endswith(".experts") else None
 
 
