@@ -6,7 +6,6 @@ asked if it is installed (`loading_trial`): it alone knows all that it can load.
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -253,7 +252,7 @@ def check_names(
         return None
     config = _tree(path)
     if config is None:
-        return NotChecked(f"{os.fspath(path)} is not a JSON object that can be read")
+        return NotChecked(f"{path} is not a JSON object that can be read")
     if is_merged:
         config, _ = merged_tree(config, every)
     held = values_of(weights)
@@ -261,7 +260,7 @@ def check_names(
         return held
     whole = _shapes(values_of(every))
     left_out = {name: shape for name, shape in whole.items() if name not in held}
-    where = f"the {config.get('model_type')} model of {os.fspath(path)}"
+    where = f"the {config.get('model_type')} model of {path}"
     keeps = "write the names as they are with --no-check-names"
     try:
         found = fit(held, left_out, config, lambda faults: _advice(faults, held, config, command))
