@@ -15,7 +15,7 @@ from zerotools import formats
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key
-from zerotools.core.errors import BadFile, BadRequest, Incomplete, Unsupported, ZerotoolsError
+from zerotools.core.errors import BadFile, Incomplete, Unsupported, ZerotoolsError
 from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.convert import prepare
@@ -60,8 +60,8 @@ def test_a_checkpoint_written_by_hand(tmp_path: Path) -> None:
 def test_the_shipped_table_has_no_toy(tmp_path: Path) -> None:
     path = example(tmp_path / "a")
     assert formats.detect(path, table=TABLE).format == "toy"
-    with pytest.raises(BadRequest, match="is not a known layout of torch files"):
-        formats.detect(path)
+    with pytest.raises(BadFile, match=r"rank-0\.bin .* not a torch file"):
+        formats.read_any(path)
 
 
 def test_the_message_that_nothing_is_there_has_the_signs_of_the_table(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def _prepare(
     target = with_quantised_config(target, weights, quantisation, made, options.dtype)
     if merged is not None:
         target = with_merged_config(target, weights)
-    notes = [*notes, *said, *found, *target.notes, *unproved_save(checkpoint, source)]
+    notes = [*notes, *said, *found, *target.notes, *unproved_save(checkpoint, source, table)]
     lacking = lacking_config(weights, target)
     refuse_bare_casts(weights, target, quantisation)
     as_read = checkpoint if options.mapping is not None else None
