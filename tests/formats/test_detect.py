@@ -151,7 +151,7 @@ def test_an_unfinished_newest_step_is_passed_over_and_named(tmp_path: Path) -> N
         ([".tmp-3-abc/dcp/.metadata"], "", BadFile, "only a checkpoint whose save was not"),
         (["step-00000003/dcp/__0_0.distcp"], "", BadFile, "step-00000003 was not finished"),
         (["zero_to_fp32.py", "latest"], "", BadFile, r"has no .*, \*_model_states\.pt"),
-        (["a.pt", "b.pth"], "", BadRequest, "name a.pt or b.pth"),
+        (["a.pt", "b.pth"], "", BadRequest, r"name \S+/a\.pt or \S+/b\.pth"),
         (["mp_rank_00_model_states.pt"], "mp_rank_00_model_states.pt", BadRequest, "its directory"),
         (["pytorch_model_fsdp_0/__0_0.distcp"], "", BadFile, "was not finished"),
         (["step-1/.metadata", "checkpoint-2/.metadata"], "", BadRequest, "of 2 kinds"),

@@ -134,7 +134,7 @@ def test_an_elastic_job_is_looked_at_with_the_most_ranks() -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [{"model_type": "mamba", "hidden_size": 32}, {"model_type": "llama"}, {}, {"model_type": 3}],
+    [{"model_type": "mamba", "hidden_size": 32}, {}, {"model_type": 3}],
     ids=str,
 )
 def test_of_what_is_not_known_nothing_is_foreseen(model: dict[str, Any]) -> None:

@@ -17,7 +17,8 @@ TO_TWO = (
     "pipeline-z1-fp32-w4",
     "tensor-parallel-z1-bf16-w4",
 )
-TO_FOUR = ("experts-z2-bf16-w2", "tensor-parallel-z2-fp32-w2")
+TO_FOUR = ("tensor-parallel-z2-fp32-w2",)
+EXPERTS_TO_FOUR = ("experts-z2-bf16-w2",)
 
 
 OLDER_TO_FOUR = (
@@ -32,7 +33,8 @@ FROM_STAGE_0 = (Move("pipeline-z0-bf16-w2", ZeroSettings(stage=1)),)
     ("moves", "ranks"),
     [
         ((*map(Move, TO_TWO),), 2),
-        ((*map(Move, TO_FOUR), *OLDER_TO_FOUR), 4),
+        # Experts first: the groups of tensor parallelism stay in the process.
+        ((*map(Move, EXPERTS_TO_FOUR), *OLDER_TO_FOUR, *map(Move, TO_FOUR)), 4),
         (FROM_STAGE_0, 2),
     ],
     ids=["to-2", "to-4", "stage-0"],
