@@ -35,7 +35,7 @@ from harness.forked import Forked, close_servers
 from harness.invariants import broken, failed
 from harness.left_groups import remove_groups
 from harness.patience import Deadline
-from harness.soak.trouble import GPUS, nvml_library
+from harness.soak.trouble import GPUS, nvml_environment, nvml_library
 from zerotools.core.errors import DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.drill.own_processes import LiveAttempt, live_attempts, signal_own
 from zerotools.jobs.jobfile.parse import job_from_dict
@@ -86,10 +86,7 @@ class Round:
         return {}
 
     def _start(self) -> Forked:
-        env = {"NVML_DOUBLE": str(self._nvml)}
-        if self._library is not None:
-            env["LD_LIBRARY_PATH"] = str(self._library.parent)
-        return self.place.daemon(env=env)
+        return self.place.daemon(env=nvml_environment(self._library, self._nvml))
 
     def keep_up(self) -> bool:
         """Start the daemon again if it was killed."""

@@ -60,10 +60,7 @@ class Machine:
             self._kinds.append(("NVML fails", self._spoil_nvml))
 
     def _start(self) -> Forked:
-        env = {"NVML_DOUBLE": str(self._nvml)}
-        if self._library is not None:
-            env["LD_LIBRARY_PATH"] = str(self._library.parent)
-        return self.place.daemon(env=env)
+        return self.place.daemon(env=nvml_environment(self._library, self._nvml))
 
     def keep_up(self) -> bool:
         """Start the daemon again if it was killed, as systemd does."""
@@ -165,6 +162,13 @@ def mount(path: Path) -> bool:
     command = ["mount", "-t", "tmpfs", "-o", options, "zerotools-soak", str(path)]
     done = subprocess.run(command, check=False, capture_output=True)
     return done.returncode == 0
+
+
+def nvml_environment(library: Path | None, state: Path) -> dict[str, str]:
+    """The variables of a daemon that finds the NVML of `nvml_library`, which says what `state`
+    does."""
+    found = {} if library is None else {"LD_LIBRARY_PATH": str(library.parent)}
+    return {"NVML_DOUBLE": str(state), **found}
 
 
 def nvml_library(directory: Path) -> Path | None:

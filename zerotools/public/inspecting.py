@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from zerotools import formats
 from zerotools.core.checkpoint import Chunk, Problem
 from zerotools.core.dtypes import DType
+from zerotools.core.patterns.adapter_names import adapter_names
 from zerotools.formats.run_survey import RunSurvey, survey_around
 from zerotools.io.files.sources import recording
 from zerotools.io.stores.addresses import path_of
@@ -134,7 +135,7 @@ def inspect(path: StrPath, **options: Unpack[ReadingOptions]) -> InspectResult:
         is_file = checkpoint.origin.path.is_file()
         run = survey_around(place, checkpoint.origin.path if is_file else checkpoint.root)
         commands: tuple[str, ...] = ()
-        if run is not None or found.is_lacking:
+        if run is not None or found.is_lacking or adapter_names(checkpoint.tensors):
             asked = [(f"--{name}", str(value)) for name, value in given.items() if value]
             words = [word for each in asked for word in each]
             wraps = run is not None and run.wraps_models

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+import zerotools
 from tests.golden_files import DEEPSPEED, GOLDEN, TORCH
 from zerotools.core.checkpoint import Key
 from zerotools.formats import read_any
@@ -87,6 +88,7 @@ def test_an_adapter_is_exported_or_merged(tmp_path: Path) -> None:
     command = f"zerotools consolidate {path} run-adapter --adapter-only"
     merge = f"zerotools consolidate {path} run-model"
     assert commands(path) == (command, f"{merge} --base BASE_DIR")
+    assert zerotools.inspect(path).next == commands(path)  # also outside of a program's run
     save_file(
         {**half, "q.base_layer.weight": half["q.lora_A.default.weight"]}, path / "model.safetensors"
     )

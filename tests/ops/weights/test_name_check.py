@@ -148,11 +148,15 @@ def test_a_wrapper_stays_where_the_names_do_not_fit_without_it(folder: Path) -> 
     assert "unexpected" not in said
 
 
-def test_adapters_are_named_as_such(folder: Path) -> None:
+@pytest.mark.parametrize("has_base", [True, False])
+def test_adapters_are_named_as_such(folder: Path, has_base: bool) -> None:
     layer = "model.layers.0.self_attn.q_proj"
-    lora = {f"{layer}.lora_A.x": (2, 8), f"{layer}.base_layer.weight": (8, 8)}
+    lora: dict[str, tuple[int, ...]] = {f"{layer}.lora_A.x": (2, 8)}
+    if has_base:
+        lora[f"{layer}.base_layer.weight"] = (8, 8)
     said = refusal(folder, {**WHOLE, **lora})
-    assert "they are of an adapter: merge it with zerotools consolidate --base DIR" in said
+    command = "zerotools consolidate" if has_base else "zerotools consolidate --base DIR"
+    assert f"they are of an adapter: merge it with {command}, or export it" in said
 
 
 def test_another_layout_is_said_with_the_option_that_maps_it(tmp_path: Path) -> None:

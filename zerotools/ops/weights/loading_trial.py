@@ -115,7 +115,7 @@ def built(make):
             return make()
     except ImportError:  # of a package that this model needs
         raise
-    except Exception as error:
+    except Exception as error:  # whatever a class raises over this config is the answer
         fail(f"{type(error).__name__}: {error}", "unbuildable")
 
 
@@ -176,8 +176,10 @@ def trials(
             timeout=TRIAL_SECONDS,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unsupported(f"transformers cannot be asked: {error!s:.{_LONGEST_REASON}}") from None
+    except subprocess.TimeoutExpired:
+        raise Unsupported(f"transformers did not answer within {TRIAL_SECONDS:g} s") from None
+    except OSError as error:
+        raise Unsupported(f"{python} cannot be started: {error.strerror}") from None
     try:
         answer = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):

@@ -388,7 +388,7 @@ def _advice(
 ) -> str:
     """The option that mends the faults."""
     if any(mark in name for name in faults.unexpected for mark in _OF_ADAPTERS):
-        return adapter_advice()
+        return _adapter_advice(held)
     other = _other_layout(held, config)
     by = "" if command == "consolidate" else "zerotools consolidate "
     if other is not None:
@@ -404,11 +404,12 @@ def _advice(
     return f"rename them with {by}--rename REGEX=REPL, {whole}" if faults.unexpected else whole
 
 
-def adapter_advice() -> str:
-    """The option for a run whose adapters are not merged."""
+def _adapter_advice(held: Collection[str]) -> str:
+    """The command for a run whose adapters are not merged; some hold their base model, too."""
+    base = "" if any(".base_layer." in name for name in held) else " --base DIR"
     return (
-        "they are of an adapter: merge it with zerotools consolidate --base DIR, or export it "
-        "with --adapter-only"
+        f"they are of an adapter: merge it with zerotools consolidate{base}, or export it with "
+        "--adapter-only"
     )
 
 
