@@ -13,6 +13,9 @@ deepspeed main.py --name "a # b" \\
     --lr $LR  # the last one
 echo "a\\
 b" 'c – d'
+sort <in.txt >out.txt
+torchrun x.py \\
+  > log.txt
 """
 
 

@@ -27,8 +27,9 @@ _WIDE = str.maketrans(
 )
 _FENCE = re.compile(r"[ \t]*(?:```|~~~).*")
 _PROMPT = re.compile(r"[ \t]*(?:\$|>>>|%|\([\w.-]+\) ?\$|[\w.-]+@[\w.-]+:[^ ]*[$#])[ \t]+(?=\S)")
-_SECOND = re.compile(r"[ \t]*>[ \t]+")
-_PLACEHOLDER = re.compile("(?<![<\\w])[<\u2039]([A-Za-z][\\w ./-]*)[>\u203a]")
+_SECOND = re.compile(r"[ \t]*>[ \t]+(?=-)")
+"""Before an option: before anything else it sends the output to a file."""
+_PLACEHOLDER = re.compile("(?<![<\\w])[<\u2039]([A-Za-z](?:[\\w ./-]*\\w)?)[>\u203a]")
 _LONG_DASH = re.compile("(?<![^\\s\"'])[\u2012-\u2015\u2212]{1,2}(?=[A-Za-z])")
 _MINUS = re.compile("[\u2010-\u2015\u2212](?=[\\d.\\w])")
 _CUT_END = re.compile(r"\\[ \t]+(?:#.*)?$")
