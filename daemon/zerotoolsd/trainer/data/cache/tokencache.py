@@ -125,6 +125,15 @@ class TokenCache:
         facts = build(own)
         files = {file.name: list(_measured(file)) for file in sorted(own.iterdir())}
         (own / META).write_text(json.dumps({"files": files, "facts": facts}), "utf-8")
+        try:
+            self._publish(own, kept)
+            self._make_room()
+        except OSError as error:  # what is built serves this job all the same
+            note = f"tokenised data cannot be kept in {self.directory}: {error.strerror}"
+        return CacheEntry(own, facts, kept, note, is_new=True)
+
+    def _publish(self, own: Path, kept: Path) -> None:
+        """Link the files in `own` as the entry that others take."""
         with self._own_directory(kept.name) as publish, self._own_directory(kept.name) as old:
             for file in own.iterdir():
                 os.link(file, publish / file.name)
@@ -136,8 +145,6 @@ class TokenCache:
             except OSError as error:  # another process has built it in this moment
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
-        self._make_room()
-        return CacheEntry(own, facts, kept, note, is_new=True)
 
     def _clear_drafts(self) -> None:
         """Remove the directories of processes that are gone."""

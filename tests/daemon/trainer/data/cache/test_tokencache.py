@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from contextlib import ExitStack
@@ -163,6 +164,21 @@ def test_two_that_build_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
     assert not take(cache, "a", inner).is_new
     assert inner.count == 1
     assert list((tmp_path / "drafts").iterdir()) == []
+
+
+def test_where_files_cannot_be_linked_a_job_builds_once_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    cache, build = TokenCache(tmp_path, 1 << 20), Builder()
+    with ExitStack() as stack:
+        found = cache.entry("a", build, stack)
+        assert (found.path / "ids").read_bytes() == bytes(10)
+    assert found.note == f"tokenised data cannot be kept in {tmp_path}: Operation not permitted"
+    assert build.count == 1
 
 
 def test_the_oldest_go_and_what_was_taken_stays_readable(tmp_path: Path) -> None:
