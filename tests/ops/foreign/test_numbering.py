@@ -67,6 +67,13 @@ def test_another_number_of_parameters_is_refused(sizes: tuple[int, ...]) -> None
         names_of_numbers(numbers(*sizes), {}, MODEL, "it")
 
 
+def test_the_same_parameters_in_another_order_are_refused() -> None:
+    shapes = list(SHAPES.values())
+    state = {f"optimizer.state.{n}": {"exp_avg": shape} for n, shape in enumerate(shapes[::-1])}
+    with pytest.raises(BadRequest, match="their shapes differ, so the optimizer got"):
+        names_of_numbers(numbers(len(shapes)), state, NameOrder(SHAPES), "it")
+
+
 def test_other_shapes_are_refused() -> None:
     state = {"optimizer.state.0": {"exp_avg": (4,)}}
     with pytest.raises(BadRequest, match=r"4 elements.*68 elements"):

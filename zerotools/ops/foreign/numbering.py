@@ -107,12 +107,18 @@ def names_of_numbers(
             "FILE with the names in the order of the optimizer, and an empty line between its "
             "groups"
         )
+    ours, theirs = _elements(state), sum(map(prod, order.parameters.values()))
+    is_as_large = (len(members), ours) == (len(order.parameters), theirs)
+    why = (
+        "their shapes differ, so the optimizer got its parameters in another order"
+        if is_as_large
+        else "it is the order of another model, or some of its parameters were not trained"
+    )
     raise BadRequest(
-        f"{where} has the state of {len(members)} parameters ({sizes} in its groups, "
-        f"{_elements(state)} elements), and the order has {len(order.parameters)} "
-        f"({sum(map(prod, order.parameters.values()))} elements): it is the order "
-        "of another model, or some of its parameters were not trained; pass --order FILE with the "
-        "names in the order of the optimizer, and an empty line between its groups"
+        f"{where} has the state of {len(members)} parameters ({sizes} in its groups, {ours} "
+        f"elements), and the order has {len(order.parameters)} ({theirs} elements): {why}; pass "
+        "--order FILE with the names in the order of the optimizer, and an empty line between its "
+        "groups"
     )
 
 
