@@ -76,9 +76,10 @@ class RealTerminal:
             with self._lock:
                 self.written += data
                 data, self._held = self._held + data, b""
-                for question, answer in self._answers.items():
+                # In the order in which it was asked, as terminals do.
+                for question in sorted(self._answers, key=data.find):
                     if question in data:
-                        os.write(self._ours, answer)
+                        os.write(self._ours, self._answers[question])
                 if found := _OPEN.search(data):
                     data, self._held = data[: found.start()], data[found.start() :]
                 self._stream.feed(_UNKNOWN.sub(b"", data))
