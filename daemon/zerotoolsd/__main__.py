@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from zerotools.cli.output.messages import say_error
 from zerotools.core.errors import EXIT_BROKEN_PIPE, EXIT_SYSTEM, BadRequest
-from zerotools.jobs.client.daemon_package import INSTALL_DAEMON, NEEDED
+from zerotools.jobs.client.daemon_package import NEEDED, missing_package
 from zerotoolsd.command.options import answer, leave_stdout
 
 
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name != NEEDED:
             raise
-        say_error(f"zerotoolsd needs {NEEDED}, which is not installed; {INSTALL_DAEMON}")
+        say_error(str(missing_package()))
         return BadRequest.exit_code  # as for bad configuration: the unit is not started again
     return run(arguments)
 

@@ -22,12 +22,12 @@ from zerotoolsd.explaining.holdings import holders_for, place_of, room_of
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.operations.adopting import Adopting
 from zerotoolsd.operations.draining import Draining
+from zerotoolsd.operations.holding import HeldJobs
 from zerotoolsd.operations.job_edits import JobEdits
 from zerotoolsd.operations.job_results import JobResults
 from zerotoolsd.operations.job_views import JobViews
 from zerotoolsd.operations.jobs_again import JobsAgain
 from zerotoolsd.operations.machine_state import MachineState
-from zerotoolsd.operations.pausing import PausedJobs
 from zerotoolsd.operations.waiting_jobs import ChangeJob, WaitingJobs
 from zerotoolsd.operations.whole_arrays import STATES_OF, WholeArrays, cancelling
 from zerotoolsd.queue.group_commit import when_free
@@ -69,7 +69,7 @@ class DispatcherService:
             dispatcher, check_python=check_python, rehearse=rehearse, ask=ask
         )
         self._waiting_jobs = WaitingJobs(dispatcher, self._find)
-        self._paused_jobs = PausedJobs(dispatcher, self._find)
+        self._held_jobs = HeldJobs(dispatcher, self._find)
         self._again = JobsAgain(dispatcher, self._submission, self._find, self._check_uid)
         self._arrays = WholeArrays(dispatcher, self._find)
         self._adopting = Adopting(dispatcher, self._submission, ask)
@@ -193,24 +193,24 @@ class DispatcherService:
         await self._waiting_jobs.set_priority(job_id, priority, uid)
         return await self._views.of(self._find(job_id))
 
-    async def hold(self, job_id: int, *, uid: int) -> JobView:
+    async def hold(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
         """See `JobService`."""
-        await self._waiting_jobs.hold(job_id, uid)
+        await self._held_jobs.hold(job_id, uid, lose_steps=lose_steps)
         return await self._views.of(self._find(job_id))
 
     async def release(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""
-        await self._waiting_jobs.release(job_id, uid)
+        await self._held_jobs.release(job_id, uid)
         return await self._views.of(self._find(job_id))
 
     async def pause(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
         """See `JobService`."""
-        await self._paused_jobs.pause(job_id, uid, lose_steps=lose_steps)
+        await self._held_jobs.pause(job_id, uid, lose_steps=lose_steps)
         return await self._views.of(self._find(job_id))
 
     async def unpause(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""
-        await self._paused_jobs.unpause(job_id, uid)
+        await self._held_jobs.unpause(job_id, uid)
         return await self._views.of(self._find(job_id))
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:
@@ -222,9 +222,16 @@ class DispatcherService:
         await self._edits.edit(job_id, edit, uid)
         return await self._views.of(self._find(job_id))
 
-    async def retry(self, job_id: int, *, uid: int, output_dir: str | None = None) -> JobView:
+    async def retry(
+        self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
+    ) -> JobView:
         """See `JobService`."""
-        new = await self._again.retry(job_id, uid, output_dir)
+        again = self._again
+        new = await (
+            again.retry(job_id, uid, output_dir)
+            if from_start
+            else again.retry_from_newest(job_id, uid)
+        )
         return await self._views.of(new)
 
     async def change_array(self, job_id: int, wish: ArrayWish, *, uid: int) -> ArrayView:
@@ -239,13 +246,13 @@ class DispatcherService:
             case "cancel":
                 return cancelling(self._dispatcher, uid)
             case "hold":
-                return self._waiting_jobs.holding(uid)
+                return self._held_jobs.holding(uid, lose_steps=wish.lose_steps)
             case "release":
-                return self._waiting_jobs.releasing(uid)
+                return self._held_jobs.releasing(uid)
             case "pause":
-                return self._paused_jobs.pausing(uid, lose_steps=wish.lose_steps)
+                return self._held_jobs.pausing(uid, lose_steps=wish.lose_steps)
             case "unpause":
-                return self._paused_jobs.unpausing(uid)
+                return self._held_jobs.unpausing(uid)
             case _:
                 return self._waiting_jobs.prioritising(wish.priority or 0, uid)
 

@@ -230,7 +230,7 @@ class Admittance:
             idempotency_key=key,
             now=time.time(),
             priority=terms.priority or 0,
-            hold=f"put on hold by {user_name(uid)} when it was submitted" if terms.hold else None,
+            hold=f"held by {user_name(uid)} when it was submitted" if terms.hold else None,
             begin=terms.begin,
             after=terms.after,
             tree=tree,

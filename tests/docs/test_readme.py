@@ -51,3 +51,15 @@ def test_the_quick_start_works(tmp_path: Path) -> None:
     assert "wrote exported" in said
     assert "wrote for-three" in said
     assert (work / "exported" / "config.json").is_file()
+
+
+def test_no_page_installs_from_an_index_what_is_on_none() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    named = re.compile(r"(?:pip|pipx|uv tool) install [^\n`]*(?<![\w/.-])'?zerotools(?:\[|'|\s|$)")
+    found = [
+        f"{page.name}: {match[0]}"
+        for page in pages
+        if page.name != "CHANGELOG.md"
+        for match in named.finditer(page.read_text("utf-8"))
+    ]
+    assert found == []

@@ -98,17 +98,18 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "logs": ("zerotools logs -f", "zerotools logs 7 --tail 50 --rank all"),
     "cancel": ("zerotools cancel 7", "zerotools cancel @7", "zerotools cancel tiny wide --wait"),
     "priority": ("zerotools priority tiny 5", "zerotools priority 7 -3"),
-    "hold": ("zerotools hold 7", "zerotools hold tiny wide"),
+    "hold": ("zerotools hold 7", "zerotools hold @7 tiny --wait"),
     "release": ("zerotools release 7",),
-    "pause": ("zerotools pause 7", "zerotools pause @7 tiny --wait"),
-    "unpause": ("zerotools unpause 7",),
-    "resume": ("zerotools resume 7", "zerotools resume tiny"),
     "edit": (
         "zerotools edit 7",
         "zerotools edit tiny --set train.steps=80 --unset time_limit",
         "zerotools edit tiny --begin 22:30",
     ),
-    "retry": ("zerotools retry 7", "zerotools retry tiny --output-dir runs/tiny-again"),
+    "retry": (
+        "zerotools retry tiny",
+        "zerotools retry 7 --from-start",
+        "zerotools retry tiny --from-start --output-dir runs/tiny-again",
+    ),
     "adopt": (
         "zerotools adopt 81234",
         "zerotools adopt 81234 --time-limit 12h --checkpoint-dir runs/tiny",

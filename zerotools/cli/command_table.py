@@ -15,7 +15,8 @@ class CommandEntry(NamedTuple):
     of help.
 
     `is_local` is True if it shows this machine, even when it also connects to the daemon.
-    `json_version` is the number in the schema of its JSON, `zerotools.COMMAND/1`.
+    `json_version` is the number in the schema of its JSON, `zerotools.COMMAND/1`. An old name
+    has the new one in `now`: it works until `OLD_NAMES_END` and is in no list.
     """
 
     module: str
@@ -23,6 +24,11 @@ class CommandEntry(NamedTuple):
     help: str
     is_local: bool = False
     json_version: int = 1
+    now: str = ""
+
+
+OLD_NAMES_END = "0.5"
+"""The release that removes old names of commands."""
 
 
 COMMANDS: dict[str, CommandEntry] = {
@@ -113,16 +119,11 @@ COMMANDS: dict[str, CommandEntry] = {
     "priority": CommandEntry(
         "zerotools.cli.commands.priority", JOBS, "Start a waiting job sooner or later."
     ),
-    "hold": CommandEntry("zerotools.cli.commands.hold", JOBS, "Keep waiting jobs from starting."),
-    "release": CommandEntry("zerotools.cli.commands.release", JOBS, "Release jobs from hold."),
-    "pause": CommandEntry(
-        "zerotools.cli.commands.pause", JOBS, "Save jobs and release their GPUs."
-    ),
-    "unpause": CommandEntry("zerotools.cli.commands.unpause", JOBS, "Continue paused jobs."),
-    "resume": CommandEntry("zerotools.cli.commands.resume", JOBS, "Resume a stopped job."),
+    "hold": CommandEntry("zerotools.cli.commands.hold", JOBS, "Save and stop jobs, until release."),
+    "release": CommandEntry("zerotools.cli.commands.release", JOBS, "Let held jobs start."),
     "edit": CommandEntry("zerotools.cli.commands.edit", JOBS, "Change a job before it starts."),
     "retry": CommandEntry(
-        "zerotools.cli.commands.retry", JOBS, "Run a finished job again, from the start."
+        "zerotools.cli.commands.retry", JOBS, "Continue a job that has ended, or begin anew."
     ),
     "adopt": CommandEntry(
         "zerotools.cli.commands.adopt", JOBS, "Watch a training that you started by hand."
@@ -160,4 +161,16 @@ COMMANDS: dict[str, CommandEntry] = {
         True,
     ),
     "help": CommandEntry("zerotools.cli.commands.help", MACHINE, "Show a page of the manual."),
+    "pause": CommandEntry(
+        "zerotools.cli.commands.hold", JOBS, "Save and stop jobs.", now="zerotools hold"
+    ),
+    "unpause": CommandEntry(
+        "zerotools.cli.commands.release", JOBS, "Let held jobs start.", now="zerotools release"
+    ),
+    "resume": CommandEntry(
+        "zerotools.cli.commands.resume",
+        JOBS,
+        "Continue a job.",
+        now="zerotools retry, and zerotools release for a held job",
+    ),
 }

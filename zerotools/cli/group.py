@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from zerotools.cli.command_examples import epilog
 from zerotools.cli.command_synonyms import suggest_commands
-from zerotools.cli.command_table import SECTIONS, CommandEntry
+from zerotools.cli.command_table import OLD_NAMES_END, SECTIONS, CommandEntry
 from zerotools.cli.output.messages import HOST
 
 
@@ -40,8 +40,8 @@ class LazyGroup(click.Group):
         self.entries = entries
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names, in the order of the table."""
-        return list(self.entries)
+        """Names, in the order of the table; old names are left out."""
+        return [name for name, entry in self.entries.items() if not entry.now]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the module of `cmd_name` and return its `command`, with `--debug` added."""
@@ -63,12 +63,16 @@ class LazyGroup(click.Group):
         if name not in self.entries and not name.startswith("-") and not ctx.resilient_parsing:
             if name in _AVERAGING:
                 raise click.UsageError(f"there is no command {name!r}: {ELSEWHERE}", ctx=ctx)
-            near = suggest_commands(name, self.entries)
+            near = suggest_commands(name, self.list_commands(ctx))
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx=ctx)
         resolved = super().resolve_command(ctx, args)
         if ctx.params.get(HOST) is not None and not ctx.resilient_parsing:
             self._refuse_local(ctx, name, resolved[1])
+        if name in self.entries and self.entries[name].now and not ctx.resilient_parsing:
+            now = self.entries[name].now
+            old = f"the old name {name} works until {OLD_NAMES_END}"
+            click.echo(f"note: zerotools {name} is now {now}; {old}", err=True)
         return resolved
 
     def _refuse_local(self, ctx: click.Context, name: str, command: click.Command | None) -> None:
@@ -83,11 +87,12 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list of commands for each section."""
-        width = max((len(name) for name in self.entries), default=0)
+        listed = {name: self.entries[name] for name in self.list_commands(ctx)}
+        width = max(map(len, listed), default=0)
         for section in SECTIONS:
             rows = [
                 (name.ljust(width), entry.help)
-                for name, entry in self.entries.items()
+                for name, entry in listed.items()
                 if entry.section == section
             ]
             if rows:
@@ -99,6 +104,6 @@ class LazyGroup(click.Group):
         found = [
             CompletionItem(name, help=entry.help)
             for name, entry in self.entries.items()
-            if name.startswith(incomplete)
+            if name.startswith(incomplete) and not entry.now
         ]
         return found + click.Command.shell_complete(self, ctx, incomplete)

@@ -56,6 +56,15 @@ GIVING_WAY = frozenset({PAUSING, YIELDING})
 ACTIVE = frozenset({LAUNCHING, RUNNING, STOPPING, *GIVING_WAY})
 """States in which an attempt's processes may exist."""
 
+_WORDS = {ON_HOLD: HELD, PAUSED: HELD, PAUSING: "holding"}
+
+
+def in_words(state: str) -> str:
+    """Return the words for a state that users read: "waiting retry", and "held" for each state in
+    which a job starts only when somebody releases it. JSON has the stored state."""
+    return _WORDS.get(state, state.replace("_", " "))
+
+
 ADMIT = "admit"
 STARTED = "started"
 CANCEL = "cancel"

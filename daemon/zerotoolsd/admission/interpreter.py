@@ -13,12 +13,11 @@ from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.packages import EXTRAS, install_command
 from zerotools.jobs.answer_times import DEEPSPEED_SECONDS, INTERPRETER_SECONDS
-from zerotools.jobs.datafiles.columnar_files import REQUIREMENT
 from zerotools.jobs.preflight import async_io, deepspeed_accepts
 from zerotools.jobs.tables.deepspeed import on_nvme
 from zerotools.jobs.tables.deepspeed_config import completed
-from zerotools.jobs.tables.metrics import MLFLOW, WANDB
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.job_user import JobUser, given_env
 from zerotoolsd.accounts.rights import rights_of
@@ -52,10 +51,8 @@ class Needs:
     world_size: int = 1
 
 
-TRAINER = Needs({"torch": "torch>=2.7", "transformers": "transformers>=5.1"}, (3, 11))
-DEEPSPEED = Needs({**TRAINER.packages, "deepspeed": "deepspeed>=0.16"}, TRAINER.version)
-SCORES = {"rouge_score": "rouge-score>=0.1.2", "sacrebleu": "sacrebleu>=2.4"}
-TRACKERS = {WANDB: "wandb>=0.19", MLFLOW: "mlflow-skinny>=3.0"}
+TRAINER = Needs(EXTRAS["train"], (3, 11))
+DEEPSPEED = Needs({**TRAINER.packages, **EXTRAS["deepspeed"]}, TRAINER.version)
 LAUNCHERS = {
     "torchrun": Needs({"torch": "torch"}, (3, 9)),
     "accelerate": Needs({"accelerate": "accelerate"}, (3, 9)),
@@ -81,14 +78,14 @@ def needs_of(spec: JobSpec) -> Needs | None:
         )
     packages = dict(needs.packages)
     if needs_pyarrow(spec):
-        packages["pyarrow"] = REQUIREMENT
+        packages |= EXTRAS["data"]
     if spec.lora.rank is not None:
-        packages["peft"] = "peft>=0.18"
+        packages |= EXTRAS["lora"]
     if spec.lora.packs_frozen:
-        packages["bitsandbytes"] = "bitsandbytes>=0.50"
+        packages |= EXTRAS["qlora"]
     if spec.eval.predict_with_generate:
-        packages |= SCORES
-    packages |= {name: TRACKERS[name] for name in spec.metrics.trackers}
+        packages |= EXTRAS["scores"]
+    packages |= {name: EXTRAS["trackers"][name] for name in spec.metrics.trackers}
     return replace(needs, packages=packages)
 
 
@@ -109,11 +106,8 @@ async def check_interpreter(
             f"python = {python}: is Python {version[0]}.{version[1]}; a job needs {least} or newer"
         )
     if missing:
-        wanted = " ".join(f'"{needs.packages[name]}"' for name in missing)
-        raise BadRequest(
-            f"python = {python}: has no {' and no '.join(missing)}; type: "
-            f"{python} -m pip install {wanted}"
-        )
+        command = install_command(*(needs.packages[name] for name in missing), python=python)
+        raise BadRequest(f"python = {python}: has no {' and no '.join(missing)}; run {command}")
     if needs.async_io and (why := await _without_async_io(python, env, user)):
         raise BadRequest(f"python = {python}: {async_io.refusal(why)}")
     if needs.configuration is not None and (why := await _refused(python, env, needs, user)):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from zerotools.io.files.packages import REQUIREMENTS, install_command
 from zerotools.jobs.tables.far_places import in_store
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.environment import job_environment
@@ -26,7 +26,7 @@ def lacking(spec: JobSpec, environment: Mapping[str, str] | None = None) -> Iter
         key = "checkpoint.upload_to" if spec.checkpoint.upload_to else "resume_from"
         yield (
             f"{key}: is in an object store, and the daemon's Python has no obstore; run "
-            f"{sys.executable} -m pip install 'zerotools[remote]'"
+            f"{install_command(REQUIREMENTS['obstore'])}"
         )
     if spec.offload.path is not None:
         yield from _directory(Path(spec.offload.path))

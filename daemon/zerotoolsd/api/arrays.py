@@ -25,13 +25,11 @@ async def change(request: web.Request) -> web.Response:
 
 
 def _wish(body: dict[str, object]) -> ArrayWish:
-    do, lose_steps = body.get("do"), body.get("lose_steps", False)
+    do, lose_steps = body.get("do"), inputs.flag(body, "lose_steps")
     if do not in ARRAY_OPERATIONS:
         raise BadRequest(f"do: must be one of {', '.join(ARRAY_OPERATIONS)}")
-    if not isinstance(lose_steps, bool):
-        raise BadRequest("lose_steps: must be true or false")
-    if lose_steps and do != "pause":
-        raise BadRequest("lose_steps: is for pause alone")
+    if lose_steps and do not in ("hold", "pause"):
+        raise BadRequest("lose_steps: is for hold alone")
     priority = priority_of(body)
     if (priority is None) is (do == "priority"):
         raise BadRequest("priority: is for do = priority, which needs it")

@@ -64,8 +64,20 @@ async def json_object(request: web.Request, *, known: tuple[str, ...]) -> dict[s
 
 async def no_body(request: web.Request) -> None:
     """For what takes nothing: no body, or an empty object."""
-    if raw := await _body(request):
-        _object(raw, ())
+    await body_if_any(request, known=())
+
+
+async def body_if_any(request: web.Request, *, known: tuple[str, ...]) -> dict[str, Any]:
+    """The body as of `json_object`; empty where there is none."""
+    raw = await _body(request)
+    return _object(raw, known) if raw else {}
+
+
+def flag(body: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    """A value that must be true or false."""
+    if not isinstance(value := body.get(name, default), bool):
+        raise BadRequest(f"{name}: must be true or false")
+    return value
 
 
 async def _body(request: web.Request) -> bytes:

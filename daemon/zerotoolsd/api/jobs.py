@@ -69,9 +69,7 @@ async def _texts(request: web.Request, views: Sequence[JobView]) -> list[str]:
 
 def terms_of(body: Mapping[str, Any]) -> QueueTerms:
     """How the job of a request is to wait. Raises BadRequest."""
-    hold = body.get("hold", False)
-    if not isinstance(hold, bool):
-        raise BadRequest("hold: must be true or false")
+    hold = inputs.flag(body, "hold")
     return QueueTerms(
         priority=priority_of(body),
         hold=hold,
@@ -287,10 +285,15 @@ async def edit(request: web.Request) -> web.Response:
 async def retry(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/retry."""
     job_id = inputs.job_id(request)
-    body = await inputs.json_object(request, known=("output_dir",))
+    body = await inputs.json_object(request, known=("output_dir", "from_start"))
     output_dir = inputs.text(body, "output_dir")
+    from_start = inputs.flag(body, "from_start", True)
+    if output_dir is not None and not from_start:
+        raise BadRequest("output_dir: is for from_start = true; a job continues where it was")
     uid = asked(request).uid
-    view = await request.app[SERVICE].retry(job_id, uid=uid, output_dir=output_dir)
+    view = await request.app[SERVICE].retry(
+        job_id, uid=uid, output_dir=output_dir, from_start=from_start
+    )
     return await _answer(request, view, 201)
 
 
@@ -323,8 +326,9 @@ async def set_priority(request: web.Request) -> web.Response:
 async def hold(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/hold."""
     job_id = inputs.job_id(request)
-    await inputs.no_body(request)
-    view = await request.app[SERVICE].hold(job_id, uid=asked(request).uid)
+    body = await inputs.body_if_any(request, known=("lose_steps",))
+    lose_steps = inputs.flag(body, "lose_steps")
+    view = await request.app[SERVICE].hold(job_id, uid=asked(request).uid, lose_steps=lose_steps)
     return await _answer(request, view, 200)
 
 
@@ -340,8 +344,7 @@ async def pause(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/pause."""
     job_id = inputs.job_id(request)
     body = await inputs.json_object(request, known=("lose_steps",))
-    if not isinstance(lose_steps := body.get("lose_steps", False), bool):
-        raise BadRequest("lose_steps: must be true or false")
+    lose_steps = inputs.flag(body, "lose_steps")
     uid = asked(request).uid
     view = await request.app[SERVICE].pause(job_id, uid=uid, lose_steps=lose_steps)
     return await _answer(request, view, 202)

@@ -51,7 +51,7 @@ _ASKED = {
     RELIEVE_GPU: states.YIELDING,
 }
 """In which state a job is whose attempt was asked to stop for this reason."""
-_ADVICE = "see what came of it, then zerotools resume or zerotools cancel"
+_ADVICE = "see what came of it, then zerotools release or zerotools cancel"
 _MAY_BE_HELD = frozenset(
     {
         *(states.ON_HOLD, states.WAITING, states.QUEUED, states.WAITING_RETRY, states.PAUSED),

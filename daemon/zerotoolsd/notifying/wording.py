@@ -13,7 +13,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import mask_text
 from zerotoolsd.attempts.environment import secrets_of, unshown_values
 from zerotoolsd.config_tables.notify_config import NotifyConfig
-from zerotoolsd.queue.lifecycle import UNPAUSED_BY, Standing
+from zerotoolsd.queue.lifecycle import RELEASED_BY, Standing
 from zerotoolsd.queue.outbox.notices import COMMAND, WEBHOOK, Notice
 from zerotoolsd.queue.rows import JobRow
 
@@ -36,7 +36,7 @@ _WORDS: Mapping[str, str] = MappingProxyType(
         "stalled": "does not get on",
         "preempted": "made room for another job, and goes on later",
         "held": "is held",
-        "paused": "is paused",
+        "paused": "is held",
         "succeeded": "has succeeded",
         "failed": "has failed",
         "stopped": "was stopped at its time limit",
@@ -52,7 +52,7 @@ def notice_of(before: str, after: str, why: str | None = None) -> str | None:
     if after == states.RUNNING and before == states.LAUNCHING:
         return "started"
     if after == states.QUEUED and before in states.ACTIVE:
-        return None if (why or "").startswith(UNPAUSED_BY) else "preempted"
+        return None if (why or "").startswith((RELEASED_BY, "unpaused by")) else "preempted"
     return _OF_STATE.get(after)
 
 

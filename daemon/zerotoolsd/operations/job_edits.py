@@ -93,7 +93,7 @@ class JobEdits:
             waits = "after others" if edit.after else "at a time"
             raise Conflict(
                 f"job {job.id} is queued, and may start at any time; before it is to start "
-                f"{waits}, put it on hold: zerotools hold {job.id}"
+                f"{waits}, hold it: zerotools hold {job.id}"
             )
         if edit.begin != AT_ANY_TIME:
             refuse_past(edit.begin, time.time())

@@ -87,12 +87,15 @@ class JobsAgain:
     async def resume(self, job_id: int, uid: int) -> JobRow:
         """See `JobService`."""
         job = self._find(job_id)
-        if job.state == states.HELD:
-            return await self._resume_held(job)
-        if job.state == states.ON_HOLD:
-            raise Conflict(f"job {job_id} is on hold; let it start: zerotools release {job_id}")
-        if job.state in (states.PAUSING, states.PAUSED):
-            raise Conflict(f"job {job_id} is {job.state}; let it go on: zerotools unpause {job_id}")
+        return await (
+            self._resume_held(job)
+            if job.state == states.HELD
+            else self.retry_from_newest(job_id, uid)
+        )
+
+    async def retry_from_newest(self, job_id: int, uid: int) -> JobRow:
+        """See `JobService.retry`."""
+        job = self._find(job_id)
         _check_over(job)
         if (
             job.state == states.SUCCEEDED
@@ -101,7 +104,8 @@ class JobsAgain:
         ):
             raise Conflict(
                 f"job {job_id} has succeeded: all its steps are done; to train longer, submit its "
-                f'job file with more steps and resume_from = "{job.output_dir}"'
+                f'job file with more steps and resume_from = "{job.output_dir}"; to run it again '
+                f"from the start: zerotools retry --from-start {job_id}"
             )
         spec, begun = replace(job.spec, output_dir=job.output_dir), True
         if spec.engine == "script":
@@ -130,7 +134,7 @@ class JobsAgain:
             raise Conflict(
                 f"job {job.id} cannot be resumed: none of its checkpoints is whole: "
                 f"{found['why']}; put one back that is whole, or begin anew: zerotools retry "
-                f"{job.id}"
+                f"--from-start {job.id}"
             )
         return replace(spec, resume_from=str(found["path"]))
 
@@ -162,9 +166,12 @@ class JobsAgain:
 
 
 def _check_over(job: JobRow) -> None:
+    if states.in_words(job.state) in (states.HELD, states.in_words(states.PAUSING)):
+        words = states.in_words(job.state)
+        raise Conflict(f"job {job.id} is {words}; let it continue: zerotools release {job.id}")
     if job.state not in states.TERMINAL:
         raise Conflict(
-            f"job {job.id} is not over: it is {job.state.replace('_', ' ')}; wait for its end, "
+            f"job {job.id} is not over: it is {states.in_words(job.state)}; wait for its end, "
             "or cancel it"
         )
 

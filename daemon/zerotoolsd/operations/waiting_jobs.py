@@ -11,7 +11,7 @@ from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.group_commit import when_free
-from zerotoolsd.queue.lifecycle import NotAllowed, PutOnHold, Release, name_of
+from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.refusals import Conflict, Unavailable
 
@@ -51,72 +51,6 @@ class WaitingJobs:
 
         return change
 
-    async def hold(self, job_id: int, uid: int) -> None:
-        """See `JobService`."""
-        await self._change(self._find(job_id), self.holding(uid), "be put on hold")
-
-    def holding(self, uid: int) -> ChangeJob:
-        """The change of one job."""
-
-        def change(job: JobRow) -> None:
-            if job.state == states.ON_HOLD:
-                return
-            if job.state == states.HELD:
-                raise Conflict(
-                    f"job {job.id} is held by the daemon already ({job.standing.reason}); it "
-                    f"starts when somebody resumes it: zerotools resume {job.id}"
-                )
-            if job.state in states.ACTIVE:
-                raise Conflict(
-                    f"job {job.id} is {job.state}: only a job that waits can be put on hold; to "
-                    f"let it save, give back what it has and go on later: zerotools pause {job.id}"
-                )
-            if job.state == states.PAUSED:
-                raise Conflict(
-                    f"job {job.id} is paused already, and starts when somebody unpauses it: "
-                    f"zerotools unpause {job.id}"
-                )
-            self._dispatcher.transitions.take(
-                job, PutOnHold(why=f"put on hold by {user_name(uid)}")
-            )
-
-        return change
-
-    async def release(self, job_id: int, uid: int) -> None:
-        """See `JobService`."""
-        await self._change(self._find(job_id), self.releasing(uid), "be released")
-
-    def releasing(self, uid: int) -> ChangeJob:
-        """The change of one job."""
-
-        def change(job: JobRow) -> None:
-            if job.state == states.HELD:
-                raise Conflict(
-                    f"job {job.id} is held by the daemon ({job.standing.reason}); let it continue: "
-                    f"zerotools resume {job.id}"
-                )
-            if job.state in (states.PAUSED, states.PAUSING):
-                raise Conflict(
-                    f"job {job.id} is {job.state}, not on hold; let it go on: zerotools unpause "
-                    f"{job.id}"
-                )
-            if job.state != states.ON_HOLD:
-                raise Conflict(f"job {job.id} is not on hold: it is {_words(job.state)}")
-            after = self._store.dependencies.of(job.id)
-            spoiled = [each.on_id for each in after if each.is_spoiled]
-            time_to_come = self._dispatcher.conditions.is_early(job)
-            waits = time_to_come or any(not each.is_met for each in after if not each.is_spoiled)
-            event = Release(waits=waits)
-            to, kind = self._dispatcher.transitions.after(job, event), name_of(job.standing, event)
-            why = f"by {user_name(uid)}"
-            if spoiled:
-                why += f", without waiting for job {', '.join(map(str, spoiled))}"
-            with self._store.change(job, to, kind, now=time.time(), why=why):
-                self._store.dependencies.drop(job.id, spoiled)
-            self._dispatcher.transitions.publish(job, to)
-
-        return change
-
     async def _change(self, job: JobRow, change: ChangeJob, what: str) -> None:
         """Make a change of a job that is not over, as it is when the queue is free. Raises
         Conflict, Unavailable, NotFound."""
@@ -140,4 +74,4 @@ class WaitingJobs:
 
 
 def _words(state: str) -> str:
-    return state.replace("_", " ")
+    return states.in_words(state)

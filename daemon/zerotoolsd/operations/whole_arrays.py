@@ -14,7 +14,7 @@ from zerotoolsd.operations.waiting_jobs import ChangeJob, FindJob
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
-from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.rows import JobRow, UnreadableSpec
 from zerotoolsd.service.refusals import Conflict, NotFound, Unavailable
 
 AT_ONCE = 50
@@ -92,7 +92,7 @@ class WholeArrays:
             for job_id in members:
                 try:
                     change(self._find(job_id))
-                except (Conflict, NotAllowed, NotFound, Changed) as error:
+                except (Conflict, NotAllowed, NotFound, Changed, UnreadableSpec) as error:
                     kept.append((job_id, str(error)))
                 else:
                     changed.append(job_id)
@@ -100,7 +100,7 @@ class WholeArrays:
 
 
 STATES_OF = {
-    "release": (states.ON_HOLD, states.HELD),
+    "release": (states.ON_HOLD, states.PAUSED, states.PAUSING, states.HELD),
     "unpause": (states.PAUSED, states.PAUSING),
 }
 """What members are in of which something is undone."""

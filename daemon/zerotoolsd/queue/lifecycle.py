@@ -37,7 +37,7 @@ OUTCOMES = (
 are gone without a word. `not_started`: it cannot be started at all. `not_ready`: the machine could
 not start it now."""
 
-UNPAUSED_BY = "unpaused by"
+RELEASED_BY = "released by"
 """How the reason of a job begins that was unpaused while it was still saving."""
 
 MOST_MACHINE_SECONDS = 60.0
@@ -152,7 +152,7 @@ class Yield:
 
 @dataclass(frozen=True, kw_only=True)
 class Unpause:
-    """Somebody wants a paused job to go on; `who` completes "unpaused by". `waits` as of Resume."""
+    """Somebody wants a paused job to go on; `who` completes "released by". `waits` as of Resume."""
 
     who: str
     waits: bool = False
@@ -224,7 +224,7 @@ def advance(job: Standing, event: LifecycleEvent, *, now: float, policy: RetryPo
     if isinstance(event, Started):
         return replace(job, state=state)
     if isinstance(event, Unpause):
-        reason = f"{UNPAUSED_BY} {event.who}" if state == states.YIELDING else None
+        reason = f"{RELEASED_BY} {event.who}" if state == states.YIELDING else None
         return replace(job, state=state, reason=reason)
     return replace(job, state=state, reason=None, eligible_at=None)
 

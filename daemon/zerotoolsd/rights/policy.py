@@ -53,7 +53,7 @@ class Action(Enum):
     SEE_SHARES = "see what users have used", Reach.NOBODY
     EXPLAIN = "ask why it waits or ended", Reach.OWN
     SET_PRIORITY = "change its priority", Reach.OWN
-    HOLD = "put it on hold", Reach.OWN
+    HOLD = "hold it", Reach.OWN
     PAUSE = "pause it", Reach.OWN
     UNPAUSE = "unpause it", Reach.OWN
     EDIT = "edit it", Reach.OWN

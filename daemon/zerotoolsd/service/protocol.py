@@ -102,37 +102,37 @@ class JobService(Protocol):
         over), Unavailable.
         """
 
-    async def hold(self, job_id: int, *, uid: int) -> JobView:
-        """Let a job that has not started wait until it is released. Twice is harmless.
+    async def hold(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
+        """Hold a job until it is released: one that waits does not start, one that runs saves and
+        ends its attempt. Twice is harmless. With `lose_steps` also one that is not known to save.
 
-        Raises NotFound, Forbidden, Conflict (it runs or is over, or the daemon holds it),
-        Unavailable.
+        Raises NotFound, Forbidden, Conflict (it is over, being cancelled, held by the daemon, or
+        would not continue from where it is), Unavailable.
         """
 
     async def release(self, job_id: int, *, uid: int) -> JobView:
-        """Let a job that is on hold start when its turn comes. It waits no more for jobs that
-        ended otherwise than they had to.
+        """Let a held job start when its turn comes, whoever held it, from its newest checkpoint. It
+        waits no more for jobs that ended otherwise than they had to.
 
-        Raises NotFound, Forbidden, Conflict (it is not on hold), Unavailable.
+        Raises NotFound, Forbidden, Conflict (it is not held), Unavailable.
         """
 
     async def pause(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
-        """Let a job save, end its attempt and wait until it is unpaused; one that waits is paused
-        at once. Twice is harmless. With `lose_steps` also one that is not known to save.
+        """The older `hold`: a job that waits is `paused`. Twice is harmless. With `lose_steps` also
+        one that is not known to save.
 
         Raises NotFound, Conflict (it is over, being cancelled, held, on hold, or would not go on
         where it is), Unavailable.
         """
 
     async def unpause(self, job_id: int, *, uid: int) -> JobView:
-        """Let a paused job take its old place in the queue.
+        """The older `release`, of jobs that were saved and held.
 
         Raises NotFound, Conflict (it is not paused), Unavailable.
         """
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:
-        """Queue a new job that goes on where this one, which is over, stopped, in its directory;
-        or let this one go on, if it is held.
+        """The older `retry` without `from_start`; and `release`, if the daemon holds the job.
 
         Raises NotFound, Forbidden, Conflict (it is not over, or another job writes to its
         directory), BadRequest (it cannot run any more), Unavailable.
@@ -144,11 +144,14 @@ class JobService(Protocol):
         Raises NotFound, Conflict (it has started, or was changed meanwhile), and as `submit`.
         """
 
-    async def retry(self, job_id: int, *, uid: int, output_dir: str | None = None) -> JobView:
-        """Queue a new job that begins as this one, which is over, once did: from the start, in
-        `output_dir`, or where the job file said.
+    async def retry(
+        self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
+    ) -> JobView:
+        """Queue a job that is over once more, as a new job: from the start, in `output_dir` or
+        where the job file said; or in its directory from its newest checkpoint, if it has one.
 
-        Raises NotFound, Forbidden, Conflict (it is not over), and what `submit` does.
+        Raises NotFound, Forbidden, Conflict (it is not over, or another job writes to its
+        directory), and what `submit` does.
         """
 
     async def change_array(self, job_id: int, wish: ArrayWish, *, uid: int) -> ArrayView:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.packages import EXTRAS, install_command
 from zerotoolsd.supervisor.heartbeats.pulse import DUMP_SIGNAL, Pulse, open_pulse
 from zerotoolsd.trainer.rank.failures import EXIT_STOPPED, exit_code, kind, sentence
 from zerotoolsd.trainer.rank.notify import Notifier
@@ -73,9 +74,8 @@ def _session() -> Callable[[Path, Rank, Notifier, float], int]:
         if error.name not in NEEDED:
             raise
         raise BadRequest(
-            f"{sys.executable} has no {error.name}, which training needs: install it there "
-            f"({sys.executable} -m pip install {' '.join(NEEDED)}), or name another python in the "
-            "job file"
+            f"{sys.executable} has no {error.name}, which training needs; run "
+            f"{install_command(*EXTRAS['train'].values())}, or name another python in the job file"
         ) from None
     return run
 

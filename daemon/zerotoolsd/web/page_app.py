@@ -35,7 +35,7 @@ OF_API = frozenset(
         *("/v1/history", "/v1/peaks", "/v1/health"),
     }
 )
-CHANGES = frozenset({"/v1/jobs/{id}/cancel", "/v1/jobs/{id}/resume"})
+CHANGES = frozenset(f"/v1/jobs/{{id}}/{do}" for do in ("cancel", "release", "retry"))
 LARGEST_BODY = 1 << 12
 _NONCE = re.compile(r"[0-9a-f]{16,64}", re.ASCII)
 

@@ -119,7 +119,7 @@ def test_at_80_columns_why_attempts_ended_stands_whole_below_them(
     attempts = lines[lines.index("") : lines.index("job file (its defaults: --spec)")]
     assert max(map(len, attempts)) <= 80
     assert cause.split()[-1] in "\n".join(lines)
-    assert "  go on       zerotools resume 1" in lines
+    assert "  go on       zerotools retry 1" in lines
 
 
 def test_a_job_whose_export_failed_can_go_on(service: FakeService, client: DaemonClient) -> None:
@@ -127,7 +127,7 @@ def test_a_job_whose_export_failed_can_go_on(service: FakeService, client: Daemo
     service.add(state="succeeded", reason=None, latest_checkpoint=newest)
     assert not any(line.startswith("  go on") for line in page(client.job(1), None))
     service.change(1, reason="the export failed: no room")
-    assert "  go on       zerotools resume 1" in page(client.job(1), None)
+    assert "  go on       zerotools retry 1" in page(client.job(1), None)
 
 
 def test_a_program_that_waits_for_torchs_lock_is_told_of_it(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def test_a_daemon_that_goes_away_and_comes_back(
     shown.wait_for("nothing answers at")
     service.change(4, state="on_hold")
     way.symlink_to(client.socket.parent)
-    shown.wait_for("on hold")
+    shown.wait_for("held")
     assert "no daemon answers" not in shown.text
     shown.type("q")
     assert shown.end() == 0

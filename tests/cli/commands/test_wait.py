@@ -45,7 +45,7 @@ def test_the_exit_status_says_how_all_have_ended(zerotools: Command, service: Fa
     assert zerotools("wait", "1", "3", "--any").status == 0
     done = zerotools("wait", "4", "--json")
     assert (done.status, [job["id"] for job in json.loads(done.out)["jobs"]]) == (6, [4])
-    assert "4 (on hold)" in done.err
+    assert "4 (held)" in done.err
     done = zerotools("wait", "1", "3", "--timeout", "1")
     assert done == (
         124,

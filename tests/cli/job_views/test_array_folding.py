@@ -56,12 +56,14 @@ def test_what_is_refused_of_one_job_of_an_array_does_not_keep_the_others_from_it
     zerotools("submit", str(job_file), "--array", "3")
     service.change(2, state="running", reason=None, attempts=(an_attempt(),))
     done = zerotools("hold", "@1")
-    assert done.out.splitlines() == [f"job {n} (tiny-{n - 1}) is on hold" for n in (1, 3)]
+    assert done.out.splitlines() == [
+        f"job {n} (tiny-{n - 1}) is held; let it start: zerotools release {n}" for n in (1, 3)
+    ]
     assert (done.status, done.err) == (5, "error: job 2 is running\n")
     assert [service.views[n].state for n in (1, 2, 3)] == ["on_hold", "running", "on_hold"]
     for words, state in (
         (("release", "@1"), "queued"),
-        (("pause", "@1"), "paused"),
+        (("pause", "@1"), "on_hold"),
         (("unpause", "@1"), "queued"),
         (("cancel", "@1"), "cancelled"),
     ):

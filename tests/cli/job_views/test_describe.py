@@ -61,6 +61,6 @@ def test_the_state_is_the_same_in_every_view(
 
 
 def test_a_job_that_gives_way_or_is_over_is_not_shown_as_stalled() -> None:
-    for state in ("stopping", "pausing", "held"):
+    for state in ("stopping", "yielding", "held"):
         assert shown_state({**job(STALLED), "state": state}) == state
     assert shown_state({**job({}), "phase": None}) == "running"

@@ -198,7 +198,9 @@ def test_a_job_at_its_time_limit_is_gone_on_with_by_one_command(
     service: FakeService, client: DaemonClient
 ) -> None:
     service.add(state="stopped", reason="its time limit of 1 h is over", attempts=(an_attempt(1),))
-    with pytest.raises(JobFailed, match=r"over; resume it: zerotools resume 1$"):
+    with pytest.raises(
+        JobFailed, match=r"over; continue from its newest checkpoint: zerotools retry 1$"
+    ):
         follow(client, iter(()))
 
 

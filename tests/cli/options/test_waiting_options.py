@@ -85,12 +85,14 @@ def test_a_job_is_submitted_after_another_and_on_hold(
     assert service.views[2].after == ({"job": 1, "condition": "any"},)
     done = zerotools("submit", job_file, "--after", "next2")
     assert (done.status, "no job has the name 'next2'" in done.err) == (2, True)
-    assert zerotools("submit", job_file, "--hold").out.startswith("job 3 (next) is on hold")
+    assert zerotools("submit", job_file, "--hold").out.startswith("job 3 (next) is held")
     assert zerotools("submit", job_file, "--hold", "--follow").status == 2
-    assert zerotools("release", "3").out == "job 3 (next) is no longer on hold: it is queued\n"
+    assert zerotools("release", "3").out == "job 3 (next) is no longer held: it is queued\n"
+    service.change(1, state="queued")
     assert zerotools("hold", "3", "tiny").out == (
-        "job 3 (next) is on hold\njob 1 (tiny) is on hold\n"
+        "job 3 (next) is held; let it start: zerotools release 3\n"
+        "job 1 (tiny) is held; let it start: zerotools release 1\n"
     )
     done = zerotools("release", "2", "1")
-    assert (done.status, done.out) == (5, "job 1 (tiny) is no longer on hold: it is queued\n")
-    assert "on hold" in zerotools("queue").out
+    assert (done.status, done.out) == (5, "job 1 (tiny) is no longer held: it is queued\n")
+    assert "held" in zerotools("queue").out

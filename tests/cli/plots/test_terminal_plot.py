@@ -73,7 +73,7 @@ def test_a_picture_is_drawn_where_matplotlib_is(zerotools: Command, tmp_path: Pa
     done = zerotools("show", "1", "--plot", "-o", str(path))
     if find_spec("matplotlib") is None:
         assert done.status == 2
-        assert "pip install 'zerotools[plot]'" in done.err
+        assert "pip install 'matplotlib>=3.8'" in done.err
         assert not path.exists()
         return
     assert (done.status, done.out) == (0, f"drawn: {path}\n"), done.err

@@ -207,14 +207,18 @@ class FakeService:
             raise Conflict(f"job {job_id} is over: it is {view.state}")
         return self.change(job_id, priority=priority)
 
-    async def hold(self, job_id: int, *, uid: int) -> JobView:
-        await self.job(job_id)
-        return self.change(job_id, state="on_hold", reason=f"put on hold by uid {uid}")
+    async def hold(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
+        view = await self.job(job_id)
+        if view.state in TERMINAL:
+            raise Conflict(f"job {job_id} is over: it is {view.state}")
+        state = "pausing" if view.state == "running" else "on_hold"
+        said = "held by uid" if not lose_steps else "held, whatever is lost, by uid"
+        return self.change(job_id, state=state, reason=f"{said} {uid}")
 
     async def release(self, job_id: int, *, uid: int) -> JobView:
         view = await self.job(job_id)
-        if view.state != "on_hold":
-            raise Conflict(f"job {job_id} is not on hold: it is {view.state}")
+        if view.state not in ("on_hold", "paused", "pausing", "held"):
+            raise Conflict(f"job {job_id} is not held: it is {view.state}")
         return self.change(job_id, state="queued", reason=None)
 
     async def pause(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
@@ -313,7 +317,11 @@ class FakeService:
         view = self.add(uid=uid, name=wanted.name or "train", reason=None)
         return AdoptedView(job=view, below=(ADOPTABLE + 1,), gpu_uuids=("GPU-a",))
 
-    async def retry(self, job_id: int, *, uid: int, output_dir: str | None = None) -> JobView:
+    async def retry(
+        self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
+    ) -> JobView:
+        if not from_start:
+            return await self.resume(job_id, uid=uid)
         view = await self.job(job_id)
         if view.state not in TERMINAL:
             raise Conflict(f"job {job_id} is not over: it is {view.state}")

@@ -62,6 +62,11 @@ class Operation(NamedTuple):
         return {name: copy.deepcopy(right[name]) for name in needed}
 
     @property
+    def needs_body(self) -> bool:
+        """Whether an empty body is refused."""
+        return bool(self.tree.get("requestBody", {}).get("required"))
+
+    @property
     def _schema(self) -> dict[str, Any]:
         """Of the body."""
         if "requestBody" not in self.tree:
@@ -222,7 +227,7 @@ def test_bodies_that_are_none(operation: Operation, asker: Asker) -> None:
     if operation.method == "get":
         return  # what comes with it has no meaning (RFC 9110, 9.3.1)
     for body in ODD_BODIES:
-        if body or operation.properties:
+        if body or operation.needs_body:
             asker.refused(operation.method, operation.target, body)
     asker.refused(operation.method, operation.target, b"\x1f\x8bno", **{"Content-Encoding": "gzip"})
 

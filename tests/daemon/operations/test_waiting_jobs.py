@@ -9,7 +9,6 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
 from tests.daemon.test_jobservice import ME, refusal, submit, tell
 from zerotools.core.errors import BadRequest
-from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.queue_terms import Dependency, QueueTerms
 from zerotoolsd.service.exchanged import JobView
 from zerotoolsd.service.refusals import Conflict
@@ -39,30 +38,6 @@ def test_a_higher_priority_starts_first_also_where_it_is_given_later(tmp_path: P
         await it.reach(later[0].id, "succeeded")
         said = await refusal(it.service.set_priority(later[0].id, 2, uid=ME), Conflict)
         assert said == f"job {later[0].id} is over: it is succeeded; it cannot get another priority"
-
-    tell(tmp_path / "state", story)
-
-
-def test_a_job_is_put_on_hold_and_released(tmp_path: Path) -> None:
-    async def story(it: Running) -> None:
-        job = await submit_under(it, QueueTerms(hold=True))
-        assert (job.state, job.reason) == (
-            "on_hold",
-            f"put on hold by {user_name(ME)} when it was submitted",
-        )
-        said = await refusal(it.service.resume(job.id, uid=ME), Conflict)
-        assert said.endswith(f"is on hold; let it start: zerotools release {job.id}")
-        assert (await it.service.release(job.id, uid=ME)).state == "queued"
-        await it.reach(job.id, "running")
-        said = await refusal(it.service.hold(job.id, uid=ME), Conflict)
-        assert said.startswith(f"job {job.id} is running: only a job that waits can be put on hold")
-        said = await refusal(it.service.release(job.id, uid=ME), Conflict)
-        assert said == f"job {job.id} is not on hold: it is running"
-        other = await submit(it, "exit=0", **FIVE, max_restarts=0)
-        await it.service.cancel(job.id, uid=ME)
-        await it.reach(other.id, "succeeded")
-        kinds = [event.kind for event in await it.service.events(0, 0) if event.job_id == job.id]
-        assert kinds[:3] == ["submit", "released", "admit"]
 
     tell(tmp_path / "state", story)
 

@@ -49,21 +49,20 @@ async def kinds(it: Running, job_id: int) -> list[str]:
     return [each.kind for each in await it.service.events(0, 0) if each.job_id == job_id]
 
 
-def test_those_that_wait_are_changed_and_the_one_that_runs_says_why_not(tmp_path: Path) -> None:
+def test_the_one_that_runs_saves_and_those_that_wait_are_held(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
-        jobs = await array(it, ["release exit=0", "exit=0", "exit=0"])
+        stops = "attempt=1:stop attempt=2:release exit=0"
+        jobs = await array(it, [stops, "exit=0", "exit=0"])
         await it.reach(jobs[0].id, "running")
         found = await it.service.change_array(jobs[2].id, ArrayWish(do="hold"), uid=ME)
-        assert [view.id for view in found.jobs] == [jobs[1].id, jobs[2].id]
-        ((kept, why),) = found.kept
-        assert (kept, "only a job that waits can be put on hold" in why) == (jobs[0].id, True)
-        assert await states(it, jobs) == ["running", "on_hold", "on_hold"]
+        assert ([view.id for view in found.jobs], found.kept) == ([job.id for job in jobs], ())
+        await it.reach(jobs[0].id, "paused")
+        assert await states(it, jobs) == ["paused", "on_hold", "on_hold"]
         await it.service.change_array(jobs[0].id, ArrayWish(do="priority", priority=3), uid=ME)
         assert [(await it.service.job(job.id)).priority for job in jobs] == [3, 3, 3]
-        found = await it.service.change_array(jobs[0].id, ArrayWish(do="release"), uid=ME)
-        assert (len(found.jobs), found.kept) == (2, ())  # the one that runs is as it is to be
-        await it.service.change_array(jobs[0].id, ArrayWish(do="hold"), uid=ME)
-        it.release(jobs[0].id)
+        await it.service.release(jobs[0].id, uid=ME)
+        await it.reach(jobs[0].id, "running")
+        it.release(jobs[0].id, attempt=2)
         await it.reach(jobs[0].id, "succeeded")
         released = await it.service.change_array(jobs[0].id, ArrayWish(do="release"), uid=ME)
         assert len(released.jobs) == 2  # the one that is over is in neither

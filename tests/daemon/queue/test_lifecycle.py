@@ -152,7 +152,7 @@ def test_a_job_that_gives_way_says_why_and_what_it_lost() -> None:
     killed = advance(job, replace(ended("killed"), steps_lost=1), now=0, policy=POLICY)
     assert killed.reason == "paused by uid 7; it killed, 1 step lost"
     again = advance(job, Unpause(who="uid 7"), now=0, policy=POLICY)
-    assert (again.state, again.reason) == ("yielding", "unpaused by uid 7")
+    assert (again.state, again.reason) == ("yielding", "released by uid 7")
     assert advance(after, Unpause(who="uid 7"), now=0, policy=POLICY).reason is None
 
 

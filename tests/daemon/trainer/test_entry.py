@@ -48,7 +48,7 @@ def test_an_interpreter_without_torch_is_named_with_what_to_install(tmp_path: Pa
     )
     assert done.returncode == EXIT_BAD_JOB
     assert f"{sys.executable} has no torch" in done.stdout
-    assert "-m pip install torch transformers" in done.stdout
+    assert "install 'torch>=2.7' 'transformers>=5.1'" in done.stdout
     assert "Traceback" not in done.stderr
 
 

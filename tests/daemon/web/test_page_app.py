@@ -82,11 +82,13 @@ def test_logging_out_ends_that_session_alone(page: Served) -> None:
     assert second.get("/v1/jobs").status == 200
 
 
-def test_own_jobs_are_cancelled_and_resumed(page: Served, service: FakeService) -> None:
+def test_own_jobs_are_changed_by_the_words_of_the_page(page: Served, service: FakeService) -> None:
     service.add(uid=ANNA)
     browser = page.browser()
     assert browser.post("/v1/jobs/1/cancel").json["state"] == "cancelled"
-    assert browser.post("/v1/jobs/1/resume").status in (200, 201)
+    assert browser.post("/v1/jobs/1/retry").status == 201
+    held = service.add(uid=ANNA, state="on_hold")
+    assert browser.post(f"/v1/jobs/{held.id}/release").json["state"] == "queued"
 
 
 def test_events_are_streamed(page: Served) -> None:

@@ -124,7 +124,7 @@ def test_a_forged_change_changes_nothing(
     service.add(uid=ANNA)
     browser = page.browser()
     given = None if origin is None else origin.format(port=browser.port)
-    for path in ("/v1/jobs/1/cancel", "/v1/jobs/1/resume", "/session/end"):
+    for path in ("/v1/jobs/1/cancel", "/v1/jobs/1/release", "/session/end"):
         assert browser.post(path, origin=given, secret=secret).status == status
     assert service.views[1].state == "queued"
     assert browser.get("/v1/jobs").status == 200
@@ -201,7 +201,7 @@ def test_jobs_of_others_are_seen_as_at_the_socket_and_never_changed(
     for browser in (anna, owner):
         answer = browser.post("/v1/jobs/1/cancel")
         assert (answer.status, answer.json["code"]) == (403, "forbidden")
-    assert b"this page can change only your own" in owner.post("/v1/jobs/1/resume").body
+    assert b"this page can change only your own" in owner.post("/v1/jobs/1/release").body
     assert service.views[1].state == "queued"
 
 
@@ -209,7 +209,7 @@ def test_jobs_of_others_are_seen_as_at_the_socket_and_never_changed(
     "path",
     [
         *("/v1/jobs", "/v1/arrays", "/v1/check", "/v1/adoptions", "/v1/clean", "/v1/drain"),
-        *("/v1/jobs/1/edit", "/v1/jobs/1/retry", "/v1/jobs/1/priority", "/v1/web/links"),
+        *("/v1/jobs/1/edit", "/v1/jobs/1/resume", "/v1/jobs/1/priority", "/v1/web/links"),
         *("/v1/undrain", "/v1/jobs/1/hold", "/v1/jobs/1/array", "/metrics", "/v1/openapi.json"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 
 from tests.io.stores.far import far, served
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.packages import REQUIREMENTS, install_command
 from zerotools.io.stores.connections import place_of
 
 ABSENT = """
@@ -40,8 +41,9 @@ def test_what_is_not_installed_is_named(url: str, library: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ABSENT, url], capture_output=True, text=True, check=True
     )
-    said = f"stores are read by {library}, which is not installed; run pip install "
-    assert done.stdout.count(f"{said}'zerotools[remote]'") == 2
+    said = f"reading object stores needs {library}, which is not installed; run "
+    assert done.stdout.count(said) == 2
+    assert done.stdout.count(install_command(REQUIREMENTS[library])) == 2
 
 
 def test_a_path_of_this_machine_imports_no_library_of_stores() -> None:

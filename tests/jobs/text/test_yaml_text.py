@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.packages import install_command
 from zerotools.jobs.text.yaml_text import parse_yaml
 
 SCALARS = (
@@ -89,14 +90,14 @@ def test_without_the_library_one_sentence_says_how_to_get_it() -> None:
     script = (
         "import sys; sys.modules['yaml'] = None\n"
         "from zerotools.jobs.text.yaml_text import parse_yaml\n"
-        "from zerotools.core.errors import Unsupported\n"
+        "from zerotools.core.errors import BadRequest\n"
         "try:\n    parse_yaml('a: 1', source='acc.yaml')\n"
-        "except Unsupported as error:\n    print(error)\n"
+        "except BadRequest as error:\n    print(error)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout == (
-        "acc.yaml: reading YAML needs PyYAML; pip install 'zerotools[yaml]', "
-        "or save the config as JSON\n"
+        "acc.yaml: reading YAML needs PyYAML, which is not installed; run "
+        f"{install_command('PyYAML>=6.0')}, or save the config as JSON\n"
     )

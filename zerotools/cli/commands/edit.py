@@ -65,7 +65,7 @@ def command(
 
     Without options, the keys of the job open in $EDITOR, as JSON. Values of --set are TOML, or
     plain words. The job is checked as at a submit. Environment variables are not shown; --set
-    env.NAME=VALUE sets one. --after and --begin are for a waiting job or a job on hold. `priority`,
+    env.NAME=VALUE sets one. --after and --begin are for a waiting or held job. `priority`,
     `hold` and `release` change the rest.
     """
     client = DaemonClient(socket)

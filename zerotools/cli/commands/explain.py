@@ -15,6 +15,7 @@ from zerotools.cli.job_views.job_reference import find_job, job_argument
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import in_words
 from zerotools.sensors.cpu_lists import cpu_list
 
 SHOWN_EVENTS = 12
@@ -172,7 +173,8 @@ def _end(end: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
 
 
 def _event(event: Mapping[str, Any]) -> str:
-    states = f"{event['from_state'] or '-'} -> {event['to_state'] or '-'}".replace("_", " ")
+    before, after = (in_words(event[key] or "-") for key in ("from_state", "to_state"))
     attempt = f" attempt {event['attempt']}" if event["attempt"] else ""
     why = f": {render.clean(str(event['why']))}" if event["why"] else ""
-    return f"#{event['seq']} {render.moment(event['time'])} {event['kind']}{attempt} {states}{why}"
+    head = f"#{event['seq']} {render.moment(event['time'])} {event['kind']}"
+    return f"{head}{attempt} {before} -> {after}{why}"

@@ -1,30 +1,93 @@
-"""`zerotools hold`: keep jobs that wait from starting."""
+"""`zerotools hold`: keep jobs from starting; those that run save and stop first."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from zerotools.cli.job_views.describe import title
+from zerotools.cli.job_views.describe import (
+    Job,
+    checkpoint_path,
+    how_it_stops,
+    is_over,
+    state_words,
+    title,
+)
+from zerotools.cli.job_views.ending_watch import EndingWatch, stands_still
 from zerotools.cli.job_views.job_reference import jobs_argument
+from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.several import ask_each, finish
 from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.cli.output.messages import called
+from zerotools.core.errors import JobFailed
 from zerotools.jobs.client.daemon_client import DaemonClient
 
 
 @click.command("hold")
 @jobs_argument
+@click.option(
+    "--lose-steps",
+    is_flag=True,
+    help="Also hold programs that are not known to save; they begin anew.",
+)
+@click.option("-w", "--wait", is_flag=True, help="Wait until the jobs have saved and are held.")
 @socket_option
 @json_option
-def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> None:
-    """Keep waiting jobs from starting, until zerotools release.
+def command(
+    references: tuple[str, ...],
+    lose_steps: bool,
+    wait: bool,
+    socket: Path | None,
+    as_json: bool,
+) -> None:
+    """Keep jobs from starting, until zerotools release; a running job saves and stops first.
 
-    A job on hold keeps its number, and so its position among jobs of its priority. A running job
-    cannot be put on hold: zerotools pause saves it and releases its GPUs. Jobs that the daemon
-    itself has set aside are held, not on hold: use zerotools resume for them.
+    A held job keeps its number and its priority, and so its position among jobs of its priority.
+
+    A running job saves at its next step, and then its GPUs are free; after its release it continues
+    from there. Processes that still run after stop.grace_seconds of the daemon's configuration
+    (default: 120) are killed; such a job continues from its newest checkpoint.
+
+    Your own program (engine script) is held while it runs only if it is known to save: if script
+    names a checkpoint_dir, or if the program has reported a checkpoint.
     """
     client = DaemonClient(socket)
-    told = None if as_json else lambda job: f"{title(job)} is on hold"
-    done = ask_each(client, references, client.hold, told, {"do": "hold"})
-    finish(*done, as_json=as_json)
+    ask = partial(client.hold, lose_steps=lose_steps)
+    told = None if as_json else partial(_asked, wait)
+    body = {"do": "hold", "lose_steps": lose_steps}
+    jobs, errors = ask_each(client, references, ask, told, body)
+    if wait:
+        if as_json:  # should the wait be interrupted
+            render.print_json({"jobs": jobs})
+        numbers = [int(job["id"]) for job in jobs]
+        ended = {int(job["id"]): job for job in EndingWatch(client, numbers, Poller()).ends(None)}
+        jobs = [ended[number] for number in numbers]
+        errors += [_not_held(job) for job in jobs if not stands_still(job)]
+        if not as_json:
+            _say(jobs)
+    finish(jobs, errors, as_json=as_json)
+
+
+def _asked(wait: bool, job: Job) -> str:
+    go_on = f"let it start: {called()} release {job['id']}"
+    if stands_still(job):
+        return f"{title(job)} is held; {go_on}"
+    then = "" if wait else f", and is held then; {go_on}"
+    return f"{title(job)} {how_it_stops(job)}{then}"
+
+
+def _say(jobs: list[dict[str, Any]]) -> None:
+    for job in jobs:
+        if stands_still(job):
+            path = checkpoint_path(job)
+            newest = f"; its newest checkpoint is {path}" if path else ""
+            click.echo(f"{title(job)} is held: {render.clean(str(job['reason']))}{newest}")
+
+
+def _not_held(job: Job) -> JobFailed:
+    how = "has ended before" if is_over(job) else "is not held"
+    return JobFailed(f"{title(job)} {how}: it is {state_words(job)}")

@@ -1,4 +1,4 @@
-"""`zerotools release`: let jobs that are on hold start."""
+"""`zerotools release`: let held jobs start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_views.describe import Job, title
+from zerotools.cli.job_views.describe import Job, state_words, title
 from zerotools.cli.job_views.job_reference import jobs_argument
 from zerotools.cli.job_views.several import ask_each, finish
 from zerotools.cli.options.shared import json_option, socket_option
@@ -19,17 +19,21 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 @socket_option
 @json_option
 def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> None:
-    """Release jobs from hold, so that they start when their turn comes.
+    """Release held jobs, so that they start when their turn comes.
+
+    It does not matter who held a job: you, the daemon, or a job that it starts after. A job that
+    ran before continues from its newest checkpoint. One that is still saving is queued again when
+    it has saved.
 
     A job still waits for its start time (--begin) and for jobs that it starts after. It no longer
     waits for a job that has ended with the wrong result.
     """
     client = DaemonClient(socket)
-    told = None if as_json else _told
+    told = None if as_json else released
     finish(*ask_each(client, references, client.release, told, {"do": "release"}), as_json=as_json)
 
 
-def _told(job: Job) -> str:
-    state = str(job["state"]).replace("_", " ")
+def released(job: Job) -> str:
+    """The sentence on a job that was released."""
     why = f": {render.clean(job['reason'])}" if job["reason"] else ""
-    return f"{title(job)} is no longer on hold: it is {state}{why}"
+    return f"{title(job)} is no longer held: it is {state_words(job)}{why}"

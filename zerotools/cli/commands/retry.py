@@ -1,4 +1,4 @@
-"""`zerotools retry`: run a job that is over again, from the start."""
+"""`zerotools retry`: run a job that is over again, from its newest checkpoint or from the start."""
 
 from __future__ import annotations
 
@@ -6,36 +6,67 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_views.describe import title
-from zerotools.cli.job_views.job_reference import find_job, member_of, one_job_argument
+from zerotools.cli.job_views.describe import Job, title
+from zerotools.cli.job_views.job_reference import find_job, job_argument, member_of
+from zerotools.cli.job_views.which_jobs import jobs_client
 from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.options.slurm_options import nodes_of, nodes_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote.elsewhere import machine_behind
+from zerotools.jobs.states import SUCCEEDED
 
 
 @click.command("retry")
-@one_job_argument
+@job_argument
 @click.option(
-    "--output-dir", type=click.Path(), metavar="DIR", help="Where the new job writes, instead."
+    "--from-start", is_flag=True, help="Begin with step 1 instead of the newest checkpoint."
 )
+@click.option(
+    "--output-dir",
+    type=click.Path(),
+    metavar="DIR",
+    help="Begin with step 1, and write here instead.",
+)
+@nodes_option("How many nodes, for a job that Slurm has without a daemon; 2-4: as Slurm gives.")
 @socket_option
 @json_option
-def command(reference: str, output_dir: str | None, socket: Path | None, as_json: bool) -> None:
-    """Queue a finished job again, from the start: a new job with the same job file.
+def command(
+    reference: str | None,
+    from_start: bool,
+    output_dir: str | None,
+    nodes: str | None,
+    socket: Path | None,
+    as_json: bool,
+) -> None:
+    """Queue a job that has ended again: a new job with the same job file.
 
-    It gets a new number and, if the old job chose no output_dir, a new output directory. A job with
-    checkpoints in its output_dir needs another directory, as at a new submit: checkpoints are never
-    replaced. To continue from the newest checkpoint instead, use zerotools resume. @7 and @tiny are
-    all jobs of an array, which become a new array, each with DIR/INDEX of --output-dir.
+    It continues from the newest complete checkpoint in the same directory; without a checkpoint it
+    begins with step 1. A successful job is refused, because all its steps are done. The exception
+    is your own program (engine "script"): only you know whether it has more to do, so it runs again
+    and gets its newest checkpoint.
+
+    With --from-start it begins with step 1 and, if the old job chose no output_dir, in a new output
+    directory. A job with checkpoints in its output_dir needs another one (--output-dir), as at a
+    new submit: checkpoints are never replaced.
+
+    Without JOB, the newest job is meant. @7 and @tiny are all jobs of an array; they begin with
+    step 1, as a new array, each in DIR/INDEX of --output-dir.
     """
     if output_dir == "":
         raise BadRequest("--output-dir: is empty; name a directory, or leave the option out")
+    from_start = from_start or output_dir is not None
+    of_array = reference is not None and reference.startswith("@")
+    if not from_start and not of_array:
+        continue_job(socket, reference, nodes=nodes, as_json=as_json)
+        return
+    if nodes is not None:
+        raise BadRequest("--nodes is for a job that continues from its newest checkpoint")
     client, place = DaemonClient(socket), output_dir
     if place is not None and machine_behind(socket) is None:
         place = str(Path.cwd() / place)
-    if reference.startswith("@"):
+    if reference is not None and of_array:
         _retry_array(client, reference, place, as_json=as_json)
         return
     job = client.retry(int(find_job(client, reference)["id"]), output_dir=place)
@@ -43,6 +74,36 @@ def command(reference: str, output_dir: str | None, socket: Path | None, as_json
         render.print_json({"jobs": [job]})
         return
     click.echo(f"{title(job)} is queued; it begins from the start in {job['output_dir']}")
+
+
+def continue_job(
+    socket: Path | None, reference: str | None, *, nodes: str | None, as_json: bool
+) -> None:
+    """Queue a new job that continues from the newest checkpoint of one that is over."""
+    asked = {} if nodes is None else nodes_of(nodes)
+    client = jobs_client(socket, [reference])
+    before = find_job(client, reference)
+    if not isinstance(client, DaemonClient):
+        job = client.resume(before["id"], **asked)
+        if as_json:
+            render.print_json({"jobs": [job]})
+        else:
+            click.echo(f"{title(job)} is {job['state']}; it goes on in {job['output_dir']}")
+        return
+    if nodes is not None:
+        raise BadRequest("--nodes is for jobs that were submitted to Slurm without a daemon")
+    job = client.retry(int(before["id"]), from_start=False)
+    if as_json:
+        render.print_json({"jobs": [job]})
+        return
+    _say_continued(job, before)
+
+
+def _say_continued(job: Job, before: Job) -> None:
+    begins = "resumes from the newest checkpoint" if job["spec"].get("resume_from") else "begins"
+    click.echo(f"{title(job)} is queued; it {begins} in {job['output_dir']}")
+    if before["state"] == SUCCEEDED:
+        click.echo(f"note: job {before['id']} had succeeded: this is another run of its program")
 
 
 def _retry_array(client: DaemonClient, reference: str, place: str | None, *, as_json: bool) -> None:

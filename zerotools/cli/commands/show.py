@@ -32,6 +32,7 @@ from zerotools.cli.job_views.describe import (
     verification,
     why,
 )
+from zerotools.cli.job_views.ending_watch import stands_still
 from zerotools.cli.job_views.job_reference import find_job, shown_jobs_argument
 from zerotools.cli.job_views.progress_line import evaluation, figures, speed, time_left
 from zerotools.cli.job_views.set_keys import set_part
@@ -42,7 +43,7 @@ from zerotools.cli.output.messages import called
 from zerotools.cli.plots import picture, terminal_plot
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.states import HELD, SUCCEEDED
+from zerotools.jobs.states import SUCCEEDED
 from zerotools.jobs.tables.eval import PREDICTIONS
 
 ATTEMPT_HEADERS = (
@@ -84,8 +85,8 @@ def command(
 
     JOB is a number or a name; without it, the newest job is meant.
 
-    With --plot, draw loss and memory by step in the terminal, or with -o as a picture (pip install
-    'zerotools[plot]'). The steps of earlier jobs, if the job resumes one, come first. Several JOBs
+    With --plot, draw loss and memory by step in the terminal, or with -o as a picture (with
+    matplotlib). The steps of earlier jobs, if the job resumes one, come first. Several JOBs
     are drawn in one plot.
 
     Values of environment variables are never shown.
@@ -185,8 +186,10 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         what = "1 variable" if count == 1 else f"{count} variables"
         yield "environment", f"{what} of its submitter's (--spec shows them), and [env]"
     done = job["state"] == SUCCEEDED and not job["reason"]  # with one, its export has failed
-    if (is_over(job) and not done and job["latest_checkpoint"]) or job["state"] == HELD:
-        yield "go on", f"{called()} resume {job['id']}"
+    if is_over(job) and not done and job["latest_checkpoint"]:
+        yield "go on", f"{called()} retry {job['id']}"
+    if stands_still(job):
+        yield "go on", f"{called()} release {job['id']}"
     yield "log", f"{called()} logs {'' if is_over(job) else '-f '}{job['id']}"
 
 

@@ -183,7 +183,7 @@ def command(
     if show is not None and (not dry_run or array.asked or convert):
         raise BadRequest("--show is for the --dry-run of job files; add that, or leave --show out")
     if waiting.hold and follow:
-        raise BadRequest("--follow would wait for a job that is on hold; leave one out")
+        raise BadRequest("--follow would wait for a job that is held; leave one out")
     machine = machine_behind(socket)
     if parts is not None and not convert:
         raise BadRequest("--parts is for --convert; a training has its ranks in its job file")

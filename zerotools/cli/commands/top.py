@@ -13,7 +13,8 @@ from zerotools.cli.job_views.machine_screen import observe
 from zerotools.cli.options.shared import interval_option, json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.plots.terminal_plot import has_braille
-from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.packages import missing
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.source import SnapshotSource
 
@@ -66,9 +67,8 @@ def _run(
         from zerotools.cli.top.screen.palette import styles_of
         from zerotools.cli.top.screen.top_app import Top  # the extra; it takes 0.2 s
     except ImportError:
-        raise Unsupported(
-            "zerotools top needs textual: pip install 'zerotools[top]'; zerotools monitor "
-            "shows the same machine without it"
+        raise missing(
+            "zerotools top", "textual", "use zerotools monitor, which shows the same machine"
         ) from None
     if background == AUTO:
         ask = partial(ask_terminal, sys.stdin.fileno(), sys.stderr.fileno())

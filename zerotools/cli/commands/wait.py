@@ -17,7 +17,7 @@ from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest, DaemonUnreachable, JobFailed, TimedOut
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.states import SUCCEEDED
+from zerotools.jobs.states import SUCCEEDED, in_words
 
 
 @click.command("wait")
@@ -36,8 +36,8 @@ def command(
     """Wait until jobs have ended, and print their results.
 
     The exit status is 0 if all of them have succeeded (with --any, the first that ended), 6 if not,
-    and 124 if the time is over before. A held job or a job on hold also ends the wait, because it
-    needs a command to continue. The daemon reports each end, so the command does not poll.
+    and 124 if the time is over before. A held job also ends the wait, because it needs
+    a command to continue. The daemon reports each end, so the command does not poll.
     """
     client = jobs_client(socket, references)
     seconds = None if timeout is None else _seconds(timeout)
@@ -83,4 +83,4 @@ def _seconds(text: str) -> int:
 
 
 def _state(job: Job) -> str:
-    return str(job["state"]).replace("_", " ")
+    return in_words(str(job["state"]))

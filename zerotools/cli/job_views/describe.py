@@ -48,6 +48,7 @@ _MEANINGS: Mapping[str, str] = {
     states.HELD: "warning",
     STALLED: "bad",
     LATE: "warning",
+    "holding": "warning",
 }
 
 
@@ -97,7 +98,12 @@ def shown_state(job: Job) -> str:
         return STALLED
     if job["state"] == states.RUNNING and (phase.get("late") or phase.get("quiet")):
         return LATE
-    return str(job["state"]).replace("_", " ")
+    return state_words(job)
+
+
+def state_words(job: Job) -> str:
+    """The stored state of a job in words: `held`, whoever holds it."""
+    return states.in_words(str(job["state"]))
 
 
 def has_old_step(job: Job) -> bool:
@@ -246,13 +252,14 @@ def outcome(job: Job) -> str:
 
 
 def how_it_waits(job: Job) -> str:
-    """Of one that was just submitted: `queued`, `on hold`, or what it waits for."""
+    """Of one that was just submitted: `queued`, `held`, or what it waits for."""
     if job["state"] == states.WAITING and job["reason"]:
         return f"queued ({render.clean(job['reason'])})"
     if job["state"] in (states.ON_HOLD, states.WAITING, states.QUEUED):
-        return "on hold" if job["state"] == states.ON_HOLD else "queued"
-    state = str(job["state"]).replace("_", " ")
-    return "queued" if job["attempts"] == [] else f"{state} (it was submitted before)"
+        return "held" if job["state"] == states.ON_HOLD else "queued"
+    if job["attempts"] == []:
+        return "queued"
+    return f"{state_words(job)} (it was submitted before)"
 
 
 def how_it_stops(job: Job) -> str:

@@ -37,7 +37,7 @@ class Follower:
         self._offset = 0
 
     def run(self) -> Job:
-        """Until the job is over, held, paused or on hold: the job then. Raises JobFailed unless it
+        """Until the job is over or held: the job then. Raises JobFailed unless it
         succeeded."""
         try:
             job = self._watch()
@@ -107,14 +107,12 @@ class Follower:
 
 def _what_now(job: Job) -> str:
     if job["state"] == HALTED:
-        return f"resume it: {called()} resume {job['id']}"
-    if job["state"] == ON_HOLD:
+        return f"continue from its newest checkpoint: {called()} retry {job['id']}"
+    if job["state"] in (ON_HOLD, PAUSED):
         return f"let it start: {called()} release {job['id']}"
-    if job["state"] == PAUSED:
-        return f"let it go on: {called()} unpause {job['id']}"
     if job["state"] == HELD:
         return (
-            f"let it continue: {called()} resume {job['id']}, or end it: {called()} cancel "
+            f"let it continue: {called()} release {job['id']}, or end it: {called()} cancel "
             f"{job['id']}"
         )
     return f"its log: {called()} logs {job['id']}"

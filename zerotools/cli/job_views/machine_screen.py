@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zerotools.cli.job_views.describe import Job, ranks, steps, title, watched_process
+from zerotools.cli.job_views.describe import (
+    Job,
+    ranks,
+    state_words,
+    steps,
+    title,
+    watched_process,
+)
 from zerotools.cli.job_views.process_owners import Owners, find_owners
 from zerotools.cli.output import render
 from zerotools.core.counts import counted
@@ -240,7 +247,7 @@ def _jobs(view: MonitorView, owners: Owners) -> list[str]:
     rows = [
         (
             title(job),
-            job["state"].replace("_", " "),
+            state_words(job),
             ranks(job),
             steps(job),
             render.size(owners.host_bytes(job["attempt"]["run_dir"]) if job["attempt"] else None),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.packages import missing
 from zerotools.jobs.step_curves import CurvePoints, Curves
 
 ENDINGS = (".png", ".svg", ".pdf")
@@ -30,10 +30,8 @@ def save(named: Sequence[tuple[str, Curves]], path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise BadRequest(
-            "a picture needs matplotlib, which is not installed; type: "
-            f"{sys.executable} -m pip install 'zerotools[plot]', or leave -o out for a chart in "
-            "the terminal"
+        raise missing(
+            "a picture", "matplotlib", "leave -o out for a chart in the terminal"
         ) from None
     figure: Any = Figure(figsize=(9, 6), layout="constrained")
     loss, memory = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from zerotools.core.errors import BadFile, BadRequest, HostUnreachable, ZerotoolsError
+from zerotools.io.files.packages import missing
 from zerotools.io.stores.far_store import OddKey
 
 _STATUS = re.compile(r"(?:status(?: code)?:?|Client error '|Server error ') ?(\d{3})")
@@ -111,7 +112,4 @@ def odd_key(url: str, error: Exception) -> OddKey:
 
 def lacking(library: str) -> BadRequest:
     """What reads a store is not installed."""
-    return BadRequest(
-        f"stores are read by {library}, which is not installed; run pip install "
-        "'zerotools[remote]', or copy the checkpoint to a disk"
-    )
+    return missing("reading object stores", library, "copy the checkpoint to a disk")

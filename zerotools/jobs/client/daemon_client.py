@@ -200,9 +200,14 @@ class DaemonClient(DaemonRequests):
         path, patience = f"/v1/jobs/{job_id}/array{request}", WHOLE_LOOK_SECONDS
         return self._object("POST", path, body=dict(body), patience=patience)
 
-    def retry(self, job_id: int, *, output_dir: str | None = None) -> dict[str, Any]:
-        """Queue a job that is over once more, from the start; the new job."""
-        body = {} if output_dir is None else {"output_dir": output_dir}
+    def retry(
+        self, job_id: int, *, output_dir: str | None = None, from_start: bool = True
+    ) -> dict[str, Any]:
+        """Queue a job that is over once more, from the start or from its newest checkpoint; the new
+        job."""
+        body: dict[str, Any] = {} if output_dir is None else {"output_dir": output_dir}
+        if not from_start:
+            body["from_start"] = False
         path, patience = f"/v1/jobs/{job_id}/retry", WHOLE_LOOK_SECONDS
         return self._object("POST", path, body=body, patience=patience)
 
@@ -225,21 +230,23 @@ class DaemonClient(DaemonRequests):
         """Let a job wait with another priority; the job as it is then."""
         return self._object("POST", f"/v1/jobs/{job_id}/priority", body={"priority": priority})
 
-    def hold(self, job_id: int) -> dict[str, Any]:
-        """Let a job that has not started wait until it is released; the job as it is then."""
-        return self._object("POST", f"/v1/jobs/{job_id}/hold")
+    def hold(self, job_id: int, *, lose_steps: bool = False) -> dict[str, Any]:
+        """Keep a job from starting until it is released; one that runs saves and stops first. The
+        job as it is now."""
+        body = {"lose_steps": True} if lose_steps else None
+        return self._object("POST", f"/v1/jobs/{job_id}/hold", body=body)
 
     def release(self, job_id: int) -> dict[str, Any]:
-        """Let a job that is on hold take its turn; the job as it is then."""
+        """Let a held job take its turn; the job as it is then."""
         return self._object("POST", f"/v1/jobs/{job_id}/release")
 
     def pause(self, job_id: int, *, lose_steps: bool = False) -> dict[str, Any]:
-        """Let a job save and wait until it is unpaused; the job as it is now."""
+        """The older `hold`; the job as it is now."""
         body = {"lose_steps": lose_steps}
         return self._object("POST", f"/v1/jobs/{job_id}/pause", body=body)
 
     def unpause(self, job_id: int) -> dict[str, Any]:
-        """Let a paused job take its turn again; the job as it is then."""
+        """The older `release` of such a job; the job as it is then."""
         return self._object("POST", f"/v1/jobs/{job_id}/unpause")
 
     def clean(self, wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from zerotools.core.errors import (
     DaemonUnreachable,
     Unsupported,
 )
+from zerotools.io.files.packages import REQUIREMENTS, install_command
 from zerotools.jobs.client import api_versions, location
 from zerotools.jobs.client.connection import SocketConnection
-from zerotools.jobs.client.daemon_package import INSTALL_DAEMON, why_no_daemon
+from zerotools.jobs.client.daemon_package import NEEDED, why_no_daemon
 from zerotools.jobs.client.remote.elsewhere import machine_behind, shown_socket
 
 TIMEOUT_SECONDS = 30.0
@@ -131,7 +132,9 @@ class DaemonRequests:
         match error:
             case FileNotFoundError() | ConnectionRefusedError() | NotADirectoryError():
                 is_here = machine_behind(self.socket) is None
-                install = f" ({INSTALL_DAEMON})" if is_here and why_no_daemon() else ""
+                install = ""
+                if is_here and why_no_daemon():
+                    install = f" (after {install_command(REQUIREMENTS[NEEDED])})"
                 why = (
                     f"nothing answers at {self.shown}; is zerotoolsd running? Start it with "
                     f"'zerotoolsd'{install}, or set {location.SOCKET_VARIABLE} to its socket"

@@ -6,18 +6,17 @@ A saved dataset is a directory: `state.json` names its Arrow files. One with sev
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.errors import BadFile
 from zerotools.io.files.json_file import read_json
+from zerotools.io.files.packages import missing
 from zerotools.jobs.datafiles.values import shown_names
 
 PARQUET, ARROW = ".parquet", ".arrow"
 COLUMNAR = (PARQUET, ARROW)
-REQUIREMENT = "pyarrow>=15"
 STATE, SPLITS = "state.json", "dataset_dict.json"
 _ROWS_AT_ONCE = 1024
 _LARGEST_STATE = 2**24
@@ -68,10 +67,7 @@ def read_columnar(
     try:
         import pyarrow
     except ImportError:
-        raise BadRequest(
-            f"{path}: such files are read by pyarrow, and {sys.executable} has none: "
-            f'{sys.executable} -m pip install "{REQUIREMENT}"'
-        ) from None
+        raise missing(f"{path}: reading such files", "pyarrow") from None
     try:
         batches = _parquet if path.suffix.lower() == PARQUET else _arrow
         for batch in batches(path, columns):

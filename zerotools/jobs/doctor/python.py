@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from zerotools.io.files.packages import REQUIREMENTS, install_command
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 
 IMPORT_SECONDS = 60.0
@@ -74,7 +75,8 @@ def look_at_python(
         yield warning(
             "transformers",
             f"{python} has none",
-            f"jobs of engine torch and deepspeed need it: {python} -m pip install transformers",
+            "jobs of engine torch and deepspeed need it: "
+            f"{install_command(REQUIREMENTS['transformers'], python=str(python))}",
         )
     if has_gpus:
         yield from _gpu_build(python, answer)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from zerotools.core.errors import DaemonError, DaemonUnreachable
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.daemon_package import why_no_daemon
+from zerotools.jobs.client.daemon_package import missing_package, why_no_daemon
 from zerotools.jobs.drill.own_processes import VARIABLE
 
 START_SECONDS = 60.0
@@ -56,9 +56,14 @@ class PrivateDaemon:
         self.client = DaemonClient(self.state / "api.sock", timeout_seconds=ANSWER_SECONDS)
 
     def begin(self) -> None:
-        """Start it for the first time, and wait until it answers. Raises DaemonUnreachable."""
-        if (why := why_no_daemon()) is not None:
-            raise DaemonUnreachable(why)
+        """Start it for the first time, and wait until it answers.
+
+        Raises:
+            BadRequest: a package of the daemon is not installed.
+            DaemonUnreachable: it does not start, or does not answer.
+        """
+        if why_no_daemon() is not None:
+            raise missing_package()
         self._start()
         deadline = time.monotonic() + START_SECONDS
         while not self.answers():

@@ -163,7 +163,7 @@ class JobSpec:
     time_limit: int | str | None = key(
         'How long the job may run, not counting time in the queue: seconds, or text such as `"2h"` '
         'or `"1d12h"`. Then it saves at its next step and stops (a script gets SIGTERM); '
-        "`zerotools resume` continues it. A job with a limit may run on GPUs that are kept for a "
+        "`zerotools retry` continues it. A job with a limit may run on GPUs that are kept for a "
         "larger one, if it ends in time.",
         default=None,
         imported=False,

@@ -13,7 +13,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.packages import missing
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.text.characters import ODD, Mends, character_name
 from zerotools.jobs.text.document import DEEPEST, Document, Trail
@@ -95,10 +96,7 @@ def _library(source: str) -> ModuleType:
     try:
         return import_module("yaml")
     except ImportError:
-        raise Unsupported(
-            f"{source}: reading YAML needs PyYAML; pip install 'zerotools[yaml]', "
-            "or save the config as JSON"
-        ) from None
+        raise missing(f"{source}: reading YAML", "yaml", "save the config as JSON") from None
 
 
 def _broken(error: Any) -> Broken:

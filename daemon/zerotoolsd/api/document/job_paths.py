@@ -96,7 +96,8 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/resume": post(
             "resumeJob",
             _JOBS,
-            "Let a held job continue (200), or queue a new one that continues (201)",
+            "Deprecated: release a job that the daemon holds (200), or retry one that is over from "
+            "its newest checkpoint (201)",
             {"200": job, "201": job},
             JOB_ID,
             refused=_NEW,
@@ -104,7 +105,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/retry": post(
             "retryJob",
             _JOBS,
-            "Queue one that is over once more, from the start",
+            "Queue one that is over once more: from the start, or from its newest checkpoint",
             {"201": job},
             JOB_ID,
             refused=_NEW,
@@ -131,15 +132,17 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/hold": post(
             "holdJob",
             _JOBS,
-            "Let it wait until it is released",
+            "Hold it until it is released; one that runs saves and stops first",
             {"200": job},
             JOB_ID,
             refused=_CHANGED,
+            body="HoldRequest",
+            needs_body=False,
         ),
         "/v1/jobs/{id}/release": post(
             "releaseJob",
             _JOBS,
-            "Let one that is on hold take its turn",
+            "Let a held one take its turn, from its newest checkpoint",
             {"200": job},
             JOB_ID,
             refused=_CHANGED,
@@ -147,7 +150,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/pause": post(
             "pauseJob",
             _JOBS,
-            "Let it save, release its GPUs, and wait until it is unpaused",
+            "Deprecated: hold it",
             {"202": job},
             JOB_ID,
             refused=_CHANGED,
@@ -156,7 +159,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/unpause": post(
             "unpauseJob",
             _JOBS,
-            "Let a paused one take its old place",
+            "Deprecated: release it",
             {"200": job},
             JOB_ID,
             refused=_CHANGED,
@@ -177,7 +180,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
             {"201": jobs},
             JOB_ID,
             refused=_NEW,
-            body="RetryRequest",
+            body="RetryArrayRequest",
         ),
         "/v1/jobs/{id}/logs": get(
             "readLog",

@@ -109,12 +109,13 @@ def post(
     *parameters: Schema,
     refused: tuple[str, ...] = (),
     body: str | None = None,
+    needs_body: bool = True,
 ) -> dict[str, Schema]:
     """Describe a POST request as `get` does; `body` is the component that it takes. Every one of
     them reads a body, of which the others demand that it is empty."""
     tree = _operation(name, tag, summary, answers, parameters, (*_OF_BODIES, *refused), JSON)
     if body is not None:
-        tree["requestBody"] = {"required": True, "content": {JSON: {"schema": ref(body)}}}
+        tree["requestBody"] = {"required": needs_body, "content": {JSON: {"schema": ref(body)}}}
     return {"post": tree}
 
 

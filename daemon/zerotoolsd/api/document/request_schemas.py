@@ -77,13 +77,15 @@ def request_components() -> dict[str, Schema]:
             after=_AFTER,
             begin=_BEGIN,
         ),
-        "RetryRequest": object_of((), output_dir=text_schema(4096)),
+        "RetryRequest": object_of((), output_dir=text_schema(4096), from_start=FLAG),
+        "RetryArrayRequest": object_of((), output_dir=text_schema(4096)),
         "ArrayChangeRequest": object_of(
             ("do",),
             do={"type": "string", "enum": list(ARRAY_OPERATIONS)},
             priority=_PRIORITY_OR_NULL,
             lose_steps=FLAG,
         ),
+        "HoldRequest": object_of((), lose_steps=FLAG),
         "PauseRequest": object_of((), lose_steps=FLAG),
         "DrainRequest": object_of((), why=text_schema(500)),
         "CleanRequest": object_of(

@@ -51,7 +51,7 @@ class DependencyRow:
     def words(self) -> str:
         """What is waited for: `job 3 (running) to succeed`."""
         how = "end" if self.condition == ANY else "succeed"
-        state = (self.state or "unknown").replace("_", " ")
+        state = states.in_words(self.state or "unknown")
         return f"job {self.on_id} ({state}) to {how}"
 
 

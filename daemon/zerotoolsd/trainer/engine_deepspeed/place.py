@@ -20,6 +20,7 @@ import torch
 from torch.utils import file_baton
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.io.files.packages import REQUIREMENTS, install_command
 from zerotools.jobs.tables.deepspeed import ADAMS, at, device_of
 from zerotools.jobs.tables.spec import FP16_ON_CPU, JobSpec
 from zerotoolsd.trainer.engine_deepspeed.builds import (
@@ -48,9 +49,8 @@ def import_deepspeed(spec: JobSpec, teller: BuildReporter) -> Any:
         if error.name != "deepspeed":
             raise
         raise BadRequest(
-            f"{sys.executable} has no deepspeed, which the job's engine needs: install it there "
-            f'({sys.executable} -m pip install "deepspeed>=0.16"), or name another python in the '
-            "job file"
+            f"{sys.executable} has no deepspeed, which the job's engine needs; run "
+            f"{install_command(REQUIREMENTS['deepspeed'])}, or name another python in the job file"
         ) from None
     deepspeed.utils.logger.setLevel(logging.WARNING)
     # Of collectives that torch renamed; DeepSpeed calls them in every step.

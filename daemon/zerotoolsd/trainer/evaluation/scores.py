@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.packages import EXTRAS, install_command
 from zerotoolsd.trainer.evaluation.words import ScoreTokenizer, bleu_tokenizer
 
 ROUGES = ("rouge1", "rouge2", "rougeL")
@@ -46,7 +47,7 @@ def check_libraries(names: Sequence[str] = LIBRARIES) -> None:
     if missing:
         raise BadRequest(
             f"eval.predict_with_generate = true: {sys.executable} has no {' and no '.join(missing)}"
-            ": pip install 'zerotools[scores]'"
+            f"; run {install_command(*EXTRAS['scores'].values())}"
         )
 
 

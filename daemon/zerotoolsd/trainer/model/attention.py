@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.io.files.packages import install_command
 from zerotools.jobs.tables.model import AUTO
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.model.narrow import small_model
@@ -52,7 +53,8 @@ def check_attention(spec: JobSpec, model: Any) -> None:
     module, package = _PACKAGES.get(wanted, ("torch", "torch"))
     if importlib.util.find_spec(module) is None:
         raise BadRequest(
-            f"{said}: needs {package}, which {sys.executable} does not have: pip install {package}"
+            f"{said}: needs {package}, which {sys.executable} does not have; run "
+            f"{install_command(package)}"
         )
 
 

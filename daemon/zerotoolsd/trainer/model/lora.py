@@ -14,6 +14,7 @@ from torch import nn
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.memory_layout import MemoryLayout
+from zerotools.io.files.packages import REQUIREMENTS, install_command
 from zerotools.jobs.tables.lora import LoraSpec
 
 BASE = ".base_layer."
@@ -31,8 +32,8 @@ def add_adapters(model: Any, spec: LoraSpec) -> None:
     """
     if importlib.util.find_spec("peft") is None:
         raise BadRequest(
-            f"lora.rank = {spec.rank}: adapters need peft, which {sys.executable} does not have: "
-            "pip install peft"
+            f"lora.rank = {spec.rank}: adapters need peft, which {sys.executable} does not have; "
+            f"run {install_command(REQUIREMENTS['peft'])}"
         )
     from peft import LoraConfig, inject_adapter_in_model  # only jobs with adapters pay for it
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.memory_layout import NF4
+from zerotools.io.files.packages import REQUIREMENTS, install_command
 from zerotoolsd.trainer.packed.packed_linear import PackedLinear
 
 SAID = f'lora.frozen_precision = "{NF4}"'
@@ -26,8 +27,8 @@ def pack_frozen(model: Any, *, double_quant: bool, kept: Container[str] = ()) ->
     """
     if find_spec("bitsandbytes") is None:
         raise BadRequest(
-            f"{SAID}: needs bitsandbytes, which {sys.executable} does not have: "
-            'pip install bitsandbytes, or set "train"'
+            f"{SAID}: needs bitsandbytes, which {sys.executable} does not have; run "
+            f'{install_command(REQUIREMENTS["bitsandbytes"])}, or set "train"'
         )
     found = list(_packable(model, kept))
     if not found:

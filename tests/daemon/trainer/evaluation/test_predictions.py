@@ -158,5 +158,5 @@ def test_a_long_prompt_gives_way_to_what_is_generated(tmp_path: Path, tokenizer:
 
 def test_missing_libraries_are_named() -> None:
     check_libraries()
-    with pytest.raises(BadRequest, match=r"no_such_scores: pip install 'zerotools\[scores\]'"):
+    with pytest.raises(BadRequest, match=r"no_such_scores; run .* 'sacrebleu>=2.4'"):
         check_libraries((*LIBRARIES, "no_such_scores"))

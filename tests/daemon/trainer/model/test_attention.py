@@ -37,7 +37,7 @@ def test_flash_attention_in_fp32_is_refused(text: Path) -> None:
 def test_a_package_that_is_missing_is_named(text: Path) -> None:
     from zerotoolsd.trainer.rehearsal import rehearse
 
-    with pytest.raises(BadRequest, match=r"needs flash-attn, which .* does not have: pip install"):
+    with pytest.raises(BadRequest, match=r"needs flash-attn, which .* install flash-attn"):
         rehearse(of(text, TINY_LLAMA, "flash_attention_2", **GPU))
 
 

@@ -16,7 +16,7 @@ KEYS = (
     ("↑ ↓  j k", "choose a job; PgUp PgDn Home End go further"),
     ("l", "its log, which is followed"),
     ("c", "cancel it, after y"),
-    ("r", "resume it, if it has ended or is held"),
+    ("r", "release it if it is held; retry it if it has ended"),
     ("+ -", "its priority"),
     ("s", "sort by state, id, owner, name, time left"),
     ("/", "only jobs whose name or owner has a text; Escape shows all"),

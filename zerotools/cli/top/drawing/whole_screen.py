@@ -212,7 +212,7 @@ def _nothing_listed(look: Look, state: ViewState, columns: int) -> list[Line]:
 
 
 _JOB_KEYS = (
-    *(("?", "help"), ("l", "log"), ("c", "cancel"), ("r", "resume"), ("+-", "prio")),
+    *(("?", "help"), ("l", "log"), ("c", "cancel"), ("r", "retry"), ("+-", "prio")),
     *(("s", "sort"), ("/", "filter"), ("q", "quit")),
 )
 _LOG_KEYS = (("↑↓", "scroll"), ("End", "follow"), ("←→", "rank"), ("q", "back"))

@@ -38,6 +38,7 @@ from zerotools.cli.top.screen.late_answers import LateAnswers
 from zerotools.cli.top.screen.palette import Styles
 from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import TERMINAL
 
 LOG_SECONDS = 1.0
 SAID_SECONDS = 8.0
@@ -247,13 +248,18 @@ class Top(App[int]):
         wanted = int(wish.job["priority"] or 0) + wish.change
         asks: dict[str, tuple[Callable[[], object], str]] = {
             CANCEL: (partial(self._client.cancel, number), f"{name} is asked to stop"),
-            RESUME: (partial(self._client.resume, number), f"{name} is resumed"),
+            RESUME: (partial(self._go_on, wish.job), f"{name} goes on"),
             PRIORITY: (
                 partial(self._client.set_priority, number, wanted),
                 f"{name} has priority {wanted}",
             ),
         }
         self._ask(*asks[wish.what])
+
+    def _go_on(self, job: Job) -> object:
+        if job["state"] in TERMINAL:
+            return self._client.retry(int(job["id"]), from_start=False)
+        return self._client.release(int(job["id"]))
 
     def _ask(self, asks: Callable[[], object], done: str) -> None:
         def answered(_: object) -> None:

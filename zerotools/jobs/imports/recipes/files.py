@@ -105,7 +105,7 @@ def _read_resume(reading: ArgumentReading) -> None:
     if isinstance(given.value, str) and given.value.lower() not in ("true", "false", "", "none"):
         reading.path(given, "resume_from")
     else:
-        why = "zerotools resume continues a job from its last checkpoint"
+        why = "zerotools retry continues a job from its last checkpoint"
         reading.config.row(KeyOutcome.IGNORED, given, None, why)
 
 

@@ -127,15 +127,15 @@ export function plainName(name) {
 }
 
 export const STATES = {
-  on_hold: ["on hold", "warning", "‖"],
+  on_hold: ["held", "warning", "‖"],
   waiting: ["waiting", "quiet", "…"],
   queued: ["queued", "quiet", "…"],
   launching: ["starting", "busy", "▸"],
   running: ["running", "busy", "▶"],
   stopping: ["stopping", "warning", "■"],
-  pausing: ["pausing", "warning", "‖"],
+  pausing: ["holding", "warning", "‖"],
   yielding: ["making room", "warning", "↷"],
-  paused: ["paused", "warning", "‖"],
+  paused: ["held", "warning", "‖"],
   waiting_retry: ["waits to retry", "warning", "↻"],
   held: ["held", "bad", "!"],
   succeeded: ["succeeded", "good", "✓"],
@@ -144,6 +144,8 @@ export const STATES = {
   stopped: ["stopped", "warning", "■"],
 };
 export const OVER = new Set(["succeeded", "failed", "cancelled", "stopped"]);
+/** A job starts from these only when somebody releases it. */
+export const HELD = new Set(["on_hold", "paused", "held"]);
 export const RUNS = new Set(["launching", "running", "stopping", "pausing", "yielding"]);
 /** Not over, those that run first. */
 export const OPEN = [...RUNS, ...Object.keys(STATES).filter((state) => !OVER.has(state) && !RUNS.has(state))];

@@ -2,7 +2,7 @@
 
 import { ask } from "./dialogs.js";
 import { fill, fillOnce, h, keyed, setText } from "./dom.js";
-import { OVER, RUNS, UNKNOWN, ago, between, bytes, clock, count, duration, hasSpeed, isNumber, moment, now, ownerOf, plainName, stateOf, titleOf } from "./format.js";
+import { HELD, OVER, RUNS, UNKNOWN, ago, between, bytes, clock, count, duration, hasSpeed, isNumber, moment, now, ownerOf, plainName, stateOf, titleOf } from "./format.js";
 import { CheckpointsPart } from "./job_checkpoints.js";
 import { CurvesPart } from "./job_curves.js";
 import { LogPart } from "./job_log.js";
@@ -19,7 +19,7 @@ const PARTS = {
   attempts: ["Attempts", null],
 };
 const RUNNING_MS = 2000;
-const RESUMABLE = new Set(["failed", "cancelled", "stopped", "held"]);
+const RETRIED = new Set(["failed", "cancelled", "stopped"]);
 
 export class JobView {
   job = null;
@@ -120,7 +120,8 @@ export class JobView {
 
   #action() {
     const { state } = this.job;
-    if (RESUMABLE.has(state)) return { words: "Resume", kind: "primary", act: () => this.#do("resume", "resumed") };
+    if (RETRIED.has(state)) return { words: "Retry", kind: "primary", act: () => this.#do("retry", "", { from_start: false }) };
+    if (HELD.has(state)) return { words: "Release", kind: "primary", act: () => this.#do("release", "released") };
     if (!OVER.has(state) && state !== "stopping") return { words: "Cancel", kind: "danger", act: () => this.#cancel() };
     return null;
   }
@@ -130,9 +131,9 @@ export class JobView {
     if (await ask(`Cancel ${titleOf(this.job)}?`, text, "Cancel the job")) await this.#do("cancel", "asked to stop");
   }
 
-  async #do(what, words) {
+  async #do(what, words, body) {
     try {
-      const found = await this.session.post(`/v1/jobs/${this.#id}/${what}`);
+      const found = await this.session.post(`/v1/jobs/${this.#id}/${what}`, body);
       this.#page.say(found.id === this.#id ? `${titleOf(found)}: ${words}` : `${titleOf(found)} goes on where this one stopped`, "good");
       this.store.refresh();
       if (found.id === this.#id) this.#soon(0);

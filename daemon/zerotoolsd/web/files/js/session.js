@@ -67,9 +67,9 @@ export class Session extends EventTarget {
   }
 
   /** Ask for a change. */
-  async post(path) {
+  async post(path, body = {}) {
     const headers = { "Content-Type": "application/json" };
-    const answer = await this.request(path, { method: "POST", headers, body: "{}" });
+    const answer = await this.request(path, { method: "POST", headers, body: JSON.stringify(body) });
     return answer.json();
   }
 

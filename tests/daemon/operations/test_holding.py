@@ -1,4 +1,4 @@
-"""Pause and unpause: in a daemon whose ranks pretend."""
+"""Hold and release, and the older pause and unpause: in a daemon whose ranks pretend."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
+from tests.daemon.operations.test_waiting_jobs import FIVE, submit_under
 from tests.daemon.test_jobservice import ME, Story, refusal, submit
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile.parse import job_from_dict
@@ -50,21 +51,21 @@ def test_a_job_saves_gives_back_what_it_has_and_goes_on_in_its_old_place(tmp_pat
         behind = await submit(it, "release exit=0", **ONE)
         last = await submit(it, "exit=0", **ONE)
         await steps(it, job.id)
-        asked = await it.service.pause(job.id, uid=ME)
-        assert (asked.state, asked.reason) == ("pausing", f"paused by {user_name(ME)}")
-        await it.service.pause(job.id, uid=ME)  # twice is harmless
+        asked = await it.service.hold(job.id, uid=ME)
+        assert (asked.state, asked.reason) == ("pausing", f"held by {user_name(ME)}")
+        await it.service.hold(job.id, uid=ME)  # twice is harmless
         paused = await it.reach(job.id, "paused")
-        said = f"paused by {user_name(ME)}; saved at step 7 and stopped, 0 steps lost"
+        said = f"held by {user_name(ME)}; saved at step 7 and stopped, 0 steps lost"
         assert paused.reason == said
         assert paused.latest_checkpoint is not None
         assert paused.latest_checkpoint["step"] == 7
         await it.reach(behind.id, "running")
-        assert (await it.service.pause(job.id, uid=ME)).reason == said
+        assert (await it.service.hold(job.id, uid=ME)).reason == said
         (row,) = it.engine.store.yields.of(job.id)
         assert (row.purpose, row.outcome, row.saved_step, row.steps_lost) == (
             *("pause", "stopped", 7, 0),
         )
-        assert (await it.service.unpause(job.id, uid=ME)).state == "queued"
+        assert (await it.service.release(job.id, uid=ME)).state == "queued"
         it.release(behind.id)
         went_on = await it.reach(job.id, "running")
         assert went_on.attempts[1].resumed_from == paused.latest_checkpoint["path"]
@@ -80,6 +81,28 @@ def test_a_job_saves_gives_back_what_it_has_and_goes_on_in_its_old_place(tmp_pat
         ]
 
     tell(tmp_path / "state", story)
+
+
+def test_a_job_is_held_when_it_is_submitted_and_released(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        job = await submit_under(it, QueueTerms(hold=True))
+        assert (job.state, job.reason) == (
+            "on_hold",
+            f"held by {user_name(ME)} when it was submitted",
+        )
+        said = await refusal(it.service.resume(job.id, uid=ME), Conflict)
+        assert said.endswith(f"is held; let it continue: zerotools release {job.id}")
+        assert (await it.service.release(job.id, uid=ME)).state == "queued"
+        await it.reach(job.id, "running")
+        said = await refusal(it.service.release(job.id, uid=ME), Conflict)
+        assert said == f"job {job.id} is not held: it is running"
+        other = await submit(it, "exit=0", **FIVE, max_restarts=0)
+        await it.service.cancel(job.id, uid=ME)
+        await it.reach(other.id, "succeeded")
+        kinds = [event.kind for event in await it.service.events(0, 0) if event.job_id == job.id]
+        assert kinds[:3] == ["submit", "released", "admit"]
+
+    tell(tmp_path / "state", story, cpu_ranks=8)
 
 
 def test_a_job_that_waits_is_paused_at_once_and_waits_on_then(tmp_path: Path) -> None:
@@ -98,20 +121,20 @@ def test_a_job_that_waits_is_paused_at_once_and_waits_on_then(tmp_path: Path) ->
         assert (await it.service.cancel(waiting.id, uid=ME)).state == "cancelled"
         assert (await it.service.set_priority(queued.id, 2, uid=ME)).priority == 2
         said = await refusal(it.service.resume(queued.id, uid=ME), Conflict)
-        assert said == f"job {queued.id} is paused; let it go on: zerotools unpause {queued.id}"
-        said = await refusal(it.service.hold(queued.id, uid=ME), Conflict)
-        assert "is paused already" in said
-        said = await refusal(it.service.release(queued.id, uid=ME), Conflict)
-        assert said.endswith(f"zerotools unpause {queued.id}")
+        assert said == f"job {queued.id} is held; let it continue: zerotools release {queued.id}"
+        assert (await it.service.hold(queued.id, uid=ME)).state == "paused"
         it.release(first.id)
         await it.reach(first.id, "succeeded")
         assert (await it.service.job(queued.id)).state == "paused"
-        await it.service.unpause(queued.id, uid=ME)
+        await it.service.release(queued.id, uid=ME)
         await it.reach(queued.id, "succeeded")
         said = await refusal(it.service.pause(queued.id, uid=ME), Conflict)
-        assert said == f"job {queued.id} is over: it is succeeded; it cannot be paused"
+        assert said == f"job {queued.id} is over: it is succeeded; it cannot be held"
         said = await refusal(it.service.unpause(first.id, uid=ME), Conflict)
-        assert said == f"job {first.id} is not paused: it is succeeded"
+        assert said == (
+            f"job {first.id} is not paused: it is succeeded; "
+            f"to run it again: zerotools retry {first.id}"
+        )
 
     tell(tmp_path / "state", story)
 
@@ -132,7 +155,7 @@ def test_a_cancel_an_unpause_and_a_start_that_comes_before(tmp_path: Path) -> No
         await it.reach(cancelled.id, "cancelled")
         await it.reach(unpaused.id, "succeeded")
         paused = await it.reach(loads.id, "paused")
-        said = f"paused by {user_name(ME)}; stopped before training began, 0 steps lost"
+        said = f"held by {user_name(ME)}; stopped before training began, 0 steps lost"
         assert paused.reason == said
 
     tell(tmp_path / "state", story, cpu_ranks=3)
@@ -149,11 +172,13 @@ def test_a_program_that_is_not_known_to_save_is_paused_only_where_that_is_meant(
         job, _ = await it.service.submit(spec, uid=ME, idempotency_key=None)
         await it.reach(job.id, "running")
         said = await refusal(it.service.pause(job.id, uid=ME), Conflict)
-        assert said.startswith(f"job {job.id} would not go on where it is paused: its program has")
-        assert said.endswith(f"zerotools pause --lose-steps {job.id}")
+        assert said.startswith(
+            f"job {job.id} would not continue from where it is held: its program has"
+        )
+        assert said.endswith(f"zerotools hold --lose-steps {job.id}")
         await it.service.pause(job.id, uid=ME, lose_steps=True)
         paused = await it.reach(job.id, "paused")
-        assert str(paused.reason).startswith(f"paused by {user_name(ME)}; ")
+        assert str(paused.reason).startswith(f"held by {user_name(ME)}; ")
         assert it.engine.store.job(job.id).standing.restarts_used == 0
 
     tell(tmp_path / "state", story)

@@ -1,0 +1,73 @@
+"""Packages that only some commands need, and the command that installs one of them here.
+
+The command names the package itself, with the version that zerotools needs, and not an extra of
+zerotools: so it works wherever zerotools was installed from, and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+
+EXTRAS: Mapping[str, Mapping[str, str]] = {
+    "daemon": {"aiohttp": "aiohttp>=3.9"},
+    "train": {"torch": "torch>=2.7", "transformers": "transformers>=5.1"},
+    "deepspeed": {"deepspeed": "deepspeed>=0.16"},
+    "lora": {"peft": "peft>=0.18"},
+    "qlora": {"bitsandbytes": "bitsandbytes>=0.50"},
+    "scores": {"rouge_score": "rouge-score>=0.1.2", "sacrebleu": "sacrebleu>=2.4"},
+    "trackers": {"wandb": "wandb>=0.19", "mlflow": "mlflow-skinny>=3.0"},
+    "plot": {"matplotlib": "matplotlib>=3.8"},
+    "remote": {"huggingface_hub": "huggingface_hub>=1.0", "obstore": "obstore>=0.12.1"},
+    "data": {"pyarrow": "pyarrow>=15"},
+    "yaml": {"yaml": "PyYAML>=6.0"},
+    "top": {"textual": "textual>=7.0"},
+}
+"""The modules of each extra of pyproject.toml, and what installs them."""
+REQUIREMENTS: Mapping[str, str] = {
+    module: requirement for extra in EXTRAS.values() for module, requirement in extra.items()
+}
+
+
+def install_command(*requirements: str, python: str | None = None) -> str:
+    """Return the command that installs the requirements for `python`; default: this interpreter.
+
+    It depends on what made the environment of that interpreter: `pipx inject` for pipx,
+    `uv pip install` for `uv tool`, `uv venv` and environments without pip, otherwise pip.
+    """
+    python = python or sys.executable
+    place = Path(python).parent.parent
+    what = " ".join(map(shlex.quote, requirements))
+    if (place / "pipx_metadata.json").exists():
+        return f"pipx inject {shlex.quote(place.name)} {what}"
+    if (place / "uv-receipt.toml").exists() or _made_by_uv(place) or _lacks_pip(python):
+        return f"uv pip install --python {shlex.quote(python)} {what}"
+    return f"{shlex.quote(python)} -m pip install {what}"
+
+
+def missing(what: str, module: str, instead: str = "") -> BadRequest:
+    """Return the error for a package that is not installed: `what` needs it. `instead` is what to
+    do without it, such as "save the config as JSON"."""
+    requirement = REQUIREMENTS[module]
+    name = requirement.partition(">=")[0]
+    rest = f", or {instead}" if instead else ""
+    command = install_command(requirement)
+    return BadRequest(f"{what} needs {name}, which is not installed; run {command}{rest}")
+
+
+def _made_by_uv(place: Path) -> bool:
+    try:
+        lines = (place / "pyvenv.cfg").read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return any(line.partition("=")[0].strip() == "uv" for line in lines)
+
+
+def _lacks_pip(python: str) -> bool:
+    """Whether this interpreter has no pip; others are not asked."""
+    return python == sys.executable and importlib.util.find_spec("pip") is None
