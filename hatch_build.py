@@ -26,6 +26,7 @@ PACKAGED = {
     "docs/how-to": "zerotools/pages/how-to",
     "docs/reference": "zerotools/pages/reference",
     "docs/tutorial": "zerotools/pages/tutorial",
+    "docs/zh": "zerotools/pages/zh",
     "systemd": "zerotoolsd/units",
 }
 """What a wheel has of the repository outside the packages, and where."""

@@ -20,6 +20,7 @@ PLACES = {
     "docs/how-to/": "zerotools/pages/how-to/",
     "docs/reference/": "zerotools/pages/reference/",
     "docs/tutorial/": "zerotools/pages/tutorial/",
+    "docs/zh/": "zerotools/pages/zh/",
     "systemd/": "zerotoolsd/units/",
 }
 """Folders of the repository, and where a wheel has them."""

@@ -9,6 +9,8 @@ import pytest
 
 from tests.daemon.daemons import REAL, daemon_in
 from tests.docs.tutorials import ROOT, Block, blocks, follow
+from tests.golden_files import DEEPSPEED
+from zerotools.cli.main import build, run
 
 README, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
 
@@ -22,8 +24,72 @@ def test_both_languages_have_the_same_blocks() -> None:
     assert quick_start(CHINESE) == quick_start(README)
     assert [block.language for block in quick_start(README)] == [
         *("bash", "bash", "bash"),
-        *("sh", "toml", "sh"),
+        *("sh", "toml", "sh", "sh"),
     ]
+
+
+def first_block(page: Path) -> list[str]:
+    """The commands of the block that the page begins with, without comments."""
+    block = next(blocks(page.read_text("utf-8")))
+    assert block.language == "console"
+    return [line.removeprefix("$ ").partition("#")[0].strip() for line in block.text.splitlines()]
+
+
+def test_the_first_block_is_what_the_quick_start_does() -> None:
+    assert first_block(CHINESE) == first_block(README)
+    outside, daemon, *commands = first_block(README)
+    assert (outside, daemon) == (
+        "zerotools consolidate output/checkpoint-2000 model",
+        "zerotoolsd &",
+    )
+    done = [
+        line.partition("#")[0].strip()
+        for block in quick_start(README)
+        if block.language == "sh"
+        for line in block.text.splitlines()
+    ]
+    assert [line for line in done if line in commands] == commands
+
+
+def test_the_first_command_needs_no_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "output").mkdir()
+    source = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
+    (tmp_path / "output" / "checkpoint-2000").symlink_to(source)
+    monkeypatch.chdir(tmp_path)
+    assert run(build(), first_block(README)[0].split()[1:]) == 0
+    assert "wrote model" in capsys.readouterr().out
+
+
+def test_the_first_block_fits_a_terminal_of_80_columns() -> None:
+    for page in (README, CHINESE):
+        for block in blocks(page.read_text("utf-8")):
+            assert max(map(len, block.text.splitlines())) <= 80, block.text
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs/zh").glob("*.md")), ids=lambda page: page.stem
+)
+def test_chinese_pages_have_the_blocks_of_the_english_ones(page: Path) -> None:
+    [english] = [
+        path
+        for path in ROOT.glob(f"docs/*/{page.name}")
+        if path.parent.name in ("tutorial", "how-to")
+    ]
+    both = (english.read_text("utf-8"), page.read_text("utf-8"))
+    assert list(blocks(both[1])) == list(blocks(both[0]))
+    assert both[1].count("\n## ") == both[0].count("\n## ")
+    assert f"[English](../{english.parent.name}/{page.name})" in both[1]
+
+
+def test_chinese_pages_have_every_tutorial_and_the_readme_all_that_the_english_one_has() -> None:
+    chinese = {path.name for path in (ROOT / "docs/zh").glob("*.md")}
+    tutorials = {path.name for path in (ROOT / "docs/tutorial").glob("*.md")}
+    assert chinese == {*tutorials, "troubleshooting.md"}
+    texts = [page.read_text("utf-8") for page in (README, CHINESE)]
+    for line in (r"^## ", r"^\| ", r"^(?:- |\d\. )"):
+        assert len({len(re.findall(line, text, re.M)) for text in texts}) == 1, line
 
 
 def test_the_daemon_is_started_before_the_first_job() -> None:
@@ -40,7 +106,7 @@ def test_commands_in_the_chinese_tables_are_in_the_english_documents() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.dear(40, "a daemon, a job on two ranks and its exports")
+@pytest.mark.dear(60, "a daemon, a job on two ranks, its exports, and one that goes on")
 def test_the_quick_start_works(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
@@ -49,7 +115,8 @@ def test_the_quick_start_works(tmp_path: Path) -> None:
         said = follow(README, work, daemon.state / "api.sock")
     assert "succeeded at step 40 of 40" in said
     assert "wrote exported" in said
-    assert "wrote for-three" in said
+    assert "wrote for-one" in said
+    assert "succeeded at step 60 of 60" in said
     assert (work / "exported" / "config.json").is_file()
 
 

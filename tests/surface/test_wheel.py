@@ -44,7 +44,7 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel: Path) -> None:
     wanted |= {
         f"{place}/{path.relative_to(folder).as_posix()}"
         for folder, place in (
-            *((ROOT / "docs" / kind, f"zerotools/pages/{kind}") for kind in KINDS),
+            *((ROOT / "docs" / kind, f"zerotools/pages/{kind}") for kind in (*KINDS, "zh")),
             (ROOT / "systemd", "zerotoolsd/units"),
         )
         for path in folder.rglob("*")

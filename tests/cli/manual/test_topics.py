@@ -32,3 +32,13 @@ def test_near_names_are_suggested() -> None:
         BadRequest, match="topic 'qqqq' does not exist; zerotools help lists all topics"
     ):
         find_topic("qqqq")
+
+
+def test_a_page_is_shown_in_chinese_where_that_is_the_language(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ZEROTOOLS_LANG", "zh")
+    assert find_topic("first-job").title == "第一个任务"
+    assert find_topic("pipeline").path == DOCS / "how-to" / "pipeline.md"
+    monkeypatch.setenv("ZEROTOOLS_LANG", "en")
+    assert find_topic("first-job").title == "Your first job"

@@ -113,7 +113,7 @@ def find_job(client: DaemonClient | SlurmJobs, reference: str | None) -> dict[st
     if reference.startswith(PREFIX):
         raise BadRequest(
             f"{reference}: this command is for jobs of a daemon; of those that Slurm has without "
-            "one there are cancel, logs, queue, resume, show and wait"
+            "one there are cancel, logs, queue, retry, show and wait"
         )
     if is_number(reference):
         return client.job(int(reference))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from zerotools.cli.output.language import language
 from zerotools.core.errors import BadRequest, Unsupported
 
 _PACKAGE = Path(__file__).resolve().parents[2]
@@ -62,10 +63,16 @@ def find_topic(name: str) -> Topic:
     topics = all_topics()
     wanted = name.lower().rpartition("/")[2].removesuffix(".md").replace("_", "-")
     if wanted in topics:
-        return topics[wanted]
+        return _in_own_language(topics[wanted])
     near = nearest(wanted, topics)
     hint = f"did you mean {' or '.join(near)}?" if near else "zerotools help lists all topics"
     raise BadRequest(f"topic {name!r} does not exist; {hint}")
+
+
+def _in_own_language(topic: Topic) -> Topic:
+    """Return the page in the language of the user, if there is one."""
+    path = topic.path.parent.parent / language() / topic.path.name
+    return replace(topic, path=path, title=_title(path)) if path.is_file() else topic
 
 
 def nearest(wanted: str, topics: Mapping[str, Topic]) -> list[str]:

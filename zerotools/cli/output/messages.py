@@ -21,11 +21,14 @@ import sys
 from typing import TextIO
 
 from zerotools.cli.output import render
+from zerotools.cli.output.language import CHINESE, chinese_hint, language
 from zerotools.cli.output.style import paint
 
+HINT_IN_CHINESE = "提示"
 _LABELS = {
     "error": "error",
     "hint": "busy",
+    HINT_IN_CHINESE: "busy",
     "warning": "warning",
     "note": "quiet",
     "dropped": "warning",
@@ -65,7 +68,9 @@ def say_error(message: str, stream: TextIO | None = None) -> None:
     """An error, with its hint on a separate line."""
     what, hint = split(message)
     say("error", what, stream)
-    if hint:
+    if language() == CHINESE and (translated := chinese_hint(message)) is not None:
+        say(HINT_IN_CHINESE, translated, stream)
+    elif hint:
         say("hint", hint, stream)
 
 

@@ -1,0 +1,84 @@
+"""Hints in Chinese: which messages they are for, and that those are still the program's."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from zerotools.cli.output.failure import Failure
+from zerotools.cli.output.language import CATALOGUE, chinese_hint, language, read_catalogue
+from zerotools.cli.output.messages import say_error
+
+ROOT = Path(__file__).resolve().parents[3]
+LEAST_PIECE = 12
+"""Characters of a message that are looked for in the source; shorter pieces are anywhere."""
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({}, "en"),
+        ({"LANG": "zh_CN.UTF-8"}, "zh"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, "en"),
+        ({"LANG": "zh_CN.UTF-8", "ZEROTOOLS_LANG": "en"}, "en"),
+        ({"LANG": "C.UTF-8", "ZEROTOOLS_LANG": "zh"}, "zh"),
+        ({"LANG": "zha_XX"}, "en"),
+    ],
+)
+def test_the_language_is_chosen_or_that_of_the_locale(
+    environment: dict[str, str], found: str
+) -> None:
+    assert language(environment) == found
+
+
+def test_a_hint_is_chinese_and_the_error_and_the_json_are_english(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    message = "out exists; choose another output, or pass --overwrite"
+    monkeypatch.setenv("ZEROTOOLS_LANG", "zh")
+    stream = StringIO()
+    say_error(message, stream)
+    error, hint = stream.getvalue().splitlines()
+    assert error == "error: out exists"
+    assert hint.startswith("提示: 输出 out 已经存在")
+    assert Failure(message, 2, "bad_request").to_json()["hint"].startswith("choose another")
+    say_error("this is in no catalogue; pass --other", stream)
+    assert stream.getvalue().endswith("hint: pass --other\n")
+    monkeypatch.setenv("ZEROTOOLS_LANG", "en")
+    say_error(message, stream)
+    assert stream.getvalue().endswith("hint: choose another output, or pass --overwrite\n")
+
+
+def test_texts_of_the_message_stand_in_the_hint() -> None:
+    said = "a.yaml: reading YAML needs PyYAML, which is not installed; run pip install PyYAML"
+    assert chinese_hint(said) == "缺少 PyYAML。请运行：pip install PyYAML"
+    assert chinese_hint("something else") is None
+
+
+def test_the_places_of_each_hint_are_those_of_its_message() -> None:
+    entries = list(read_catalogue(CATALOGUE.read_text("utf-8")))
+    assert len(entries) >= 30
+    for msgid, msgstr in entries:
+        assert set(re.findall(r"\{\w+\}", msgstr)) <= set(re.findall(r"\{\w+\}", msgid)), msgid
+        assert re.search("[\u4e00-\u9fff]", msgstr), msgid
+
+
+def test_the_messages_are_those_of_the_program() -> None:
+    folders = (ROOT / "zerotools", ROOT / "daemon/zerotoolsd")
+    joined = re.compile(r"""["']\s*\n\s*f?["']""")
+    source = "\n".join(
+        joined.sub("", path.read_text("utf-8"))
+        for folder in folders
+        for path in folder.rglob("*.py")
+    )
+    of_click = ("no such option ", "missing argument ", "missing option ", "invalid value for ")
+    lost = [
+        piece
+        for msgid, _ in read_catalogue(CATALOGUE.read_text("utf-8"))
+        for piece in re.split(r"\{\w+\}", msgid)
+        if len(piece) >= LEAST_PIECE and piece not in source and piece not in of_click
+    ]
+    assert lost == []
