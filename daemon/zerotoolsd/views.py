@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -40,6 +40,9 @@ class ShownSpec:
     unshown: Sequence[str] = ()
 
 
+UsualSeconds = Callable[[JobRow, str], float | None]
+STARTING = "starting the processes"
+"""The phase of an attempt whose processes do not report yet."""
 NO_SPEC = ShownSpec((), {})
 """Shown for a job that cannot be read."""
 
@@ -52,10 +55,11 @@ def job_view(
     quiet_seconds: float,
     after: Sequence[DependencyRow] = (),
     shown: ShownSpec | None = None,
+    usual: UsualSeconds | None = None,
 ) -> JobView:
     """One job; `waits` is the scheduler's sentence, if it has one; `quiet_seconds` without progress
     make a quiet phase; `after` are the jobs that it starts after. `shown` is its job file, where
-    that was made before.
+    that was made before. `usual` says how long a phase of it usually takes here.
 
     Of a job that another version queued, what this one can read is shown.
     """
@@ -72,7 +76,8 @@ def job_view(
     known = [last_report.last_report(attempt) for attempt in reversed(attempts)]
     progress = next((each.step for each in known if each.step is not None), None)
     evaluation = next((each.evaluation for each in known if each.evaluation is not None), None)
-    doing = known[0].doing if known else None
+    phase = _phase(job, attempts, known, quiet_seconds, usual)
+    doing = phase["doing"] if phase else None
     uploaded = next((each.uploaded for each in known if each.uploaded is not None), None)
     return JobView(
         id=job.id,
@@ -99,7 +104,7 @@ def job_view(
         uploaded=uploaded and {**uploaded, "why": _masked_text(uploaded["why"], unshown)},
         progress=_with_last_loss(progress),
         evaluation=evaluation,
-        phase=_masked_phase(_phase(job, attempts, known, quiet_seconds), secrets),
+        phase=_masked_phase(phase, secrets),
         spec=shown.tree,
         shortened=shown.shortened,
         environment=NOT_CAPTURED if spec and spec.captured_env is None else None,
@@ -213,14 +218,19 @@ def _phase(
     attempts: Sequence[AttemptRow],
     known: Sequence[last_report.LastReport],
     quiet_seconds: float,
+    usual: UsualSeconds | None,
 ) -> dict[str, Any] | None:
-    if job.state not in states.ACTIVE - {states.LAUNCHING} or not attempts:
+    if job.state not in states.ACTIVE or not attempts:
         return None
     run_dir = Path(attempts[-1].run_dir)
     spec = job.reading.spec
     elsewhere = spec is not None and spec.backend == SLURM
     ranks = spec.world_size if spec and not elsewhere else 1
     found = phase_of(run_dir, known[0], ranks=ranks, quiet_seconds=quiet_seconds, now=time.time())
+    if job.state == states.LAUNCHING:
+        found |= {"doing": STARTING, "since": attempts[-1].started}
+    doing = found["doing"]
+    found["usual_seconds"] = usual(job, doing) if usual and doing and not elsewhere else None
     # One process here attends the job; its ranks are those that do not get on, if any do not.
     return {**found, "waits_for": None} if elsewhere else found
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.release import source_edits
+from harness.release import interpreters, source_edits
 from harness.release.building import build_twice, git, run
-from harness.release.inspecting import check_files, try_installed
+from harness.release.inspecting import Environment, check_files, try_installed
 from harness.release.signing import find_key, sign, write_sums
 from zerotools.core.errors import BadRequest
 from zerotools.version import order
@@ -47,7 +47,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     key.add_argument("--unsigned", action="store_true", help="sign nothing")
     parser.add_argument(
-        "--offline", action="store_true", help="try the files with the packages that are here"
+        "--offline", action="store_true", help="try the files with the packages of this Python"
+    )
+    parser.add_argument(
+        "--pythons",
+        nargs="+",
+        metavar="X.Y",
+        help="versions of Python to try the files with  [default: all that are supported]",
     )
     return parser
 
@@ -59,6 +65,11 @@ def release(root: Path, options: argparse.Namespace) -> None:
     following = following or source_edits.next_of(version)
     source_edits.check_version(following)
     key = None if options.unsigned else find_key(root, options.key)
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    wanted = options.pythons or ([own] if options.offline else interpreters.supported(root))
+    if options.offline and wanted != [own]:
+        raise BadRequest(f"--offline tries the packages of this Python, which is {own} alone")
+    pythons = interpreters.find_all(wanted)
     check_start(root, version, following)
     with tempfile.TemporaryDirectory(prefix="zerotools-release-") as directory:
         scratch = Path(directory)
@@ -77,9 +88,10 @@ def release(root: Path, options: argparse.Namespace) -> None:
         say(f"{check_files(clone, commit, wheel, source)} files in the wheel, as in the repository")
         run([sys.executable, "-m", "twine", "check", "--strict", wheel, source])
         for path in (wheel, source):
-            place = scratch / f"venv-{path.suffix[1:]}"
-            try_installed(root, path, version, place, offline=options.offline)
-            say(f"{path.name} is installed and works")
+            for number, python in pythons.items():
+                place = scratch / f"venv-{path.suffix[1:]}-{number}"
+                try_installed(root, path, version, Environment(place, python, options.offline))
+                say(f"{path.name} is installed and works with Python {number}")
         files = [wheel, source]
         files.append(write_sums(files, out))
         say("nothing is signed" if key is None else f"signed with {key}")
@@ -138,9 +150,14 @@ def take(root: Path, clone: Path, version: str, files: Sequence[Path]) -> None:
     git(root, "fetch", "--quiet", str(clone), "tag", f"v{version}")
     git(root, "pull", "--quiet", "--ff-only", str(clone), branch)
     uploaded = " ".join(f"dist/{path.name}" for path in files if path.suffix in (".whl", ".gz"))
-    say(f"v{version} is tagged, and its files are in {out}; nothing was uploaded. To do so:")
+    say(f"v{version} is tagged, and its files are in {out}; nothing was uploaded.")
+    say("What remains to be done by a person:")
     print(f"git push origin {branch} v{version}")
     print(f"twine upload {uploaded}")
+    print(f"pip download --no-deps zerotools=={version}  # and compare it with SHA256SUMS")
+    say(
+        "After the first upload, docs/how-to/install.md can install by name, not only by directory."
+    )
 
 
 def say(text: str) -> None:

@@ -7,6 +7,7 @@ import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.release.building import SOURCES, git, run
@@ -62,20 +63,27 @@ def _compare(path: Path, held: set[str], wanted: set[str]) -> None:
             raise BadRequest(f"{path.name} {what} {some} ({len(names)} files)")
 
 
-def try_installed(
-    root: Path, distribution: Path, version: str, place: Path, *, offline: bool
-) -> None:
-    """Install the file into a new environment in `place`, and run the commands there.
+@dataclass(frozen=True)
+class Environment:
+    """A new environment in `place`, made by the interpreter `python`. With `offline` the packages
+    that are needed are those of the Python that runs, which `python` must be."""
 
-    `offline`: the packages that it needs are those of the Python that runs.
+    place: Path
+    python: Path
+    offline: bool
+
+
+def try_installed(root: Path, distribution: Path, version: str, new: Environment) -> None:
+    """Install the file into a new environment, and run the commands there.
 
     Raises:
         BadRequest: a command fails, or says something else than it should.
     """
-    run([sys.executable, "-m", "venv", "--without-pip", place])
+    place = new.place
+    run([new.python, "-I", "-m", "venv", "--without-pip", place])
     python = place / "bin/python"
     options = ["--quiet", "--disable-pip-version-check"]
-    if offline:
+    if new.offline:
         here = sysconfig.get_path("purelib", vars={"base": str(place), "platbase": str(place)})
         (Path(here) / "around.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
         options += [

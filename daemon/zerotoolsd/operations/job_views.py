@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from zerotoolsd.attempts.movement.start_history import StartHistory
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.operations.shown_specs import STEP_SECONDS, ShownSpecs, TimeSlice
@@ -29,6 +30,7 @@ class JobViews:
         self._dispatcher = dispatcher
         self._store = dispatcher.store
         self._specs = ShownSpecs()
+        self._history = StartHistory(dispatcher.store)
         self._thinned = ThinnedCheckpoints(ask, dispatcher.users)
 
     async def of(self, job: JobRow) -> JobView:
@@ -87,6 +89,7 @@ class JobViews:
                 quiet_seconds=self._dispatcher.config.watch.no_progress_seconds,
                 after=self._store.dependencies.of(job.id),
                 shown=shown,
+                usual=self._history.usual_seconds,
             )
             return await self._thinned.noted(view, job, waits=not short)
         except MemoryError:  # it is not the record that is odd

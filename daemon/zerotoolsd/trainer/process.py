@@ -13,6 +13,7 @@ from typing import NoReturn
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.packages import EXTRAS, install_command
 from zerotoolsd.supervisor.heartbeats.pulse import DUMP_SIGNAL, Pulse, open_pulse
+from zerotoolsd.supervisor.heartbeats.rank_phases import IMPORTING_TORCH
 from zerotoolsd.trainer.rank.failures import EXIT_STOPPED, exit_code, kind, sentence
 from zerotoolsd.trainer.rank.notify import Notifier
 from zerotoolsd.trainer.rank.settings import Rank, rank_from
@@ -39,6 +40,8 @@ def main(run_dir: Path, started: float) -> NoReturn:
     pulse.enter("importing")
     notifier = Notifier(os.environ.get("ZEROTOOLS_NOTIFY"), rank.local, pulse)
     notifier.enter("init")
+    if rank.leads_node:
+        notifier.event("phase", doing=IMPORTING_TORCH)
     set_library_defaults()
     try:
         status = _session()(run_dir, rank, notifier, started)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.top.made_looks import NOW, PHASE, a_look, job_of, meaning_in, text_of
 from zerotools.cli.commands import explain, queue, show
-from zerotools.cli.job_views.describe import shown_state
+from zerotools.cli.job_views.describe import shown_state, why
 from zerotools.cli.top.drawing.detail_rows import _standing
 from zerotools.cli.top.drawing.job_rows import JobColumns, job_line
 
@@ -64,3 +64,11 @@ def test_a_job_that_gives_way_or_is_over_is_not_shown_as_stalled() -> None:
     for state in ("stopping", "yielding", "held"):
         assert shown_state({**job(STALLED), "state": state}) == state
     assert shown_state({**job({}), "phase": None}) == "running"
+
+
+def test_a_phase_says_how_long_it_takes_and_how_long_it_usually_does_here() -> None:
+    phase = {"doing": "loading", "since": 1000.0, "last_progress": 1000.0, "quiet": False}
+    shown = {**job({}), "reason": "loading", "phase": {**phase, "last_line": None}}
+    assert why(shown, now=1012.0) == "loading for 12 s"
+    shown["phase"] = {**shown["phase"], "usual_seconds": 40.0}
+    assert why(shown, now=1012.0) == "loading for 12 s (usually 40 s here)"

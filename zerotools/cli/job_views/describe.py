@@ -74,6 +74,8 @@ def why(job: Job, now: float | None = None) -> str:
     parts = [reason] if reason else []
     if reason and reason == phase["doing"] and phase["since"] is not None:
         parts = [f"{reason} for {render.duration(now - phase['since'])}"]
+        if (usual := phase.get("usual_seconds")) is not None:
+            parts[0] += f" (usually {render.duration(usual)} here)"
     if is_stalled(job) and phase.get("stall"):  # a daemon of an older version says no sentence
         parts.append(render.clean(str(phase["stall"])))
     elif standing := standstill(job, now):

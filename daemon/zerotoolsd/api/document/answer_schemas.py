@@ -91,6 +91,7 @@ def _job_components() -> dict[str, Schema]:
             last_progress=NUMBER_OR_NULL,
             quiet=FLAG,
             last_line=TEXT_OR_NULL,
+            usual_seconds=NUMBER_OR_NULL,
             name=TEXT_OR_NULL,
             last_step=NUMBER_OR_NULL,
             step_seconds=NUMBER_OR_NULL,

@@ -22,6 +22,8 @@ COMPLETE = "complete"
 SILENCE = "silence"
 """That of a program which says nothing: neither a report nor output."""
 
+IMPORTING_TORCH = "importing torch"
+"""What a rank reports before it has a reporter, in the words that users read."""
 STARTING, FIRST_STEP, STEPPING = "starting", "first step", "step"
 EVALUATING, SAVING = "evaluating", "saving"
 PHASES: Mapping[str, str] = {

@@ -193,7 +193,8 @@ function phaseWords(job, time) {
   if (!phase) return null;
   const name = plainName(phase.name ?? phase.doing ?? "");
   if (!name) return null;
-  return isNumber(phase.since) ? `${name}, for ${between(phase.since, time)}` : name;
+  const usual = isNumber(phase.usual_seconds) && phase.doing ? `, usually ${duration(phase.usual_seconds)} here` : "";
+  return isNumber(phase.since) ? `${name}, for ${between(phase.since, time)}${usual}` : name;
 }
 
 function attemptsTable(job) {

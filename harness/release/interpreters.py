@@ -1,0 +1,65 @@
+"""The interpreters of the Python versions that a release is for."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+
+_SAY = "import sys; print('%d.%d' % sys.version_info[:2])"
+
+
+def supported(root: Path) -> list[str]:
+    """Return the versions that the classifiers of pyproject.toml name, such as 3.11."""
+    tree = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
+    named = (re.fullmatch(r".*:: (3\.\d+)", each) for each in tree["project"]["classifiers"])
+    return [found[1] for found in named if found]
+
+
+def find_all(versions: Sequence[str]) -> Mapping[str, Path]:
+    """Return an interpreter of each version.
+
+    Raises:
+        BadRequest: there is none of a version.
+    """
+    found = {version: find(version) for version in versions}
+    missing = [version for version, python in found.items() if python is None]
+    if missing:
+        raise BadRequest(
+            f"there is no Python {', no '.join(missing)} here; run uv python install "
+            f"{' '.join(missing)}, or name the versions to try with --pythons"
+        )
+    return {version: python for version, python in found.items() if python is not None}
+
+
+def find(version: str) -> Path | None:
+    """Return an interpreter of this version: this one, of PATH, of uv or of pyenv."""
+    return next((path for path in _candidates(version) if _version_of(path) == version), None)
+
+
+def _candidates(version: str) -> Iterator[Path]:
+    yield Path(sys.executable)
+    if (path := shutil.which(f"python{version}")) is not None:
+        yield Path(path)
+    if (uv := shutil.which("uv")) is not None:
+        command = [uv, "python", "find", "--no-python-downloads", version]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            yield Path(done.stdout.strip())
+    yield from sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python"))
+
+
+def _version_of(python: Path) -> str | None:
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", _SAY], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

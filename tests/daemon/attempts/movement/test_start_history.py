@@ -1,0 +1,61 @@
+"""How long a phase before the first step usually takes, by earlier attempts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.dispatchers import Running
+from tests.daemon.test_jobservice import submit, tell
+from zerotoolsd.attempts.movement.start_history import StartHistory, phase_seconds
+
+PHASES = (
+    ("importing torch", 10.0),
+    ("reading the data", 14.0),
+    ("loading step 40", 16.0),
+    ("taking the first step", 46.0),
+)
+
+
+def report(run_dir: Path, shift: float = 0.0) -> None:
+    """Write what an attempt reports that starts; later ones take `shift` longer to load."""
+    lines = [{"event": "phase", "doing": doing, "time": when} for doing, when in PHASES]
+    lines[-1]["time"] = 46.0 + shift
+    lines += [{"event": "step", "step": 1, "time": 50.0 + shift}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run_dir / "progress.jsonl").write_text(f"no json\n[1]\n{text}", "utf-8")
+
+
+def test_a_phase_lasts_until_the_next_one_or_the_first_step(tmp_path: Path) -> None:
+    report(tmp_path)
+    assert phase_seconds(tmp_path) == {
+        "importing torch": 4.0,
+        "reading the data": 2.0,
+        "loading step N": 30.0,
+        "taking the first step": 4.0,
+    }
+    assert phase_seconds(tmp_path / "gone") == {}
+
+
+def test_the_median_is_of_earlier_starts_of_similar_jobs(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        history = StartHistory(it.engine.store)
+        for number, shift in enumerate((0.0, 10.0, 500.0), start=1):
+            job = await submit(it, "exit=0")
+            assert job.id == number
+            await it.reach(job.id, "succeeded")
+            report(it.service.run_dir(job.id, 1), shift)
+        other = await submit(it, "exit=0", model={"config": {"model_type": "other"}})
+        await it.reach(other.id, "succeeded")
+        mine = await submit(it, "exit=0")
+        rows = {number: it.engine.store.job(number) for number in (1, other.id, mine.id)}
+        assert history.usual_seconds(rows[mine.id], "loading step 80") == pytest.approx(40.0)
+        assert history.usual_seconds(rows[mine.id], "importing torch") == pytest.approx(4.0)
+        assert history.usual_seconds(rows[other.id], "importing torch") == pytest.approx(4.0)
+        assert history.usual_seconds(rows[other.id], "loading step 80") is None
+        assert history.usual_seconds(rows[1], "importing torch") is None
+        await it.reach(mine.id, "succeeded")
+
+    tell(tmp_path / "state", story)
