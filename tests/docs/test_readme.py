@@ -106,7 +106,7 @@ def test_commands_in_the_chinese_tables_are_in_the_english_documents() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.dear(60, "a daemon, a job on two ranks, its exports, and one that goes on")
+@pytest.mark.dear(80, "a daemon, a job on two ranks, its exports, and one that goes on")
 def test_the_quick_start_works(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()

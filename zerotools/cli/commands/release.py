@@ -6,11 +6,10 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_views.describe import Job, state_words, title
+from zerotools.cli.job_views.again import released
 from zerotools.cli.job_views.job_reference import jobs_argument
 from zerotools.cli.job_views.several import ask_each, finish
 from zerotools.cli.options.shared import json_option, socket_option
-from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
 
 
@@ -31,9 +30,3 @@ def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> 
     client = DaemonClient(socket)
     told = None if as_json else released
     finish(*ask_each(client, references, client.release, told, {"do": "release"}), as_json=as_json)
-
-
-def released(job: Job) -> str:
-    """The sentence on a job that was released."""
-    why = f": {render.clean(job['reason'])}" if job["reason"] else ""
-    return f"{title(job)} is no longer held: it is {state_words(job)}{why}"

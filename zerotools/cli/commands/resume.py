@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.commands.release import released
-from zerotools.cli.commands.retry import continue_job
+from zerotools.cli.job_views.again import continue_job, released
 from zerotools.cli.job_views.job_reference import find_job, job_argument
 from zerotools.cli.job_views.which_jobs import jobs_client
 from zerotools.cli.options.shared import json_option, socket_option

@@ -1,0 +1,52 @@
+"""Jobs that run again: one that is over from its newest checkpoint, and one that was held."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zerotools.cli.job_views.describe import Job, state_words, title
+from zerotools.cli.job_views.job_reference import find_job
+from zerotools.cli.job_views.which_jobs import jobs_client
+from zerotools.cli.options.slurm_options import nodes_of
+from zerotools.cli.output import render
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import SUCCEEDED
+
+
+def released(job: Job) -> str:
+    """The sentence on a job that was released."""
+    why = f": {render.clean(job['reason'])}" if job["reason"] else ""
+    return f"{title(job)} is no longer held: it is {state_words(job)}{why}"
+
+
+def continue_job(
+    socket: Path | None, reference: str | None, *, nodes: str | None, as_json: bool
+) -> None:
+    """Queue a new job that continues from the newest checkpoint of one that is over."""
+    asked = {} if nodes is None else nodes_of(nodes)
+    client = jobs_client(socket, [reference])
+    before = find_job(client, reference)
+    if not isinstance(client, DaemonClient):
+        job = client.resume(before["id"], **asked)
+        if as_json:
+            render.print_json({"jobs": [job]})
+        else:
+            click.echo(f"{title(job)} is {job['state']}; it goes on in {job['output_dir']}")
+        return
+    if nodes is not None:
+        raise BadRequest("--nodes is for jobs that were submitted to Slurm without a daemon")
+    job = client.retry(int(before["id"]), from_start=False)
+    if as_json:
+        render.print_json({"jobs": [job]})
+        return
+    _say_continued(job, before)
+
+
+def _say_continued(job: Job, before: Job) -> None:
+    begins = "resumes from the newest checkpoint" if job["spec"].get("resume_from") else "begins"
+    click.echo(f"{title(job)} is queued; it {begins} in {job['output_dir']}")
+    if before["state"] == SUCCEEDED:
+        click.echo(f"note: job {before['id']} had succeeded: this is another run of its program")
