@@ -10,7 +10,7 @@ from zerotools.cli.job_views.again import continue_job, released
 from zerotools.cli.job_views.job_reference import find_job, job_argument
 from zerotools.cli.job_views.which_jobs import jobs_client
 from zerotools.cli.options.shared import json_option, socket_option
-from zerotools.cli.options.slurm_options import nodes_option
+from zerotools.cli.options.slurm_options import nodes_of, nodes_option
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import HELD
@@ -27,6 +27,7 @@ def command(reference: str | None, nodes: str | None, socket: Path | None, as_js
     Use zerotools retry for a job that has ended, and zerotools release for a held job. Without JOB,
     the newest job is meant.
     """
+    asked = {} if nodes is None else nodes_of(nodes)
     client = jobs_client(socket, [reference])
     if isinstance(client, DaemonClient):
         before = find_job(client, reference)
@@ -38,4 +39,4 @@ def command(reference: str | None, nodes: str | None, socket: Path | None, as_js
                 click.echo(released(job))
             return
         reference = str(before["id"])
-    continue_job(socket, reference, nodes=nodes, as_json=as_json)
+    continue_job(socket, reference, asked=asked, as_json=as_json)

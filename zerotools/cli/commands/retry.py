@@ -10,7 +10,7 @@ from zerotools.cli.job_views.again import continue_job
 from zerotools.cli.job_views.describe import title
 from zerotools.cli.job_views.job_reference import find_job, job_argument, member_of
 from zerotools.cli.options.shared import json_option, socket_option
-from zerotools.cli.options.slurm_options import nodes_option
+from zerotools.cli.options.slurm_options import nodes_of, nodes_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -58,7 +58,8 @@ def command(
     from_start = from_start or output_dir is not None
     of_array = reference is not None and reference.startswith("@")
     if not from_start and not of_array:
-        continue_job(socket, reference, nodes=nodes, as_json=as_json)
+        asked = {} if nodes is None else nodes_of(nodes)
+        continue_job(socket, reference, asked=asked, as_json=as_json)
         return
     if nodes is not None:
         raise BadRequest("--nodes is for a job that continues from its newest checkpoint")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from zerotools.cli.job_views.describe import Job, state_words, title
 from zerotools.cli.job_views.job_reference import find_job
 from zerotools.cli.job_views.which_jobs import jobs_client
-from zerotools.cli.options.slurm_options import nodes_of
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -23,10 +24,12 @@ def released(job: Job) -> str:
 
 
 def continue_job(
-    socket: Path | None, reference: str | None, *, nodes: str | None, as_json: bool
+    socket: Path | None, reference: str | None, *, asked: Mapping[str, Any], as_json: bool
 ) -> None:
-    """Queue a new job that continues from the newest checkpoint of one that is over."""
-    asked = {} if nodes is None else nodes_of(nodes)
+    """Queue a new job that continues from the newest checkpoint of one that is over.
+
+    `asked` has the nodes of a job that Slurm has without a daemon.
+    """
     client = jobs_client(socket, [reference])
     before = find_job(client, reference)
     if not isinstance(client, DaemonClient):
@@ -36,7 +39,7 @@ def continue_job(
         else:
             click.echo(f"{title(job)} is {job['state']}; it goes on in {job['output_dir']}")
         return
-    if nodes is not None:
+    if asked:
         raise BadRequest("--nodes is for jobs that were submitted to Slurm without a daemon")
     job = client.retry(int(before["id"]), from_start=False)
     if as_json:
