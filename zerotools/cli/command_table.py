@@ -15,8 +15,7 @@ class CommandEntry(NamedTuple):
     of help.
 
     `is_local` is True if it shows this machine, even when it also connects to the daemon.
-    `json_version` is the number in the schema of its JSON, `zerotools.COMMAND/1`. An old name
-    has the new one in `now`: it works until `OLD_NAMES_END` and is in no list.
+    `json_version` is the number in the schema of its JSON, `zerotools.COMMAND/1`.
     """
 
     module: str
@@ -24,11 +23,13 @@ class CommandEntry(NamedTuple):
     help: str
     is_local: bool = False
     json_version: int = 1
-    now: str = ""
 
 
-OLD_NAMES_END = "0.5"
-"""The release that removes old names of commands."""
+class OldName(NamedTuple):
+    """An old name of a command: its module, and what to type instead."""
+
+    module: str
+    now: str
 
 
 COMMANDS: dict[str, CommandEntry] = {
@@ -161,16 +162,15 @@ COMMANDS: dict[str, CommandEntry] = {
         True,
     ),
     "help": CommandEntry("zerotools.cli.commands.help", MACHINE, "Show a page of the manual."),
-    "pause": CommandEntry(
-        "zerotools.cli.commands.hold", JOBS, "Save and stop jobs.", now="zerotools hold"
-    ),
-    "unpause": CommandEntry(
-        "zerotools.cli.commands.release", JOBS, "Let held jobs start.", now="zerotools release"
-    ),
-    "resume": CommandEntry(
-        "zerotools.cli.commands.resume",
-        JOBS,
-        "Continue a job.",
-        now="zerotools retry, and zerotools release for a held job",
+}
+
+OLD_NAMES_END = "0.5"
+"""The release that removes old names of commands."""
+OLD_NAMES: dict[str, OldName] = {
+    "pause": OldName("zerotools.cli.commands.hold", "zerotools hold"),
+    "unpause": OldName("zerotools.cli.commands.release", "zerotools release"),
+    "resume": OldName(
+        "zerotools.cli.commands.resume", "zerotools retry, and zerotools release for a held job"
     ),
 }
+"""Commands that work and are in no list."""

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from zerotools.cli.command_examples import epilog
 from zerotools.cli.command_synonyms import suggest_commands
-from zerotools.cli.command_table import OLD_NAMES_END, SECTIONS, CommandEntry
+from zerotools.cli.command_table import OLD_NAMES, OLD_NAMES_END, SECTIONS, CommandEntry
 from zerotools.cli.output.messages import HOST
 
 
@@ -41,11 +41,11 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names, in the order of the table; old names are left out."""
-        return [name for name, entry in self.entries.items() if not entry.now]
+        return list(self.entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the module of `cmd_name` and return its `command`, with `--debug` added."""
-        entry = self.entries.get(cmd_name)
+        entry = self.entries.get(cmd_name) or OLD_NAMES.get(cmd_name)
         if entry is None:
             return None
         command = importlib.import_module(entry.module).command
@@ -60,25 +60,28 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with the nearest names for one that does not exist."""
         name = args[0]
-        if name not in self.entries and not name.startswith("-") and not ctx.resilient_parsing:
+        if (
+            not (name in self.entries or name in OLD_NAMES or name.startswith("-"))
+            and not ctx.resilient_parsing
+        ):
             if name in _AVERAGING:
                 raise click.UsageError(f"there is no command {name!r}: {ELSEWHERE}", ctx=ctx)
-            near = suggest_commands(name, self.list_commands(ctx))
+            near = suggest_commands(name, self.entries)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx=ctx)
         resolved = super().resolve_command(ctx, args)
         if ctx.params.get(HOST) is not None and not ctx.resilient_parsing:
             self._refuse_local(ctx, name, resolved[1])
-        if name in self.entries and self.entries[name].now and not ctx.resilient_parsing:
-            now = self.entries[name].now
+        if name in OLD_NAMES and not ctx.resilient_parsing:
             old = f"the old name {name} works until {OLD_NAMES_END}"
-            click.echo(f"note: zerotools {name} is now {now}; {old}", err=True)
+            click.echo(f"note: zerotools {name} is now {OLD_NAMES[name].now}; {old}", err=True)
         return resolved
 
     def _refuse_local(self, ctx: click.Context, name: str, command: click.Command | None) -> None:
         """What looks at files and devices of this machine has nothing to ask another one."""
         asks = command is not None and any(each.name == "socket" for each in command.params)
-        if not asks or self.entries[name].is_local:
+        entry = self.entries.get(name)
+        if not asks or (entry is not None and entry.is_local):
             raise click.UsageError(
                 f"--host is for commands that ask the daemon, and {name} looks at this machine; "
                 f"run it there: ssh -t HOST zerotools {name}",
@@ -87,12 +90,11 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list of commands for each section."""
-        listed = {name: self.entries[name] for name in self.list_commands(ctx)}
-        width = max(map(len, listed), default=0)
+        width = max(map(len, self.entries), default=0)
         for section in SECTIONS:
             rows = [
                 (name.ljust(width), entry.help)
-                for name, entry in listed.items()
+                for name, entry in self.entries.items()
                 if entry.section == section
             ]
             if rows:
@@ -104,6 +106,6 @@ class LazyGroup(click.Group):
         found = [
             CompletionItem(name, help=entry.help)
             for name, entry in self.entries.items()
-            if name.startswith(incomplete) and not entry.now
+            if name.startswith(incomplete)
         ]
         return found + click.Command.shell_complete(self, ctx, incomplete)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from pathlib import Path
 
@@ -96,3 +97,19 @@ def test_a_job_is_submitted_after_another_and_on_hold(
     done = zerotools("release", "2", "1")
     assert (done.status, done.out) == (5, "job 1 (tiny) is no longer held: it is queued\n")
     assert "held" in zerotools("queue").out
+
+
+@pytest.mark.parametrize(
+    ("old", "now", "state"), [("pause", "hold", "on_hold"), ("unpause", "release", "queued")]
+)
+def test_an_older_name_works_says_the_newer_one_and_is_in_no_list(
+    zerotools: Command, service: FakeService, old: str, now: str, state: str
+) -> None:
+    service.add(state="paused" if old == "unpause" else "queued")
+    done = zerotools(old, "1", "--json")
+    answer = json.loads(done.out)
+    assert (done.status, answer["schema"]) == (0, f"zerotools.{old}/1")
+    assert answer["jobs"][0]["state"] == state
+    note = f"note: zerotools {old} is now zerotools {now}; the old name {old} works until 0.5\n"
+    assert done.err == note
+    assert f"  {old} " not in zerotools("--help").out

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from zerotools.cli.command_table import COMMANDS
+from zerotools.cli.command_table import COMMANDS, OLD_NAMES
 
 ERROR_SCHEMA = "zerotools.error/1"
 _KEY = "zerotools.json_answer"
@@ -72,7 +72,8 @@ def current() -> JsonAnswer | None:
 
 def enveloped(tree: Mapping[str, Any], context: click.Context) -> dict[str, Any]:
     """Return `tree` with the schema of the current command in front."""
-    name = context.command.name
+    called = context.info_name
+    name = called if called in OLD_NAMES else context.command.name
     assert name is not None
     schema = schema_of(name)
     assert tree.get("schema", schema) == schema, f"zerotools {name} prints {tree['schema']}"
@@ -81,4 +82,4 @@ def enveloped(tree: Mapping[str, Any], context: click.Context) -> dict[str, Any]
 
 def schema_of(name: str) -> str:
     """Return the schema of the JSON that the command `name` prints."""
-    return f"zerotools.{name}/{COMMANDS[name].json_version}"
+    return f"zerotools.{name}/{COMMANDS[name].json_version if name in COMMANDS else 1}"
