@@ -91,7 +91,9 @@ def varied(kind: str, variant: str, number: int) -> Any:
     if variant == "lora":
         from peft import LoraConfig, get_peft_model
 
-        return get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"))
+        return get_peft_model(
+            model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+        )
     return model
 
 

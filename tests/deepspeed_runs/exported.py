@@ -67,7 +67,10 @@ def main(arguments: list[str]) -> None:
         if dist.get_rank() == 0:
             (place / "config.json").write_text(json.dumps(config))
         try:
-            save(varied(kind, variant, number // 6), form, directory)
+            model = varied(kind, variant, number // 6)
+            if variant == "lora" and dist.get_rank() == 0:
+                model.peft_config["default"].save_pretrained(place)
+            save(model, form, directory)
         except Exception as error:
             lacking[argument] = f"{type(error).__name__}: {error!s:.200}"
         dist.barrier()

@@ -29,6 +29,7 @@ from .optimizers import CLIENT_OPTIMIZERS
 from .rank import allow_fp16_on_cpu
 
 GIVEN, AGAIN, TRUTH = "given", "again", "truth.safetensors"
+LOSSES = "losses.json"
 
 
 def engine_of(case: Case, changes: Mapping[str, Any] | None = None) -> Any:

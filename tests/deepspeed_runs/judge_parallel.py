@@ -18,10 +18,13 @@ from safetensors.torch import save_file
 
 from .case import Case
 from .cases import CASES
-from .judge import AGAIN, GIVEN, TRUTH
+from .judge import AGAIN, GIVEN, LOSSES, TRUTH
 from .launch import leave
 from .learners import forget
 from .parallel import engine_of, gather, model_of, train
+
+
+STEPS = 2
 
 
 def judge(case: Case, home: str, changes: Mapping[str, Any]) -> None:
@@ -36,7 +39,9 @@ def judge(case: Case, home: str, changes: Mapping[str, Any]) -> None:
     if dist.get_rank() == 0:
         save_file(tensors, f"{home}/{TRUTH}")
     engine.save_checkpoint(f"{home}/{AGAIN}", tag=Path(path).parent.name)
-    train(case, engine, engine.global_steps)
+    losses = [train(case, engine, engine.global_steps) for _ in range(STEPS)]
+    if dist.get_rank() == 0:
+        Path(home, LOSSES).write_text(json.dumps(losses))
     gather(case, engine)
 
 

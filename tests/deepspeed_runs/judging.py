@@ -20,6 +20,7 @@ from zerotools import __version__
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import read, training_of
 from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
+from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
 from zerotools.formats.deepspeed.writing.lay_out import lay_out
 
 from .launch import launch
@@ -40,11 +41,14 @@ INSTALLED = "0.19.8"
 @dataclass(frozen=True)
 class Move:
     """A golden case of a version of DeepSpeed that is laid out anew, for a run of the same or of
-    other ZeRO settings, and of the version that is installed."""
+    other ZeRO settings, and of the version that is installed; or made universal. `expert_ranks` are
+    AutoEP's in that run, if they change."""
 
     case: str
     settings: ZeroSettings = AS_IS
     version: str = INSTALLED
+    expert_ranks: int | None = None
+    is_universal: bool = False
 
     @property
     def golden(self) -> Path:
@@ -58,8 +62,22 @@ class Move:
             "stage": self.settings.stage,
             "sub_group_size": self.settings.sub_group_size,
             "round_robin_gradients": self.settings.round_robin,
+            "autoep_size": self.expert_ranks,
+            "load_universal": self.is_universal or None,
         }
         return {key: value for key, value in asked.items() if value is not None}
+
+    def given(self, out: Path, ranks: int) -> None:
+        """Write what the run loads."""
+        source = read(self.golden / "checkpoint")
+        if self.is_universal:
+            write(source, lay_out_universal(source, training_of(source), out))
+            return
+        settings = self.settings
+        if self.expert_ranks is not None:
+            table = {"expert_parallel": {"enabled": True, "autoep_size": self.expert_ranks}}
+            settings = ZeroSettings(ds_config={**_configuration(source), **table})
+        reshard(source, out, ranks, settings)
 
     @property
     def asked(self) -> list[str]:
@@ -97,7 +115,7 @@ def differences(
     for move in todo:
         home = directory / str(move)
         home.mkdir()
-        reshard(read(move.golden / "checkpoint"), home / "given", ranks, move.settings)
+        move.given(home / "given", ranks)
     told = [(move.case, str(move), move.changes) for move in todo]
     (directory / "moves.json").write_text(json.dumps(told))
     launch(f"tests.deepspeed_runs.{judge}", ["moves.json"], ranks, directory)
@@ -115,8 +133,8 @@ def _differences(move: Move, ranks: int, directory: Path) -> Iterator[str]:
     before = contents(source)
     for key in _unlike(before, contents(again), move):
         yield f"{where}: what DeepSpeed saved again has another {key}"
-    if not source.origin.stage:
-        return  # to which nothing is laid out
+    if not source.origin.stage or move.is_universal:
+        return  # to which nothing is laid out, or of another stage
     own = ZeroSettings(ds_config=_configuration(source)) if move.changes else AS_IS
     back = reshard(again, directory / "back", source.origin.world_size or 1, own)
     for key in _unlike(before, contents(back), move):

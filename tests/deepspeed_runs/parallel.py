@@ -107,12 +107,20 @@ def model_of(case: Case) -> nn.Module:
     """The model as a case begins, on this rank."""
     if case.harness == "pipeline":
         return pipeline()
+    if case.harness == "autoep":
+        from .autoep import qwen  # imports transformers
+
+        return qwen()
     return experts(case) if case.harness == "experts" else uncut_llama(case)
 
 
 def engine_of(case: Case, model: nn.Module, changes: Mapping[str, Any] | None = None) -> Any:
     """The engine of a case, with changes of its ZeRO settings; AutoTP cuts a Llama over two
     ranks."""
+    if case.harness == "autoep":
+        from .autoep import autoep_engine
+
+        return autoep_engine(case, model, changes or {})
     parameters: list[Any] = [p for p in model.parameters() if p.requires_grad]
     if case.harness == "experts":
         group = {"params": parameters, "name": "all"}
@@ -125,11 +133,15 @@ def engine_of(case: Case, model: nn.Module, changes: Mapping[str, Any] | None = 
     return engine
 
 
-def train(case: Case, engine: Any, step: int) -> None:
-    """One step; collective."""
+def train(case: Case, engine: Any, step: int) -> float | None:
+    """One step; collective. Returns the loss where it does not depend on the number of ranks."""
     if case.harness == "pipeline":
         engine.train_batch(rows(next(engine.module.parameters()).dtype))
-        return
+        return None
+    if case.harness == "autoep":
+        from .autoep import train_autoep
+
+        return train_autoep(engine, step)
     if case.harness == "experts":
         batch = gradient((5, 8), step, dist.get_rank())
         loss = engine(batch.to(next(engine.module.parameters()).dtype))
@@ -140,6 +152,7 @@ def train(case: Case, engine: Any, step: int) -> None:
         loss = engine(input_ids=ids, labels=ids).loss
     engine.backward(loss)
     engine.step()
+    return None
 
 
 def merge_equal(key: str, values: Ranks) -> Tensor:
@@ -200,6 +213,10 @@ def gather_all(
 
 def gather(case: Case, engine: Any) -> dict[str, Tensor]:
     """What all ranks hold, under the names of the whole model; collective."""
+    if case.harness == "autoep":
+        from .autoep import gather_autoep
+
+        return gather_autoep(engine)
     found = truth.gather_tensors(engine)
     if case.harness == "experts":
         found = global_experts(case, found)

@@ -19,7 +19,6 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats import read, training_of
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.schema.experts import DATA_FIRST, ExpertNaming, ExpertPlacement
-from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
 from zerotools.formats.deepspeed.writing.lay_out import lay_out
 from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_foreign
 from zerotools.formats.format import WriteOptions
@@ -184,20 +183,6 @@ def test_experts_are_not_written_out_of_other_formats(tmp_path: Path) -> None:
     training = training_of(source)
     with pytest.raises(Unsupported, match=r"DeepSpeed's experts \(mixture.*need files and param"):
         lay_out_foreign(source, training, tmp_path / "out", world_size=2)
-
-
-def test_experts_of_autoep_are_not_laid_out(tmp_path: Path) -> None:
-    for case in ("autoep-z2-bf16-w4", "autoep-z3-bf16-w4"):
-        with pytest.raises(
-            Unsupported, match=r"experts of AutoEP, .* ds_to_universal of DeepSpeed 0"
-        ):
-            lay_out(golden(case), tmp_path / "out", world_size=2)
-    universal = golden("autoep-universal-z2-bf16-w2")
-    for source in (golden("autoep-z2-bf16-w4"), universal):
-        with pytest.raises(Unsupported, match="experts of AutoEP"):
-            lay_out_universal(source, training_of(source), tmp_path / "out")
-    with pytest.raises(Unsupported, match="experts of AutoEP"):
-        lay_out_foreign(universal, training_of(universal), tmp_path / "out", world_size=2)
 
 
 def test_experts_of_autoep_that_autotp_cut_are_not_read(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ OLDER_TO_FOUR = (
     Move("experts-z1-fp32-w4-round-robin", ZeroSettings(round_robin=True), "0.10.3"),
     Move("experts-z2-bf16-w2", version="0.18.9"),
 )
+EXPERTS_OF_AUTOEP = (Move("autoep-z3-bf16-w4", expert_ranks=1),)
+UNIVERSAL = (Move("autoep-z3-bf16-w4", ZeroSettings(stage=2), is_universal=True),)
 FROM_STAGE_0 = (Move("pipeline-z0-bf16-w2", ZeroSettings(stage=1)),)
 
 
@@ -36,8 +38,10 @@ FROM_STAGE_0 = (Move("pipeline-z0-bf16-w2", ZeroSettings(stage=1)),)
         # Experts first: the groups of tensor parallelism stay in the process.
         ((*map(Move, EXPERTS_TO_FOUR), *OLDER_TO_FOUR, *map(Move, TO_FOUR)), 4),
         (FROM_STAGE_0, 2),
+        (EXPERTS_OF_AUTOEP, 1),
+        (UNIVERSAL, 2),
     ],
-    ids=["to-2", "to-4", "stage-0"],
+    ids=["to-2", "to-4", "stage-0", "autoep", "autoep-universal"],
 )
 def test_deepspeed_loads_it_beside_the_second_kind_of_parallelism(
     moves: tuple[Move, ...], ranks: int, tmp_path: Path

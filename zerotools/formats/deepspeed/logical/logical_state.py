@@ -49,17 +49,28 @@ class LogicalGroup:
     """`shapes` has the parameters in the order in which the optimizer was given them; `parts` are
     in the same order. `options` are torch's param group but for `params`. Of experts, `shapes` has
     the names that files use, and `experts` for each expert-parallel rank what they are called over
-    all ranks, by those names; `parts` are then of all of them."""
+    all ranks, by those names; `parts` are then of all of them. `is_stacked` is of AutoEP's experts,
+    with the shapes over all ranks."""
 
     shapes: Shapes
     parts: Sequence[StatePart]
     options: Mapping[str, Any]
     experts: Sequence[Mapping[str, str]] = ()
+    is_stacked: bool = False
 
     @property
     def ep_size(self) -> int:
-        """Expert-parallel ranks that have parameters of their own; 1 where all ranks share."""
+        """Expert-parallel ranks that have parameters of their own; 1 where all ranks share, or
+        AutoEP's stacks can be cut for any number."""
         return len(self.experts) or 1
+
+    def shapes_on(self, ep_size: int) -> Shapes:
+        """The shapes on one of `ep_size` expert-parallel ranks."""
+        if not self.is_stacked:
+            return self.shapes
+        return {
+            name: (experts // ep_size, *rest) for name, (experts, *rest) in self.shapes.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,8 @@ class LogicalState:
     `param_shapes` as they are to be written. `frozen` are the frozen parameters, of which stage 3
     writes partitions. `weights` are tensors in `model` that are filled anew, `weight_sources` where
     from; `known_storages` are the bytes of storages that are known. `source_tensors` are the
-    tensors of the source, to be found again in the output."""
+    tensors of the source, to be found again in the output. `autoep_size` are the expert-parallel
+    ranks of AutoEP that saved it; None without AutoEP."""
 
     kind: str
     stage: int | None
@@ -80,6 +92,7 @@ class LogicalState:
     frozen: Mapping[str, Tensor]
     precision: DType | None
     is_aligned: bool = False
+    autoep_size: int | None = None
     model_file: TorchFile | None = None
     optim_file: TorchFile | None = None
     source_tensors: Mapping[Key, Tensor] = field(default_factory=dict)
@@ -101,7 +114,7 @@ class LogicalState:
     @property
     def has_experts(self) -> bool:
         """Whether expert-parallel ranks have parameters of their own."""
-        return any(group.experts for group in self.groups)
+        return self.autoep_size is not None or any(group.experts for group in self.groups)
 
 
 def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> LogicalState:
@@ -123,6 +136,7 @@ def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> L
         frozen={name: mp_shard.tensors[Key(name, "param")] for name in _frozen(mp_shard, optim)},
         precision=_precision(mp_shard),
         is_aligned=any(any(group.geometry.paddings) for group in mp_shard.groups),
+        autoep_size=mp_shard.model.stacked_experts.ep_size,
         model_file=mp_shard.model.file,
         optim_file=optim.file,
         source_tensors=mp_shard.tensors,
@@ -149,6 +163,7 @@ def _groups(
     mp_shard: MpShard, optim: OptimStates, hyperparameters: Mapping[str, Any]
 ) -> Iterator[LogicalGroup]:
     round_robin = is_round_robin(mp_shard.model, optim)
+    stacked = mp_shard.model.stacked_experts
     flat = _by_number(mp_shard.groups)
     saved = optim.param_groups
     if saved is None:
@@ -163,7 +178,11 @@ def _groups(
         shapes, experts = _ordered(own, round_robin=round_robin)
         parts = [_part(group) for groups in own for group in groups]
         rest = {key: value for key, value in options.items() if key != optimizer_tree.PARAMS}
-        yield LogicalGroup(shapes, parts, rest, experts)
+        if shapes and all(map(stacked.blocks, shapes)):
+            whole = {name: stacked.whole_shape(name, shape) for name, shape in shapes.items()}
+            yield LogicalGroup(whole, parts, rest, is_stacked=True)
+        else:
+            yield LogicalGroup(shapes, parts, rest, experts)
 
 
 def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:

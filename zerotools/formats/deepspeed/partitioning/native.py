@@ -37,8 +37,8 @@ def files_of_all_ranks(source: Checkpoint, name: str) -> Iterator[str]:
 
 
 def refuse_stacked_experts(source: Checkpoint) -> None:
-    """Refuse to write AutoEP's experts, which need files, groups and marks of their own. `source`
-    was read from any files of DeepSpeed's.
+    """Refuse to make files of ranks of AutoEP's experts, but of files of ranks. `source` was read
+    from any files of DeepSpeed's.
 
     Raises:
         Unsupported: it has some.
@@ -48,9 +48,9 @@ def refuse_stacked_experts(source: Checkpoint) -> None:
     model = shards[0].model if shards else getattr(native, "model", None)
     if isinstance(model, ModelStates) and model.stacked_experts.layers:
         raise Unsupported(
-            f"{source.origin.path} has experts of AutoEP, which zerotools does not write for "
-            "DeepSpeed; what ds_to_universal of DeepSpeed 0.19.8 or newer makes of the saved run "
-            "loads on any number of ranks (older ones can write wrong moments of experts)"
+            f"{source.origin.path} has experts of AutoEP, whose files of ranks zerotools makes of "
+            "such files alone, with zerotools reshard; a universal checkpoint loads on any number "
+            "of ranks: zerotools convert --to universal"
         )
 
 

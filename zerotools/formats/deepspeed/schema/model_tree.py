@@ -42,6 +42,8 @@ NUM_EXPERTS = "num_experts"
 AUTOEP_LAYERS = "ds_autoep_layers"
 AUTOEP_LAYERS_BEFORE = "autoep_layers"
 FOLDING = "folding"
+AUTOEP_KEYS = (NUM_EXPERTS, AUTOEP_LAYERS, AUTOEP_LAYERS_BEFORE, TENSOR_PARALLEL_INFO)
+"""What says in a model file which experts of AutoEP there are."""
 
 _ORDER = (
     MODULE, BUFFER_NAMES, OPTIMIZER, PARAM_SHAPES, FROZEN_SHAPES, SHARED_PARAMS, FROZEN_FRAGMENTS,
@@ -77,7 +79,7 @@ def new_model_tree(training: TrainingState, values: Mapping[str, Any]) -> dict[s
         DS_VERSION: VERSION,
         **values,
     }
-    return {key: found[key] for key in _ORDER if key in found}
+    return {key: found[key] for key in (*_ORDER, *AUTOEP_KEYS) if key in found}
 
 
 def schedule_of(training: TrainingState) -> Any:

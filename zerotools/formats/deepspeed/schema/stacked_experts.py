@@ -42,6 +42,11 @@ class StackedExperts:
 
     layers: Mapping[str, tuple[ExpertBlock, ...]] = field(default_factory=dict)
 
+    @property
+    def ep_size(self) -> int | None:
+        """The expert-parallel ranks, which are as many for all layers; None without layers."""
+        return next((len(blocks) for blocks in self.layers.values()), None)
+
     def blocks(self, name: str) -> tuple[ExpertBlock, ...]:
         """That of each expert-parallel rank, of the weight `name`; () for what is no expert's."""
         return self.layers.get(name.rpartition(".")[0], ())
@@ -50,6 +55,11 @@ class StackedExperts:
         """The shape over all ranks of what has `shape` on each."""
         blocks = self.blocks(name)
         return (blocks[0].total, *shape[1:]) if blocks else shape
+
+    def local_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape on each rank of what has `shape` over all."""
+        blocks = self.blocks(name)
+        return (blocks[0].count, *shape[1:]) if blocks else shape
 
     def of_file(self, name: str) -> tuple[str, ExpertBlock] | None:
         """The weight, and the block of one, that an expert's file calls `name`; None for what is no

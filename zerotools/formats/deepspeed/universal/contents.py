@@ -19,7 +19,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.target import Dropped
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.logical.hyperparameters import steps_are_numbers
-from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative, refuse_stacked_experts
+from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
 from zerotools.formats.deepspeed.schema.experts import EXPERTS
 from zerotools.formats.deepspeed.universal.native import UniversalNative
 from zerotools.io.files.filenames import stays_below_root
@@ -64,7 +64,6 @@ def contents_of(
         Unsupported: experts, or state that DeepSpeed's loader refuses.
         BadFile: a name cannot be that of a file.
     """
-    refuse_stacked_experts(source)
     groups = [_shapes(source, group) for group in training.groups]
     trained = {name for group in groups for name in group}
     if not trained:

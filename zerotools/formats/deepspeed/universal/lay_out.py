@@ -29,12 +29,15 @@ from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
 from zerotools.formats.deepspeed.schema.file_names import model_file
 from zerotools.formats.deepspeed.schema.model_tree import schedule_of
 from zerotools.formats.deepspeed.schema.signs import LATEST, ZERO
+from zerotools.formats.deepspeed.schema.stacked_experts import StackedExperts
 from zerotools.formats.deepspeed.universal.contents import STEP, UniversalContents, contents_of
 from zerotools.formats.deepspeed.universal.notes import notes_of
 from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE
 from zerotools.formats.deepspeed.universal.trees import (
+    expert_tree,
     is_writable,
     optimizer_tree,
+    source_experts,
     source_model,
     source_optimizer,
     universal_model_tree,
@@ -117,7 +120,7 @@ def lay_out_universal(
     contents = contents_of(source, training, stage)
     tag = _tag(source, training)
     files = _Files(tag)
-    _add_parameters(files, contents, bare=stage == 3)
+    _add_parameters(files, contents, source_experts(source), bare=stage == 3)
     _add_optimizer(files, source, training, contents)
     client, unwritable = _client(source, training)
     _add_models(files, source, training, contents, client, stage)
@@ -146,14 +149,19 @@ def _tag(source: Checkpoint, training: TrainingState) -> str:
     return name + SUFFIX
 
 
-def _add_parameters(files: _Files, contents: UniversalContents, *, bare: bool) -> None:
-    """A file for each tensor and each `step`; a number that is not a tensor is pickled as it is."""
+def _add_parameters(
+    files: _Files, contents: UniversalContents, experts: StackedExperts, *, bare: bool
+) -> None:
+    """A file for each tensor and each `step`; a number that is not a tensor is pickled as it is.
+    Experts of AutoEP are marked: every rank loads its block of them."""
     for key, tensor in (*contents.states.items(), *contents.begun.items()):
         name = f"{ZERO}/{key.name}/{'fp32' if key.role == 'param' else key.role}.pt"
         stored = new_tensor(_NEW, tensor.dtype, tensor.shape)
         tree: Any = stored
         if key.role != STEP:
             tree = new_tensor(_NEW, tensor.dtype, (tensor.numel,)) if bare else {"param": stored}
+            if blocks := experts.blocks(key.name):
+                tree = expert_tree(stored, blocks[0].total)
         if key in contents.begun:
             files.add_known(name, key, tree, stored, None)
         else:

@@ -23,6 +23,7 @@ from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema import optimizer_tree as keys
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of, scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.schema.stacked_experts import StackedExperts
 from zerotools.formats.deepspeed.universal.native import UniversalNative
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZERS,
@@ -41,6 +42,17 @@ def source_model(source: Checkpoint) -> ModelStates | None:
     if isinstance(native, DeepSpeedNative):
         return native.mp_shards[0].model
     return native.model if isinstance(native, UniversalNative) else None
+
+
+def source_experts(source: Checkpoint) -> StackedExperts:
+    """AutoEP's experts in a checkpoint of DeepSpeed; those of other formats have none."""
+    model = source_model(source)
+    return model.stacked_experts if model is not None else StackedExperts()
+
+
+def expert_tree(stored: StoredTensor, experts: int) -> dict[str, Any]:
+    """The file of a weight of all of AutoEP's `experts`, or of its state."""
+    return {"param": stored, "cat_dim": 0, "is_expert_param": True, "ep_num_experts": experts}
 
 
 def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str, Any]]:
@@ -75,12 +87,16 @@ def universal_model_tree(
     buffers = [key.name for key in source.tensors if key.role == "buffer"]
     schedule = training.lr_scheduler if model is not None else model_tree.schedule_of(training)
     counted = {} if training.samples is None else {model_tree.GLOBAL_SAMPLES: training.samples}
-    kept = (model_tree.DATA_SAMPLER, model_tree.RANDOM_LTD, model_tree.DS_VERSION)
+    experts = source_experts(source)
+    kept = [model_tree.DATA_SAMPLER, model_tree.RANDOM_LTD, model_tree.DS_VERSION]
+    if experts.layers:
+        kept += model_tree.AUTOEP_KEYS
     values = {
         model_tree.MODULE: _module(model, weights, source.aliases),
         model_tree.BUFFER_NAMES: buffers,
         model_tree.PARAM_SHAPES: [
-            Ordered({name: Size(shape) for name, shape in group.items()}) for group in shapes
+            Ordered({n: Size(experts.local_shape(n, shape)) for n, shape in group.items()})
+            for group in shapes
         ],
         model_tree.SHARED_PARAMS: dict(source.aliases),
         model_tree.LR_SCHEDULER: schedule,

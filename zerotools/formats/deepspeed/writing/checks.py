@@ -81,12 +81,19 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
 
 def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSettings) -> None:
     """Experts are moved over the ranks that share them; nothing else about them changes."""
-    optim = first_of(mp_shard.optim_states)
+    optim, stage = first_of(mp_shard.optim_states), settings.settled().stage
+    is_stacked = bool(mp_shard.model.stacked_experts.layers)
     if count > 1:
         raise Unsupported(
             f"{path} has experts and {count} model-parallel ranks, which zerotools does not reshard"
         )
-    if optim.kind == STAGE_3 or settings.settled().stage == 3:
+    if is_stacked and stage is not None and (stage == 3) != (optim.kind == STAGE_3):
+        raise Unsupported(
+            f"{path} has experts of AutoEP, which lie in files of their own at stages 1 and 2, and "
+            "in the partitions at stage 3: zerotools reshard keeps the files that there are; "
+            "zerotools convert --to universal makes a checkpoint that loads at every stage"
+        )
+    if not is_stacked and (optim.kind == STAGE_3 or stage == 3):
         raise Unsupported(
             f"{path} has experts, which zerotools lays out for stages 1 and 2, as DeepSpeed does"
         )

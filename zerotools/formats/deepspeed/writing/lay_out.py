@@ -17,7 +17,7 @@ from zerotools.formats.deepspeed.logical.change_stage import COPY, change_stage
 from zerotools.formats.deepspeed.logical.hyperparameters import hyperparameters_of
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState, logical_state_of
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
-from zerotools.formats.deepspeed.partitioning.native import native_of, refuse_stacked_experts
+from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.schema.ds_config import (
     AS_IS,
     ZeroSettings,
@@ -107,7 +107,6 @@ class _Laid:
 def _lay_out_one(source: Checkpoint, mp_rank: int, settings: ZeroSettings, ranks: int) -> _Laid:
     mp_shards = native_of(source).mp_shards
     mp_shard, tag = mp_shards[mp_rank], source.root.name
-    refuse_stacked_experts(source)
     check_supported(source.root, mp_shard, len(mp_shards), settings)
     logical = logical_state_of(mp_shard, hyperparameters_of(mp_shard, settings))
     layout = target_layout_of(logical, settings, ranks, len(mp_shard.optim_states))

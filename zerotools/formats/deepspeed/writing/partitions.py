@@ -12,10 +12,12 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState, StatePart
+from zerotools.formats.deepspeed.partitioning.expert_blocks import in_whole, joined_blocks
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
 from zerotools.formats.deepspeed.partitioning.whole_parameters import WholeParameters
 from zerotools.formats.deepspeed.schema.experts import ExpertPlacement
 from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
+from zerotools.formats.deepspeed.schema.stacked_experts import ExpertBlock
 from zerotools.formats.deepspeed.writing.pt_files import FileLayout
 from zerotools.io.torchzip.pickle_values import Ordered, Storage, StoredTensor
 from zerotools.io.torchzip.tensors import as_tensor
@@ -29,13 +31,19 @@ class FlatBuffer:
     """`state_part` is one of those that its parameters come from, which are equal in everything
     else. `geometry` is over the ranks that share the buffer, `expert_placement` over all; `experts`
     are what its parameters are called on each expert-parallel rank, if those have their own. Of
-    `whole_roles` a rank has the whole of each parameter that its partition has a part of."""
+    `whole_roles` a rank has the whole of each parameter that its partition has a part of.
+    `is_stacked` is of AutoEP's experts, of which each expert-parallel rank has a block."""
 
     geometry: FlatLayout
     state_part: StatePart
     expert_placement: ExpertPlacement
     experts: Sequence[Mapping[str, str]] = ()
     whole_roles: frozenset[str] = frozenset()
+    is_stacked: bool = False
+
+    def part_of(self, rank: int) -> int:
+        """Which of its partitions `rank` has."""
+        return self.expert_placement.of(rank)[1]
 
     def names(self, expert_rank: int) -> Sequence[str]:
         """What its parameters on one expert-parallel rank are called over all ranks."""
@@ -48,11 +56,21 @@ class FlatBuffer:
         a rank has nothing of a role."""
         dtype = self.state_part.dtypes[role]
         layout = WholeParameters(self.geometry) if role in self.whole_roles else self.geometry
+        stacked: dict[str, list[tuple[ExpertBlock, Tensor]]] = {}
         for expert_rank in range(self.expert_placement.ep_size):
             own = [partitions[rank] for rank in self.expert_placement.ranks_of(expert_rank)]
-            found = layout.tensors(dtype, own)
             names = self.experts[expert_rank] if self.experts else {}
-            yield from ((names.get(name, name), tensor) for name, tensor in found)
+            for name, tensor in layout.tensors(dtype, own):
+                if self.is_stacked:
+                    block = self._block(expert_rank, tensor.shape[0])
+                    stacked.setdefault(name, []).append((block, in_whole(tensor, block)))
+                else:
+                    yield names.get(name, name), tensor
+        for name, parts in stacked.items():
+            yield name, joined_blocks(name, parts)
+
+    def _block(self, expert_rank: int, count: int) -> ExpertBlock:
+        return ExpertBlock(expert_rank * count, count, self.expert_placement.ep_size * count)
 
 
 @dataclass
@@ -100,9 +118,19 @@ def placed_scalars(
 def param_shapes_of(logical: LogicalState, buffers: Sequence[FlatBuffer]) -> list[Ordered]:
     """The parameters of each buffer in its order, with their shapes as files have them."""
     return [
-        Ordered({name: logical.shapes[name] for name in buffer.geometry.shapes})
+        Ordered(
+            {
+                name: _shape_like(logical.shapes[name], shape)
+                for name, shape in buffer.geometry.shapes.items()
+            }
+        )
         for buffer in buffers
     ]
+
+
+def _shape_like(saved: Any, shape: tuple[int, ...]) -> Any:
+    """`shape`, in the type that the source has for it: torch.Size or a plain tuple."""
+    return saved if tuple(saved) == shape else type(saved)(shape)
 
 
 def optimizer_state_of(

@@ -53,8 +53,10 @@ def check_explained(logical: LogicalState, ranks: int) -> None:
     """
     limit = size_of(logical)
     for group in logical.groups:
-        if split_sub_groups(group.shapes, ranks, limit) != [
-            dict(part.shapes) for part in group.parts
+        # Each sub-group has a part of every expert-parallel rank, all cut alike.
+        ep_size = logical.autoep_size or 1 if group.is_stacked else 1
+        if split_sub_groups(group.shapes_on(ep_size), ranks // ep_size, limit) != [
+            dict(part.shapes) for part in group.parts[::ep_size]
         ]:
             file = logical.model_file.path if logical.model_file else "the source"
             raise Unsupported(
@@ -63,19 +65,23 @@ def check_explained(logical: LogicalState, ranks: int) -> None:
             )
 
 
-def sub_groups(group: LogicalGroup, ranks: int, limit: int) -> list[FlatBuffer]:
-    """The sub-groups of one param group.
+def sub_groups(
+    group: LogicalGroup, placement: ExpertPlacement, limit: int
+) -> list[FlatBuffer]:
+    """The sub-groups of one param group, which ranks share by `placement`.
 
     Raises:
         Unsupported: parts to be merged differ in what must be equal.
     """
+    ranks, own = placement.expert_dp_size, group.shapes_on(placement.ep_size)
     return [
         FlatBuffer(
             FlatLayout(shapes, (), ranks, None),
             join_parts([part for part in group.parts if not part.shapes.keys().isdisjoint(shapes)]),
-            ExpertPlacement(ranks),
+            placement,
+            is_stacked=group.is_stacked,
         )
-        for shapes in split_sub_groups(group.shapes, ranks, limit)
+        for shapes in split_sub_groups(own, ranks, limit)
     ]
 
 

@@ -8,12 +8,19 @@ from typing import Any
 
 from zerotools.core.dtypes import BFLOAT16
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.formats.deepspeed.logical.logical_state import LogicalState
+from zerotools.formats.deepspeed.logical.logical_state import LogicalGroup, LogicalState
 from zerotools.formats.deepspeed.partitioning.parameter_order import (
     alignment_of,
     deals_in_turn,
 )
 from zerotools.formats.deepspeed.schema import model_tree
+from zerotools.formats.deepspeed.schema.autoep_layers import (
+    EXPERT_PARALLEL,
+    EXPERT_RANKS,
+    GROUP_NAME,
+    configured_ranks,
+    group_name,
+)
 from zerotools.formats.deepspeed.schema.ds_config import (
     ALIGNED,
     DEFAULT_SUB_GROUP_SIZE,
@@ -27,7 +34,7 @@ from zerotools.formats.deepspeed.schema.ds_config import (
     offloads_optimizer,
     zero_optimization,
 )
-from zerotools.formats.deepspeed.schema.experts import DATA_FIRST, is_data_first
+from zerotools.formats.deepspeed.schema.experts import DATA_FIRST, ExpertPlacement, is_data_first
 from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, STAGE_1_AND_2, STAGE_3
 from zerotools.formats.deepspeed.writing.sub_groups import check_explained, size_of
 
@@ -37,6 +44,7 @@ class TargetLayout:
     """`kind` is that of the optimizer files; `stage` is None for BF16_Optimizer. `alignment` is in
     elements; None: parameters are not aligned. Sub-groups are of stage 3, the rest of the others.
     `data_first` has neighbouring ranks share their experts. `is_offloaded` is of the optimizer.
+    `autoep_size` are AutoEP's expert-parallel ranks, None without AutoEP.
     """
 
     dp_size: int
@@ -47,6 +55,19 @@ class TargetLayout:
     alignment: int | None = None
     data_first: bool = False
     is_offloaded: bool = False
+    autoep_size: int | None = None
+
+    def placement_of(self, group: LogicalGroup) -> ExpertPlacement:
+        """How the ranks share a param group."""
+        ep_size = self.autoep_size or 1 if group.is_stacked else group.ep_size
+        return ExpertPlacement(self.dp_size, ep_size, self.data_first)
+
+    @property
+    def autoep_placement(self) -> ExpertPlacement | None:
+        """How the ranks share AutoEP's experts; None without AutoEP."""
+        if self.autoep_size is None:
+            return None
+        return ExpertPlacement(self.dp_size, self.autoep_size, self.data_first)
 
 
 def target_layout_of(
@@ -63,6 +84,7 @@ def target_layout_of(
     _check_precision(logical, settings)
     kind, stage = _class_of(logical, settings, settled.stage)
     data_first = _data_first(logical, settings, dp_size)
+    autoep_size = _autoep_size(logical, settings, dp_size)
     if kind == STAGE_3:
         if settled.round_robin is not None:
             raise BadRequest("--round-robin is for stages 1 and 2, and the output is for stage 3")
@@ -71,7 +93,14 @@ def target_layout_of(
             if logical.kind == STAGE_3 and saved_dp_size is not None:
                 check_explained(logical, saved_dp_size)
             size = size_of(logical)
-        return TargetLayout(dp_size, kind, stage, sub_group_size=size)
+        return TargetLayout(
+            dp_size,
+            kind,
+            stage,
+            sub_group_size=size,
+            data_first=data_first,
+            autoep_size=autoep_size,
+        )
     if settled.sub_group_size is not None:
         raise BadRequest(
             f"--sub-group-size is for stage 3, and the output is for stage {stage or 1}"
@@ -79,7 +108,9 @@ def target_layout_of(
     if _is_bf16_optimizers(logical, settings, settled.stage):
         if settings.round_robin:
             raise BadRequest("--round-robin is on, which BF16_Optimizer does not have")
-        return TargetLayout(dp_size, kind, stage, data_first=data_first)
+        return TargetLayout(
+            dp_size, kind, stage, data_first=data_first, autoep_size=autoep_size
+        )
     round_robin = settled.round_robin
     if round_robin is None:
         round_robin = deals_in_turn(logical.zero, stage, logical.model.get(model_tree.DS_VERSION))
@@ -94,6 +125,7 @@ def target_layout_of(
         is_offloaded=offloads_optimizer(
             given if settings.ds_config is None else settings.ds_config
         ),
+        autoep_size=autoep_size,
     )
 
 
@@ -109,6 +141,29 @@ def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> 
     given = settings.ds_config
     config = logical.model.get(model_tree.DS_CONFIG) if given is None else given
     return logical.has_experts and is_data_first(config)
+
+
+def _autoep_size(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> int | None:
+    """The expert-parallel ranks of AutoEP: those of the configuration that is given, else those
+    that there were."""
+    if logical.autoep_size is None:
+        return None
+    size = configured_ranks(settings.ds_config) or logical.autoep_size
+    where = logical.model_file.path if logical.model_file is not None else "the source"
+    if dp_size % size:
+        raise BadRequest(
+            f"{where} has experts of AutoEP for {size} expert-parallel ranks, and --world-size "
+            f"{dp_size} is not a multiple of {size}: take a multiple, or pass --ds-config with "
+            f"another {EXPERT_PARALLEL}.{EXPERT_RANKS}"
+        )
+    for group in logical.groups:
+        for name, shape in group.shapes.items() if group.is_stacked else ():
+            if shape[0] % size:
+                raise BadRequest(
+                    f"{name} has {shape[0]} experts, which {EXPERT_PARALLEL}.{EXPERT_RANKS} = "
+                    f"{size} does not divide: set {EXPERT_RANKS} to a divisor of {shape[0]}"
+                )
+    return size
 
 
 def _check_precision(logical: LogicalState, settings: ZeroSettings) -> None:
@@ -166,6 +221,7 @@ def configured(logical: LogicalState, layout: TargetLayout) -> LogicalState:
         return logical
     return replace(
         logical,
+        groups=[_renamed(logical, layout, group) for group in logical.groups],
         model=_with_config(logical.model, changed, placed),
         optimizer=_with_config(logical.optimizer, changed, placed),
     )
@@ -176,6 +232,22 @@ def _placed(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, 
     known = is_data_first(logical.model.get(model_tree.DS_CONFIG))
     if logical.has_experts and known != layout.data_first:
         yield DATA_FIRST, layout.data_first
+
+
+    if layout.autoep_size is not None and layout.autoep_size != logical.autoep_size:
+        config = logical.model.get(model_tree.DS_CONFIG)
+        table = config.get(EXPERT_PARALLEL) if isinstance(config, dict) else None
+        yield EXPERT_PARALLEL, {**(table or {}), EXPERT_RANKS: layout.autoep_size}
+
+
+def _renamed(logical: LogicalState, layout: TargetLayout, group: LogicalGroup) -> LogicalGroup:
+    """A group of AutoEP's experts, which DeepSpeed names after the expert-parallel ranks."""
+    before, after = logical.autoep_size, layout.autoep_size
+    if not group.is_stacked or before is None or after is None:
+        return group
+    if group.options.get(GROUP_NAME) != group_name(before):
+        return group
+    return replace(group, options={**group.options, GROUP_NAME: group_name(after)})
 
 
 def _differing(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, Any]]:

@@ -29,7 +29,7 @@ from zerotools.formats.deepspeed.partitioning.parameter_order import flat_order,
 from zerotools.formats.deepspeed.partitioning.whole_parameters import WholeParameters, is_of_muon
 from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema import optimizer_tree as keys
-from zerotools.formats.deepspeed.schema.experts import ExpertPlacement
+from zerotools.formats.deepspeed.schema.autoep_layers import model_tree_on
 from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
 from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER
 from zerotools.formats.deepspeed.writing.partitions import (
@@ -62,7 +62,7 @@ def lay_out_zero12(
     buffers = _buffers(logical, layout)
     scalars = scalars_of(buffers)
     contents = [partition_contents(buffer.geometry) for buffer in buffers]
-    model = _model_file(logical, buffers, layout.dp_size).at(model_name)
+    model = _model_file(logical, buffers, layout).at(model_name)
     plans = {model_name: model.plan({})}
     partitions: dict[BufferRole, list[FlatPartition | None]] = {
         (number, role): [None] * len(names)
@@ -73,7 +73,7 @@ def lay_out_zero12(
     for rank, name in enumerate(names):
         new_partitions = _new_partitions(logical, buffers, rank)
         here = [
-            content[_partition_index(buffer, rank)]
+            content[buffer.part_of(rank)]
             for buffer, content in zip(buffers, contents, strict=True)
         ]
         tree = _tree(logical, buffers, scalars, rank, new_partitions, here)
@@ -109,17 +109,19 @@ def _buffers(logical: LogicalState, layout: TargetLayout) -> list[FlatBuffer]:
     """One for each param group, in the order of the files."""
     buffers = []
     for group in logical.groups:
-        placement = ExpertPlacement(layout.dp_size, group.ep_size, layout.data_first)
-        ranks = placement.expert_dp_size
-        names = flat_order(list(group.shapes), ranks, round_robin=layout.round_robin)
-        shapes = {name: group.shapes[name] for name in names}
+        placement = layout.placement_of(group)
+        ranks, own = placement.expert_dp_size, group.shapes_on(placement.ep_size)
+        names = flat_order(list(own), ranks, round_robin=layout.round_robin)
+        shapes = {name: own[name] for name in names}
         alignment = layout.alignment
         paddings = () if alignment is None else paddings_of(shapes, alignment)
         total = FlatLayout(shapes, paddings, ranks, None).total
         geometry = FlatLayout(shapes, paddings, ranks, partition_size(total, ranks))
         part = join_parts(group.parts) if group.parts else _EMPTY
         whole = _whole_roles(layout, group, part)
-        buffers.append(FlatBuffer(geometry, part, placement, group.experts, whole))
+        buffers.append(
+            FlatBuffer(geometry, part, placement, group.experts, whole, group.is_stacked)
+        )
     return buffers
 
 
@@ -131,20 +133,19 @@ def _whole_roles(layout: TargetLayout, group: LogicalGroup, part: StatePart) -> 
     return frozenset(role for role in part.dtypes if is_of_muon(role, group.options))
 
 
-def _partition_index(buffer: FlatBuffer, rank: int) -> int:
-    """Which partition of a buffer `rank` has: all ranks share them, or those of its experts."""
-    return buffer.expert_placement.of(rank)[1]
-
-
 _EMPTY = StatePart("", {}, {"param": FLOAT32}, None, {})
 
 
-def _model_file(logical: LogicalState, buffers: Sequence[FlatBuffer], ranks: int) -> FileDraft:
+def _model_file(
+    logical: LogicalState, buffers: Sequence[FlatBuffer], layout: TargetLayout
+) -> FileDraft:
     tree = {
         **logical.model,
-        model_tree.DP_WORLD_SIZE: ranks,
+        model_tree.DP_WORLD_SIZE: layout.dp_size,
         model_tree.PARAM_SHAPES: param_shapes_of(logical, buffers),
     }
+    if (placement := layout.autoep_placement) is not None:
+        tree = model_tree_on(tree, placement, 0)
     return FileDraft.of(tree, logical.model_file, logical.weights.values())
 
 
@@ -158,11 +159,11 @@ def _new_partitions(
         for role, dtype in buffer.state_part.dtypes.items():
             length, master = buffer.geometry.partition_numel, role == "param"
             if role in buffer.whole_roles:
-                length = WholeParameters(buffer.geometry).numel(_partition_index(buffer, rank))
+                length = WholeParameters(buffer.geometry).numel(buffer.part_of(rank))
                 if not length:
                     continue
             if master and is_cut:
-                length -= _padding(buffer.geometry, _partition_index(buffer, rank))
+                length -= _padding(buffer.geometry, buffer.part_of(rank))
             key = f"new-{number}-{role}"
             new_partitions[number, role] = new_partition(key, dtype, length, requires_grad=master)
     return new_partitions
@@ -227,7 +228,7 @@ def _tree(
 
 def _booked(kind: str, buffer: FlatBuffer, rank: int) -> int:
     """`group_paddings`: BF16_Optimizer books all of a group's on the last rank."""
-    geometry, part = buffer.geometry, _partition_index(buffer, rank)
+    geometry, part = buffer.geometry, buffer.part_of(rank)
     if kind != BF16_OPTIMIZER:
         return _padding(geometry, part)
     last = part == geometry.dp_size - 1

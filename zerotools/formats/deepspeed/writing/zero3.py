@@ -1,7 +1,8 @@
 """The files of ZeRO stage 3 for any number of ranks: one model and one optimizer file for each.
 
 The trees of all optimizer files are equal, and so are those of all model files but the first: ranks
-differ in the bytes of their partitions and in which of them are padding, which is zeros.
+differ in the bytes of their partitions and in which of them are padding, which is zeros. With AutoEP
+the trees of each rank name its experts, too.
 
 Source: DeepSpeed `runtime/zero/stage3.py`: `_rigid_state_dict`; `runtime/engine.py`:
 `_get_zero_frozen_param_attributes`, `_get_shared_params`.
@@ -18,6 +19,7 @@ from zerotools.formats.deepspeed.logical.logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, partition_contents
 from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema import optimizer_tree as keys
+from zerotools.formats.deepspeed.schema.autoep_layers import model_tree_on, partition_groups_on
 from zerotools.formats.deepspeed.writing.partitions import (
     BufferRole,
     FlatBuffer,
@@ -47,7 +49,10 @@ def lay_out_zero3(
     Raises:
         Unsupported: sub-groups that cannot be joined.
     """
-    grouped = [sub_groups(group, layout.dp_size, layout.sub_group_size) for group in logical.groups]
+    grouped = [
+        sub_groups(group, layout.placement_of(group), layout.sub_group_size)
+        for group in logical.groups
+    ]
     buffers = [buffer for group in grouped for buffer in group]
     new_partitions = {
         (number, role): new_partition(
@@ -63,24 +68,30 @@ def lay_out_zero3(
     tree = _tree(
         logical, grouped, layout.dp_size, new_partitions, {**new_partitions, **scalars.found}
     )
-    draft = FileDraft.of(
-        tree, logical.optim_file, new_partitions.values(), scalars.copies, logical.known_storages
-    )
-    outputs = [draft.at(name) for name in names]
-    layouts = {
-        tensor.storage.key: buffers[number].geometry
+    drafts = [
+        FileDraft.of(
+            _on_rank(tree, layout, buffers, rank),
+            logical.optim_file,
+            new_partitions.values(),
+            scalars.copies,
+            logical.known_storages,
+        )
+        for rank in _differing_ranks(layout)
+    ]
+    outputs = [drafts[rank % len(drafts)].at(name) for rank, name in enumerate(names)]
+    gaps = {
+        tensor.storage.key: _gaps(buffers[number])
         for (number, _), tensor in new_partitions.items()
     }
-    plans = _plans(outputs, names, layouts)
+    plans = _plans(outputs, names, gaps)
     tensors = {
         Key(name, role): tensor
         for (number, role), partition in new_partitions.items()
-        for name, tensor in buffers[number].geometry.tensors(
-            partition.dtype,
-            [out.partition(file, partition) for out, file in zip(outputs, names, strict=True)],
+        for name, tensor in buffers[number].tensors(
+            role, [out.partition(file, partition) for out, file in zip(outputs, names, strict=True)]
         )
     }
-    models, others = _model_files(logical, layout.dp_size, buffers, model_names, plans)
+    models, others = _model_files(logical, layout, buffers, model_names, plans)
     tensors |= others
     repeated = _repeated(logical, models, model_names)
     small = dict(placed_scalars(buffers, scalars, outputs, names))
@@ -90,6 +101,30 @@ def lay_out_zero3(
     sources = {key: logical.weight_sources[of] for key, (of, _) in repeated.items()}
     tensors |= {key: tensor for key, (_, tensor) in repeated.items()}
     return OutputFiles(plans, tensors, {**carried, **small}, {**logical.weight_sources, **sources})
+
+
+def _differing_ranks(layout: TargetLayout) -> range:
+    """The ranks whose trees differ: one for all without AutoEP."""
+    return range(layout.dp_size if layout.autoep_size is not None else 1)
+
+
+def _on_rank(
+    tree: dict[str, Any], layout: TargetLayout, buffers: Sequence[FlatBuffer], rank: int
+) -> dict[str, Any]:
+    """The optimizer tree of a rank."""
+    if layout.autoep_size is None:
+        return tree
+    placements = [buffer.expert_placement for buffer in buffers]
+    listed = partition_groups_on(placements, [buffer.is_stacked for buffer in buffers], rank)
+    return {**tree, keys.STATE_DICT: {**tree[keys.STATE_DICT], keys.ZERO3_GROUPS: listed}}
+
+
+def _gaps(buffer: FlatBuffer) -> list[list[tuple[int, int]]]:
+    """The padding in the partition of each rank."""
+    parts = partition_contents(buffer.geometry)
+    return [
+        list(parts[buffer.part_of(rank)].gaps) for rank in range(buffer.expert_placement.dp_size)
+    ]
 
 
 def _repeated(
@@ -105,13 +140,11 @@ def _repeated(
 
 
 def _plans(
-    outputs: Sequence[FileLayout], names: Sequence[str], layouts: Mapping[str, FlatLayout]
+    outputs: Sequence[FileLayout],
+    names: Sequence[str],
+    gaps: Mapping[str, Sequence[list[tuple[int, int]]]],
 ) -> dict[str, FilePlan]:
     """The file of each rank, with the padding that its new partitions have."""
-    gaps = {
-        key: [rank.gaps for rank in partition_contents(geometry)]
-        for key, geometry in layouts.items()
-    }
     return {
         name: output.plan({key: of_ranks[rank] for key, of_ranks in gaps.items()})
         for rank, (name, output) in enumerate(zip(names, outputs, strict=True))
@@ -143,22 +176,28 @@ def _tree(
     return {**logical.optimizer, keys.STATE_DICT: new}
 
 
+def _model_tree(tree: dict[str, Any], layout: TargetLayout, rank: int) -> dict[str, Any]:
+    """The model tree of a rank."""
+    placement = layout.autoep_placement
+    return tree if placement is None else model_tree_on(tree, placement, rank)
+
+
 def _model_files(
     logical: LogicalState,
-    ranks: int,
+    layout: TargetLayout,
     buffers: Sequence[FlatBuffer],
     names: Sequence[str],
     plans: dict[str, FilePlan],
 ) -> tuple[list[FileLayout], dict[Key, Tensor]]:
     """Adds the model files to `plans`; returns them, and what is filled in them: the partitions
     of frozen parameters in all, and in the first the weights of `logical`."""
-    frozen = logical.frozen
+    frozen, ranks = logical.frozen, layout.dp_size
     layouts = {
         name: FlatLayout({name: each.shape}, (), ranks, None) for name, each in frozen.items()
     }
     new_partitions = {
-        name: new_partition(f"new-{name}", frozen[name].dtype, layout.partition_numel)
-        for name, layout in layouts.items()
+        name: new_partition(f"new-{name}", frozen[name].dtype, geometry.partition_numel)
+        for name, geometry in layouts.items()
     }
     tree = {
         **logical.model,
@@ -168,19 +207,22 @@ def _model_files(
     if new_partitions:
         tree[model_tree.FROZEN_FRAGMENTS] = Ordered(new_partitions)
     filled = [*new_partitions.values(), *logical.weights.values()]
-    first = FileDraft.of(tree, logical.model_file, filled).at(names[0])
+    first = FileDraft.of(_model_tree(tree, layout, 0), logical.model_file, filled).at(names[0])
     outputs = [first]
     if ranks > 1:
         # Only the first rank of a run lists tied weights.
         tied = tree.get(model_tree.SHARED_PARAMS)
         others = {**tree, model_tree.SHARED_PARAMS: {}} if tied else tree
-        draft = FileDraft.of(others, logical.model_file, filled)
-        outputs += [draft.at(name) for name in names[1:]]
-    plans |= _plans(
-        outputs,
-        names,
-        {new_partitions[name].storage.key: layout for name, layout in layouts.items()},
-    )
+        drafts = [
+            FileDraft.of(_model_tree(others, layout, rank), logical.model_file, filled)
+            for rank in _differing_ranks(layout)
+        ]
+        outputs += [drafts[r % len(drafts)].at(names[r]) for r in range(1, ranks)]
+    gaps = {
+        new_partitions[name].storage.key: [part.gaps for part in partition_contents(geometry)]
+        for name, geometry in layouts.items()
+    }
+    plans |= _plans(outputs, names, gaps)
     tensors = {key: first.placed(names[0], each) for key, each in logical.weights.items()}
     for name, partition in new_partitions.items():
         places = [out.partition(file, partition) for out, file in zip(outputs, names, strict=True)]
