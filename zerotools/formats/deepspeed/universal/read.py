@@ -60,10 +60,10 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
     if is_stage_3:
         size = model.data_parallel_size or len(listing.models)
         models = stage_3_models(directory, listing, 0, model, size, problems)
-    rest = _rest(model, models, is_stage_3=is_stage_3)
     saved = parse_state(directory, model)
     problems += misplaced(saved, model)
     groups = _whole_groups(model)
+    rest = _rest(model, models, groups, is_stage_3=is_stage_3)
     shapes = {name: shape for group in groups for name, shape in group.items()}
     found = dict(saved.numbers()) | dict(states_of(directory, model, shapes, problems))
     muons = {name for group in saved.groups if uses_muon(group.options) for name in group.params}
@@ -99,11 +99,15 @@ def _whole_groups(model: ModelStates) -> list[Shapes]:
 
 
 def _rest(
-    model: ModelStates, models: list[ModelStates | None], *, is_stage_3: bool
+    model: ModelStates,
+    models: list[ModelStates | None],
+    groups: list[Shapes],
+    *,
+    is_stage_3: bool,
 ) -> dict[Key, Tensor]:
     """Buffers and frozen weights, and at stages 1 and 2 the 16-bit copies, from the model file."""
     mp_shard: MpShard = read_mp_rank(models, [], whole_tensors(model), is_zero3=is_stage_3)
-    trained = {name: shape for group in model.groups or () for name, shape in group.items()}
+    trained = {name: shape for group in groups for name, shape in group.items()}
     rest = {}
     for key, tensor in mp_shard.tensors.items():
         if key.name not in trained:
