@@ -20,7 +20,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from tests.exported_models import config_of, varied
+from tests.exported_models import KINDS, config_of, varied
 
 
 def save(model: nn.Module, form: str, directory: Path) -> None:
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
     """Save what the arguments name; what cannot be saved is left out, and said."""
     deepspeed.init_distributed("gloo", verbose=False)
     lacking = {}
-    for number, argument in enumerate(arguments):
+    for argument in arguments:
         kind, variant, form = argument.split(":")
         place = Path(f"{kind}-{variant}")
         directory = place / form
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> None:
         if dist.get_rank() == 0:
             (place / "config.json").write_text(json.dumps(config))
         try:
-            model = varied(kind, variant, number // 6)
+            model = varied(kind, variant, [*KINDS].index(kind))
             if variant == "lora" and dist.get_rank() == 0:
                 model.peft_config["default"].save_pretrained(place)
             save(model, form, directory)

@@ -19,6 +19,7 @@ from zerotools.core.dtypes import DType
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState
 from zerotools.formats.deepspeed.schema import model_tree, optimizer_tree
 from zerotools.formats.deepspeed.schema.loss_scaler import saved_scaler
+from zerotools.formats.deepspeed.schema.model_states import as_listed
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
 from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor
 from zerotools.io.torchzip.tensors import as_tensor
@@ -84,7 +85,7 @@ def _frozen(logical: LogicalState, stage: int | None) -> dict[str, Any]:
     DeepSpeed looks every frozen parameter of its model up in a list that is there, so there is none
     where a run was saved with `exclude_frozen_parameters`.
     """
-    module = logical.model.get(model_tree.MODULE) or {}
+    module = as_listed(logical.model.get(model_tree.MODULE) or {}, logical.frozen)
     there = [name for name in logical.frozen if name in module]
     if stage != 2 or not there:
         return {model_tree.FROZEN_SHAPES: None, model_tree.FROZEN_FRAGMENTS: None}
@@ -126,9 +127,9 @@ def _placeholders(logical: LogicalState) -> Ordered:
     buffers = {key.name for key in logical.source_tensors if key.role == "buffer"}
     module: Ordered = logical.model[model_tree.MODULE]
     made = Ordered()
-    for name, value in module.items():
+    for (name, value), listed in zip(module.items(), as_listed(module, buffers), strict=True):
         tensor = as_tensor(value)
-        is_weight = tensor is not None and name not in buffers
+        is_weight = tensor is not None and listed not in buffers
         made[name] = (
             new_stored_tensor(f"empty-{name}", tensor.dtype, (0,))
             if is_weight and tensor
@@ -148,11 +149,12 @@ def _with_weights(logical: LogicalState) -> LogicalState:
     buffers = {key.name for key in logical.source_tensors if key.role == "buffer"}
     module: Ordered = logical.model[model_tree.MODULE]
     made, weights, sources = Ordered(), {}, {}
-    for name, value in module.items():
-        canonical = aliases.get(name, name)
+    every = as_listed(module, [*masters, *logical.frozen, *aliases, *buffers])
+    for (name, value), listed in zip(module.items(), every, strict=True):
+        canonical = aliases.get(listed, listed)
         tensor = as_tensor(value)
         if tensor is None or canonical not in masters | logical.frozen.keys():
-            if tensor is None or name in buffers:
+            if tensor is None or listed in buffers:
                 made[name] = value
             continue
         source = logical.source_tensors[Key(canonical, "param")]

@@ -9,10 +9,10 @@ Source: DeepSpeed `runtime/engine.py`, `_save_checkpoint` and `_get_zero_param_s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from zerotools.core.errors import Unsupported
 from zerotools.formats.deepspeed.schema import model_tree
@@ -23,12 +23,18 @@ from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.unread import unread
 
+Value = TypeVar("Value")
 Shapes = dict[str, tuple[int, ...]]
+
+CHECKPOINTED = "_checkpoint_wrapped_module."
+"""Part of the names of parameters in torch's wrapper that computes activations again. State dicts,
+and so `module`, leave it out; `param_shapes` and the other lists have it."""
 
 
 @dataclass(frozen=True)
 class ModelStates:
-    """One model file. `module` is None for a pipeline, whose weights are in layer files.
+    """One model file. `module`, under the names that the lists of the file have for parameters, is
+    None for a pipeline, whose weights are in layer files.
 
     `groups` is None where no ZeRO optimizer was used, or where the optimizer file has the shapes.
     `fragments` are frozen parameters: whole at stage 2, this rank's partition at stage 3.
@@ -108,16 +114,27 @@ def parse_model(file: TorchFile) -> ModelStates:
     fields = Fields(file.path, file.tree)
     module = fields.maybe(model_tree.MODULE, dict)
     names = fields.maybe(model_tree.BUFFER_NAMES, list)
+    groups, shared = parse_groups(fields), _aliases(fields)
+    frozen = shapes_of(fields.maybe(model_tree.FROZEN_SHAPES, dict) or {}, file.path)
+    listed = [*(name for group in groups or () for name in group), *frozen, *shared]
     return ModelStates(
         file=file,
         fields=fields,
-        module=None if module is None else tensors_of(module, file.path),
-        groups=parse_groups(fields),
+        module=None
+        if module is None
+        else as_listed(tensors_of(module, file.path), [*listed, *map(str, names or ())]),
+        groups=groups,
         buffer_names=None if names is None else frozenset(map(str, names)),
-        shared=_aliases(fields),
-        frozen_shapes=shapes_of(fields.maybe(model_tree.FROZEN_SHAPES, dict) or {}, file.path),
+        shared=shared,
+        frozen_shapes=frozen,
         fragments=tensors_of(fields.maybe(model_tree.FROZEN_FRAGMENTS, dict) or {}, file.path),
     )
+
+
+def as_listed(module: Mapping[str, Value], listed: Iterable[str]) -> dict[str, Value]:
+    """A state dict under the names of those lists."""
+    names = {name.replace(CHECKPOINTED, ""): name for name in listed if CHECKPOINTED in name}
+    return {names.get(name, name): value for name, value in module.items()}
 
 
 def parse_groups(fields: Fields) -> list[Shapes] | None:
