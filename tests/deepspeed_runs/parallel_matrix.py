@@ -63,7 +63,9 @@ def main() -> None:
                 losses = losses_of(move, Path(directory))
             expected = first.setdefault(move.case, losses)[: len(losses)]
             if losses != expected:
-                unequal.append(f"{move} at {ranks} ranks: losses {losses}, and {expected} elsewhere")
+                unequal.append(
+                    f"{move} at {ranks} ranks: losses {losses}, and {expected} elsewhere"
+                )
             print(f"{move} at {ranks} ranks: {len(unequal)} differences", flush=True)
             found[str(ranks)] += unequal
     result = {"zerotools": __version__, "deepspeed": "0.19.8", "cases": names, "differences": found}

@@ -185,3 +185,39 @@ def test_model_files_of_two_steps(tmp_path: Path) -> None:
     rewrite(tag / "mp_rank_01_model_states.pt", lambda tree: tree.update(global_steps=7))
     assert any("step 7 there and 2 here" in problem.message for problem in read(tag).problems)
     assert refusals(tag, tmp_path / "out").keys() == ALL
+
+
+def other_name(mapping: Any) -> Any:
+    """The mapping with another name for its last entry."""
+    *kept, last = mapping.items()
+    return type(mapping)({**dict(kept), f"{last[0]}_before": last[1]})
+
+
+def test_a_shard_of_another_model(tmp_path: Path) -> None:
+    """Of as many elements, so that its partitions fit."""
+
+    def renamed(tree: dict[str, Any]) -> None:
+        mappings = tree["optimizer_state_dict"]["param_slice_mappings"]
+        mappings[-1] = other_name(mappings[-1])
+
+    for case in ("z1-bf16-w4", "z2-fp32-w2", "bf16-optimizer-w2", "experts-z2-bf16-w2"):
+        tag = copied(case, tmp_path / case)
+        rewrite(shards(tag)[1], renamed)
+        (said,) = problems_of(tag)
+        assert f"{shards(tag)[1].name} is from another save than" in said
+        assert "_before; take a checkpoint" in said
+        assert refusals(tag, tmp_path / f"out-{case}", 6).keys() == ALL
+
+
+def test_a_model_file_of_other_shapes(tmp_path: Path) -> None:
+    """At stage 3, where the files of other ranks are read for frozen parameters."""
+
+    def renamed(tree: dict[str, Any]) -> None:
+        tree["param_shapes"][-1] = other_name(tree["param_shapes"][-1])
+
+    tag = copied("z3-bf16-w2", tmp_path)
+    rewrite(tag / "zero_pp_rank_1_mp_rank_00_model_states.pt", renamed)
+    (said,) = problems_of(tag)
+    assert "zero_pp_rank_1_mp_rank_00_model_states.pt is from another save than" in said
+    assert "_before; take a checkpoint" in said
+    assert refusals(tag, tmp_path / "out", 6).keys() == ALL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +276,28 @@ def test_a_file_of_another_step_is_a_problem(tmp_path: Path) -> None:
     (problem,) = formats.read(ranks(tmp_path / "c", 3, make)).problems
     assert "rank_1.pt is from step 1 and other files are from step 2" in problem.message
     assert problem.blocks
+
+
+def test_a_file_of_other_names_is_a_problem(tmp_path: Path) -> None:
+    """Where a rank has nothing of a tensor, no hole tells that its file does not know it."""
+
+    def make(count: int, stale: dict[int, tuple[str, ...]]) -> Make:
+        def made(saved: Saved, rank: int) -> Any:
+            found = {}
+            for name in stale.get(rank, ("w", "small")):
+                values = W if name == "w" else W[:1]
+                piece = partial(_piece, values, count, axis=0)
+                found |= {name: _dtensor(values, [shard(0)], (count,), piece)(saved, rank)["w"]}
+            return found
+
+        return made
+
+    assert not formats.read(ranks(tmp_path / "sound", 3, make(3, {}))).problems
+    for number, names in enumerate([("w",), ("w", "small", "old")]):
+        found = formats.read(ranks(tmp_path / f"stale{number}", 3, make(3, {2: names})))
+        (problem,) = found.problems
+        assert problem.file == "model_world_size_3_rank_2.pt" and problem.blocks
+        said = "lacks 1 tensors (small)" if not number else "alone has 1 tensors (old)"
+        assert said in problem.message
+    pipeline = make(4, {0: ("w",), 1: ("w",), 2: ("small",), 3: ("small",)})
+    assert not formats.read(ranks(tmp_path / "stages", 4, pipeline)).problems

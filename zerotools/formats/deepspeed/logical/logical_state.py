@@ -68,9 +68,7 @@ class LogicalGroup:
         """The shapes on one of `ep_size` expert-parallel ranks."""
         if not self.is_stacked:
             return self.shapes
-        return {
-            name: (experts // ep_size, *rest) for name, (experts, *rest) in self.shapes.items()
-        }
+        return {name: (experts // ep_size, *rest) for name, (experts, *rest) in self.shapes.items()}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Whether files say of themselves that they belong together: the same save, each under its name.
 
-What every rank of a save has alike are the optimizer's step, the options of its param groups and
-the loss scale. The optimizer counts a step for each that the model file counts and does not call
+What every rank of a save has alike are the optimizer's step, the options of its param groups, the
+loss scale and the parameters. The optimizer counts a step for each that the model file counts and does not call
 skipped; older versions one more, as they stepped it once to make its state. torch names the
 folder in an archive after the file that it writes; `archive` where it writes to an open file.
 
@@ -11,8 +11,9 @@ DeepSpeed `runtime/engine.py`: `_take_model_step`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from filecmp import cmp
+from math import prod
 from typing import Any
 
 from zerotools.core.checkpoint import Problem
@@ -22,7 +23,13 @@ from zerotools.formats.deepspeed.schema.loss_scaler import counters_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.model_tree import GLOBAL_STEPS, SKIPPED_STEPS
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
-from zerotools.formats.deepspeed.schema.optimizer_tree import LOSS_SCALER, PARAMS, PARTITION_COUNT
+from zerotools.formats.deepspeed.schema.optimizer_tree import (
+    LOSS_SCALER,
+    PARAMS,
+    PARTITION_COUNT,
+    numel_of,
+    slice_mappings,
+)
 from zerotools.io.files.damage import is_tolerated, tolerate
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
@@ -138,6 +145,46 @@ def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
                 model.file.name,
                 blocks=True,
             )
+
+
+def compare_parameters(
+    models: Sequence[ModelStates], optim_states: Sequence[OptimStates | None]
+) -> Iterator[Problem]:
+    """Files of one model-parallel rank that list other parameters than its first model file."""
+    first = models[0]
+    for model in models[1:]:
+        if (model.groups, model.frozen_shapes) != (first.groups, first.frozen_shapes):
+            yield _of_other_parameters(model.file, first.file, _listed(model), _listed(first))
+    listed = {name: prod(shape) for group in first.groups or () for name, shape in group.items()}
+    for optim in (each for each in optim_states if each is not None and listed):
+        placed = {
+            str(name): numel_of(place)
+            for mapping in slice_mappings(optim.fields.tree)
+            for name, place in mapping.items()
+        }
+        odd = {name: count for name, count in placed.items() if count > listed.get(name, -1)}
+        if odd:
+            yield _of_other_parameters(optim.file, first.file, odd, listed)
+
+
+def _listed(model: ModelStates) -> dict[str, tuple[int, ...]]:
+    every = (*(model.groups or ()), model.frozen_shapes)
+    return {name: shape for group in every for name, shape in group.items()}
+
+
+def _of_other_parameters(
+    file: TorchFile, first: TorchFile, own: Mapping[str, Any], known: Mapping[str, Any]
+) -> Problem:
+    names = dict.fromkeys((*own, *known))
+    odd = [name for name in names if own.get(name) != known.get(name) and name in own]
+    odd = odd or [name for name in names if own.get(name) != known.get(name)] or [*names]
+    what = f"{len(odd)} parameters (such as {odd[0]})" if len(odd) > 1 else odd[0]
+    return Problem(
+        f"{file.path} is from another save than {first.name}: the two do not agree on {what}; "
+        "take a checkpoint whose files are all from one save",
+        file.name,
+        blocks=True,
+    )
 
 
 def misnamed_files(files: Iterable[TorchFile]) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ from zerotools.formats.deepspeed.reading.consistency import (
     compare_model,
     compare_mp_ranks,
     compare_optim_states,
+    compare_parameters,
     duplicated_files,
     misnamed_files,
 )
@@ -73,6 +74,7 @@ def load_mp_rank(
     present = [model for model in models if model is not None]
     problems += misnamed_files(model.file for model in present)
     problems += compare_mp_ranks(present)
+    problems += compare_parameters(present, optim_states)
     trained = {name: shape for group in first.groups or () for name, shape in group.items()}
     mine = {name: tensor for name, tensor in whole.items() if _belongs(name, set(trained), first)}
     everything = {**mine, **in_model}

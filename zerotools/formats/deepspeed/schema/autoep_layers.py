@@ -42,9 +42,7 @@ def group_name(ep_size: int) -> str:
     return f"ep_size_{ep_size}"
 
 
-def model_tree_on(
-    tree: Mapping[str, Any], placement: ExpertPlacement, rank: int
-) -> dict[str, Any]:
+def model_tree_on(tree: Mapping[str, Any], placement: ExpertPlacement, rank: int) -> dict[str, Any]:
     """The tree of a model file as `rank` of `placement` writes it."""
     changed = dict(tree)
     for key in (model_tree.AUTOEP_LAYERS, model_tree.AUTOEP_LAYERS_BEFORE):

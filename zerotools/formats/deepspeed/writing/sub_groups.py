@@ -65,9 +65,7 @@ def check_explained(logical: LogicalState, ranks: int) -> None:
             )
 
 
-def sub_groups(
-    group: LogicalGroup, placement: ExpertPlacement, limit: int
-) -> list[FlatBuffer]:
+def sub_groups(group: LogicalGroup, placement: ExpertPlacement, limit: int) -> list[FlatBuffer]:
     """The sub-groups of one param group, which ranks share by `placement`.
 
     Raises:

@@ -108,9 +108,7 @@ def target_layout_of(
     if _is_bf16_optimizers(logical, settings, settled.stage):
         if settings.round_robin:
             raise BadRequest("--round-robin is on, which BF16_Optimizer does not have")
-        return TargetLayout(
-            dp_size, kind, stage, data_first=data_first, autoep_size=autoep_size
-        )
+        return TargetLayout(dp_size, kind, stage, data_first=data_first, autoep_size=autoep_size)
     round_robin = settled.round_robin
     if round_robin is None:
         round_robin = deals_in_turn(logical.zero, stage, logical.model.get(model_tree.DS_VERSION))
@@ -232,7 +230,6 @@ def _placed(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, 
     known = is_data_first(logical.model.get(model_tree.DS_CONFIG))
     if logical.has_experts and known != layout.data_first:
         yield DATA_FIRST, layout.data_first
-
 
     if layout.autoep_size is not None and layout.autoep_size != logical.autoep_size:
         config = logical.model.get(model_tree.DS_CONFIG)

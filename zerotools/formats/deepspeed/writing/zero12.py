@@ -73,8 +73,7 @@ def lay_out_zero12(
     for rank, name in enumerate(names):
         new_partitions = _new_partitions(logical, buffers, rank)
         here = [
-            content[buffer.part_of(rank)]
-            for buffer, content in zip(buffers, contents, strict=True)
+            content[buffer.part_of(rank)] for buffer, content in zip(buffers, contents, strict=True)
         ]
         tree = _tree(logical, buffers, scalars, rank, new_partitions, here)
         output = FileDraft.of(

@@ -80,8 +80,7 @@ def lay_out_zero3(
     ]
     outputs = [drafts[rank % len(drafts)].at(name) for rank, name in enumerate(names)]
     gaps = {
-        tensor.storage.key: _gaps(buffers[number])
-        for (number, _), tensor in new_partitions.items()
+        tensor.storage.key: _gaps(buffers[number]) for (number, _), tensor in new_partitions.items()
     }
     plans = _plans(outputs, names, gaps)
     tensors = {

@@ -32,6 +32,7 @@ from zerotools.io.numeric.scalars import read_scalar
 _MAX_NAMED = 1000
 _VERL_CONFIG, _VERL_MODEL = "fsdp_config.json", "huggingface"
 _LARGEST_CONFIG = 2**16
+_FEWEST_COMPARED = 3
 
 
 def choose_rank_group(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
@@ -84,6 +85,7 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
     problems = [problem for group in listed for problem in _problems(path, group, size)]
     problems += _misplaced(parts, model)
     problems += _mixed_steps(path, moments)
+    problems += _other_names(path, parts)
     return Checkpoint(
         root=path,
         tensors=keyed(
@@ -196,6 +198,32 @@ def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
                 name,
                 blocks=True,
             )
+
+
+def _other_names(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
+    """The one file whose tensors have other names than those of all others, which agree.
+
+    Stages of a pipeline differ, too, but each in as many files as it has ranks; and of two files
+    nobody can tell which is the wrong one.
+    """
+    held = {file.name: frozenset(contents.weights) for file, contents in files}
+    (usual, count), *rest = Counter(held.values()).most_common(2)
+    if len(held) < _FEWEST_COMPARED or not rest or count != len(held) - 1:
+        return
+    name = next(name for name, names in held.items() if names != usual)
+    lacking, added = sorted(usual - held[name]), sorted(held[name] - usual)
+    parts = [
+        f"{what} {len(names)} tensors ({', '.join(names[:3])}{', ...' if names[3:] else ''})"
+        for what, names in (("lacks", lacking), ("alone has", added))
+        if names
+    ]
+    yield Problem(
+        f"{path / name} {' and '.join(parts)}, unlike the files of the {count} other ranks, which "
+        "have the same names: it is of another save; take a checkpoint whose files are all from "
+        "one save",
+        name,
+        blocks=True,
+    )
 
 
 def _notes(model: RankGroup, parts: Sequence[OpenedFile], said: str | None) -> tuple[str, ...]:
