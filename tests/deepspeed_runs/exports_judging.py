@@ -140,8 +140,8 @@ def main(kinds: list[str]) -> int:
     print(f"`python -m tests.deepspeed_runs.exports_judging{''.join(f' {k}' for k in kinds)}`")
     print(f"on {time.strftime('%Y-%m-%d')} with {versions}.\n")
     print(
-        "Small models of each architecture, saved by two ranks as ZeRO 1 to 3, as a DCP, as a file\n"
-        "of each rank and as one file; `consolidate --dtype fp32` and transformers' own load. An\n"
+        "Small models of each architecture, saved by two ranks as ZeRO 1 to 3, a DCP, a file of\n"
+        "each rank and one file; `consolidate --dtype fp32` and transformers' own load. An\n"
         "export loads with nothing missing or unexpected and every weight equal (adapters are\n"
         "merged, within 1e-6), or nothing is written. Wrappers are Lightning's `model`,\n"
         "torch.compile, or checkpointed blocks in DDP's `module`.\n"

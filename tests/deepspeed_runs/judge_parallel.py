@@ -23,7 +23,6 @@ from .launch import leave
 from .learners import forget
 from .parallel import engine_of, gather, model_of, train
 
-
 STEPS = 2
 
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zerotools import __version__
-
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 
 from .judge import LOSSES

@@ -17,7 +17,11 @@ from tests.exported_models import config_of, varied
 for package in ("torch", "transformers", "peft"):
     pytest.importorskip(package)
 
-from tests.deepspeed_runs.exports_judging import outcome, trials_in_this_process, weights_of
+from tests.deepspeed_runs.exports_judging import (  # noqa: E402  (skipped without torch)
+    outcome,
+    trials_in_this_process,
+    weights_of,
+)
 
 FEW = ("llama:wrapped", "llama:lora", "gpt_neox:tied", "mixtral:wrapped", "falcon:tied")
 
@@ -47,7 +51,8 @@ def test_one_file_loads_or_is_refused(tmp_path: Path) -> None:
     assert set(found.values()) == {"loads"}, found
     (tmp_path / "llama-lora" / "adapter_config.json").unlink()
     why = outcome(tmp_path, "llama:lora:file", partial(_truth, "llama:lora"))
-    assert why.startswith("refused: ") and "adapter_config.json" in why
+    assert why.startswith("refused: ")
+    assert "adapter_config.json" in why
 
 
 def _truth(case: str) -> dict[str, object]:

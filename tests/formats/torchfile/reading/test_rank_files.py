@@ -296,7 +296,7 @@ def test_a_file_of_other_names_is_a_problem(tmp_path: Path) -> None:
     for number, names in enumerate([("w",), ("w", "small", "old")]):
         found = formats.read(ranks(tmp_path / f"stale{number}", 3, make(3, {2: names})))
         (problem,) = found.problems
-        assert problem.file == "model_world_size_3_rank_2.pt" and problem.blocks
+        assert (problem.file, problem.blocks) == ("model_world_size_3_rank_2.pt", True)
         said = "lacks 1 tensors (small)" if not number else "alone has 1 tensors (old)"
         assert said in problem.message
     pipeline = make(4, {0: ("w",), 1: ("w",), 2: ("small",), 3: ("small",)})

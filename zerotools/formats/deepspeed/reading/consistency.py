@@ -1,9 +1,10 @@
 """Whether files say of themselves that they belong together: the same save, each under its name.
 
 What every rank of a save has alike are the optimizer's step, the options of its param groups, the
-loss scale and the parameters. The optimizer counts a step for each that the model file counts and does not call
-skipped; older versions one more, as they stepped it once to make its state. torch names the
-folder in an archive after the file that it writes; `archive` where it writes to an open file.
+loss scale and the parameters. The optimizer counts a step for each that the model file counts and
+does not call skipped; older versions one more, as they stepped it once to make its state. torch
+names the folder in an archive after the file that it writes; `archive` where it writes to an open
+file.
 
 Source: torch `serialization.py` (`_open_zipfile_writer_file`), caffe2 `inline_container.cc`;
 DeepSpeed `runtime/engine.py`: `_take_model_step`.

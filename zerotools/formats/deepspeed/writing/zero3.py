@@ -1,8 +1,8 @@
 """The files of ZeRO stage 3 for any number of ranks: one model and one optimizer file for each.
 
 The trees of all optimizer files are equal, and so are those of all model files but the first: ranks
-differ in the bytes of their partitions and in which of them are padding, which is zeros. With AutoEP
-the trees of each rank name its experts, too.
+differ in the bytes of their partitions and in which of them are padding, which is zeros. With
+AutoEP the trees of each rank name its experts, too.
 
 Source: DeepSpeed `runtime/zero/stage3.py`: `_rigid_state_dict`; `runtime/engine.py`:
 `_get_zero_frozen_param_attributes`, `_get_shared_params`.
