@@ -141,7 +141,7 @@ def _repeated(
 def _plans(
     outputs: Sequence[FileLayout],
     names: Sequence[str],
-    gaps: Mapping[str, Sequence[list[tuple[int, int]]]],
+    gaps: Mapping[str, Sequence[Sequence[tuple[int, int]]]],
 ) -> dict[str, FilePlan]:
     """The file of each rank, with the padding that its new partitions have."""
     return {
