@@ -52,7 +52,8 @@ class MemoryLayout:
     kept in the type of `precision` alone, "fp32", or "nf4" where every rank has those of linear
     layers whole, in 4 bits (with `double_quant` their scales in 8), and the others are kept as with
     "train". `tensor_ranks` ranks that follow one another
-    compute with one layer's weights together, each with its part of those that are cut.
+    compute with one layer's weights together, each with its part of those that are cut. One that
+    `has_adapters` has frozen weights.
     """
 
     stage: int
@@ -68,6 +69,7 @@ class MemoryLayout:
     engine: str = "torch"
     tensor_ranks: int = 1
     double_quant: bool = True
+    has_adapters: bool = False
 
     @property
     def packs_frozen(self) -> bool:
@@ -124,10 +126,13 @@ class MemoryLayout:
 
         Elsewhere its fp32 weights are the masters, and 16-bit ones are gathered from them. Beside
         frozen weights of 16 bits there are masters of the others, as FSDP2 gathers weights of one
-        type (its first versions take no others).
+        type (its first versions take no others). A rank that is alone has masters where they take
+        no more memory than what FSDP2 keeps: not beside fp32 sums of micro batches, and not of
+        frozen weights.
         """
         is_half = self.precision != "fp32"
-        apart = self.stage == 1 or self.frozen_precision != "fp32"
+        alone = self.world_size == 1 and self.accumulate is None and not self.has_adapters
+        apart = self.stage == 1 or self.frozen_precision != "fp32" or alone
         return self.params_tier == DEVICE and (
             self.offload_optimizer != "none" or (apart and is_half)
         )
@@ -135,6 +140,16 @@ class MemoryLayout:
     def has_master(self, *, is_trained: bool) -> bool:
         """Whether engine `torch` keeps a master of a weight."""
         return self.has_masters and (is_trained or self.frozen_precision == "fp32")
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether FSDP2 wraps engine `torch`'s model. A rank that is alone needs it only where it
+        casts weights to 16 bits block by block, brings them from the host, or adds up the gradients
+        of micro batches before these leave for the masters."""
+        computes_with_weights = self.precision == "fp32" or self.has_masters
+        sums_first = self.has_masters and self.accumulate == LOCAL
+        is_plain = self.params_tier == DEVICE and computes_with_weights and not sums_first
+        return self.world_size > 1 or not is_plain
 
     @property
     def weights_dtype(self) -> str:

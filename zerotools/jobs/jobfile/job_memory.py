@@ -24,6 +24,7 @@ def memory_layout_of(spec: JobSpec) -> MemoryLayout:
         engine=spec.engine,
         tensor_ranks=spec.zero.tensor_ranks,
         double_quant=spec.lora.double_quant,
+        has_adapters=spec.lora.rank is not None,
     )
 
 

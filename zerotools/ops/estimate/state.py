@@ -182,7 +182,8 @@ def gathered(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
     """Bytes of gathered weights on the device in the passes, in addition to `torch_engine_state`.
 
     Where they are kept, those of all blocks; else one block's at a time, and those outside of the
-    blocks. Of weights in 4 bits it is one at a time, and its scales in fp32.
+    blocks; none where one rank computes with its own. Of weights in 4 bits it is one at a time, and
+    its scales in fp32.
     """
     blocks: Counter[str | None] = Counter()
     unpacked = 0
@@ -192,7 +193,8 @@ def gathered(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
             unpacked = max(unpacked, parameter.width(layout.precision) * parameter.numel + scales)
             continue
         part = parameter.part(layout.tensor_ranks)
-        blocks[parameter.block] += parameter.width(layout.precision) * part.numel
+        if layout.is_sharded:
+            blocks[parameter.block] += parameter.width(layout.precision) * part.numel
     outside = blocks.pop(None, 0) + unpacked
     if layout.keeps_gathered:
         return outside + sum(blocks.values())

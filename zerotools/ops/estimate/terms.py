@@ -181,7 +181,7 @@ def _in_the_passes(
         return _deepspeed_buckets(parameters, layout, buckets)
     width, largest = ITEM_BYTES[layout.precision], _largest_block(parameters, layout)
     found = {"gathered weights": gathered(parameters, layout)}
-    if on_gpu and not layout.keeps_gathered:
+    if on_gpu and layout.is_sharded and not layout.keeps_gathered:
         found["prefetch"] = largest  # the next block's, while one is computed with
     if layout.world_size > 1:
         elements = largest // width

@@ -17,7 +17,9 @@ from zerotools.core.memory_layout import DEVICE, LOCAL, MemoryLayout
 
 
 def before_micro_batch(model: Any, layout: MemoryLayout, *, is_last: bool) -> None:
-    """Tell FSDP2 what to do with the gradients of the next backward pass of `model`."""
+    """Tell FSDP2, if it wraps `model`, what to do with the gradients of its next backward pass."""
+    if not layout.is_sharded:
+        return
     if layout.accumulate == LOCAL:
         model.set_requires_gradient_sync(is_last)
     elif layout.replicates_weights and not layout.has_masters and layout.params_tier == DEVICE:

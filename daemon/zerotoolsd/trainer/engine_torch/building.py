@@ -31,7 +31,7 @@ from zerotoolsd.trainer.model.lora import refuse_two_types
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.model.optimizer_groups import decayed_names, matrices_of
 from zerotoolsd.trainer.model.pretrained import Pretrained
-from zerotoolsd.trainer.model.sharding import REPLICATE, shard
+from zerotoolsd.trainer.model.sharding import REPLICATE, make_mesh, shard
 from zerotoolsd.trainer.model.weights import (
     load_packed,
     load_weights,
@@ -78,7 +78,8 @@ def build(
     decayed = decayed_names(meta_model.model, spec.train.decay_by, record)
     matrices = matrices_of(meta_model.model)
     optimizer = make_optimizer(update_path, spec.train, memory.state, decayed, matrices)
-    live = LiveState(model, layout, optimizer, memory, SeparateExperts(model), masters)
+    mesh = None if layout.is_sharded else make_mesh(group.device, layout)
+    live = LiveState(model, layout, optimizer, memory, SeparateExperts(model), masters, mesh)
     _fill(live, spec, meta_model, pretrained, resumes=record is not None)
     model.train()
     add_router_loss(spec, model)
@@ -108,7 +109,7 @@ def _update_path(
     trained = {name: p for name, p in parameters.items() if p.requires_grad}
     if not trained:
         raise BadRequest("the model has no trainable parameters")
-    if layout.stage != 1:
+    if layout.stage != 1 or not layout.is_sharded:
         return InPlaceUpdate(trained, device)
     mesh = next(iter(trained.values())).device_mesh[REPLICATE]
     return PartitionedUpdate(trained, RowPartition(trained, mesh))

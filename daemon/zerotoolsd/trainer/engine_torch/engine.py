@@ -1,4 +1,4 @@
-"""Engine `torch`: FSDP2 over the ranks, torch's optimizers, checkpoints by DCP."""
+"""Engine `torch`: FSDP2 where there are several ranks, torch's optimizers, checkpoints by DCP."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ class TorchEngine:
         """As `Engine.generate`."""
         with self._only_read() as model:
             # An encoder is called on its own, and reads embeddings that the whole model gathers.
-            model.unshard()
+            if isinstance(model, FSDPModule):
+                model.unshard()
             return generate(model, prompts, decoding, self.group.device)
 
     @contextmanager

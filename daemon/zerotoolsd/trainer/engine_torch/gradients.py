@@ -6,7 +6,6 @@ It is that of the scaled gradients of fp16 training; scaling and clipping are on
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -64,8 +63,9 @@ class UpdatePath(Protocol):
     def forget(self, names: Iterable[str]) -> None:
         """Let go of the gradients of these weights, which are not updated."""
 
-    def norm(self) -> float:
-        """The global norm of the gradients; not finite if any of them is not."""
+    def norm(self) -> torch.Tensor:
+        """The global norm of the gradients, a scalar of fp64 that the host has not waited for; not
+        finite if any of them is not."""
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
         """Give these weights their gradients, times `factor`."""
@@ -99,7 +99,7 @@ class InPlaceUpdate:
         """As `UpdatePath.forget`."""
         self.store(names)
 
-    def norm(self) -> float:
+    def norm(self) -> torch.Tensor:
         """As `UpdatePath.norm`."""
         return total_norm(_gradients(self.weights.values()), self.reduction)
 
@@ -142,7 +142,7 @@ class PartitionedUpdate:
         """As `UpdatePath.forget`."""
         self.store(names)
 
-    def norm(self) -> float:
+    def norm(self) -> torch.Tensor:
         """As `UpdatePath.norm`, of the rows, so that it is bit for bit that of stages 2 and 3."""
         rows = map(self._partition.rows_of, _gradients(self._parameters.values()))
         return total_norm(rows, self.reduction)
@@ -183,17 +183,17 @@ def local_norm(gradient: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(local(gradient).detach(), dtype=torch.float32)
 
 
-def total_norm(gradients: Iterable[torch.Tensor], reduction: Reduction) -> float:
+def total_norm(gradients: Iterable[torch.Tensor], reduction: Reduction) -> torch.Tensor:
     """The global norm of `gradients`."""
     return joined_norm([local_norm(gradient) for gradient in gradients], reduction)
 
 
-def joined_norm(norms: Sequence[torch.Tensor], reduction: Reduction) -> float:
+def joined_norm(norms: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tensor:
     """The global norm of tensors from this rank's `norms` of them."""
     squares = torch.zeros((), dtype=torch.float64)
     if norms:
         squares = torch.stack(list(norms)).double().square().sum()
-    return math.sqrt(float(reduction.sum(squares)))
+    return reduction.sum(squares).sqrt()
 
 
 def clipping(norm: float, max_norm: float) -> float:

@@ -54,8 +54,10 @@ class MasterWeights:
             for name, parameter in parameters.items()
             if not parameter.requires_grad and layout.has_master(is_trained=False)
         }
-        self._cut = _partition(trained) if layout.stage == 1 and trained else None
-        self._cut_frozen = _partition(frozen) if layout.stage == 1 and frozen else None
+        self._is_sharded = layout.is_sharded
+        cuts_rows = layout.stage == 1 and layout.is_sharded
+        self._cut = _partition(trained) if cuts_rows and trained else None
+        self._cut_frozen = _partition(frozen) if cuts_rows and frozen else None
         kept = (name for name in parameters if name in trained or name in frozen)
         self.tensors = {name: self._master(name) for name in kept}
         self.weights = {name: nn.Parameter(self.tensors[name]) for name in trained}
@@ -101,10 +103,12 @@ class MasterWeights:
         for name in names:
             self._norms.pop(name, None)
 
-    def norm(self) -> float:
+    def norm(self) -> torch.Tensor:
         """As `UpdatePath.norm`: the device took it block by block, and freed each."""
         self._copies.wait_on_host()
-        return joined_norm(list(self._norms.values()), self.reduction)
+        # FSDP reduces in an order that is always the same; that of autograd is nobody's promise.
+        order = self._norms if self._is_sharded else self.received()
+        return joined_norm([self._norms[name] for name in order], self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
         """As `UpdatePath.fetch`."""
@@ -145,9 +149,10 @@ class MasterWeights:
         self._norms.clear()
 
     def _take(self, name: str, weight: nn.Parameter) -> None:
-        # FSDP calls it where the gradient is reduced: on CUDA, in the stream that does it.
+        # FSDP calls it where the gradient is reduced: on CUDA, in the stream that does it. Without
+        # FSDP, autograd does, in the stream of the backward pass.
         gradient = weight.grad
-        assert isinstance(gradient, DTensor)
+        assert gradient is not None
         rows = local(gradient if self._cut is None else self._cut.rows_of(gradient))
         if name in self._norms:
             self._norms[name] = self._copies.add_to_host(rows, self._buffers[name])
@@ -163,10 +168,11 @@ class MasterWeights:
                 return local(cut.rows[name]).detach()
         return local(self._parameters[name]).detach()
 
-    def _master(self, name: str) -> DTensor:
+    def _master(self, name: str) -> torch.Tensor:
         parameter = self._parameters[name]
-        assert isinstance(parameter, DTensor)
         memory = self._memory.state.empty(self._rows(name).shape, torch.float32, MASTERS)
+        if not isinstance(parameter, DTensor):
+            return memory
         mesh, placements = parameter.device_mesh, parameter.placements
         if self._cut is not None or self._cut_frozen is not None:
             mesh, placements = mesh[REPLICATE], (Shard(0),)
@@ -193,5 +199,7 @@ def _partition(parameters: Mapping[str, nn.Parameter]) -> RowPartition:
     return RowPartition(parameters, mesh)
 
 
-def _like(master: DTensor, memory: torch.Tensor) -> DTensor:
+def _like(master: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    if not isinstance(master, DTensor):
+        return memory
     return wrap(memory, master.device_mesh, master.placements, master.shape)

@@ -49,8 +49,8 @@ class ShardedOptimizer:
     kind: str
     decayed: frozenset[str]
 
-    def norm(self) -> float:
-        """The global norm of the gradients as they are, scaled by the loss scale."""
+    def norm(self) -> torch.Tensor:
+        """The global norm of the gradients, scaled by the loss scale: see `UpdatePath.norm`."""
         return self.update_path.norm()
 
     def step(self, rate: float, *, norm: float, max_norm: float, loss_scale: float = 1.0) -> None:

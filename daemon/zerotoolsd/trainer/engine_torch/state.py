@@ -7,21 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from zerotools.core.memory_layout import MemoryLayout
 from zerotoolsd.trainer.engine.conditional import SeparateExperts
 from zerotoolsd.trainer.engine_torch.masters import MasterWeights
 from zerotoolsd.trainer.engine_torch.optimizer import ShardedOptimizer
 from zerotoolsd.trainer.memory.tiers import MemoryTiers
-from zerotoolsd.trainer.model.sharding import is_whole
+from zerotoolsd.trainer.model.sharding import as_saved, is_whole
 from zerotoolsd.trainer.model.weights import persistent_buffers
+
+TensorsByName = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class LiveState:
     """The model and optimizer that train. Their tensors are loaded into in place.
 
-    Where there are `masters`, the model's own weights are copies of them: see `copy_to_model`.
+    Where there are `masters`, the model's own weights are copies of them: see `copy_to_model`. The
+    `mesh` is that of a rank that is alone and computes without FSDP2; its tensors are plain.
     """
 
     model: Any
@@ -30,6 +34,7 @@ class LiveState:
     memory: MemoryTiers
     experts: SeparateExperts
     masters: MasterWeights | None = None
+    mesh: DeviceMesh | None = None
 
     @property
     def parameters(self) -> Mapping[str, torch.Tensor]:
@@ -53,10 +58,30 @@ class LiveState:
             for name, parameter in self.parameters.items()
             if not packs or name in trained
         }
-        return {
-            "model": {**model, **persistent_buffers(self.model)},
-            "optim": self.optimizer.state(),
+        optimizer = self.optimizer.state()
+        if self.mesh is not None:
+            model, optimizer = self._as_saved(model, optimizer, self.mesh)
+        return {"model": {**model, **persistent_buffers(self.model)}, "optim": optimizer}
+
+    def _as_saved(
+        self, model: TensorsByName, optimizer: TensorsByName, mesh: DeviceMesh
+    ) -> tuple[TensorsByName, TensorsByName]:
+        """Both as FSDP2 describes those of one rank: tensors with the rows of a weight are cut or
+        replicated as the stage has them, all others are plain."""
+        cuts_weights = not self.layout.replicates_weights
+        cuts_rows = cuts_weights or self.layout.stage == 1
+        masters = () if self.masters is None else self.masters.tensors
+        weights = {
+            name: as_saved(tensor, mesh, is_cut=cuts_rows if name in masters else cuts_weights)
+            for name, tensor in model.items()
         }
+        state = {}
+        for name, tensor in optimizer.items():
+            weight = model[name.rpartition(".")[0]]
+            has_rows = tensor.dim() == weight.dim() and tensor.shape[:1] == weight.shape[:1]
+            is_row = has_rows and tensor.dim() > 0
+            state[name] = as_saved(tensor, mesh, is_cut=cuts_rows) if is_row else tensor
+        return weights, state
 
     def flat(self) -> dict[str, torch.Tensor]:
         """The same, by dotted name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -68,23 +68,17 @@ def train_step(
         loss += part.detach()
     live.optimizer.update_path.forget(live.experts.untaken(group))
     # That of the scaled gradients, which is not finite if any of them is not.
-    norm = live.optimizer.norm()
-    grad_norm = norm if loss_scale is None else norm / loss_scale
+    norm = live.optimizer.norm().to(group.device)
     # The stop request travels with the loss, so that all ranks stop after the same step.
-    asked = stop_asked()
-    overflow = not math.isfinite(grad_norm)
     own = mark(live.optimizer.update_path.received())
-    total, stops, overflows, *rest = group.total(
-        [
-            float(loss),
-            float(asked),
-            float(overflow),
-            float(own),
-            float(own * own),
-            *rewards.tolist(),
-        ]
-    )
-    check_marks(rest[:2], group.rank.world_size, step)
+    numbers = [float(stop_asked()), float(own), float(own * own)]
+    tensors = [loss, ~norm.isfinite(), rewards]
+    # The one place of a step where the host waits for the device.
+    summed, own_norm = group.total_of(_vector(numbers, tensors, group.device), norm)
+    stops, marks, squares, total, overflows, *rest = summed
+    grad_norm = own_norm if loss_scale is None else own_norm / loss_scale
+    overflow = not math.isfinite(grad_norm)
+    check_marks((marks, squares), group.rank.world_size, step)
     mean = total / group.rank.world_size
     worst_norm = math.nan if overflows and not overflow else grad_norm
     skip = divergence.skips(step, mean, worst_norm, scaled=loss_scale is not None)
@@ -100,5 +94,13 @@ def train_step(
         bias.step(skipped=skip)
     means = None
     if are_preferences(examples):
-        means = Rewards(*(each / (alike * max(1, share.predicted)) for each in rest[2:]))
+        means = Rewards(*(each / (alike * max(1, share.predicted)) for each in rest))
     return StepResult(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip, means)
+
+
+def _vector(
+    numbers: Sequence[float], tensors: Sequence[torch.Tensor], device: torch.device
+) -> torch.Tensor:
+    """`numbers` and the elements of `tensors` in fp64 on `device`, which nothing waits for."""
+    filled = (torch.full((1,), n, dtype=torch.float64, device=device) for n in numbers)
+    return torch.cat([*filled, *(tensor.double().view(-1) for tensor in tensors)])

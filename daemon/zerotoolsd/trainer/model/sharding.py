@@ -14,12 +14,17 @@ cannot part: their gradients, which are equal on the tensor ranks, are averaged 
     a cut matrix of 8 rows, 2 tensor ranks of 4       any other weight of 8 rows
     rank 0: rows 0-1    rank 1: rows 4-5              rank 0: rows 0-1    rank 1: rows 2-3
     rank 2: rows 2-3    rank 3: rows 6-7              rank 2: rows 4-5    rank 3: rows 6-7
+
+A rank that is alone has nothing to gather and nobody to reduce with. Where its memory layout is not
+sharded, the model is not wrapped: its parameters are plain tensors, which are described as the
+DTensors of one rank only when they are saved (`as_saved`).
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,9 +37,10 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.utils._pytree import tree_map
 
 from zerotools.core.errors import Unsupported
 from zerotools.core.memory_layout import HOST, WEIGHTS, MemoryLayout
@@ -52,8 +58,11 @@ REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 
 def make_mesh(device: torch.device, layout: MemoryLayout) -> DeviceMesh:
     """All ranks in one dimension that shards; or, where the layout replicates weights, in groups of
-    ranks that share one copy of them; or with the tensor ranks in a dimension of their own."""
+    ranks that share one copy of them; or with the tensor ranks in a dimension of their own. Of a
+    rank that is alone, that rank."""
     world_size, size = layout.world_size, layout.weight_ranks
+    if not layout.is_sharded:
+        return init_device_mesh(device.type, (world_size,))
     if layout.tensor_ranks > 1:
         shape = (world_size // layout.tensor_ranks, layout.tensor_ranks)
         return init_device_mesh(device.type, shape, mesh_dim_names=(SHARD, TENSOR))
@@ -61,6 +70,13 @@ def make_mesh(device: torch.device, layout: MemoryLayout) -> DeviceMesh:
         shape = (world_size // size, size)
         return init_device_mesh(device.type, shape, mesh_dim_names=(REPLICATE, SHARD))
     return init_device_mesh(device.type, (world_size,), mesh_dim_names=(SHARD,))
+
+
+def as_saved(tensor: torch.Tensor, mesh: DeviceMesh, *, is_cut: bool) -> DTensor:
+    """The same memory as a checkpoint describes it on the only rank of `mesh`: as a part of what
+    the stage cuts, or as a replica."""
+    placement = Shard(0) if is_cut else Replicate()
+    return wrap(tensor.detach(), mesh, (placement,), tensor.shape)
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
@@ -94,7 +110,8 @@ def shard(
     compiled: bool = False,
     kept: frozenset[str] = frozenset(),
 ) -> Any:
-    """A copy of the meta model's model, each parameter a DTensor whose local part has memory.
+    """A copy of the meta model's model, each parameter a DTensor whose local part has memory; where
+    one rank computes without FSDP2, a tensor of its own.
 
     The memory is not initialised. Buffers are not sharded; tied parameters stay one parameter.
     Blocks are `compiled` where that is asked for. Parameters that are `kept` are fp32 and computed
@@ -110,6 +127,23 @@ def shard(
         dtype = layout.weights_dtype if parameter.requires_grad else layout.frozen_dtype
         wanted = torch.float32 if name in kept else TORCH_DTYPES[dtype]
         parameter.data = parameter.data.to(wanted)
+    if layout.is_sharded:
+        _shard(model, meta_model, layout, memory, kept=kept, compiled=compiled)
+    else:
+        _compute_alone(model, meta_model, layout, kept=kept, compiled=compiled)
+    _allocate(model, meta_model, layout, memory)
+    return model
+
+
+def _shard(
+    model: nn.Module,
+    meta_model: MetaModel,
+    layout: MemoryLayout,
+    memory: MemoryTiers,
+    *,
+    kept: frozenset[str],
+    compiled: bool,
+) -> None:
     mesh = make_mesh(memory.device.device, layout)
     options = {
         "mesh": mesh,
@@ -124,14 +158,45 @@ def shard(
         fully_shard(model.get_submodule(name), **{**options, **policy})
     for name in meta_model.blocks:
         block = model.get_submodule(name)
-        if compiled:
-            # Not the module: FSDP's hooks stay outside, and the parameters keep their names.
-            block.forward = torch.compile(block.forward)
+        _compile(block, compiled=compiled)
         fully_shard(block, **options)
     fully_shard(model, **options)
     free_reduction_buffers(model, layout, memory.device.device)
-    _allocate(model, meta_model, layout, memory)
-    return model
+
+
+def _compute_alone(
+    model: nn.Module,
+    meta_model: MetaModel,
+    layout: MemoryLayout,
+    *,
+    kept: frozenset[str],
+    compiled: bool,
+) -> None:
+    """Have the modules that FSDP2 would gather cast their inputs as it does, and no more."""
+    in_16_bits = [name for name, in_fp32 in apart(model, kept) if not in_fp32]
+    for name in meta_model.blocks:
+        _compile(model.get_submodule(name), compiled=compiled)
+    if layout.precision != "fp32":
+        cast = partial(_cast_inputs, TORCH_DTYPES[layout.precision])
+        for name in dict.fromkeys([*in_16_bits, *meta_model.blocks, ""]):
+            model.get_submodule(name).register_forward_pre_hook(cast, with_kwargs=True)
+
+
+def _compile(block: nn.Module, *, compiled: bool) -> None:
+    if compiled:
+        # Not the module: hooks stay outside, and the parameters keep their names.
+        block.forward = torch.compile(block.forward)
+
+
+def _cast_inputs(
+    dtype: torch.dtype, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def cast(value: Any) -> Any:
+        floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(dtype) if floats else value
+
+    found: tuple[tuple[Any, ...], dict[str, Any]] = tree_map(cast, (arguments, keywords))
+    return found
 
 
 def _cut(
@@ -215,14 +280,14 @@ def _allocate(
 ) -> None:
     place = memory.transfer if layout.params_tier == HOST else memory.device
     made: dict[nn.Parameter, nn.Parameter] = {}
-    records = _records(model)
+    records = _records(model) if layout.is_sharded else {}
     whole = meta_model.model.named_buffers(remove_duplicate=False)
     types = {name: buffer.dtype for name, buffer in whole}
     packed = packed_buffers(model)
     for prefix, module in model.named_modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter not in made:
-                made[parameter] = _with_memory(parameter, place, records[parameter])
+                made[parameter] = _with_memory(parameter, place, records.get(parameter))
             setattr(module, name, made[parameter])
         for name, buffer in list(module.named_buffers(recurse=False)):
             path = f"{prefix}.{name}" if prefix else name
@@ -245,6 +310,9 @@ def _groups(state: Any) -> Iterator[Any]:
 
 
 def _with_memory(parameter: nn.Parameter, place: MemoryTier, record: Any) -> nn.Parameter:
+    if record is None:
+        memory = place.empty(parameter.shape, parameter.dtype, WEIGHTS)
+        return nn.Parameter(memory, requires_grad=parameter.requires_grad)
     assert isinstance(parameter, DTensor)
     local = parameter.to_local()
     padded = place.empty(record.padded_sharded_param_size, local.dtype, WEIGHTS)

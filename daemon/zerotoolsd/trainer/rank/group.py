@@ -103,11 +103,26 @@ class WorldGroup:
 
     def total(self, values: list[float]) -> list[float]:
         """The sums of the ranks' `values`, in fp64."""
+        if self.rank.world_size == 1:
+            return values
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         with self.pulse.waiting("all-reduce"):
             dist.all_reduce(tensor)
             summed: list[float] = tensor.tolist()
         return summed
+
+    def total_of(self, values: torch.Tensor, own: torch.Tensor) -> tuple[list[float], float]:
+        """Sum `values`, a vector of fp64 on `device`, over the ranks, in place.
+
+        Returns the sums and the scalar `own` of this rank, in one copy from the device.
+        """
+        if self.rank.world_size == 1:
+            *alone, mine = torch.cat([values, own.view(1)]).tolist()
+            return alone, mine
+        with self.pulse.waiting("all-reduce"):
+            dist.all_reduce(values)
+            *summed, mine = torch.cat([values, own.view(1)]).tolist()
+        return summed, mine
 
 
 def _kind(error: ZerotoolsError) -> int:
