@@ -3,6 +3,9 @@
 transformers keeps the segments of a packed sequence apart by a mask of all positions by all
 positions. Here each segment is a call of its own: no such mask, and no work for what it hides. The
 base model is given, where a mask would be, the lengths of the segments, and passes them on.
+
+Where no sequence is packed, transformers looks for segments in the position ids of every batch, and
+the host waits for the device to say that there are none. It is known here.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.utils.generic import is_flash_attention_requested
@@ -25,6 +28,7 @@ SEGMENTED = "sdpa_by_segment"
 Lengths = Sequence[Sequence[int]]
 """Of the segments of each sequence of a batch; what is left of a sequence is filling."""
 _now: ContextVar[Lengths | None] = ContextVar("lengths of segments", default=None)
+_one_each: ContextVar[bool] = ContextVar("each sequence is one segment", default=False)
 
 
 def is_flash(model: Any) -> bool:
@@ -37,10 +41,13 @@ def segments_of(model: Any, lengths: Lengths) -> Iterator[None]:
     """Inside, `model` reads a batch of sequences of such segments, if it attends by segment."""
     # Over several ranks its name has more to it.
     applies = model.config.get_text_config()._attn_implementation.startswith(SEGMENTED)
-    token = _now.set(lengths if applies and any(len(row) > 1 for row in lengths) else None)
+    is_packed = any(len(row) > 1 for row in lengths)
+    token = _now.set(lengths if applies and is_packed else None)
+    one_each = _one_each.set(not is_packed)
     try:
         yield
     finally:
+        _one_each.reset(one_each)
         _now.reset(token)
 
 
@@ -108,5 +115,18 @@ def _attend(
     return torch.cat(rows), None
 
 
+_find_segments: Any = getattr(masking_utils, "find_packed_sequence_indices", None)
+
+
+def _segment_numbers(position_ids: torch.Tensor, **options: Any) -> torch.Tensor | None:
+    """In the place of transformers' `find_packed_sequence_indices`."""
+    if _one_each.get() and not torch.compiler.is_compiling():
+        return None
+    found: torch.Tensor | None = _find_segments(position_ids, **options)
+    return found
+
+
+if _find_segments is not None:
+    masking_utils.find_packed_sequence_indices = _segment_numbers
 AttentionInterface.register(SEGMENTED, _attend)
 AttentionMaskInterface.register(SEGMENTED, _mask)

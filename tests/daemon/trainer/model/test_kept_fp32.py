@@ -67,7 +67,12 @@ def computed(name: str, precision: str, **layout: Any) -> tuple[dict[str, Any], 
     from zerotoolsd.trainer.model.sharding import shard
 
     meta_model = drawn(name)
-    memory_layout = MemoryLayout(world_size=1, precision=precision, **layout)
+
+    class Sharded(MemoryLayout):
+        is_sharded = True
+
+    kind = Sharded if layout.pop("sharded") else MemoryLayout
+    memory_layout = kind(world_size=1, precision=precision, **layout)
     memory = make_memory(torch.device("cpu"), memory_layout.state_tier)
     kept = kept_in_fp32(meta_model.model, train(precision))
     model = shard(meta_model, memory_layout, memory, kept=kept)
@@ -87,7 +92,13 @@ def computed(name: str, precision: str, **layout: Any) -> tuple[dict[str, Any], 
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
-    "layout", [{"stage": 1}, {"stage": 3}, {"stage": 2, "offload_optimizer": "cpu"}]
+    "layout",
+    [
+        {"stage": 1, "sharded": True},
+        {"stage": 3, "sharded": True, "accumulate": "sharded"},
+        {"stage": 2, "sharded": True, "offload_optimizer": "cpu"},
+        {"stage": 3, "sharded": False},
+    ],
 )
 def test_only_what_is_kept_is_computed_with_in_fp32(layout: dict[str, Any]) -> None:
     import torch
@@ -98,7 +109,7 @@ def test_only_what_is_kept_is_computed_with_in_fp32(layout: dict[str, Any]) -> N
     assert {key for key, dtype in found.items() if dtype == torch.float32} == gates
     assert {held[key] for key in gates} == {torch.float32}
     others = {dtype for key, dtype in held.items() if key not in gates}
-    assert others == {torch.float32 if layout == {"stage": 3} else torch.bfloat16}
+    assert others == {torch.float32 if "accumulate" in layout else torch.bfloat16}
 
 
 def test_one_beside_others_in_a_module_is_refused() -> None:

@@ -27,7 +27,7 @@ BLOCKS = 16
 
 
 def sharded(**options: Any) -> tuple[Any, Any, Any]:
-    """A model of this process alone, its memory, and its layout."""
+    """A model of this process alone under FSDP2, its memory, and its layout."""
     import torch
     from transformers import LlamaConfig
 
@@ -36,7 +36,10 @@ def sharded(**options: Any) -> tuple[Any, Any, Any]:
     from zerotoolsd.trainer.model.meta_model import draw
     from zerotoolsd.trainer.model.sharding import shard
 
-    layout = MemoryLayout(world_size=1, **options)
+    class Sharded(MemoryLayout):
+        is_sharded = True  # a rank that is alone has the buffers of several
+
+    layout = Sharded(world_size=1, **options)
     config = {**TINY_LLAMA, "num_hidden_layers": BLOCKS}
     meta_model = draw(LlamaConfig(**{k: v for k, v in config.items() if k != "model_type"}))
     memory = make_memory(torch.device("cpu"), layout.state_tier)

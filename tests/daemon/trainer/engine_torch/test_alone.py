@@ -1,0 +1,179 @@
+"""A rank that is alone computes without FSDP2: the same values, saved as the same tensors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from harness.launching import TINY_LLAMA
+from zerotools.core.memory_layout import MemoryLayout
+
+pytestmark = pytest.mark.torch
+WAITS = {"tolist", "item", "cpu", "numpy", "__float__", "__int__", "__bool__", "nonzero"}
+"""Methods of tensors for which the host waits until the device has the value."""
+
+
+class Wrapped(MemoryLayout):
+    """The layout of a rank that FSDP2 wraps, though it is alone."""
+
+    is_sharded = True
+
+    @property
+    def has_masters(self) -> bool:
+        return self.stage == 1 and self.precision != "fp32"
+
+
+def made(layout: MemoryLayout, optimizer: str = "adamw") -> Any:
+    """A tiny model that is ready to train, and what trains it."""
+    import torch
+    from transformers import LlamaConfig
+
+    from zerotools.jobs.tables.train import TrainSpec
+    from zerotoolsd.trainer.engine.conditional import SeparateExperts
+    from zerotoolsd.trainer.engine_torch.gradients import InPlaceUpdate
+    from zerotoolsd.trainer.engine_torch.masters import MasterWeights
+    from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
+    from zerotoolsd.trainer.engine_torch.state import LiveState
+    from zerotoolsd.trainer.memory.tiers import make_memory
+    from zerotoolsd.trainer.model.initial import initialise
+    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.sharding import make_mesh, shard
+
+    config = {key: value for key, value in TINY_LLAMA.items() if key != "model_type"}
+    meta_model = draw(LlamaConfig(**config, tie_word_embeddings=True))
+    train = TrainSpec(steps=4, batch_size=2, precision=layout.precision, optimizer=optimizer)
+    memory = make_memory(torch.device("cpu"))
+    model = shard(meta_model, layout, memory).train()
+    parameters = dict(model.named_parameters())
+    masters = MasterWeights(parameters, memory, layout) if layout.has_masters else None
+    path = masters or InPlaceUpdate(parameters, torch.device("cpu"))
+    adam = make_optimizer(path, train, memory.state, frozenset(parameters))
+    mesh = None if layout.is_sharded else make_mesh(torch.device("cpu"), layout)
+    live = LiveState(model, layout, adam, memory, SeparateExperts(model), masters, mesh)
+    buffers = dict(model.named_buffers())
+    initialise(dict(live.parameters), buffers, meta_model, 7, memory.host, set())
+    live.copy_to_model()
+    return live, train
+
+
+def step(live: Any, train: Any, number: int, micro: int | None = None) -> Any:
+    """One step of two sequences."""
+    from dataclasses import replace
+
+    import torch
+
+    from zerotoolsd.trainer.data.sequences import Example, RankBatch
+    from zerotoolsd.trainer.engine.divergence import DivergencePolicy
+    from zerotoolsd.trainer.engine_torch.step import train_step
+    from zerotoolsd.trainer.rank.group import WorldGroup
+    from zerotoolsd.trainer.rank.settings import Rank
+
+    rows = [[(3 * at + 5 * row + number) % 251 for at in range(17)] for row in range(2)]
+    examples = [Example(row[:-1], row[1:]) for row in rows]
+    group = WorldGroup(Rank(0, 0, 1), torch.device("cpu"), control=None)  # type: ignore[arg-type]
+    return train_step(
+        live,
+        RankBatch(examples, 32, 32),
+        number,
+        replace(train, micro_batch_size=micro),
+        group,
+        stop_asked=lambda: False,
+        divergence=DivergencePolicy(1),
+    )
+
+
+def state(live: Any) -> dict[str, Any]:
+    """What a checkpoint gets: the kind of each tensor, whether it is a replica, its bytes."""
+    import torch
+
+    from zerotoolsd.trainer.model.sharding import is_whole, local_part
+
+    found = {}
+    for name, tensor in live.flat().items():
+        is_cut = type(tensor).__name__ == "DTensor"
+        values, box = local_part(tensor) if is_cut else (tensor, ())
+        whole = bytes(values.contiguous().view(-1).view(torch.uint8).tolist())
+        found[name] = (is_cut, is_whole(tensor), str(tensor.dtype), box, whole)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision", "optimizer"),
+    [(0, "fp32", "adamw"), (1, "bf16", "adamw"), (3, "bf16", "adamw"), (2, "fp32", "adafactor")],
+)
+def test_steps_and_saved_tensors_are_those_of_fsdp2(
+    stage: int, precision: str, optimizer: str, threadless: None
+) -> None:
+    from torch.distributed.fsdp import FSDPModule
+
+    kinds = {"fsdp2": Wrapped, "plain": MemoryLayout}
+    results, saved = {}, {}
+    for name, kind in kinds.items():
+        layout = kind(stage=stage, world_size=1, precision=precision, optimizer=optimizer)
+        live, train = made(layout, optimizer)
+        assert isinstance(live.model, FSDPModule) == (name == "fsdp2")
+        results[name] = [step(live, train, number) for number in range(2)]
+        saved[name] = state(live)
+    assert [each.loss for each in results["plain"]] == [each.loss for each in results["fsdp2"]]
+    norms = [[each.grad_norm for each in results[name]] for name in kinds]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-15)
+    assert saved["plain"] == saved["fsdp2"]
+
+
+@contextmanager
+def waits() -> Iterator[Counter[str]]:
+    """Count what has the host wait for the device, from Python and inside of torch."""
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    found: Counter[str] = Counter()
+
+    class Methods(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+            name = getattr(function, "__name__", "")
+            if name in WAITS:
+                found[name] += 1
+            return function(*args, **(kwargs or {}))
+
+    class Operations(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+            if "local_scalar_dense" in str(function) or "nonzero" in str(function):
+                found[str(function)] += 1
+            return function(*args, **(kwargs or {}))
+
+    with Methods(), Operations():
+        yield found
+
+
+def test_what_waits_is_counted() -> None:
+    import torch
+
+    with waits() as found:
+        one = torch.ones(())
+        assert float(one) + one.item() + sum(one.view(1).tolist()) == 3
+        assert bool(one > 0)
+    assert found["item"] + found["__float__"] >= 2
+    assert found["tolist"]
+    assert found["__bool__"]
+
+
+@pytest.mark.parametrize(("precision", "micro"), [("fp32", 1), ("bf16", None)])
+def test_a_step_and_its_log_wait_for_the_device_once(
+    precision: str, micro: int | None, threadless: None
+) -> None:
+    """The loss, the norm and the stop request come in one copy: no step needs another."""
+    from zerotoolsd.trainer.rank.notify import Notifier
+    from zerotoolsd.trainer.rank.settings import Rank
+    from zerotoolsd.trainer.reporting.reporter import Reporter
+
+    live, train = made(MemoryLayout(stage=3, world_size=1, precision=precision))
+    reporter = Reporter(Rank(0, 0, 1), Notifier(None, 0), steps=2)
+    for number in range(2):
+        with waits() as found:
+            outcome = step(live, train, number, micro)
+            reporter.stepped(number + 1, outcome, 32, 1.0)
+        assert found == {"tolist": 1}
