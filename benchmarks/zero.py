@@ -1,10 +1,11 @@
 """What ZeRO training keeps and costs, on this machine's GPUs or, without one, on its CPUs.
 
-    python -m benchmarks.zero [states] [steps] [adam] [largest] [--ranks N] [--work DIR]
+    python -m benchmarks.zero [states] [steps] [alone] [adam] [largest] [--ranks N] [--work DIR]
 
 states   bytes per rank at every stage and offload: the textbook, what is predicted, what is held
 steps    time of a step, tokens per second and MFU: both engines at every stage, our loop beside a
          bare one, engine torch beside the fastest of the others
+alone    processor time of a step of one rank at four sizes, beside a loop without FSDP2
 adam     the optimizer's step on the CPU: torch's fused AdamW, its loop, DeepSpeed's CPU Adam
 largest  the largest model that trains in --gib of one GPU, at every stage and offload: what the
          state alone would allow, and what trained
@@ -37,6 +38,12 @@ def steps(setting: Setting) -> Iterator[str]:
     return table(setting)
 
 
+def alone(setting: Setting) -> Iterator[str]:
+    from benchmarks.zero_training.alone import table
+
+    return table(setting)
+
+
 def adam(setting: Setting) -> Iterator[str]:
     from benchmarks.zero_training.adam import table
 
@@ -52,6 +59,7 @@ def largest(setting: Setting) -> Iterator[str]:
 TABLES: dict[str, Callable[[Setting], Iterator[str]]] = {
     "states": states,
     "steps": steps,
+    "alone": alone,
     "adam": adam,
     "largest": largest,
 }

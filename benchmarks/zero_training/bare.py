@@ -44,6 +44,23 @@ def fsdp2_seconds(spec: JobSpec, steps: int) -> list[float]:
     return seconds
 
 
+def plain_seconds(spec: JobSpec, steps: int) -> list[float]:
+    """Processor seconds of each of `steps` steps of one rank by torch alone, in fp32."""
+    model = _model(spec)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    seconds = []
+    for tokens in _tokens(spec, model, steps):
+        began = time.process_time()
+        loss = _loss(model, tokens)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        loss.item()  # as one logs it
+        seconds.append(time.process_time() - began)
+    return seconds
+
+
 def deepspeed_seconds(spec: JobSpec, config: dict[str, Any], steps: int) -> list[float]:
     """The same of DeepSpeed under its own JSON."""
     import deepspeed

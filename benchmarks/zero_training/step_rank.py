@@ -1,8 +1,10 @@
 """A rank that times our loop and the bare one in turns; run by `benchmarks.zero_training.steps`.
 
 `plan.json` in the output directory has the job, the number of turns, whether there is a bare loop,
-and DeepSpeed's JSON where the engine is that. Rank 0 prints one JSON object: seconds of each step
-by loop, the tokens of a step over all ranks, and what makes an MFU of them, where it is known.
+DeepSpeed's JSON where the engine is that, and which clock of `time` is looked at: `process_time` is
+for a rank that is alone, beside a loop without FSDP2. Rank 0 prints one JSON object: seconds of
+each step by loop, the tokens of a step over all ranks, and what makes an MFU of them, where it is
+known.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def main() -> None:
             tree = {**plan["job"], "output_dir": str(directory / "out")}
             (directory / "spec.json").write_text(json.dumps(tree))
         dist.barrier()
-        ours = clock["timed"](directory, group)
+        ours = clock["timed"](directory, group, plan["look"])
         seconds["ours"] += ours.seconds()[FIRST - 1 :]
         if plan["bare"]:
             seconds["bare"] += _bare(plan, spec)[FIRST:]
@@ -57,7 +59,9 @@ def main() -> None:
 def _bare(plan: dict[str, Any], spec: Any) -> list[float]:
     steps = plan["job"]["train"]["steps"]
     found: list[float]
-    if plan["deepspeed"] is not None:
+    if plan["look"] == "process_time":
+        found = bare["plain_seconds"](spec, steps)
+    elif plan["deepspeed"] is not None:
         found = bare["deepspeed_seconds"](spec, plan["deepspeed"], steps)
     else:
         found = bare["fsdp2_seconds"](spec, steps)

@@ -85,7 +85,13 @@ def measured(case: Case, setting: Setting, work: Workload) -> Found:
     """
     tree = tree_of(case, setting, work)
     config = tree["deepspeed"]["config"] if case.engine == "deepspeed" else None
-    plan = {"job": resolved(tree), "turns": TURNS, "bare": has_bare(case), "deepspeed": config}
+    plan = {
+        "job": resolved(tree),
+        "turns": TURNS,
+        "bare": has_bare(case),
+        "deepspeed": config,
+        "look": "perf_counter",
+    }
     run_dir = setting.work / case.name.replace(", ", "-").replace(" ", "-")
     found: Found = run_ranks(run_dir, tree, SCRIPT, plan=plan)
     return found

@@ -18,6 +18,9 @@ LOCAL, SHARDED = "local", "sharded"
 """How the gradients of a step's micro batches are added up: each rank's own, whole, which are
 reduced once; or this rank's part of those that are reduced after each micro batch."""
 
+UPDATE_BUCKET_BYTES = 64 << 20
+"""fp32 bytes of masters that engine `torch` updates at a time, over all ranks that share them."""
+
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 EIGHT_BIT_BLOCK, EIGHT_BIT_LEAST = 256, 4096
 """Elements of a row that share a scale of 8-bit moments; of the smallest tensor that has such."""

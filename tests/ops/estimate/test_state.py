@@ -193,6 +193,7 @@ def test_what_is_gathered() -> None:
     outside, block = 2 * 96 * 8, 2 * (24 * 8 + 12)
     assert gathered(MODEL, MemoryLayout(3, 2)) == outside + block
     assert gathered(MODEL, MemoryLayout(2, 2)) == outside + 4 * block
-    for alone in (MemoryLayout(2, 1), MemoryLayout(2, 2, shard_size=1)):
-        assert gathered(MODEL, alone) == outside + block
+    assert gathered(MODEL, MemoryLayout(2, 2, shard_size=1)) == outside + block
+    assert gathered(MODEL, MemoryLayout(2, 1)) == 0
+    assert gathered(MODEL, MemoryLayout(2, 1, accumulate="sharded")) == outside + block
     assert gathered(MODEL, MemoryLayout(0, 2, "fp32")) == 2 * (outside + block)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.ops.estimate.tiny_configs import config
-from zerotools.core.memory_layout import DEVICE, HOST, SHARDED, MemoryLayout
+from zerotools.core.memory_layout import (
+    DEVICE,
+    HOST,
+    LOCAL,
+    SHARDED,
+    UPDATE_BUCKET_BYTES,
+    MemoryLayout,
+)
 from zerotools.ops.estimate.activations import Activations
 from zerotools.ops.estimate.architecture import architecture_of
-from zerotools.ops.estimate.state import bytes_at, torch_engine_state
+from zerotools.ops.estimate.state import Parameter, bytes_at, torch_engine_state, update_buffer
 from zerotools.ops.estimate.terms import NOT_MEASURED, Buckets, rank_memory
 
 LLAMA = architecture_of(config("llama"), "config")
@@ -69,3 +77,51 @@ def test_without_activations_the_peak_is_the_least_that_it_can_be() -> None:
     found = rank_memory(PARAMETERS, LAYOUT, None, on_gpu=False)
     assert not found.knows_activations
     assert found.peak <= rank_memory(PARAMETERS, LAYOUT, FEW, on_gpu=False).peak
+
+
+def test_gradients_of_16_bits_are_widened_a_bucket_at_a_time() -> None:
+    """The device has the buffer where it has the masters; the host where they are there."""
+    alone = MemoryLayout(stage=0, world_size=1, precision="bf16")
+    trained = [each.numel for each in PARAMETERS if each.is_trained]
+    assert 4 * sum(trained) < UPDATE_BUCKET_BYTES  # one bucket
+    found = rank_memory(PARAMETERS, alone, FEW, on_gpu=False)
+    assert found.device["update buffer"] == 4 * sum(trained)
+    fp32 = rank_memory(PARAMETERS, replace(alone, precision="fp32"), FEW, on_gpu=False)
+    summed = rank_memory(PARAMETERS, replace(alone, accumulate=SHARDED), FEW, on_gpu=False)
+    assert "update buffer" not in {**fp32.device, **summed.device}
+    offloaded = replace(alone, offload_optimizer="cpu")
+    assert rank_memory(PARAMETERS, offloaded, FEW, on_gpu=False).host["update buffer"]
+    large = [Parameter((1 << 20, 64)), Parameter((4, 4)), Parameter((1 << 18, 64))]
+    assert update_buffer(large, alone) == 4 << 26
+    assert update_buffer(large[1:], replace(alone, stage=1, world_size=2)) == 2 * (64 << 18)
+
+
+@pytest.mark.parametrize("change", [{}, {"precision": "fp32"}, {"frozen_precision": "train"}])
+def test_alone_nothing_is_gathered_and_nothing_costs_more(change: dict[str, str]) -> None:
+    layout = replace(MemoryLayout(stage=3, world_size=1), **change)
+    assert not layout.is_sharded
+    assert layout.has_masters == (layout.precision != "fp32")
+    found = rank_memory(PARAMETERS, layout, FEW, on_gpu=True)
+    assert found.device["gathered weights"] == 0
+    assert "prefetch" not in found.device
+    count = sum(parameter.numel for parameter in PARAMETERS)
+    state = torch_engine_state(PARAMETERS, layout)
+    assert bytes_at(state, DEVICE) == 16 * count
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"world_size": 2},
+        {"offload_params": "cpu"},
+        {"accumulate": SHARDED},
+        {"has_adapters": True},
+        {"stage": 1, "accumulate": LOCAL},
+    ],
+)
+def test_what_needs_fsdp2_has_it(change: dict[str, Any]) -> None:
+    """Several ranks, weights on the host, and 16 bits where masters of its own would cost memory or
+    change what is summed."""
+    layout = replace(MemoryLayout(stage=3, world_size=1), **change)
+    assert layout.is_sharded
+    assert rank_memory(PARAMETERS, layout, FEW, on_gpu=False).device["gathered weights"] > 0

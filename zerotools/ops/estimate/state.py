@@ -29,6 +29,7 @@ from zerotools.core.memory_layout import (
     MASTERS,
     MOMENTS,
     NF4_BLOCK,
+    UPDATE_BUCKET_BYTES,
     WEIGHTS,
     MemoryLayout,
     has_eight_bit_moments,
@@ -199,6 +200,24 @@ def gathered(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
     if layout.keeps_gathered:
         return outside + sum(blocks.values())
     return outside + max(blocks.values(), default=0)
+
+
+def update_buffer(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
+    """Bytes in which engine `torch` widens gradients to fp32 for its optimizer, where these wait in
+    16 bits for masters: those of a bucket's rows, or of the largest weight's."""
+    if not layout.has_masters or layout.gradients_dtype == "fp32":
+        return 0
+    most = bucket = free = 0
+    for parameter in parameters:
+        if not parameter.is_trained or parameter.is_packed:
+            continue
+        size = _FULL * parameter.numel
+        if size > free:
+            bucket, free = 0, UPDATE_BUCKET_BYTES
+        bucket += _FULL * parameter.rows(layout.update_ranks, layout.tensor_ranks)
+        free -= size
+        most = max(most, bucket)
+    return most
 
 
 def loss_bytes(size: LossSize, precision: str, *, trains_head: bool = True) -> int:

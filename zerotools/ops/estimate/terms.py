@@ -26,11 +26,19 @@ from zerotools.core.memory_layout import (
     ITEM_BYTES,
     MASTERS,
     MOMENTS,
+    UPDATE_BUCKET_BYTES,
     WEIGHTS,
     MemoryLayout,
 )
 from zerotools.ops.estimate.activations import Activations
-from zerotools.ops.estimate.state import Parameter, State, bytes_at, gathered, state_of
+from zerotools.ops.estimate.state import (
+    Parameter,
+    State,
+    bytes_at,
+    gathered,
+    state_of,
+    update_buffer,
+)
 
 MIB = 1 << 20
 CUDA_CONTEXT = 520 * MIB
@@ -42,9 +50,9 @@ ALLOCATOR_SHARE = 0.05
 """Of what comes and goes, that torch's caching allocator holds beyond the tensors."""
 PROCESS_BYTES = 700 * MIB
 """Host memory of a rank without a tensor: Python, torch and transformers, measured on a CPU."""
-COPY_BUFFERS = 3 * 64 * MIB
-"""Pinned host memory through which offloaded state goes to the GPU and back (`BUCKET_BYTES` of
-engine `torch`)."""
+COPY_BUFFERS = 3 * UPDATE_BUCKET_BYTES
+"""Pinned host memory through which offloaded state goes to the GPU and back by engine
+`torch`."""
 NOT_MEASURED = ("CUDA context", "NCCL", "allocator")
 
 _REDUCE_ELEMENTS = 500_000_000
@@ -119,6 +127,9 @@ def rank_memory(
     """The memory of the rank of `layout` that has most."""
     state = state_of(parameters, layout)
     going = _in_the_passes(parameters, layout, buckets or Buckets(), on_gpu=on_gpu)
+    widened = update_buffer(parameters, layout) if layout.engine == "torch" else 0
+    if widened and layout.state_tier == DEVICE:
+        going["update buffer"] = widened
     kept, block, loss, last = _activations(activations)
     gradients = state.get((DEVICE, GRADIENTS), 0)
     fixed = bytes_at(state, DEVICE) - gradients + sum(going.values())
@@ -143,7 +154,7 @@ def rank_memory(
         peak += sum(overhead.values())
     return RankMemory(
         device,
-        _host(state, layout, on_gpu=on_gpu),
+        _host(state, layout, widened, on_gpu=on_gpu),
         bytes_at(state, DISK),
         peak,
         knows_activations=activations is not None,
@@ -161,13 +172,15 @@ def _optimizer(state: State, tier: str) -> int:
     return state.get((tier, MASTERS), 0) + state.get((tier, MOMENTS), 0)
 
 
-def _host(state: State, layout: MemoryLayout, *, on_gpu: bool) -> dict[str, int]:
+def _host(state: State, layout: MemoryLayout, widened: int, *, on_gpu: bool) -> dict[str, int]:
     found = {
         "process": PROCESS_BYTES,
         "weights": state.get((HOST, WEIGHTS), 0),
         "gradients": state.get((HOST, GRADIENTS), 0),
         "optimizer": _optimizer(state, HOST),
     }
+    if widened and layout.state_tier != DEVICE:
+        found["update buffer"] = widened
     if on_gpu and layout.state_tier != DEVICE:
         found["pinned buffers"] = COPY_BUFFERS
     return found

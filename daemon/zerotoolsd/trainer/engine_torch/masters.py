@@ -21,16 +21,18 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
-from zerotools.core.memory_layout import GRADIENTS, MASTERS, MemoryLayout
+from zerotools.core.memory_layout import (
+    GRADIENTS,
+    MASTERS,
+    UPDATE_BUCKET_BYTES,
+    MemoryLayout,
+)
 from zerotoolsd.trainer.engine_torch.copy_stream import CopyStream, DirectCopy, make_copy_stream
 from zerotoolsd.trainer.engine_torch.gradients import joined_norm, local, local_norm, reduction_of
 from zerotoolsd.trainer.engine_torch.partition import RowPartition
 from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
 from zerotoolsd.trainer.memory.tiers import SCRATCH, MemoryTiers
 from zerotoolsd.trainer.model.sharding import REPLICATE, wrap
-
-BUCKET_BYTES = 64 << 20
-"""fp32 bytes of masters that are updated at a time, over all ranks that share them."""
 
 
 class MasterWeights:
@@ -41,7 +43,7 @@ class MasterWeights:
         parameters: Mapping[str, nn.Parameter],
         memory: MemoryTiers,
         layout: MemoryLayout,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int = UPDATE_BUCKET_BYTES,
     ) -> None:
         """`parameters` are all of the model's, `tensors` the masters; they are not initialised."""
         self._parameters = parameters
