@@ -97,7 +97,7 @@ def test_gradients_of_16_bits_are_widened_a_bucket_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("change", [{}, {"precision": "fp32"}, {"frozen_precision": "train"}])
-def test_alone_nothing_is_gathered_and_nothing_costs_more(change: dict[str, str]) -> None:
+def test_alone_nothing_is_gathered_and_nothing_costs_more(change: dict[str, Any]) -> None:
     layout = replace(MemoryLayout(stage=3, world_size=1), **change)
     assert not layout.is_sharded
     assert layout.has_masters == (layout.precision != "fp32")

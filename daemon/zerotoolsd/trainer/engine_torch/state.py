@@ -65,7 +65,7 @@ class LiveState:
 
     def _as_saved(
         self, model: TensorsByName, optimizer: TensorsByName, mesh: DeviceMesh
-    ) -> tuple[TensorsByName, TensorsByName]:
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """Both as FSDP2 describes those of one rank: tensors with the rows of a weight are cut or
         replicated as the stage has them, all others are plain."""
         cuts_weights = not self.layout.replicates_weights

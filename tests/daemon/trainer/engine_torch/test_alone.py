@@ -74,7 +74,7 @@ def step(live: Any, train: Any, number: int, micro: int | None = None) -> Any:
 
     rows = [[(3 * at + 5 * row + number) % 251 for at in range(17)] for row in range(2)]
     examples = [Example(row[:-1], row[1:]) for row in rows]
-    group = WorldGroup(Rank(0, 0, 1), torch.device("cpu"), control=None)  # type: ignore[arg-type]
+    group = WorldGroup(Rank(0, 0, 1), torch.device("cpu"), control=None)
     return train_step(
         live,
         RankBatch(examples, 32, 32),
@@ -132,14 +132,14 @@ def waits() -> Iterator[Counter[str]]:
 
     found: Counter[str] = Counter()
 
-    class Methods(TorchFunctionMode):
+    class Methods(TorchFunctionMode):  # type: ignore[misc] # torch's types are not followed
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
             name = getattr(function, "__name__", "")
             if name in WAITS:
                 found[name] += 1
             return function(*args, **(kwargs or {}))
 
-    class Operations(TorchDispatchMode):
+    class Operations(TorchDispatchMode):  # type: ignore[misc] # as above
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
             if "local_scalar_dense" in str(function) or "nonzero" in str(function):
                 found[str(function)] += 1
