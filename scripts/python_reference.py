@@ -10,7 +10,7 @@ from typing import Any
 
 import zerotools
 from zerotools.ops.comparison.result import CheckpointDiff, TensorDifference
-from zerotools.ops.estimate.choosing import Row
+from zerotools.ops.estimate.rows import Row
 from zerotools.ops.thinning.thin_report import Outcome
 from zerotools.public.comparing import DiffKeywords
 from zerotools.public.conversions import ConsolidateKeywords, ConvertKeywords, ReshardKeywords
@@ -154,6 +154,7 @@ VALUES = {
     OptionKind.SIZE: "size",
     OptionKind.SPAN: "time",
     OptionKind.PART: '`"I/N"`',
+    OptionKind.GPUS: "number or text",
 }
 
 

@@ -22,7 +22,7 @@ from zerotoolsd.accounts.user_limits import why_queued_too_much
 from zerotoolsd.admission.adoptable import look_at_process
 from zerotoolsd.admission.dependable import DependableJobs, refuse_past
 from zerotoolsd.admission.file_looks import clash_of, newest_step, newest_undamaged, real_paths
-from zerotoolsd.admission.foreseen import expected_text, note_of, why_never
+from zerotoolsd.admission.foreseen import MachineMemory, expected_text, note_of, why_never
 from zerotoolsd.admission.interpreter import Needs, check_interpreter
 from zerotoolsd.admission.program_room import too_large
 from zerotoolsd.admission.rehearsal import rehearse
@@ -201,7 +201,7 @@ class Admittance:
             # Nothing gives way between these and the commit: two submits may come at once.
             checked = partial(self._check_last, spec, seen, terms, uid, own, len(text))
             new = self._new_job(spec, tree, uid, key, checked, queued, terms)
-            expected = expected_text(spec, seen.memory if seen else None)
+            expected = expected_text(seen.memory if seen else None)
             yield replace(new, expected=expected, given=given, texts=texts)
 
     def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
@@ -306,7 +306,7 @@ class Admittance:
         if seen.memory is None:
             return []
         snapshot = await self._dispatcher.machine.snapshot() if spec.device == "cuda" else None
-        return [note_of(spec, seen.memory, largest_gpu(snapshot), memory_of_host())]
+        return [note_of(spec, seen.memory, MachineMemory(largest_gpu(snapshot), memory_of_host()))]
 
     async def _check(self, spec: JobSpec, text: str, user: JobUser | None) -> Survey:
         environment = job_environment(spec, user)
@@ -327,10 +327,9 @@ class Admittance:
         why = why or never_within(self._dispatcher.users.quotas.of(uid), need_of(spec))
         if why is not None:
             raise BadRequest(why)
-        seen = survey_of(await self.look(spec, survey, spec, text, user=user))
-        if seen.memory is not None and (
-            why := why_never(spec, seen.memory, largest_gpu(snapshot), memory_of_host())
-        ):
+        memory = MachineMemory(largest_gpu(snapshot), memory_of_host())
+        seen = survey_of(await self.look(spec, survey, spec, text, memory, user=user))
+        if seen.memory is not None and (why := why_never(spec, seen.memory, memory)):
             raise BadRequest(why)
         if spec.output_dir is not None:
             await self._note_earlier(spec)

@@ -18,8 +18,8 @@ from zerotools.jobs.estimating.estimating import (
 from zerotools.jobs.estimating.job_workload import is_job_file, with_ranks, workload_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_tree
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.estimate.choosing import OFFLOADS, STAGES
 from zerotools.ops.estimate.model_shape import read_shape
+from zerotools.ops.estimate.rows import OFFLOADS, STAGES
 from zerotools.ops.estimate.terms import Machine
 from zerotools.public.options.machine_options import GivenMachine, MachineOptions, given_machine
 from zerotools.public.options.option import (
@@ -153,14 +153,12 @@ def estimated_job(spec: JobSpec, machine: GivenMachine, given: Mapping[str, Any]
         spec = with_ranks(spec, machine.gpus)
     own = replace(machine, gpus=spec.all_ranks).machine(on_gpu=spec.device == "cuda")
     node_ranks = spec.world_size if spec.fewest_nodes > 1 else None
-    keys, work = given_of(spec), workload_of(spec)  # with paths that hold in any directory
     return estimate_job(
-        work,
+        workload_of(spec),
         replace(own, node_ranks=node_ranks),
         shown_stages(given),
         given["offload"] or OFFLOADS,
-        {name: keys[name] for name in ("model", "lora") if name in keys},
-        spec.train.batch_size,
+        given_of(spec),  # with paths that hold in any directory
     )
 
 

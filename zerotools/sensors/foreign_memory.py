@@ -16,5 +16,9 @@ def usual_foreign_bytes(gpu: Gpu) -> int:
 
 def foreign_bytes(gpu: Gpu) -> int:
     """How much of a GPU is in use, beside what processes hold that only draw on a screen."""
-    drawn = sum(p.memory_used_bytes or 0 for p in gpu.processes if p.graphics)
-    return max(0, (gpu.memory_used_bytes or 0) - drawn)
+    return max(0, (gpu.memory_used_bytes or 0) - drawn_bytes(gpu))
+
+
+def drawn_bytes(gpu: Gpu) -> int:
+    """How much of a GPU processes hold that only draw on a screen: it is not free for a job."""
+    return sum(p.memory_used_bytes or 0 for p in gpu.processes if p.graphics)

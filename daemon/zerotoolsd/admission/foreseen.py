@@ -1,9 +1,10 @@
 """Whether a job can fit into the memory of this machine at all, before it is accepted.
 
-The estimate of `zerotools estimate`, made by the process that looks at the job's files. A job is
-refused where even `SURE` of what is foreseen is more than there is: an estimate may be too high by
-a quarter with short sequences (benchmarks/results/memory-accuracy.md), and a job that would have
-fitted must not be turned away. What the job declares in `[memory]` counts more than any estimate.
+The estimate of `zerotools estimate`, made by the process that looks at the job's files, with the
+ways in which the job would fit where it does not. A job is refused where even `SURE` of what is
+foreseen is more than there is: an estimate may be too high by a quarter with short sequences
+(benchmarks/results/memory-accuracy.md), and a job that would have fitted must not be turned away.
+What the job declares in `[memory]` counts more than any estimate.
 """
 
 from __future__ import annotations
@@ -14,26 +15,32 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.core.memory_layout import NF4
-from zerotools.jobs.estimating.estimating import offload_of
+from zerotools.jobs.estimating.estimating import estimate_job, offload_of
 from zerotools.jobs.estimating.job_workload import with_ranks, workload_of
+from zerotools.jobs.estimating.way_keys import keys_text, layout_keys
+from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.jobfile.parse import given_of
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.estimate.choosing import (
-    ALL,
-    NONE,
-    OPTIMIZER,
-    Row,
-    Workload,
-    row_of_layout,
-    rows_of,
-)
+from zerotools.ops.estimate.choice import excess
+from zerotools.ops.estimate.rows import Row, Workload, row_of_layout, rows_of
 from zerotools.ops.estimate.terms import NOT_MEASURED, Machine
 from zerotoolsd.queue.expected import SURE
 
 GIB = 1 << 30
 LESS = 0.9
 """A setting that takes less of the host than this is worth a word."""
+MOST_WAYS = 3
+"""Ways in which a job would fit that a refusal names."""
 _PROCESS = "process"
+
+
+@dataclass(frozen=True)
+class MachineMemory:
+    """Memory that a job can have: of the largest GPU (None: not known, or no GPU is asked for), and
+    of the host."""
+
+    gpu: int | None
+    host: int
 
 
 @dataclass(frozen=True)
@@ -41,9 +48,6 @@ class ForeseenRow:
     """Bytes of one setting: the most on a GPU, and that without what is not measured; of the host's
     memory all ranks together, without their programs."""
 
-    stage: int
-    offload: str
-    checkpointing: bool
     gpu: int
     gpu_tensors: int
     host: int
@@ -51,12 +55,16 @@ class ForeseenRow:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """The job as it is, and what else there is, fastest first. Without `knows_activations` the
-    bytes are of the state alone."""
+    """The job as it is. `ways` are those in which it would fit, as keys of the job, cheapest first,
+    where it does not; `nearest` says what misses by least where there are none. `less_host` are
+    keys that take less of the host. Without `knows_activations` the bytes are of the state
+    alone."""
 
     asked: ForeseenRow
-    others: tuple[ForeseenRow, ...]
     knows_activations: bool
+    ways: tuple[str, ...] = ()
+    nearest: str | None = None
+    less_host: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `foreseen_of`."""
@@ -67,11 +75,11 @@ def foreseen_of(tree: Mapping[str, Any] | None) -> Foreseen | None:
     """The value of `Foreseen.to_json`."""
     if tree is None:
         return None
-    others = tuple(ForeseenRow(**row) for row in tree["others"])
-    return Foreseen(ForeseenRow(**tree["asked"]), others, tree["knows_activations"])
+    asked = ForeseenRow(**tree["asked"])
+    return Foreseen(**{**tree, "asked": asked, "ways": tuple(tree["ways"])})
 
 
-def foresee(spec: JobSpec) -> Foreseen | None:
+def foresee(spec: JobSpec, memory: MachineMemory) -> Foreseen | None:
     """The memory of a job, of an elastic one with the most ranks; None: it cannot be known. Reads
     the model's config, or the headers of its weights."""
     if spec.engine == "script":
@@ -82,125 +90,129 @@ def foresee(spec: JobSpec) -> Foreseen | None:
         work = workload_of(spec, asks=False)
     except (ZerotoolsError, OSError):  # what is wrong with the model is said by who looks at it
         return None
-    ranks = work.layout.world_size
-    machine = Machine(ranks, 0, 0, spec.device == "cuda", node_ranks=spec.world_size)
-    asked = row_of_layout(work, machine, work.layout, offload_of(work.layout))
-    others = [_row(row, machine, work) for row in rows_of(work, machine)]
-    if work.micro is not None and not work.micro.checkpointing:
-        again = replace(work, micro=replace(work.micro, checkpointing=True))
-        others += [_row(row, machine, again) for row in rows_of(again, machine)]
-    others.sort(key=lambda row: row.offload != NONE)
-    return Foreseen(_row(asked, machine, work), tuple(others), asked.memory.knows_activations)
+    on_gpu = spec.device == "cuda"
+    # Of nodes that other daemons serve, the memory is taken to be as large as here.
+    machine = Machine(
+        work.layout.world_size, memory.gpu or 0, memory.host, on_gpu, node_ranks=spec.world_size
+    )
+    row = row_of_layout(work, machine, work.layout, offload_of(work.layout))
+    asked = _row(row, machine)
+    found = Foreseen(
+        asked, row.memory.knows_activations, less_host=_less_host(spec, asked, work, machine)
+    )
+    is_silent = on_gpu and memory.gpu is None
+    if is_silent or machine.has_room(asked.gpu, asked.host):
+        return found
+    return _with_ways(found, spec, work, machine)
 
 
-def _row(row: Row, machine: Machine, work: Workload) -> ForeseenRow:
+def _with_ways(found: Foreseen, spec: JobSpec, work: Workload, machine: Machine) -> Foreseen:
+    estimate = estimate_job(work, machine, job=given_of(spec))
+    near = estimate.found.nearest
+    nearest = None
+    if near is not None:
+        keys = keys_text(estimate.keys_of(near)) or "the job as it is"
+        at = replace(machine, gpus=near.row.layout.world_size)
+        nearest = f"the nearest, {keys}, {excess(at, near.row)}"
+    ways = [keys_text(keys) for way in estimate.ways if (keys := estimate.keys_of(way))]
+    return replace(found, ways=tuple(ways), nearest=nearest)
+
+
+def _row(row: Row, machine: Machine) -> ForeseenRow:
     memory = row.memory
     unsure = sum(memory.device.get(term, 0) for term in NOT_MEASURED)
     host = sum(size for term, size in memory.host.items() if term != _PROCESS)
     if not machine.on_gpu:
         host += memory.peak
-    again = work.micro is not None and work.micro.checkpointing
-    ranks = machine.ranks_of_node
-    return ForeseenRow(
-        row.stage, row.offload, again, memory.peak, memory.peak - unsure, host * ranks
-    )
+    return ForeseenRow(memory.peak, memory.peak - unsure, host * machine.ranks_of_node)
 
 
-def why_never(
-    spec: JobSpec, foreseen: Foreseen, gpu_memory: int | None, host_memory: int
-) -> str | None:
-    """Why the job can never fit; `gpu_memory` is that of the largest GPU, None: not known."""
+def _less_host(spec: JobSpec, asked: ForeseenRow, work: Workload, machine: Machine) -> str | None:
+    """The keys of the setting that takes least of the host, where the job takes more."""
+    again = [work]
+    if work.micro is not None and not work.micro.checkpointing:
+        again.append(replace(work, micro=replace(work.micro, checkpointing=True)))
+    best, text = LESS * asked.host, None
+    for each in again:
+        for row in rows_of(each, machine):
+            host = _row(row, machine).host
+            if host < best:
+                best, text = host, " and ".join(_settings(spec, row, each))
+    return text
+
+
+def why_never(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str | None:
+    """Why the job can never fit."""
     asked = foreseen.asked
     what = "" if foreseen.knows_activations else " for its state alone"
     needs = None
-    on_gpu = spec.device == "cuda" and spec.memory.per_gpu is None and gpu_memory is not None
-    if on_gpu and SURE * asked.gpu_tensors > (gpu_memory or 0):
+    on_gpu = spec.device == "cuda" and spec.memory.per_gpu is None and memory.gpu is not None
+    if on_gpu and SURE * asked.gpu_tensors > (memory.gpu or 0):
         needs = (
             f"{_size(asked.gpu_tensors)} of each GPU{what}, and the largest of this machine has "
-            f"{_size(gpu_memory or 0)}"
+            f"{_size(memory.gpu or 0)}"
         )
         declared = "memory.per_gpu"
-    elif spec.memory.host is None and SURE * asked.host > host_memory:
+    elif spec.memory.host is None and SURE * asked.host > memory.host:
         needs = (
-            f"{_size(asked.host)} of host memory{what}, and this machine has {_size(host_memory)}"
+            f"{_size(asked.host)} of host memory{what}, and this machine has {_size(memory.host)}"
         )
         declared = "memory.host"
     if needs is None:
         return None
-    would = _would_fit(spec, foreseen, gpu_memory, host_memory)
     return (
-        f"the job will not fit: it is estimated to need {needs}; {would}, or declare {declared} if "
-        "you know better (zerotools estimate shows all that it is made of)"
+        f"the job will not fit: it is estimated to need {needs}; {_would_fit(spec, foreseen)}, or "
+        f"declare {declared} if you know better (zerotools estimate shows all that it is made of)"
     )
 
 
-def expected_text(spec: JobSpec, foreseen: Foreseen | None) -> str | None:
+def expected_text(foreseen: Foreseen | None) -> str | None:
     """What the scheduler goes by where nothing is declared, for `queue.expected`."""
     if foreseen is None:
         return None
     asked = foreseen.asked
-    least = min(foreseen.others, key=lambda row: row.host, default=asked)
-    less = " and ".join(_settings(spec, least)) if least.host < LESS * asked.host else None
-    return json.dumps({"gpu": asked.gpu_tensors, "host": asked.host, "less_host": less})
+    return json.dumps(
+        {"gpu": asked.gpu_tensors, "host": asked.host, "less_host": foreseen.less_host}
+    )
 
 
-def note_of(spec: JobSpec, foreseen: Foreseen, gpu_memory: int | None, host_memory: int) -> str:
+def note_of(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str:
     """What is foreseen of a job that is accepted, in one sentence."""
     asked = foreseen.asked
     at_least = "" if foreseen.knows_activations else "for its state alone "
-    host = f", {_size(asked.host)} of the host's {_size(host_memory)}"
+    host = f", {_size(asked.host)} of the host's {_size(memory.host)}"
     if not asked.host:
         host = ", and of the host's what its processes take by themselves"
     if spec.device != "cuda":
         said = f"memory: {at_least}about {host.removeprefix(', ')}"
     else:
-        of = "" if gpu_memory is None else f" of {_size(gpu_memory)}"
+        of = "" if memory.gpu is None else f" of {_size(memory.gpu)}"
         said = f"memory: {at_least}about {_size(asked.gpu)}{of} on each GPU{host}"
-    tight = gpu_memory is not None and spec.device == "cuda" and asked.gpu > gpu_memory
-    if tight or asked.host > host_memory:
-        said += (
-            f"; that is more than there is: {_would_fit(spec, foreseen, gpu_memory, host_memory)}"
-        )
+    tight = memory.gpu is not None and spec.device == "cuda" and asked.gpu > memory.gpu
+    if tight or asked.host > memory.host:
+        said += f"; that is more than there is: {_would_fit(spec, foreseen)}"
     return said
 
 
-def _would_fit(spec: JobSpec, foreseen: Foreseen, gpu_memory: int | None, host_memory: int) -> str:
-    """The fastest setting that fits, as keys of the job."""
-    for row in foreseen.others:
-        fits = gpu_memory is None or spec.device != "cuda" or row.gpu <= gpu_memory
-        if fits and row.host <= host_memory:
-            return f"{' and '.join(_settings(spec, row))} would fit"
-    more = "more GPUs" if spec.device == "cuda" else "a smaller model"
-    return f"no stage and offload makes it fit: take {more}, or {_smaller(spec)}"
-
-
-def _smaller(spec: JobSpec) -> str:
-    lora = spec.lora
-    if lora.rank is None:
-        return "train adapters ([lora])"
-    if spec.engine == "torch" and spec.model.path is not None and not lora.packs_frozen:
-        return f'keep frozen weights in 4 bits (lora.frozen_precision = "{NF4}")'
-    return "take shorter sequences"
+def _would_fit(spec: JobSpec, foreseen: Foreseen) -> str:
+    """The ways in which it fits, as keys of the job."""
+    if foreseen.ways:
+        return f"{'; or '.join(foreseen.ways[:MOST_WAYS])} would fit"
+    near = f": {foreseen.nearest}" if foreseen.nearest else ""
+    more = "more GPUs, shorter sequences" if spec.device == "cuda" else "shorter sequences"
+    return (
+        f"no offload, checkpointing or smaller batch makes it fit{near}; take {more} or a smaller "
+        "model"
+    )
 
 
 def _size(count: int) -> str:
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / (1 << 20):.1f} MiB"
 
 
-def _settings(spec: JobSpec, row: ForeseenRow) -> Iterator[str]:
-    """The keys in which a row differs from the job, all where they are those of DeepSpeed."""
-    if spec.engine == "deepspeed":
-        yield f"ZeRO stage {row.stage}" + (
-            "" if row.offload == NONE else f", offload {row.offload}"
-        )
-    else:
-        if row.stage != spec.zero.stage:
-            yield f"zero.stage = {row.stage}"
-        if row.offload == NONE and spec.offload.optimizer != "none":
-            yield 'offload.optimizer = "none"'
-        if row.offload in (OPTIMIZER, ALL) and spec.offload.optimizer == "none":
-            yield 'offload.optimizer = "cpu"'
-        if row.offload == ALL and spec.offload.params == "none":
-            yield 'offload.params = "cpu"'
-    if row.checkpointing and not spec.train.activation_checkpointing:
+def _settings(spec: JobSpec, row: Row, work: Workload) -> Iterator[str]:
+    """The keys in which a row differs from the job."""
+    yield from filter(None, [keys_text(layout_keys(row.layout, memory_layout_of(spec)))])
+    again = work.micro is not None and work.micro.checkpointing
+    if again and not spec.train.activation_checkpointing:
         yield "train.activation_checkpointing = true"

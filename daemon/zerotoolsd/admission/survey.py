@@ -10,7 +10,7 @@ from typing import Any
 from zerotools.jobs.preflight.tracker_login import offline_notes
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.tables.spec import SLURM, JobSpec
-from zerotoolsd.admission.foreseen import Foreseen, foresee, foreseen_of
+from zerotoolsd.admission.foreseen import Foreseen, MachineMemory, foresee, foreseen_of
 from zerotoolsd.admission.interpreter import Needs, needs_of
 from zerotoolsd.admission.rehearsal import reads_data
 from zerotoolsd.attempts.environment import job_environment
@@ -57,9 +57,9 @@ def survey_of(tree: Mapping[str, Any]) -> Survey:
     )
 
 
-def survey(spec: JobSpec, text: str) -> dict[str, Any]:
-    """Look at the files of the job `spec`, whose JSON is `text`. May wait for a file system that
-    hangs.
+def survey(spec: JobSpec, text: str, memory: MachineMemory) -> dict[str, Any]:
+    """Look at the files of the job `spec`, with the JSON `text`, for a machine of this `memory`.
+    May wait for a file system that hangs.
 
     Raises BadRequest naming what is missing, BadFile, Unsupported.
     """
@@ -74,6 +74,6 @@ def survey(spec: JobSpec, text: str) -> dict[str, Any]:
         named=tuple(mentions(text, spec.output_dir or "")),
         needs=needs_of(spec),
         asked=preflight.has_begun_elsewhere(spec) or reads_data(spec),
-        memory=foresee(spec),
+        memory=foresee(spec, memory),
         notes=tuple(offline_notes(spec.metrics, job_environment(spec))),
     ).to_json()

@@ -11,11 +11,11 @@ import pytest
 
 from tests.ops.estimate.tiny_configs import config
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.lora import LoraSpec
 from zerotools.jobs.tables.model import ModelSpec
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.admission.foreseen import (
     Foreseen,
+    MachineMemory,
     expected_text,
     foresee,
     foreseen_of,
@@ -52,15 +52,23 @@ def job(model: dict[str, Any] | None = None, **changes: Any) -> JobSpec:
     return job_from_dict(tree, source="job")
 
 
-def foreseen(spec: JobSpec) -> Foreseen:
-    found = foresee(spec)
+def memory_of(gpu_gib: float | None, host_gib: float = 512) -> MachineMemory:
+    return MachineMemory(None if gpu_gib is None else int(gpu_gib * GIB), int(host_gib * GIB))
+
+
+def foreseen(spec: JobSpec, memory: MachineMemory | None = None) -> Foreseen:
+    found = foresee(spec, memory or memory_of(80))
     assert found is not None
     return found
 
 
 def refused(spec: JobSpec, gpu_gib: int | None = 80, host_gib: int = 512) -> str | None:
-    gpu = None if gpu_gib is None else gpu_gib * GIB
-    return why_never(spec, foreseen(spec), gpu, host_gib * GIB)
+    memory = memory_of(gpu_gib, host_gib)
+    return why_never(spec, foreseen(spec, memory), memory)
+
+
+def noted(spec: JobSpec, memory: MachineMemory) -> str:
+    return note_of(spec, foreseen(spec, memory), memory)
 
 
 def test_a_job_that_never_fits_is_refused_with_what_would() -> None:
@@ -75,11 +83,29 @@ def test_the_setting_that_would_fit_does() -> None:
     assert refused(job(zero={"stage": 1})) is None
     small = refused(job(zero={"stage": 1}), gpu_gib=16)
     assert small is not None
-    assert 'zero.stage = 3 and offload.optimizer = "cpu"' in small
-    assert "train.activation_checkpointing = true" in small
+    keys = 'train.activation_checkpointing = true, zero.stage = 3, offload.optimizer = "cpu"'
+    assert keys in small
+    assert (
+        '; or train.activation_checkpointing = true, zero.stage = 3, offload.optimizer = "disk"'
+        in small
+    )
     train = {"activation_checkpointing": True}
     after = job(zero={"stage": 3}, offload={"optimizer": "cpu"}, train=train)
     assert refused(after, gpu_gib=16) is None
+
+
+def test_where_nothing_fits_the_nearest_is_said() -> None:
+    said = str(refused(job(gpus=1, train={"batch_size": 1}), gpu_gib=6, host_gib=16))
+    assert "no offload, checkpointing or smaller batch makes it fit: the nearest, " in said
+    assert "of the host's 16.0 GiB" in said or "of a GPU's 6.0 GiB" in said
+
+
+def test_adapters_are_named_where_the_model_has_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
+    spec = job(gpus=1, train={"batch_size": 1}, model={"config": None, "path": str(tmp_path)})
+    said = str(refused(spec, gpu_gib=24, host_gib=8))
+    assert "train.activation_checkpointing = true, lora.rank = 16" in said
+    assert 'lora.rank = 16, lora.frozen_precision = "nf4" would fit' in said
 
 
 def test_what_is_declared_counts_more() -> None:
@@ -97,27 +123,16 @@ def test_a_gpu_that_does_not_say_refuses_nothing() -> None:
 def test_an_estimate_that_is_a_little_too_high_refuses_nothing() -> None:
     need = foreseen(job()).asked.gpu_tensors
     assert refused(job(), gpu_gib=int(0.8 * need / GIB)) is None
-    assert "that is more than there is: zero.stage = 1 would fit" in note_of(
-        job(), foreseen(job()), int(0.8 * need), 512 * GIB
-    )
-
-
-def test_what_else_takes_less_is_said(tmp_path: Path) -> None:
-    def said(**lora: Any) -> str:
-        given = replace(job(), lora=LoraSpec(**lora), model=ModelSpec(path=str(tmp_path)))
-        return note_of(given, foreseen(job()), 1, 1)
-
-    assert "or train adapters ([lora])" in said()
-    assert 'in 4 bits (lora.frozen_precision = "nf4")' in said(rank=4)
-    assert "or take shorter sequences" in said(rank=4, frozen_precision="nf4")
+    memory = MachineMemory(int(0.8 * need), 512 * GIB)
+    assert "that is more than there is: zero.stage = 1 would fit" in noted(job(), memory)
 
 
 def test_the_note_has_the_numbers() -> None:
-    said = note_of(job(zero={"stage": 3}), foreseen(job(zero={"stage": 3})), 80 * GIB, 512 * GIB)
+    said = noted(job(zero={"stage": 3}), memory_of(80))
     assert said.startswith("memory: about ")
     assert "GiB of 80.0 GiB on each GPU, and of the host's what its processes take" in said
     cpu = job(gpus=None, device="cpu", ranks=2)
-    assert "GPU" not in note_of(cpu, foreseen(cpu), None, 512 * GIB)
+    assert "GPU" not in noted(cpu, memory_of(None))
 
 
 def test_a_job_on_cpus_takes_the_hosts_memory() -> None:
@@ -138,19 +153,20 @@ def test_an_elastic_job_is_looked_at_with_the_most_ranks() -> None:
     ids=str,
 )
 def test_of_what_is_not_known_nothing_is_foreseen(model: dict[str, Any]) -> None:
-    assert foresee(replace(job(), model=ModelSpec(config=model))) is None
+    assert foresee(replace(job(), model=ModelSpec(config=model)), memory_of(80)) is None
 
 
 def test_it_travels_as_json() -> None:
-    found = foreseen(job())
+    found = foreseen(job(), memory_of(60))
+    assert found.ways
     assert foreseen_of(json.loads(json.dumps(found.to_json()))) == found
     assert foreseen_of(None) is None
 
 
 def test_the_scheduler_is_told_what_is_asked_and_what_would_take_less_of_the_host() -> None:
     spec = job(zero={"stage": 1}, offload={"optimizer": "cpu"})
-    tree = json.loads(str(expected_text(spec, foreseen(spec))))
+    tree = json.loads(str(expected_text(foreseen(spec))))
     assert tree["host"] == foreseen(spec).asked.host
     assert tree["gpu"] == foreseen(spec).asked.gpu_tensors
     assert 'offload.optimizer = "none"' in tree["less_host"]
-    assert expected_text(spec, None) is None
+    assert expected_text(None) is None

@@ -20,8 +20,11 @@ from zerotools.core.errors import EXIT_DONE, EXIT_TOO_LARGE, BadRequest, Zerotoo
 from zerotools.jobs.estimating.estimating import Estimate
 from zerotools.jobs.estimating.job_workload import is_job_file
 from zerotools.jobs.estimating.launched import WITH_CONFIG, job_with_config
+from zerotools.jobs.estimating.way_keys import keys_text
 from zerotools.jobs.estimating.written import job_text
 from zerotools.jobs.jobfile.parse import job_from_tree
+from zerotools.jobs.text.toml_text import to_toml
+from zerotools.ops.estimate.ways import Way
 from zerotools.public.memory_estimate import (
     EstimateKeywords,
     estimated_job,
@@ -44,21 +47,49 @@ _CONFIGS = ("job", "deepspeed", "accelerate")
     type=click.Choice(_CONFIGS),
     help="Print the config that asks for what was chosen, and nothing else.",
 )
+@option(
+    "--write",
+    group=OUTPUT,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the job file that asks for what was chosen; it must not exist.",
+)
+@option(
+    "--way",
+    group=OUTPUT,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Choose this of the ways that fit for --print and --write.  [default: the cheapest]",
+)
 @config_options
 @json_option
-def command(model: str, config: str | None, configs: Configs, as_json: bool, **options: Any) -> int:
-    """Predict the memory that a training needs, and find the fastest ZeRO stage that fits.
+def command(
+    model: str,
+    config: str | None,
+    write: Path | None,
+    way: int | None,
+    configs: Configs,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Predict the memory that a training needs, and find the cheapest way that fits.
 
     MODEL is a Hugging Face model directory or config.json, a checkpoint of any format, or a number
     of parameters such as 7B. Options describe its training, or --deepspeed or --accelerate does.
     JOBFILE has all of this already. Weights are not loaded: shapes come from configs and headers.
-    The exit status is 7 if no row fits, or if the job as it is written does not fit.
+    Where the training does not fit, every smallest set of changes that makes it fit is listed,
+    cheapest first, with its memory and its keys. The exit status is 7 if there is none that trains
+    all that was asked for on these GPUs, or if the job as it is written does not fit.
     """
     found = _estimated(model, configs, bound(EstimateKeywords, options))
     if config is not None and as_json:
         raise BadRequest("--print and --json exclude each other; the JSON has all `configs`")
+    if way is not None and config is None and write is None:
+        raise BadRequest("--way chooses what --print or --write takes; give one of them")
     if config is not None:
-        return _print_config(found, config)
+        return _print_config(found, config, _chosen(found, way))
+    if write is not None:
+        _write(found, write, _chosen(found, way))
     if as_json:
         render.print_json(found.to_json())
     else:
@@ -95,16 +126,47 @@ def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
     )
 
 
-def _print_config(found: Estimate, config: str) -> int:
-    row = found.choice.row
-    if row is None:
-        raise BadRequest(f"there is no config to print: {found.choice.reason}")
+def _chosen(found: Estimate, number: int | None) -> Way:
+    """The way of that number, else the cheapest as asked.
+
+    Raises:
+        BadRequest: there is no such way, or it is of several nodes.
+    """
+    best = found.found.best
+    if number is not None and number > len(found.ways):
+        raise BadRequest(f"--way {number}: there are {len(found.ways)} ways that fit")
+    chosen = best if number is None else found.ways[number - 1]
+    if chosen is None:
+        others = f"; --way 1 is {found.ways[0].words}" if found.ways else ""
+        raise BadRequest(f"there is no config that fits: {found.choice.reason}{others}")
     if found.machine.node_ranks is not None:
         raise BadRequest(
-            "--print makes the config of one machine, and this job has [rendezvous]; change [zero] "
-            "and [offload] of its file by hand"
+            "--print and --write make the config of one machine, and this job has [rendezvous]; "
+            "change [zero] and [offload] of its file by hand"
         )
-    micro, shared = found.work.micro, found.work.layout.tensor_ranks
+    return chosen
+
+
+def _write(found: Estimate, path: Path, way: Way) -> None:
+    tree = found.job_of(way)
+    if "deepspeed" in tree:
+        raise BadRequest(
+            "--write: the stage and offload of this job are in DeepSpeed's config; change there "
+            f"{keys_text(found.keys_of(way))}"
+        )
+    text = job_text(tree) if found.job is None else to_toml(tree, {})
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise BadRequest(f"{path}: exists already; name another file with --write") from None
+    except OSError as error:
+        raise BadRequest(f"{path}: cannot be written: {error.strerror}") from None
+    sys.stderr.write(render.clean(f"wrote {path}") + "\n")
+
+
+def _print_config(found: Estimate, config: str, way: Way) -> int:
+    micro, shared = way.work.micro, way.row.layout.tensor_ranks
     shared *= 1 if micro is None else micro.sequence_ranks
     if config != "job" and shared > 1:
         raise BadRequest(
@@ -112,7 +174,7 @@ def _print_config(found: Estimate, config: str) -> int:
             "(zero.tensor_ranks, zero.sequence_ranks), and that config would leave it out; use "
             "--print job"
         )
-    tree = found.configs(row)[config]
+    tree = found.configs(way)[config]
     if config == "job":
         sys.stdout.write(job_text(tree))
     elif config == "deepspeed":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,14 @@ from zerotools.cli.options.grouped import JOB, OUTPUT, GroupedCommand, option
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.estimating.first_job import FirstJob, first_job
+from zerotools.jobs.estimating.first_job import FULL, METHODS, FirstJob, Wanted, first_job
 from zerotools.jobs.estimating.seen_here import CONFIG, SeenData, data_in, data_of, models_in
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.text.toml_text import to_toml
+from zerotools.ops.estimate.choice import gib
+from zerotools.ops.estimate.ways import Way
 from zerotools.public.options.machine_options import GivenMachine, MachineOptions, given_machine
+from zerotools.public.options.option import bound
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 
 _INTRODUCTION = """\
@@ -50,6 +55,13 @@ _INTRODUCTION = """\
     metavar="PATH",
     help="A file, a directory or a pattern of data.  [default: asked, else the first here]",
 )
+@option(
+    "--method",
+    group=JOB,
+    type=click.Choice(METHODS),
+    help="Train all weights, adapters (LoRA), or adapters of a base model in 4 bits (QLoRA).  "
+    "[default: asked, else full]",
+)
 @options_of(MachineOptions)
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing; take what is seen on this machine.")
 @json_option
@@ -57,31 +69,47 @@ def command(
     output: Path,
     model: Path | None,
     data: str | None,
+    method: str | None,
     yes: bool,
     as_json: bool,
     **machine: Any,
 ) -> int:
-    """Ask for a model, data and GPUs, and write a job file that fits.
+    """Ask for a model, data, method and GPUs, and write a job file that fits.
 
-    Each question has a default from this directory and this machine. zerotools estimate chooses the
-    stage, the offload and the batch. Each key has a comment.
+    Each question has a default from this directory and this machine. Text is for continued
+    pretraining, examples are for fine-tuning, preferences are for DPO. The ways that fit are those
+    of zerotools estimate: the cheapest is the default. Each key has a comment.
     """
     if not yes and not sys.stdin.isatty():
         raise BadRequest("init asks questions, and this is no terminal; use --yes, and --model DIR")
+    if not output.parent.is_dir():
+        raise BadRequest(f"{output}: {output.parent} is not a directory; make it first")
     if output.exists():
         raise BadRequest(f"{output}: exists already; remove it, or name another file with -o")
     snapshot = _snapshot()
     chosen = _model(model, yes=yes)
     seen = _data(data, yes=yes)
-    where = _machine(given_machine(machine), snapshot, yes=yes)
-    job = first_job(
-        chosen.absolute(), seen, where.machine(on_gpu=where.gpus != 0), _precision(snapshot, where)
+    method = method or _method(yes=yes)
+    where = _machine(given_machine(bound(MachineOptions, machine)), snapshot, yes=yes)
+    wanted = Wanted(
+        model=chosen.absolute(),
+        data=seen,
+        precision=_precision(snapshot, where),
+        method=method,
+        directory=output.parent,
+        free_disk=shutil.disk_usage(output.parent).free,
     )
+    job = first_job(wanted, where.machine(on_gpu=where.gpus != 0), None if yes else _choose)
     job_from_tree(job.tree, source=str(output), base_dir=Path.cwd())  # it is one that is accepted
     _write(output, job)
     if as_json:
         render.print_json(
-            {"file": str(output), "job": job.tree, "estimate": job.estimate.to_json()}
+            {
+                "file": str(output),
+                "job": job.tree,
+                "way": [change.name.lower() for change in job.way.changes],
+                "estimate": job.estimate.to_json(),
+            }
         )
     else:
         render.print_lines(_said(output, job))
@@ -129,9 +157,39 @@ def _data(given: str | None, *, yes: bool) -> SeenData:
     if found is None:
         raise BadRequest(
             f"{given}: has no data of a kind that is known: .txt files, or .jsonl files with "
-            'messages, with prompt and response, with instruction and output, or with "text"'
+            "messages, with prompt and response, with instruction and output, with chosen and "
+            'rejected, or with "text"'
         )
     return replace(found, pattern=str(Path(found.pattern).absolute()))
+
+
+def _method(*, yes: bool) -> str:
+    if yes:
+        return FULL
+    answer: str = click.prompt(
+        "Train all weights (full), adapters (lora) or adapters in 4 bits (qlora)?",
+        FULL,
+        type=click.Choice(METHODS),
+        show_choices=False,
+        err=True,
+    )
+    return answer
+
+
+def _choose(ways: Sequence[Way]) -> Way:
+    """Ask which of several ways to take."""
+    if len(ways) == 1:
+        return ways[0]
+    click.echo("It fits with one of these, cheapest first:", err=True)
+    for number, way in enumerate(ways, 1):
+        row = way.row
+        click.echo(
+            f"{number}. {way.words or 'nothing changed'} ({way.slowdown.words}): "
+            f"{gib(row.peak_bytes)} of each GPU, {gib(row.host_bytes)} of host memory",
+            err=True,
+        )
+    answer = click.prompt("Which?", 1, type=click.IntRange(1, len(ways)), err=True)
+    return ways[answer - 1]
 
 
 def _machine(given: GivenMachine, snapshot: Snapshot, *, yes: bool) -> GivenMachine:
@@ -167,6 +225,8 @@ def _write(output: Path, job: FirstJob) -> None:
 
 
 def _said(output: Path, job: FirstJob) -> list[str]:
-    choice = job.estimate.choice
-    lines = [f"wrote {output}: {choice.reason}", *job.estimate.notes]
+    way, reason = job.way, job.estimate.choice.reason
+    if way != job.estimate.found.best and not way.is_as_asked:
+        reason = f"{way.words} fits"
+    lines = [f"wrote {output}: {reason}", *job.estimate.notes]
     return [*map(render.clean, lines), "", f"next: zerotools submit {output} --dry-run"]

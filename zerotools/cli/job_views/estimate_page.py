@@ -10,33 +10,96 @@ from zerotools.cli.output import render
 from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.jobs.estimating.estimating import Estimate
-from zerotools.ops.estimate.choosing import Row
+from zerotools.jobs.estimating.way_keys import keys_text
+from zerotools.ops.estimate.rows import Row
 from zerotools.ops.estimate.terms import NOT_MEASURED
+from zerotools.ops.estimate.ways import Change
 
 _COLUMNS = 80
+MOST_WAYS = 8
+"""More ways than these are in the JSON alone."""
 
 
 def page(found: Estimate) -> list[str]:
-    """Lines for people."""
-    lines = [*_head(found), "", *_table(found), ""]
-    row = found.choice.row
+    """Lines for people: the verdict first, then the ways that fit, and what they are made of."""
+    lines = [*_wrapped(verdict(found)), ""]
+    ways = _ways(found)
+    lines += [*ways, ""] if ways else []
+    lines += [*_head(found), "", *_table(found), ""]
+    best = found.found.best
     if found.asked is not None:
         lines += [*_wrapped(_asked(found, found.asked)), ""]
     lines += _wrapped(found.choice.reason)
     for each in found.choice.advice:
         lines += _wrapped(each)
     batch, sequence = found.choice.largest_batch, found.choice.largest_sequence
-    if row is not None and batch and sequence and found.work.micro is not None:
-        at_a_time = f"{counted(batch, 'sequence')} of {_tokens(found.work.micro.sequence)}"
+    if best is not None and batch and sequence and best.work.micro is not None:
+        at_a_time = f"{counted(batch, 'sequence')} of {_tokens(best.work.micro.sequence)}"
         lines += _wrapped(
             f"there, {at_a_time} {'fits' if batch == 1 else 'fit'} at a time, or one of "
             f"{_tokens(sequence)}"
         )
-    shown = found.asked or row
+    shown = found.asked or found.choice.row
     if shown is not None:
         lines += ["", *_terms(found, shown)]
     lines += [part for note in found.notes for part in _wrapped(f"note: {note}")]
     return lines
+
+
+def verdict(found: Estimate) -> str:
+    """One sentence: whether it fits, and with which changes."""
+    model, best = found.work.model.source, found.found.best
+    at_least = "" if found.work.model.architecture is not None else ", activations aside"
+    if found.asked is not None and found.asked.fits is not False:
+        return f"yes: {model} fits as it is written{at_least}"
+    if best is None:
+        some = f"; {counted(len(found.ways), 'other way')} would do" if found.ways else ""
+        return f"no: {found.choice.reason}{some}"
+    stage = f"stage {best.row.stage}"
+    needs = f"with {best.words}, at {stage}" if best.changes else f"at {stage}"
+    if found.asked is not None:
+        return f"no: {model} does not fit as it is written; it fits {needs}{at_least}"
+    return f"yes: {model} fits {needs}{at_least}"
+
+
+def _ways(found: Estimate) -> list[str]:
+    ways = found.ways
+    if not ways or (len(ways) == 1 and not ways[0].changes and found.fits):
+        return []
+    fits_as_written = found.asked is not None and found.fits
+    title = "faster, and fits too:" if fits_as_written else "what makes it fit, cheapest first:"
+    if fits_as_written and not _is_faster(found):
+        return []
+    lines = [title]
+    for number, way in enumerate(ways[:MOST_WAYS], 1):
+        row = way.row
+        place = f"{row.peak_bytes / 2**30:.1f} GiB of each GPU, " if found.machine.on_gpu else ""
+        place += f"{row.host_bytes / 2**30:.1f} GiB of host memory"
+        if way.disk_bytes:
+            place += f", {way.disk_bytes / 2**30:.1f} GiB of disk"
+        what = way.words or f"stage {row.stage}"
+        slow = "" if way.is_as_asked else _OTHERWISE[Change.LORA in way.changes]
+        lines += textwrap.wrap(
+            f"{number}. {what} ({way.slowdown.words}{slow})", _COLUMNS, subsequent_indent="   "
+        )
+        lines += textwrap.wrap(place, _COLUMNS, initial_indent="   ", subsequent_indent="   ")
+        keys = keys_text(found.keys_of(way))
+        lines += textwrap.wrap(
+            render.clean(keys),
+            _COLUMNS,
+            initial_indent="   ",
+            subsequent_indent="     ",
+            break_on_hyphens=False,
+        )
+    return lines
+
+
+def _is_faster(found: Estimate) -> bool:
+    best, asked = found.found.best, found.asked
+    return best is not None and asked is not None and best.row.layout != asked.layout
+
+
+_OTHERWISE = {True: "; trains adapters, not all weights", False: ""}
 
 
 def _head(found: Estimate) -> Iterator[str]:
@@ -93,7 +156,10 @@ def _fits(found: Estimate, row: Row) -> str:
     if row.fits is None:
         return "the state does"
     said = "yes" if row.fits else "no"
-    return f"{said}  <- fastest" if row is found.choice.row else said
+    best = found.found.best
+    if best is None or row.layout != best.row.layout or best.work.micro != found.work.micro:
+        return said
+    return f"{said}  <- fastest"
 
 
 def _asked(found: Estimate, row: Row) -> str:

@@ -8,24 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.memory_layout import SHARDED, MemoryLayout
+from zerotools.jobs.estimating.way_keys import way_keys, with_keys
 from zerotools.jobs.estimating.written import accelerate_text, deepspeed_tree, job_tree
 from zerotools.ops.estimate.activations import MicroBatch
-from zerotools.ops.estimate.choosing import (
+from zerotools.ops.estimate.choice import Choice, choose
+from zerotools.ops.estimate.model_shape import ModelShape
+from zerotools.ops.estimate.rows import (
     ALL,
+    ALL_DISK,
+    DISK,
     NONE,
     OFFLOADS,
     OPTIMIZER,
     PARAMS,
     STAGES,
-    Choice,
     Row,
     Workload,
-    choose,
     row_of_layout,
     rows_of,
 )
-from zerotools.ops.estimate.model_shape import ModelShape
 from zerotools.ops.estimate.terms import NOT_MEASURED, Machine, RankMemory
+from zerotools.ops.estimate.ways import Freedom, Way, Ways, ways_of
 
 LONGEST_DEFAULT = 4096
 SCHEMA = "zerotools.estimate/1"
@@ -33,9 +36,9 @@ SCHEMA = "zerotools.estimate/1"
 
 @dataclass(frozen=True)
 class Estimate:
-    """Every row of the table, the choice among them, and the row that a job file asks for, if it
-    was of one. `tables` are those of a job file that say the model and its adapters, `batch` the
-    sequences of a step that it asks for."""
+    """Every row of the table, the ways that fit, the choice among these, and the row that a job
+    file asks for, if it was of one. `tables` are those of a job file that say the model and its
+    adapters, `batch` the sequences of a step that it asks for, `job` all of its keys."""
 
     work: Workload = field(repr=False)
     machine: Machine
@@ -44,22 +47,29 @@ class Estimate:
     asked: Row | None = field(default=None, repr=False)
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     batch: int | None = None
+    found: Ways = field(default_factory=lambda: Ways(()), repr=False)
+    job: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """Every smallest set of changes that makes it fit, cheapest first."""
+        return self.found.found
 
     @property
     def fits(self) -> bool:
-        """True if the job fits as it is written; without a job, if any row fits. If activations are
-        not known, only the model state counts."""
+        """True if the job fits as it is written; without a job, if some way trains all weights on
+        this machine. If activations are not known, only the model state counts."""
         row = self.choice.row if self.asked is None else self.asked
         return row is not None and row.fits is not False
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage of the fastest row that fits; None if no row fits."""
+        """The ZeRO stage of the cheapest way that fits; None if there is none."""
         return None if self.choice.row is None else self.choice.row.stage
 
     @property
     def offload(self) -> str | None:
-        """The part that the row offloads: "none", "optimizer", "params" or "all"."""
+        """The part that the row offloads, such as "none" or "optimizer"."""
         return None if self.choice.row is None else self.choice.row.offload
 
     @property
@@ -138,16 +148,58 @@ class Estimate:
             "largest_sequence": self.choice.largest_sequence,
             "notes": list(self.notes),
             "not_measured": list(NOT_MEASURED) if self.machine.on_gpu else [],
-            "configs": None if chosen is None else self.configs(chosen),
+            "configs": None if self.found.best is None else self.configs(self.found.best),
+            "ways": [self._way_json(way) for way in self.ways],
+            "nearest": None if self.found.nearest is None else self._way_json(self.found.nearest),
         }
 
-    def configs(self, row: Row) -> dict[str, Any]:
-        """The configs that ask for a row, by launcher."""
-        micro, layout = self.work.micro, row.layout
+    def configs(self, way: Way) -> dict[str, Any]:
+        """The configs that ask for a way, by launcher."""
+        micro, layout = way.work.micro, way.row.layout
+        tables = {**self.tables, **way.lora_table}
+        batch = self.batch or self._batch_of_step
         return {
-            "job": job_tree(self.tables, layout, micro, self.batch, on_gpu=self.machine.on_gpu),
+            "job": job_tree(tables, layout, micro, batch, on_gpu=self.machine.on_gpu),
             "deepspeed": deepspeed_tree(layout, micro),
             "accelerate": accelerate_text(layout),
+        }
+
+    def job_of(self, way: Way) -> dict[str, Any]:
+        """The job file that asks for a way: all keys of the job with those that the way changes, or
+        what the estimate knows where it was not of a job file."""
+        if self.job is None:
+            tree: dict[str, Any] = self.configs(way)["job"]
+            return tree
+        return with_keys(self.job, self.keys_of(way))
+
+    def keys_of(self, way: Way) -> dict[str, Any]:
+        """The keys of the job file that a way sets, by dotted name; None: to be left out."""
+        asked = None if self.asked is None else self.asked.layout
+        return way_keys(way, self.work, asked, self.batch)
+
+    @property
+    def _batch_of_step(self) -> int | None:
+        micro, layout = self.work.micro, self.work.layout
+        if micro is None:
+            return None
+        times = 1 if layout.accumulate is None else 2
+        shares = max(1, layout.world_size // (micro.sequence_ranks * layout.tensor_ranks))
+        return times * micro.examples * shares
+
+    def _way_json(self, way: Way) -> dict[str, Any]:
+        return {
+            "changes": [change.name.lower() for change in way.changes],
+            "words": way.words,
+            "slowdown": way.slowdown.value,
+            "gpus": way.row.layout.world_size if self.machine.on_gpu else None,
+            "stage": way.row.stage,
+            "offload": way.row.offload,
+            "fits": way.row.fits,
+            "as_asked": way.is_as_asked,
+            "peak_bytes": way.row.peak_bytes,
+            "host_bytes": way.row.host_bytes,
+            "disk_bytes": way.disk_bytes,
+            "keys": self.keys_of(way),
         }
 
 
@@ -194,7 +246,10 @@ def estimate_model(
     longest = sequence or min(positions or LONGEST_DEFAULT, LONGEST_DEFAULT)
     micro = MicroBatch(batch or 1, longest, precision, checkpointing)
     tables = {"model": model_table} if model_table else {}
-    return _estimate(Workload(model, layout, micro), machine, stages, offloads, None, tables)
+    # What is only a size, or a directory, may have weights that adapters can be trained beside.
+    has_weights = "config" not in tables.get("model", {})
+    free = Freedom(stages=stages, offloads=offloads, adapters=has_weights, packed=has_weights)
+    return estimate_work(Workload(model, layout, micro), machine, free, tables)
 
 
 def estimate_job(
@@ -202,38 +257,40 @@ def estimate_job(
     machine: Machine,
     stages: Sequence[int] = STAGES,
     offloads: Sequence[str] = OFFLOADS,
-    tables: Mapping[str, Mapping[str, Any]] | None = None,
-    batch: int | None = None,
+    job: Mapping[str, Any] | None = None,
 ) -> Estimate:
-    """The job of `work` as it is written, and every other stage and offload of it. `batch`: its
-    sequences of a step."""
+    """The job of `work` as it is written, and every other stage and offload of it. `job` has its
+    keys."""
     work = replace(work, layout=replace(work.layout, world_size=machine.gpus))
     asked = row_of_layout(work, machine, work.layout, offload_of(work.layout))
-    found = _estimate(work, machine, stages, offloads, asked, tables or {})
-    return replace(found, batch=batch)
+    keys = job or {}
+    tables = {name: keys[name] for name in ("model", "lora") if name in keys}
+    has_weights = "path" in tables.get("model", {})
+    free = Freedom(stages=stages, offloads=offloads, adapters=has_weights, packed=has_weights)
+    found = estimate_work(work, machine, free, tables)
+    batch = keys.get("train", {}).get("batch_size")
+    return replace(found, asked=asked, batch=batch, job=job)
 
 
 def offload_of(layout: MemoryLayout) -> str:
-    """What a layout offloads, in the words of the table; "disk" where it is the optimizer's."""
-    if layout.offload_optimizer == "disk":
-        return "disk"
-    optimizer, params = layout.offload_optimizer != "none", layout.offload_params != "none"
+    """What a layout offloads, in the words of the table."""
+    optimizer, params = layout.offload_optimizer, layout.offload_params != "none"
+    if optimizer == "disk":
+        return ALL_DISK if params else DISK
     if params:
-        return ALL if optimizer or layout.engine == "torch" else PARAMS
-    return OPTIMIZER if optimizer else NONE
+        return ALL if optimizer != "none" or layout.engine == "torch" else PARAMS
+    return NONE if optimizer == "none" else OPTIMIZER
 
 
-def _estimate(
-    work: Workload,
-    machine: Machine,
-    stages: Sequence[int],
-    offloads: Sequence[str],
-    asked: Row | None,
-    tables: Mapping[str, Mapping[str, Any]],
+def estimate_work(
+    work: Workload, machine: Machine, free: Freedom, tables: Mapping[str, Mapping[str, Any]]
 ) -> Estimate:
-    rows = rows_of(work, machine, stages, offloads)
-    choice = choose(work, machine, rows)
-    return Estimate(work, machine, tuple(rows), choice, asked, tables)
+    """Every stage and offload of `work`, and the ways in which it fits. `tables` are those of a job
+    file that say the model and its adapters."""
+    rows = rows_of(work, machine, free.stages, free.offloads)
+    ways = ways_of(work, machine, free)
+    choice = choose(work, machine, rows, ways)
+    return Estimate(work, machine, tuple(rows), choice, tables=tables, found=ways)
 
 
 def model_table_of(model: str) -> dict[str, Any]:

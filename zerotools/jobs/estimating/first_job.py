@@ -1,96 +1,173 @@
-"""A first job of a model, some data and a machine: the fastest setting that fits, with reasons.
+"""A first job of a model, some data and a machine: the cheapest way that fits, with reasons.
 
-What nobody asked about is a usual value: one epoch, a learning rate for fine-tuning where the model
-has weights, and as many sequences at a time as fit, at most `MOST_SEQUENCES`.
+The data says what is learned: text is continued pretraining, examples are fine-tuning, preferences
+are DPO. What nobody asked about is a usual value: one epoch, a usual learning rate, and as many
+sequences at a time as fit, at most `MOST_SEQUENCES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.estimating.estimating import Estimate, estimate_model
-from zerotools.jobs.estimating.seen_here import CONFIG, EXAMPLES, SeenData
+from zerotools.core.memory_layout import NF4, MemoryLayout
+from zerotools.jobs.estimating.estimating import Estimate, estimate_work
+from zerotools.jobs.estimating.seen_here import CONFIG, EXAMPLES, PREFERENCES, TEXT, SeenData
+from zerotools.jobs.estimating.way_keys import OFFLOAD_DIRECTORY
 from zerotools.jobs.estimating.written import job_tree
+from zerotools.ops.estimate.activations import MicroBatch
+from zerotools.ops.estimate.adapters import with_adapters
+from zerotools.ops.estimate.choice import gib, largest_batch
 from zerotools.ops.estimate.model_shape import read_shape
+from zerotools.ops.estimate.rows import Workload, row_of_layout
 from zerotools.ops.estimate.terms import Machine
+from zerotools.ops.estimate.ways import LORA_RANK, Change, Freedom, Way
 
 GIB = 1 << 30
 MOST_SEQUENCES = 8
 LONGEST_SEQUENCE = 2048
-FINE_TUNING_RATE, FIRST_RATE = 1e-5, 3e-4
+FULL, LORA, QLORA = "full", "lora", "qlora"
+METHODS = (FULL, LORA, QLORA)
+"""What is trained: all weights, adapters, or adapters of a base model in 4 bits."""
+FIRST_RATE = 3e-4
+RATES = {
+    (TEXT, False): 2e-5,
+    (EXAMPLES, False): 1e-5,
+    (PREFERENCES, False): 5e-7,
+    (TEXT, True): 1e-4,
+    (EXAMPLES, True): 1e-4,
+    (PREFERENCES, True): 5e-6,
+}
+"""Usual learning rates by kind of data, of all weights and of adapters."""
+LEARNED = {
+    TEXT: "continued pretraining",
+    EXAMPLES: "fine-tuning",
+    PREFERENCES: "preference optimisation (DPO)",
+}
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 CHECKPOINTS_OF_A_RUN = 500
 
+Chooser = Callable[[Sequence[Way]], Way]
+"""Chooses among ways that fit, cheapest first."""
+
 
 @dataclass(frozen=True)
 class FirstJob:
-    """A job file as a tree, a comment beside some of its keys, and the estimate that it is from."""
+    """A job file as a tree, a comment beside some of its keys, the estimate that it is from, and
+    the way that was chosen."""
 
     tree: Mapping[str, Any]
     comments: Mapping[str, str]
     estimate: Estimate
+    way: Way
 
 
-def first_job(model: Path, data: SeenData, machine: Machine, precision: str) -> FirstJob:
-    """The job that trains `model` on `data`.
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be trained: a model on data, in a precision, by one of METHODS. Files of the job
+    lie in `directory`, where so many bytes of disk are free (None: not known)."""
+
+    model: Path
+    data: SeenData
+    precision: str
+    method: str = FULL
+    directory: Path = Path()
+    free_disk: int | None = None
+
+
+def first_job(wanted: Wanted, machine: Machine, choose: Chooser | None = None) -> FirstJob:
+    """The job that trains what is `wanted`. `choose` picks one of the ways that fit; None: the
+    cheapest.
 
     Raises:
-        BadRequest: there is no such model, or nothing fits on the machine.
+        BadRequest: there is no such model, it has no weights that adapters could be trained beside,
+            or nothing fits on the machine.
         BadFile, Unsupported: its shapes cannot be read.
     """
+    model, data = wanted.model, wanted.data
     directory = model if model.is_dir() else model.parent
-    shape = read_shape(str(model))
-    positions = 0 if shape.architecture is None else shape.architecture.positions
-    sequence = min(positions or LONGEST_SEQUENCE, LONGEST_SEQUENCE)
-    found, again = _fitting(shape, machine, sequence, precision)
-    row = found.choice.row
-    if row is None:
-        advice = "; ".join(found.choice.advice)
-        raise BadRequest(f"{model}: {found.choice.reason}; {advice}")
-    batch = _batch(found.choice.largest_batch)
-    found = estimate_model(
-        shape,
-        machine,
-        batch=batch,
-        sequence=sequence,
-        precision=precision,
-        checkpointing=again,
-        model_table=_model_table(model, directory),
-    )
-    chosen = next(r for r in found.rows if (r.stage, r.offload) == (row.stage, row.offload))
-    tree = job_tree(found.tables, chosen.layout, found.work.micro, on_gpu=machine.on_gpu)
+    table = _model_table(model, directory)
+    has_weights = "path" in table
+    if wanted.method != FULL and not has_weights:
+        raise BadRequest(
+            f"{model}: has no weights (.safetensors) that adapters could be trained beside; name a "
+            "model directory that has, or train all weights (--method full)"
+        )
+    work = _work_of(wanted, machine)
+    free = Freedom(adapters=has_weights, packed=has_weights)
+    found = estimate_work(work, machine, free, {"model": table, **_lora_of(wanted.method)})
+    way = _chosen(wanted, found, choose)
+    way = _with_batch(way, replace(machine, gpus=way.row.layout.world_size))
+    tables = {**found.tables, **way.lora_table}
+    tree = job_tree(tables, way.row.layout, way.work.micro, on_gpu=machine.on_gpu)
     tree["data"] = {data.key: [data.pattern], **tree["data"]}
-    if not any((directory / name).is_file() for name in _TOKENIZERS):
+    if data.key == TEXT and not any((directory / name).is_file() for name in _TOKENIZERS):
         tree["data"]["tokenizer"] = "bytes"
-    has_weights = "path" in tree["model"]
-    rate = FINE_TUNING_RATE if has_weights else FIRST_RATE
+    if "path" in tree.get("offload", {}):
+        tree["offload"]["path"] = str(wanted.directory.absolute() / OFFLOAD_DIRECTORY)
+    rate = RATES[data.key, "lora" in tree] if has_weights else FIRST_RATE
     tree["train"] |= {"epochs": 1.0, "learning_rate": rate}
     tree["checkpoint"] = {"every": CHECKPOINTS_OF_A_RUN}
-    return FirstJob(tree, _comments(found, data, row.stage, has_weights=has_weights), found)
+    return FirstJob(tree, _comments(found, data, way, has_weights=has_weights), found, way)
 
 
-def _fitting(shape: Any, machine: Machine, sequence: int, precision: str) -> tuple[Estimate, bool]:
-    """The estimate of one sequence at a time, and whether blocks are computed twice for it."""
-    plain = estimate_model(shape, machine, sequence=sequence, precision=precision)
-    if plain.choice.row is not None and plain.choice.row.offload == "none":
-        return plain, False
-    again = estimate_model(
-        shape, machine, sequence=sequence, precision=precision, checkpointing=True
-    )
-    return (again, True) if again.choice.row is not None else (plain, False)
+def _work_of(wanted: Wanted, machine: Machine) -> Workload:
+    """One example at a time, before anything is changed to make it fit."""
+    shape = read_shape(str(wanted.model))
+    positions = 0 if shape.architecture is None else shape.architecture.positions
+    sequence = min(positions or LONGEST_SEQUENCE, LONGEST_SEQUENCE)
+    packs, pair = wanted.method == QLORA, 2 if wanted.data.key == PREFERENCES else 1
+    layout = MemoryLayout(stage=3, world_size=machine.gpus, precision=wanted.precision)
+    if wanted.method != FULL:
+        shape = with_adapters(shape, LORA_RANK, packs_frozen=packs)
+        layout = replace(layout, frozen_precision=NF4 if packs else "train")
+    chunked = "auto" if pair == 1 else "off"
+    micro = MicroBatch(pair, sequence, wanted.precision, chunked_loss=chunked, per_example=pair)
+    return Workload(shape, layout, micro)
 
 
-def _batch(largest: int | None) -> int:
-    """The largest power of two that fits; 1 where that is not known."""
-    batch = 1
-    while 2 * batch <= min(largest or 1, MOST_SEQUENCES):
+def _lora_of(method: str) -> dict[str, dict[str, Any]]:
+    packed = {"frozen_precision": NF4} if method == QLORA else {}
+    return {} if method == FULL else {"lora": {"rank": LORA_RANK, **packed}}
+
+
+def _chosen(wanted: Wanted, found: Estimate, choose: Chooser | None) -> Way:
+    free = wanted.free_disk
+    ways = [way for way in found.ways if Change.MORE_GPUS not in way.changes]
+    ways = [way for way in ways if free is None or way.disk_bytes <= free]
+    if choose is not None and ways:
+        return choose(ways)
+    best = next((way for way in ways if way.is_as_asked), None)
+    if best is not None:
+        return best
+    others = []
+    if any(Change.LORA in way.changes for way in ways):
+        packed = all(Change.PACKED in way.changes for way in ways if Change.LORA in way.changes)
+        others.append(f"--method {QLORA if packed else LORA} would fit")
+    others += [f"{way.words} would do" for way in found.ways if Change.MORE_GPUS in way.changes]
+    if free is not None and found.found.best is not None:
+        needed = gib(found.found.best.disk_bytes)
+        reason = f"{found.found.best.words} would fit, but needs {needed} of disk, and {gib(free)} are free"
+    else:
+        reason = found.choice.reason
+    raise BadRequest("; ".join([f"{wanted.model}: {reason}", *others]))
+
+
+def _with_batch(way: Way, machine: Machine) -> Way:
+    """The way with the largest power of two of examples at a time that fits."""
+    micro = way.work.micro
+    if micro is None:
+        return way
+    most, batch = largest_batch(way, machine, MOST_SEQUENCES * micro.per_example), micro.batch
+    while 2 * batch <= min(most or 1, MOST_SEQUENCES):
         batch *= 2
-    return batch
+    work = replace(way.work, micro=replace(micro, batch=batch))
+    row = row_of_layout(work, machine, way.row.layout, way.row.offload)
+    return replace(way, work=work, row=row)
 
 
 def _model_table(model: Path, directory: Path) -> dict[str, str]:
@@ -100,23 +177,31 @@ def _model_table(model: Path, directory: Path) -> dict[str, str]:
     return {"config": str(model / CONFIG if model.is_dir() else model)}
 
 
-def _comments(found: Estimate, data: SeenData, stage: int, *, has_weights: bool) -> dict[str, str]:
-    row = next(r for r in found.rows if r.stage == stage)
-    rate = "usual for fine-tuning" if has_weights else "usual for a small model from the start"
+def _comments(found: Estimate, data: SeenData, way: Way, *, has_weights: bool) -> dict[str, str]:
+    learned = LEARNED[data.key] if has_weights else "a small model from the start"
+    kinds = {TEXT: "plain text", EXAMPLES: "prompts and answers", PREFERENCES: "pairs of answers"}
+    reason = f"stage {way.row.stage}: the lowest that fits"
     comments = {
         "model.path": "the weights to start from",
         "model.config": "no weights: the run starts from random ones",
-        f"data.{data.key}": "prompts and answers" if data.key == EXAMPLES else "plain text",
+        f"data.{data.key}": kinds[data.key],
         "data.sequence_length": "tokens; longer sequences take more memory",
         "data.tokenizer": "the model has no tokenizer beside it; name a directory with one",
         "train.batch_size": "sequences of a step, of all ranks together",
-        "train.learning_rate": rate,
+        "train.learning_rate": f"usual for {learned}",
         "train.activation_checkpointing": "less memory, about a third more time",
         "train.epochs": "or train.steps",
-        "zero.stage": found.choice.reason,
+        "train.optimizer": "AdamW; adamw8bit keeps its two numbers in a byte each",
+        "zero.stage": found.choice.reason if way.is_as_asked and found.found.best else reason,
+        "offload.optimizer": "host memory or disk in place of the GPU: slower",
+        "offload.params": "copied to the GPU block by block: slower",
+        "offload.path": "a local NVMe disk is best",
+        "lora.rank": "adapters alone are trained",
         "checkpoint.every": "steps; a stopped or crashed job resumes from the newest",
     }
+    if data.key == PREFERENCES:
+        comments["train.batch_size"] = "pairs of a step, of all ranks together"
     if found.machine.on_gpu:
-        peak = f"{row.memory.peak / GIB:.1f} of {found.machine.gpu_memory / GIB:.1f} GiB on each"
+        peak = f"{way.row.peak_bytes / GIB:.1f} of {found.machine.gpu_memory / GIB:.1f} GiB on each"
         comments["gpus"] = f"estimated: {peak}"
     return comments

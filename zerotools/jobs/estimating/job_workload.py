@@ -15,8 +15,13 @@ from zerotools.jobs.tables.data import longest_sequence
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.estimate.activations import EAGER, MicroBatch
 from zerotools.ops.estimate.adapters import with_adapters
-from zerotools.ops.estimate.choosing import Workload
-from zerotools.ops.estimate.model_shape import ModelShape, of_config, read_shape
+from zerotools.ops.estimate.model_shape import (
+    ModelShape,
+    cut_by_tensor_ranks,
+    of_config,
+    read_shape,
+)
+from zerotools.ops.estimate.rows import Workload
 from zerotools.ops.estimate.terms import Buckets
 
 
@@ -34,17 +39,9 @@ def workload_of(spec: JobSpec, *, asks: bool = True) -> Workload:
             "zerotools show says its peaks"
         )
     model = _model(spec, asks=asks)
-    model, micro = _cut(model, spec.zero.tensor_ranks), micro_batch_of(spec, model)
+    micro = micro_batch_of(spec, model)
+    model = cut_by_tensor_ranks(model, spec.zero.tensor_ranks)
     return Workload(model, memory_layout_of(spec), micro, _buckets(spec))
-
-
-def _cut(model: ModelShape, tensor_ranks: int) -> ModelShape:
-    """With the matrices that tensor ranks cut: of a block all, as a rule, whichever way. The head
-    is taken for whole."""
-    if tensor_ranks == 1:
-        return model
-    cut = (replace(p, cut=0) if p.is_hidden else p for p in model.parameters)
-    return replace(model, parameters=tuple(cut))
 
 
 def _model(spec: JobSpec, *, asks: bool) -> ModelShape:
@@ -73,17 +70,18 @@ def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:
         return None
     train = spec.train
     attention = EAGER if spec.model.attention == EAGER else "sdpa"
-    whole = bool(spec.data.preferences) or (spec.engine == "deepspeed" and spec.zero.stage == 3)
+    pair = 2 if spec.data.preferences else 1  # both answers
     batch = train.micro_batch_size or max(1, train.batch_size // spec.shares)
     return MicroBatch(
-        2 * batch if spec.data.preferences else batch,  # both answers of a pair
+        pair * batch,
         sequence,
         train.precision,
         train.activation_checkpointing,
         attention,
-        "off" if whole else train.chunked_loss,
+        "off" if pair > 1 else train.chunked_loss,
         spec.zero.sequence_ranks,
         spec.zero.tensor_ranks,
+        pair,
     )
 
 

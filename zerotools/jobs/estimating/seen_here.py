@@ -24,8 +24,10 @@ _EXAMPLES = (
     frozenset({"instruction", "output"}),
 )
 """Columns by which a file has examples with answers (`[data]` of the job file)."""
+_PREFERENCES = frozenset({"chosen", "rejected"})
+"""Columns by which a file has preferences."""
 _DOCUMENTS = "text"
-TEXT, EXAMPLES = "text", "examples"
+TEXT, EXAMPLES, PREFERENCES = "text", "examples", "preferences"
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def models_in(directory: Path) -> Iterator[Path]:
 
 
 def data_in(directory: Path) -> Iterator[SeenData]:
-    """Files of examples first, then of text; one pattern for those of a kind in a directory."""
+    """Files of examples and preferences first, then of text; one pattern for those of a kind in a directory."""
     found = []
     for place in _places(directory):
         if (place / CONFIG).is_file():  # the texts of a model directory are its licence
@@ -54,7 +56,7 @@ def data_in(directory: Path) -> Iterator[SeenData]:
             if data is not None:
                 pattern = SeenData(str(place / f"*{file.suffix}"), data.key)
                 found.append(pattern if data.key == TEXT else data)
-    yield from sorted(dict.fromkeys(found), key=lambda data: data.key != EXAMPLES)
+    yield from sorted(dict.fromkeys(found), key=lambda data: data.key == TEXT)
 
 
 def data_of(path: Path) -> SeenData | None:
@@ -73,6 +75,8 @@ def data_of(path: Path) -> SeenData | None:
     if path.suffix not in _LINES:
         return None
     columns = set(_first_line(path))
+    if columns >= _PREFERENCES:
+        return SeenData(str(path), PREFERENCES)
     if any(needed <= columns for needed in _EXAMPLES):
         return SeenData(str(path), EXAMPLES)
     return SeenData(str(path), TEXT) if _DOCUMENTS in columns else None

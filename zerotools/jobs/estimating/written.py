@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerotools.core.memory_layout import MemoryLayout
+from zerotools.jobs.estimating.way_keys import OFFLOAD_DIRECTORY
 from zerotools.jobs.text.toml_text import to_toml
 from zerotools.ops.estimate.activations import MicroBatch
 
 _OFF = "none"
+_ACCELERATE = {"none": "none", "cpu": "cpu", "disk": "nvme"}
 
 
 def job_tree(
@@ -35,12 +37,14 @@ def job_tree(
         tree["data"] = {"sequence_length": micro.sequence}
         times = 1 if layout.accumulate is None else 2
         shares = max(1, layout.world_size // (micro.sequence_ranks * layout.tensor_ranks))
-        fewest = times * micro.batch * shares
-        is_kept = batch is not None and times > 1 and batch % (micro.batch * shares) == 0
+        fewest = times * micro.examples * shares
+        is_kept = batch is not None and times > 1 and batch % (micro.examples * shares) == 0
         train["batch_size"] = max(fewest, batch or 0) if is_kept else fewest
         if times > 1:
-            train["micro_batch_size"] = micro.batch
+            train["micro_batch_size"] = micro.examples
             train["accumulate"] = layout.accumulate
+        if micro.chunked_loss == "on":
+            train["chunked_loss"] = micro.chunked_loss
         if micro.checkpointing:
             train["activation_checkpointing"] = True
     tree["train"] = train
@@ -54,6 +58,8 @@ def job_tree(
     offload = {"optimizer": layout.offload_optimizer, "params": layout.offload_params}
     if set(offload.values()) != {_OFF}:
         tree["offload"] = {name: place for name, place in offload.items() if place != _OFF}
+        if layout.offload_optimizer == "disk":
+            tree["offload"]["path"] = OFFLOAD_DIRECTORY
     return tree
 
 
@@ -74,6 +80,8 @@ def deepspeed_tree(layout: MemoryLayout, micro: MicroBatch | None) -> dict[str, 
     zero: dict[str, Any] = {"stage": layout.stage}
     if layout.offload_optimizer == "cpu":
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    if layout.offload_optimizer == "disk":
+        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": OFFLOAD_DIRECTORY}
     if layout.offload_params == "cpu":
         zero["offload_param"] = {"device": "cpu", "pin_memory": True}
     tree: dict[str, Any] = {"zero_optimization": zero}
@@ -91,6 +99,7 @@ def accelerate_text(layout: MemoryLayout) -> str:
     if layout.stage == 0:
         kind = "MULTI_GPU" if layout.world_size > 1 else "NO"
     precision = "no" if layout.precision == "fp32" else layout.precision
+    on_disk = layout.offload_optimizer == "disk"
     lines = [
         "compute_environment: LOCAL_MACHINE",
         f"distributed_type: '{kind}'",
@@ -104,8 +113,9 @@ def accelerate_text(layout: MemoryLayout) -> str:
         lines += [
             "deepspeed_config:",
             f"  zero_stage: {layout.stage}",
-            f"  offload_optimizer_device: {layout.offload_optimizer}",
+            f"  offload_optimizer_device: {_ACCELERATE[layout.offload_optimizer]}",
             f"  offload_param_device: {layout.offload_params}",
+            *([f"  offload_optimizer_nvme_path: {OFFLOAD_DIRECTORY}"] * on_disk),
             f"  gradient_accumulation_steps: {1 if layout.accumulate is None else 2}",
             f"  zero3_init_flag: {str(layout.stage == 3).lower()}",
             f"  zero3_save_16bit_model: {str(layout.stage == 3).lower()}",

@@ -49,7 +49,7 @@ class MicroBatch:
     """What goes through the model at a time: `batch` sequences of `sequence` tokens on one rank,
     or a stretch of each, of which there are `sequence_ranks`, computed in `precision`. `attention`
     is transformers' implementation, `chunked_loss` the job file's key. `tensor_ranks` compute it
-    together."""
+    together. An example is `per_example` of the sequences: a pair of answers is two."""
 
     batch: int
     sequence: int
@@ -59,6 +59,12 @@ class MicroBatch:
     chunked_loss: str = "auto"
     sequence_ranks: int = 1
     tensor_ranks: int = 1
+    per_example: int = 1
+
+    @property
+    def examples(self) -> int:
+        """Examples of the micro batch."""
+        return max(1, self.batch // self.per_example)
 
     @property
     def stretch(self) -> int:

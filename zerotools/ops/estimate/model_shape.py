@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,15 @@ class ModelShape:
     def count(self) -> int:
         """Elements of all parameters."""
         return sum(parameter.numel for parameter in self.parameters)
+
+
+def cut_by_tensor_ranks(model: ModelShape, tensor_ranks: int) -> ModelShape:
+    """The model with the matrices that tensor ranks cut: of a block all, as a rule, whichever way.
+    The head is taken for whole."""
+    if tensor_ranks == 1:
+        return model
+    cut = (replace(p, cut=0) if p.is_hidden else p for p in model.parameters)
+    return replace(model, parameters=tuple(cut))
 
 
 def read_shape(model: str, python: str | None = sys.executable) -> ModelShape:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from typing import Any
 
 from zerotools.core.loss_size import LossSize
 from zerotools.core.memory_layout import (
@@ -145,8 +146,12 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 
 def _alike(parameters: Iterable[Parameter]) -> Iterator[tuple[Parameter, int]]:
     """Parameters that take the same memory, once, and how many there are: blocks are alike."""
-    counts = Counter(replace(parameter, block=None) for parameter in parameters)
-    yield from counts.items()
+    counts: dict[tuple[Any, ...], tuple[Parameter, int]] = {}
+    for each in parameters:  # hundreds of times for one search: no Parameter is made for each
+        key = (each.shape, each.is_trained, each.in_fp32, each.is_hidden, each.cut, each.is_packed)
+        first, times = counts.get(key, (each, 0))
+        counts[key] = (first, times + 1)
+    yield from counts.values()
 
 
 def _gradients(parameter: Parameter, whole: int, own: int, layout: MemoryLayout) -> State:

@@ -115,6 +115,36 @@ class Machine:
             return self.node_ranks
         return min(self.gpus, GPUS_OF_A_NODE) if self.on_gpu else self.gpus
 
+    def has_room(self, device_bytes: int, host_bytes: int) -> bool:
+        """Return whether so much fits on each GPU, and on the host of a node. Estimate, `init` and
+        the daemon's refusals all ask this."""
+        fits_device = not self.on_gpu or device_bytes <= self.gpu_memory
+        return fits_device and host_bytes <= self.host_memory
+
+
+@dataclass(frozen=True)
+class Held:
+    """Memory of a rank that does not depend on what it computes at a time: the `state`, on the
+    device also what is `going` between ranks, and the bytes of the `largest_block`. `widened` are
+    those of the buffer in which 16-bit gradients become fp32, where the update is computed."""
+
+    state: State
+    going: Mapping[str, int]
+    largest_block: int
+    widened: int = 0
+
+
+def held_by(
+    parameters: Sequence[Parameter], layout: MemoryLayout, buckets: Buckets, *, on_gpu: bool
+) -> Held:
+    """Return the memory of the rank of `layout` that has most, without activations."""
+    largest = _largest_block(parameters, layout)
+    going = _in_the_passes(parameters, layout, buckets, largest, on_gpu=on_gpu)
+    widened = update_buffer(parameters, layout) if layout.engine == "torch" else 0
+    if widened and layout.state_tier == DEVICE:
+        going["update buffer"] = widened
+    return Held(state_of(parameters, layout), going, largest, widened)
+
 
 def rank_memory(
     parameters: Sequence[Parameter],
@@ -125,11 +155,15 @@ def rank_memory(
     buckets: Buckets | None = None,
 ) -> RankMemory:
     """The memory of the rank of `layout` that has most."""
-    state = state_of(parameters, layout)
-    going = _in_the_passes(parameters, layout, buckets or Buckets(), on_gpu=on_gpu)
-    widened = update_buffer(parameters, layout) if layout.engine == "torch" else 0
-    if widened and layout.state_tier == DEVICE:
-        going["update buffer"] = widened
+    held = held_by(parameters, layout, buckets or Buckets(), on_gpu=on_gpu)
+    return with_activations(held, layout, activations, on_gpu=on_gpu)
+
+
+def with_activations(
+    held: Held, layout: MemoryLayout, activations: Activations | None, *, on_gpu: bool
+) -> RankMemory:
+    """Return the memory of a rank that holds `held` and computes `activations`."""
+    state, going = held.state, held.going
     kept, block, loss, last = _activations(activations)
     gradients = state.get((DEVICE, GRADIENTS), 0)
     fixed = bytes_at(state, DEVICE) - gradients + sum(going.values())
@@ -154,11 +188,11 @@ def rank_memory(
         peak += sum(overhead.values())
     return RankMemory(
         device,
-        _host(state, layout, widened, on_gpu=on_gpu),
+        _host(state, layout, held.widened, on_gpu=on_gpu),
         bytes_at(state, DISK),
         peak,
         knows_activations=activations is not None,
-        largest_block=_largest_block(parameters, layout),
+        largest_block=held.largest_block,
     )
 
 
@@ -187,12 +221,17 @@ def _host(state: State, layout: MemoryLayout, widened: int, *, on_gpu: bool) -> 
 
 
 def _in_the_passes(
-    parameters: Sequence[Parameter], layout: MemoryLayout, buckets: Buckets, *, on_gpu: bool
+    parameters: Sequence[Parameter],
+    layout: MemoryLayout,
+    buckets: Buckets,
+    largest: int,
+    *,
+    on_gpu: bool,
 ) -> dict[str, int]:
     """Weights that are gathered, and gradients on their way to other ranks."""
     if layout.engine == "deepspeed":
         return _deepspeed_buckets(parameters, layout, buckets)
-    width, largest = ITEM_BYTES[layout.precision], _largest_block(parameters, layout)
+    width = ITEM_BYTES[layout.precision]
     found = {"gathered weights": gathered(parameters, layout)}
     if on_gpu and layout.is_sharded and not layout.keeps_gathered:
         found["prefetch"] = largest  # the next block's, while one is computed with

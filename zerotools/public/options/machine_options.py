@@ -5,26 +5,27 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
 
 from zerotools.core.errors import BadRequest
+from zerotools.ops.estimate.cards import MOST_GPU_MEMORY, Cards
 from zerotools.ops.estimate.terms import Machine
-from zerotools.public.options.option import RESOURCES, Option, Size
+from zerotools.public.options.option import RESOURCES, Gpus, Option, Size
+from zerotools.sensors.foreign_memory import drawn_bytes
 
-MOST_GPU_MEMORY = 2**40
 MOST_HOST_MEMORY = 64 * 2**40
 ASSUMED_GPU = 80 * 2**30
-_MOST_GPUS = 2**16
+_LEAST_BYTES = 2**20
+"""Less than this of RAM is a number of GB."""
 
 
 class MachineOptions(TypedDict, total=False):
     """The machine that trains."""
 
     gpus: Annotated[
-        int | None,
+        Gpus | None,
         Option(
             group=RESOURCES,
-            least=1,
-            most=_MOST_GPUS,
-            metavar="N",
-            help="GPUs, one rank each.  [default: the job file's, else those of this machine]",
+            metavar="GPUS",
+            help="GPUs, one rank each: 4, 4x24 (GB of each card), 8xH100, '2xRTX 4090' or 'this "
+            "machine'.  [default: the job file's, else those of this machine]",
         ),
     ]
     gpu_memory: Annotated[
@@ -43,6 +44,14 @@ class MachineOptions(TypedDict, total=False):
             help="Memory of the host.  [default: that of this machine]",
         ),
     ]
+    ram: Annotated[
+        Size | None,
+        Option(
+            group=RESOURCES,
+            metavar="GB",
+            help="Memory of the host, where a bare number is in GB.",
+        ),
+    ]
 
 
 @dataclass(frozen=True)
@@ -52,13 +61,14 @@ class GivenMachine:
     gpus: int | None
     gpu_memory: int | None
     host_memory: int | None
+    notes: tuple[str, ...] = ()
 
     def machine(self, *, on_gpu: bool = True) -> Machine:
         """The machine. Its notes list the assumptions and their sources."""
         memory, host = self.gpu_memory, self.host_memory
-        count, notes = self.gpus, []
+        count, notes = self.gpus, list(self.notes)
         if host is None or (on_gpu and (memory is None or count is None)):
-            seen, least, total = _this_machine()
+            seen, least, total, drawn = _this_machine()
             if host is None:
                 host = total
                 notes.append("host memory: that of this machine; --host-memory sets another")
@@ -67,6 +77,7 @@ class GivenMachine:
             if on_gpu and memory is None:
                 memory = least or ASSUMED_GPU
                 what = "that of this machine" if least else "80 GiB, as no GPU is seen here"
+                what += f", without {drawn / 2**30:.1f} GiB that a desktop holds" if drawn else ""
                 notes.append(f"GPU memory: {what}; --gpu-memory sets another")
         return Machine(count or 1, memory or 0, host, on_gpu, tuple(notes))
 
@@ -75,21 +86,41 @@ def given_machine(given: Mapping[str, Any]) -> GivenMachine:
     """The machine that bound `MachineOptions` describe.
 
     Raises:
-        BadRequest: no machine has so much memory.
+        BadRequest: no machine has so much memory, or two options say the same.
     """
-    _check("--gpu-memory", given["gpu_memory"], MOST_GPU_MEMORY, "GPU")
-    _check("--host-memory", given["host_memory"], MOST_HOST_MEMORY, "machine")
-    return GivenMachine(given["gpus"], given["gpu_memory"], given["host_memory"])
+    cards: Cards = given["gpus"] or Cards()
+    memory, host = given["gpu_memory"], given["host_memory"]
+    _check("--gpu-memory", memory, MOST_GPU_MEMORY, "GPU")
+    if cards.memory is not None and memory is not None:
+        raise BadRequest(
+            "--gpus names the memory of each card already; leave --gpu-memory out, or give --gpus "
+            f"{cards.count}"
+        )
+    name = "--host-memory"
+    if given["ram"] is not None:
+        if host is not None:
+            raise BadRequest("--ram and --host-memory are the same; leave one of them out")
+        host, name = given["ram"], "--ram"
+        host *= 10**9 if host < _LEAST_BYTES else 1
+    _check(name, host, MOST_HOST_MEMORY, "machine")
+    notes = () if cards.note is None else (cards.note,)
+    return GivenMachine(cards.count, cards.memory or memory, host, notes)
 
 
-def _this_machine() -> tuple[int, int | None, int]:
-    """Return the number of GPUs, the memory of the smallest, and that of the host."""
+def _this_machine() -> tuple[int, int | None, int, int]:
+    """Return the number of GPUs, the memory of the smallest, that of the host, and what programs
+    that only draw on a screen hold of that GPU."""
     from zerotools.sensors.source import SnapshotSource  # 30 ms, where all is given needlessly
 
     with SnapshotSource() as source:
         found = source.read()
-    sizes = [gpu.memory_total_bytes for gpu in found.gpus if gpu.memory_total_bytes]
-    return len(found.gpus), min(sizes, default=None), found.host.memory_total_bytes
+    sizes = [
+        (gpu.memory_total_bytes - drawn_bytes(gpu), drawn_bytes(gpu))
+        for gpu in found.gpus
+        if gpu.memory_total_bytes
+    ]
+    least, drawn = min(sizes, default=(None, 0))
+    return len(found.gpus), least, found.host.memory_total_bytes, drawn
 
 
 def _check(name: str, given: int | None, most: int, what: str) -> None:

@@ -63,6 +63,8 @@ class OptionKind(Enum):
     """A number of seconds, or text such as "30d"."""
     PART = auto()
     """Part I of N, as "3/8" or (3, 8)."""
+    GPUS = auto()
+    """A number of GPUs, or text such as "4x24" or "2xRTX 4090"."""
 
 
 StrPath = str | os.PathLike[str]
@@ -72,6 +74,7 @@ Words = Annotated[str | Sequence[str], OptionKind.WORDS]
 Size = Annotated[int | str, OptionKind.SIZE]
 Span = Annotated[int | str, OptionKind.SPAN]
 Part = Annotated[str | tuple[int, int], OptionKind.PART]
+Gpus = Annotated[int | str, OptionKind.GPUS]
 Switch = Annotated[bool, OptionKind.SWITCH]
 
 _PROGRESS = "    progress: A callable that gets a ProgressUpdate now and then, or True for a bar."
@@ -246,6 +249,14 @@ def _part(given: Any) -> Any:
     return parse_part(given)
 
 
+def _gpus(given: Any) -> Any:
+    from zerotools.ops.estimate.cards import Cards, cards_of
+
+    if isinstance(given, Cards):
+        return given
+    return cards_of(given if isinstance(given, str) else _integer(given))
+
+
 _CONVERTED: dict[OptionKind, Callable[[Any], Any]] = {
     OptionKind.FLAG: _flag,
     OptionKind.SWITCH: _switch,
@@ -258,6 +269,7 @@ _CONVERTED: dict[OptionKind, Callable[[Any], Any]] = {
     OptionKind.PATH: path_of,
     OptionKind.PATH_OR_FLAG: _path_or_flag,
     OptionKind.SIZE: _size,
+    OptionKind.GPUS: _gpus,
     OptionKind.SPAN: _seconds,
     OptionKind.PART: _part,
 }

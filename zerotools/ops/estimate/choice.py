@@ -1,0 +1,176 @@
+"""The choice among the ways that fit, why it is the fastest, and what else fits there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from zerotools.ops.estimate.activations import MicroBatch
+from zerotools.ops.estimate.rows import (
+    ALL,
+    ALL_DISK,
+    DISK,
+    NONE,
+    OPTIMIZER,
+    PARAMS,
+    Row,
+    Workload,
+    row_of_layout,
+)
+from zerotools.ops.estimate.terms import Machine
+from zerotools.ops.estimate.ways import Way, Ways
+
+MOST_SEQUENCES = 1 << 16
+MOST_TOKENS = 1 << 24
+_WORDS = {
+    NONE: "",
+    OPTIMIZER: " with the optimizer in host memory",
+    PARAMS: " with the weights in host memory",
+    ALL: " with weights and optimizer in host memory",
+    DISK: " with the optimizer on disk",
+    ALL_DISK: " with the weights in host memory and the optimizer on disk",
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The row of the cheapest way that fits (None: there is none), the reason, and advice; the
+    largest batch at the given sequence and the largest sequence with one of them, that fit
+    there."""
+
+    row: Row | None
+    reason: str
+    advice: tuple[str, ...] = ()
+    largest_batch: int | None = None
+    largest_sequence: int | None = None
+
+
+def choose(work: Workload, machine: Machine, rows: Sequence[Row], ways: Ways) -> Choice:
+    """Choose the cheapest of `ways`. `rows` is the table of `work` without changes, fastest
+    first."""
+    way = ways.best
+    if way is None:
+        return Choice(None, _why_nothing(machine, ways), tuple(_ways_out(machine, rows, ways)))
+    machine = replace(machine, gpus=way.row.layout.world_size)
+    batch, sequence = largest_batch(way, machine), _largest_sequence(way, machine)
+    reason = _why(work, machine, rows, way)
+    return Choice(way.row, reason, tuple(_advice(work, machine, way.row)), batch, sequence)
+
+
+def largest_batch(way: Way, machine: Machine, most: int = MOST_SEQUENCES) -> int | None:
+    """Return the most sequences at a time that fit there, at most `most`; None: not known."""
+    micro = way.work.micro
+    if micro is None or not way.row.fits:
+        return None
+    each = micro.per_example
+    count = _largest(lambda n: _fits(way, machine, replace(micro, batch=n * each)), most // each)
+    return count * each
+
+
+def _largest_sequence(way: Way, machine: Machine) -> int | None:
+    if way.work.micro is None or not way.row.fits:
+        return None
+    one = replace(way.work.micro, batch=way.work.micro.per_example)
+    return _largest(lambda n: _fits(way, machine, replace(one, sequence=n)), MOST_TOKENS)
+
+
+def _fits(way: Way, machine: Machine, micro: MicroBatch) -> bool:
+    changed = replace(way.work, micro=micro)
+    return row_of_layout(changed, machine, way.row.layout, way.row.offload).fits is True
+
+
+def _largest(fits: Callable[[int], bool], most: int) -> int:
+    """The largest of 1 to `most` that fits, where all below it do; 0: none."""
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while high <= most and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _why(work: Workload, machine: Machine, rows: Sequence[Row], way: Way) -> str:
+    """One sentence: what is taken, and what kept the faster ones out."""
+    chosen = way.row
+    at = next((at for at, row in enumerate(rows) if row.layout == chosen.layout), None)
+    if at is None or way.work.micro != work.micro:
+        here = f"stage {chosen.stage} with {way.words} is the fastest that fits"
+        least = min(rows, key=lambda row: (row.memory.peak, row.host_bytes), default=None)
+        if least is None or least.fits is not False:
+            return here
+        return (
+            f"{here}: without, stage {least.stage}{_WORDS[least.offload]} {excess(machine, least)}"
+        )
+    here = f"stage {chosen.stage}{_WORDS[chosen.offload]} is the fastest that fits"
+    if at == 0:
+        return f"{here}: nothing needs to be sharded" if chosen.stage == 0 else here
+    last = next((row for row in reversed(rows[:at]) if row.fits is False), None)
+    if last is None:
+        return here
+    return f"{here}: stage {last.stage}{_WORDS[last.offload]} {excess(machine, last)}"
+
+
+def excess(machine: Machine, row: Row) -> str:
+    """What a row takes too much of, with the numbers."""
+    if machine.on_gpu and row.memory.peak > machine.gpu_memory:
+        return f"takes {gib(row.memory.peak)} of a GPU's {gib(machine.gpu_memory)}"
+    return f"takes {gib(row.host_bytes)} of the host's {gib(machine.host_memory)}"
+
+
+def _why_nothing(machine: Machine, ways: Ways) -> str:
+    if ways.found:
+        return f"nothing fits that trains all weights on this machine: {_nearest(machine, ways)}"
+    if ways.nearest is None:
+        return "there is no such combination of stage and offload"
+    return f"nothing fits: {_nearest(machine, ways)}"
+
+
+def _nearest(machine: Machine, ways: Ways) -> str:
+    near = ways.nearest
+    if near is None:
+        return "no setting is near"
+    at = f"stage {near.row.stage}" + (f" with {near.words}" if near.changes else "")
+    here = replace(machine, gpus=near.row.layout.world_size)
+    return f"the nearest is {at}, which {excess(here, near.row)}"
+
+
+def _ways_out(machine: Machine, rows: Sequence[Row], ways: Ways) -> Iterator[str]:
+    largest = min((row.memory.largest_block for row in rows), default=0)
+    if machine.on_gpu and largest > machine.gpu_memory:
+        yield (
+            f"the largest layer alone takes {gib(largest)}, which no ZeRO stage makes smaller on a "
+            "GPU while it is computed with: share it among GPUs by zero.tensor_ranks"
+        )
+        return
+    for way in ways.found:
+        yield f"{way.words} would do"
+    if not ways.found:
+        more = "GPUs with more memory" if machine.on_gpu else "a machine with more memory"
+        yield f"take {more}, shorter sequences, or a smaller model"
+
+
+def _advice(work: Workload, machine: Machine, chosen: Row) -> Iterator[str]:
+    if chosen.stage == 0 and chosen.offload == NONE and machine.gpus > 1:
+        yield "plain data parallelism (DDP) is enough: ZeRO is not needed for memory here"
+    nodes = machine.gpus > machine.ranks_of_node
+    if nodes and chosen.stage >= 2 and chosen.layout.shard_size == machine.ranks_of_node:
+        yield (
+            f"each node has a copy of the weights, shared by its {machine.ranks_of_node} ranks "
+            "(zero.shard_size), so that gradients alone cross the link between nodes; "
+            f"zero.shard_size = {machine.gpus} takes less memory, and gathers weights over the link"
+        )
+    elif nodes and chosen.stage >= 2:
+        yield (
+            f"over slow links between nodes, zero.shard_size = {machine.ranks_of_node} gathers "
+            "weights inside a node alone, where that fits; else stage 1 sends least"
+        )
+    if work.model.architecture is None:
+        yield "activations are unknown: leave room for them, or measure a few steps"
+
+
+def gib(count: int) -> str:
+    """Bytes in GiB, for a sentence."""
+    return f"{count / 2**30:,.1f} GiB"

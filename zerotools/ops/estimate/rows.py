@@ -1,0 +1,151 @@
+"""Every stage with every offload: the memory of each, and which of them fit.
+
+Fastest first: without offload before with it, and of each the lowest stage first: each shards
+more, and so sends more between the ranks (stages 0 to 2 the same bytes, but in more and smaller
+pieces; stage 3 half as many again, Rajbhandari et al. 2020, section 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from zerotools.core.memory_layout import MemoryLayout
+from zerotools.ops.estimate.activations import Activations, MicroBatch, activations_of
+from zerotools.ops.estimate.model_shape import ModelShape
+from zerotools.ops.estimate.terms import (
+    Buckets,
+    Held,
+    Machine,
+    RankMemory,
+    held_by,
+    with_activations,
+)
+
+NONE, OPTIMIZER, PARAMS, ALL = "none", "optimizer", "params", "all"
+DISK, ALL_DISK = "disk", "all-disk"
+"""The optimizer on disk, and with it the weights in host memory."""
+OFFLOAD_KEYS = {
+    NONE: ("none", "none"),
+    OPTIMIZER: ("cpu", "none"),
+    PARAMS: ("none", "cpu"),
+    ALL: ("cpu", "cpu"),
+    DISK: ("disk", "none"),
+    ALL_DISK: ("disk", "cpu"),
+}
+"""The values of `offload.optimizer` and `offload.params`."""
+OFFLOADS = tuple(OFFLOAD_KEYS)
+STAGES = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is to be trained and how: the model, the layout but for stage and offload, and what goes
+    through it at a time (None: only the state is asked for)."""
+
+    model: ModelShape
+    layout: MemoryLayout
+    micro: MicroBatch | None
+    buckets: Buckets = field(default_factory=Buckets)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a layout and its memory on the machine, `host_bytes` of the ranks of
+    one node. `fits` is None where it would without activations, which are not known."""
+
+    stage: int
+    offload: str
+    layout: MemoryLayout = field(repr=False)
+    memory: RankMemory = field(repr=False)
+    host_bytes: int
+    fits: bool | None
+
+    @property
+    def peak_bytes(self) -> int:
+        """The memory that it takes of each GPU."""
+        return self.memory.peak
+
+
+def rows_of(
+    work: Workload,
+    machine: Machine,
+    stages: Sequence[int] = STAGES,
+    offloads: Sequence[str] = OFFLOADS,
+) -> list[Row]:
+    """All that can be had of these, fastest first."""
+    return [
+        row_of(work, machine, stage, offload)
+        for offload in OFFLOADS
+        for stage in STAGES
+        if stage in stages and offload in offloads and exists(work.layout, stage, offload)
+        if len(stages) == 1 or shards(work.layout, stage, offload)
+        if machine.on_gpu or offload in (NONE, DISK)  # else it is the same memory
+    ]
+
+
+def shards(layout: MemoryLayout, stage: int, offload: str) -> bool:
+    """Whether a stage is another than the one below it: one rank has nobody to share with."""
+    alone = layout.world_size == 1 and layout.engine == "torch"
+    return not alone or stage == 0 or offload in (ALL, ALL_DISK)
+
+
+def exists(layout: MemoryLayout, stage: int, offload: str) -> bool:
+    """Return whether a job of this layout can have the stage and the offload."""
+    keeps_weights = OFFLOAD_KEYS[offload][1] == "none"
+    if layout.tensor_ranks > 1 and stage < 2:
+        return False
+    if not keeps_weights and (stage != 3 or layout.packs_frozen):
+        return False
+    if layout.engine == "torch":  # there the optimizer goes where the weights are
+        return offload != PARAMS
+    if offload in (DISK, ALL_DISK):
+        return stage == 3
+    return stage >= 1 or offload == NONE
+
+
+def row_of(work: Workload, machine: Machine, stage: int, offload: str) -> Row:
+    """The memory of one stage and offload."""
+    return row_of_layout(work, machine, layout_of(work.layout, stage, offload), offload)
+
+
+def layout_of(layout: MemoryLayout, stage: int, offload: str) -> MemoryLayout:
+    """Return the layout with another stage and offload."""
+    optimizer, params = OFFLOAD_KEYS[offload]
+    return replace(
+        layout,
+        stage=stage,
+        offload_optimizer=optimizer,
+        offload_params=params,
+        shard_size=layout.shard_size if stage >= 2 else None,
+    )
+
+
+def row_of_layout(
+    work: Workload,
+    machine: Machine,
+    layout: MemoryLayout,
+    offload: str,
+    held: Held | None = None,
+) -> Row:
+    """The memory of a layout as it is; `held`: what of it is known already."""
+    on_gpu = machine.on_gpu
+    if held is None:
+        held = held_by(work.model.parameters, layout, work.buckets, on_gpu=on_gpu)
+    memory = with_activations(held, layout, _activations(work, layout), on_gpu=on_gpu)
+    ranks = machine.ranks_of_node
+    host = memory.host_total * ranks
+    if not machine.on_gpu:
+        host += memory.peak * ranks
+    room = machine.has_room(memory.peak, host)
+    fits = None if room and not memory.knows_activations else room
+    return Row(layout.stage, offload, layout, memory, host, fits)
+
+
+def _activations(work: Workload, layout: MemoryLayout) -> Activations | None:
+    micro = work.micro
+    if micro is None or work.model.architecture is None:
+        return None
+    if layout.engine == "deepspeed" and layout.stage == 3:
+        micro = replace(micro, chunked_loss="off")  # its weights are gathered by module
+    return activations_of(work.model.architecture, micro)

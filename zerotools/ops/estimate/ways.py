@@ -1,0 +1,469 @@
+"""The changes that make a training fit: every smallest set of them, cheapest first.
+
+One search for `zerotools estimate`, `zerotools init` and the daemon's refusals. Changes are ordered
+by what they cost, and one of them costs more than all before it together:
+
+    activation checkpointing, micro batch, chunked loss, 8-bit optimizer    a step computes more
+    optimizer on the host, weights on the host, optimizer on disk           a step moves more
+    LoRA, and its base model in 4 bits                      trains adapters in place of all weights
+    sequence ranks, tensor ranks                            ranks compute together
+    fewer GPUs                                              only where nothing of the above helps
+    more GPUs
+
+The ZeRO stage is free: the lowest that fits is taken. A set of changes is left out where a part of
+it is enough. The memory that does not depend on the micro batch is computed once for each layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import product
+from math import isqrt
+from typing import Any
+
+from zerotools.core.memory_layout import LOCAL, NF4, SHARDED, MemoryLayout
+from zerotools.ops.estimate.activations import MicroBatch
+from zerotools.ops.estimate.adapters import with_adapters
+from zerotools.ops.estimate.model_shape import cut_by_tensor_ranks
+from zerotools.ops.estimate.rows import (
+    ALL,
+    ALL_DISK,
+    DISK,
+    NONE,
+    OFFLOAD_KEYS,
+    OFFLOADS,
+    OPTIMIZER,
+    PARAMS,
+    STAGES,
+    Row,
+    Workload,
+    exists,
+    layout_of,
+    row_of_layout,
+    shards,
+)
+from zerotools.ops.estimate.terms import GPUS_OF_A_NODE, Held, Machine, held_by
+
+LORA_RANK = 16
+MOST_GPUS = 1 << 12
+_TENSOR_FAMILIES = frozenset(
+    {"llama", "mistral", "granite", "smollm3", "qwen2", "qwen3", "gemma", "olmo2"}
+)
+"""Families of which transformers has a `tp_plan`, and whose blocks are matrices that it cuts."""
+
+
+class Slowdown(Enum):
+    """How much longer a step takes: a rule of thumb, not a measurement."""
+
+    NONE = "none"
+    SLIGHT = "slight"
+    THIRD = "third"
+    DOUBLE = "double"
+    SEVERAL = "several"
+
+    @property
+    def words(self) -> str:
+        """The class in words."""
+        return _SLOWDOWN_WORDS[self]
+
+
+_SLOWDOWN_WORDS = {
+    Slowdown.NONE: "as fast",
+    Slowdown.SLIGHT: "a few percent slower",
+    Slowdown.THIRD: "about a third slower",
+    Slowdown.DOUBLE: "up to twice as slow",
+    Slowdown.SEVERAL: "several times slower",
+}
+_SLOWDOWNS = tuple(Slowdown)
+
+
+class Change(Enum):
+    """One change, cheapest first."""
+
+    CHECKPOINTING = "activation checkpointing"
+    MICRO_BATCH = "a smaller micro batch"
+    CHUNKED_LOSS = "chunked loss"
+    EIGHT_BIT = "an 8-bit optimizer"
+    OPTIMIZER_ON_HOST = "the optimizer in host memory"
+    WEIGHTS_ON_HOST = "the weights in host memory"
+    OPTIMIZER_ON_DISK = "the optimizer on disk"
+    LORA = "LoRA"
+    PACKED = "the frozen weights in 4 bits (QLoRA)"
+    SEQUENCE_RANKS = "sequence ranks"
+    TENSOR_RANKS = "tensor ranks"
+    FEWER_GPUS = "fewer GPUs"
+    MORE_GPUS = "more GPUs"
+
+
+_COSTS = {
+    Change.CHECKPOINTING: Slowdown.THIRD,
+    Change.OPTIMIZER_ON_HOST: Slowdown.DOUBLE,
+    Change.WEIGHTS_ON_HOST: Slowdown.SEVERAL,
+    Change.OPTIMIZER_ON_DISK: Slowdown.SEVERAL,
+    Change.FEWER_GPUS: Slowdown.SEVERAL,
+    Change.TENSOR_RANKS: Slowdown.DOUBLE,
+    Change.LORA: Slowdown.NONE,
+    Change.MORE_GPUS: Slowdown.NONE,
+}
+_OFFLOADED = {
+    NONE: (),
+    OPTIMIZER: (Change.OPTIMIZER_ON_HOST,),
+    PARAMS: (Change.WEIGHTS_ON_HOST,),
+    ALL: (Change.OPTIMIZER_ON_HOST, Change.WEIGHTS_ON_HOST),
+    DISK: (Change.OPTIMIZER_ON_DISK,),
+    ALL_DISK: (Change.WEIGHTS_ON_HOST, Change.OPTIMIZER_ON_DISK),
+}
+_FULL, _LORA, _QLORA = (), (Change.LORA,), (Change.LORA, Change.PACKED)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A training that fits and what it changes, cheapest first; none: nothing has to change. `work`
+    has its model and micro batch, `row` its layout and memory."""
+
+    changes: tuple[Change, ...]
+    work: Workload = field(repr=False)
+    row: Row
+
+    @property
+    def slowdown(self) -> Slowdown:
+        """The class of its largest cost."""
+        costs = [_COSTS.get(change, Slowdown.SLIGHT) for change in self.changes]
+        return max(costs, key=_SLOWDOWNS.index, default=Slowdown.NONE)
+
+    @property
+    def words(self) -> str:
+        """The changes, as a part of a sentence."""
+        return listed([_words(change, self) for change in self.changes])
+
+    @property
+    def lora_table(self) -> dict[str, dict[str, Any]]:
+        """The table `[lora]` of a job that trains adapters in place of all weights."""
+        if Change.LORA not in self.changes:
+            return {}
+        packed = {"frozen_precision": NF4} if Change.PACKED in self.changes else {}
+        return {"lora": {"rank": LORA_RANK, **packed}}
+
+    @property
+    def is_as_asked(self) -> bool:
+        """True if it trains all that was asked for, on no more GPUs than there are."""
+        return not {Change.LORA, Change.MORE_GPUS} & set(self.changes)
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory of the ranks of one node."""
+        return self.row.host_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes on disk of all ranks."""
+        return self.row.memory.disk * self.row.layout.world_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freedom:
+    """What may change: the stages and kinds of offload; whether adapters may be trained in place of
+    all weights, of a base model in 4 bits as well; and the number of GPUs."""
+
+    stages: Sequence[int] = STAGES
+    offloads: Sequence[str] = OFFLOADS
+    adapters: bool = False
+    packed: bool = False
+    gpus: bool = True
+
+
+@dataclass(frozen=True)
+class Ways:
+    """The ways that fit, cheapest first. Where none of them is as asked, `nearest` is the one that
+    misses by least."""
+
+    found: tuple[Way, ...]
+    nearest: Way | None = None
+
+    @property
+    def best(self) -> Way | None:
+        """The cheapest way as asked."""
+        return next((way for way in self.found if way.is_as_asked), None)
+
+
+def ways_of(work: Workload, machine: Machine, freedom: Freedom | None = None) -> Ways:
+    """Search the ways in which `work` fits on `machine`.
+
+    The offload of `work.layout` does not count: the search begins without any.
+    """
+    return _Search(work, machine, freedom or Freedom()).ways()
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def _words(change: Change, way: Way) -> str:
+    micro, layout = way.work.micro, way.row.layout
+    if change is Change.MICRO_BATCH and micro is not None:
+        return f"micro batches of {micro.examples}"
+    if change in (Change.FEWER_GPUS, Change.MORE_GPUS):
+        return f"{layout.world_size} GPU{'s' * (layout.world_size > 1)}"
+    if change is Change.SEQUENCE_RANKS and micro is not None:
+        return f"{micro.sequence_ranks} ranks for each sequence"
+    if change is Change.TENSOR_RANKS:
+        return f"{layout.tensor_ranks} ranks for each layer"
+    return str(change.value)
+
+
+class _Search:
+    def __init__(self, work: Workload, machine: Machine, freedom: Freedom) -> None:
+        self._machine, self._freedom = machine, freedom
+        none = replace(work.layout, offload_optimizer="none", offload_params="none")
+        self._work = replace(work, layout=none)
+        self._found: list[Way] = []
+        self._nearest: Way | None = None
+        self._held: dict[tuple[int, bool, MemoryLayout], Held] = {}
+        self._models: list[object] = []
+        self._is_full = all(parameter.is_trained for parameter in work.model.parameters)
+
+    def ways(self) -> Ways:
+        self._take(self._sets(_FULL), self._work, self._machine)
+        has_full = bool(self._found)
+        if not has_full or self._found[0].changes:
+            self._take_adapters()
+            if not has_full and not self._take_together() and self._freedom.gpus:
+                self._take_fewer()
+            self._take_more()
+        found = Ways(tuple(self._found))
+        return found if found.best is not None else replace(found, nearest=self._nearest)
+
+    def _take(
+        self,
+        sets: Iterable[tuple[Change, ...]],
+        work: Workload,
+        machine: Machine,
+        extra: tuple[Change, ...] = (),
+    ) -> bool:
+        """Keep all smallest sets that fit; return whether there were any."""
+        before = len(self._found)
+        for each in sets:
+            changes = tuple(sorted({*each, *extra}, key=_ORDER.index))
+            if any(set(way.changes) <= set(changes) for way in self._found):
+                continue
+            way = self._first(changes, work, machine)
+            if way is not None:
+                self._found.append(way)
+                if not changes:
+                    break
+        return len(self._found) > before
+
+    def _sets(
+        self, trained: tuple[Change, ...], offloads: Sequence[str] = OFFLOADS
+    ) -> Iterator[tuple[Change, ...]]:
+        """Sets of changes within the given GPUs, cheapest first."""
+        offloads = [each for each in offloads if each in self._freedom.offloads]
+        if not self._machine.on_gpu:
+            offloads = [each for each in offloads if each in (NONE, DISK)]
+        gentle = [change for change in _GENTLE if self._can(change, trained)]
+        for offload in offloads:
+            for chosen in product((False, True), repeat=len(gentle)):
+                picked = zip(reversed(gentle), chosen, strict=True)
+                yield (*(change for change, is_in in picked if is_in), *_OFFLOADED[offload])
+
+    def _can(self, change: Change, trained: tuple[Change, ...]) -> bool:
+        micro, layout = self._work.micro, self._work.layout
+        if change is Change.EIGHT_BIT:
+            can = layout.optimizer == "adamw" and layout.engine == "torch"
+            return can and self._is_full and not trained and layout.tensor_ranks == 1
+        if micro is None or self._work.model.architecture is None:
+            return False
+        if change is Change.CHECKPOINTING:
+            return not micro.checkpointing
+        if change is Change.MICRO_BATCH:
+            return micro.examples > 1
+        return micro.chunked_loss == "auto" and layout.engine == "torch"
+
+    def _take_fewer(self) -> None:
+        """Each rank takes host memory of its own, and at low stages copies of what is offloaded."""
+        machine = self._machine
+        is_spread = machine.node_ranks not in (None, machine.gpus)
+        if is_spread or not self._is_free_of_groups():
+            return
+        most = min(machine.gpus - 1, GPUS_OF_A_NODE)
+        for count in range(most, 0, -1):
+            work = replace(self._work, layout=replace(self._work.layout, world_size=count))
+            fewer = replace(machine, gpus=count, node_ranks=machine.node_ranks and count)
+            if self._take(self._sets(_FULL), work, fewer, (Change.FEWER_GPUS,)):
+                return
+
+    def _is_free_of_groups(self) -> bool:
+        micro, layout = self._work.micro, self._work.layout
+        sequence_ranks = 1 if micro is None else micro.sequence_ranks
+        return layout.tensor_ranks * sequence_ranks == 1 and layout.shard_size is None
+
+    def _take_adapters(self) -> None:
+        work, free = self._work, self._freedom
+        if not (free.adapters and self._is_full) or work.model.architecture is None:
+            return
+        can_pack = free.packed and work.layout.engine == "torch" and work.layout.tensor_ranks == 1
+        plain = replace(
+            work,
+            model=with_adapters(work.model, LORA_RANK),
+            layout=replace(work.layout, frozen_precision="train"),
+        )
+        has_any = self._take(self._sets(_LORA, (NONE,)), plain, self._machine, _LORA)
+        if can_pack:
+            packed = replace(
+                work,
+                model=with_adapters(work.model, LORA_RANK, packs_frozen=True),
+                layout=replace(work.layout, frozen_precision=NF4),
+            )
+            has_any |= self._take(self._sets(_QLORA, (NONE,)), packed, self._machine, _QLORA)
+        if not has_any:  # their optimizer is small wherever it is, so all is moved or nothing
+            self._take(self._sets(_LORA, (ALL,)), plain, self._machine, _LORA)
+
+    def _take_together(self) -> bool:
+        """Ranks that compute a sequence, or a layer, together; whether that fits."""
+        work, machine, architecture = self._work, self._machine, self._work.model.architecture
+        micro = work.micro
+        is_free = self._is_free_of_groups() and work.layout.engine == "torch"
+        if not is_free or architecture is None or micro is None:
+            return False
+        counts = [
+            count
+            for count in (2, 4, 8)
+            if count <= machine.ranks_of_node and machine.gpus % count == 0
+        ]
+        has_any = False
+        for count in counts:
+            split = replace(work, micro=replace(micro, sequence_ranks=count))
+            if architecture.heads % count == 0 and self._take(
+                self._sets(_FULL), split, machine, (Change.SEQUENCE_RANKS,)
+            ):
+                has_any = True
+                break
+        is_cut = architecture.model_type in _TENSOR_FAMILIES and self._is_full
+        if work.layout.optimizer not in ("adamw", "adam", "sgd") or not is_cut:
+            return has_any
+        for count in counts:
+            cut = replace(
+                work,
+                model=cut_by_tensor_ranks(work.model, count),
+                layout=replace(work.layout, tensor_ranks=count),
+                micro=replace(micro, tensor_ranks=count),
+            )
+            sets = (each for each in self._sets(_FULL) if Change.EIGHT_BIT not in each)
+            if architecture.kv_heads % count == 0 and self._take(
+                sets, cut, machine, (Change.TENSOR_RANKS,)
+            ):
+                return True
+        return has_any
+
+    def _take_more(self) -> None:
+        machine, work = self._machine, self._work
+        if not (machine.on_gpu and self._freedom.gpus) or machine.node_ranks is not None:
+            return
+        again = (Change.CHECKPOINTING,) if self._can(Change.CHECKPOINTING, _FULL) else ()
+        count = 2 * machine.gpus
+        while count <= MOST_GPUS:
+            larger = replace(work, layout=replace(work.layout, world_size=count))
+            more = replace(machine, gpus=count)
+            for changes in ((), again):
+                if self._take([changes], larger, more, (Change.MORE_GPUS,)):
+                    return
+            count *= 2
+
+    def _first(self, changes: tuple[Change, ...], work: Workload, machine: Machine) -> Way | None:
+        """The lowest stage that fits with these changes."""
+        offload = _offload_of(changes)
+        if Change.EIGHT_BIT in changes:
+            work = replace(work, layout=replace(work.layout, optimizer="adamw8bit"))
+        stages = [stage for stage in self._freedom.stages if self._has(work.layout, stage, offload)]
+        best: Way | None = None
+        for micro in _micro_batches(work.micro, changes):
+            changed = replace(work, micro=micro)
+            ways = (self._way(changes, changed, machine, stage, offload) for stage in stages)
+            way = next((way for way in ways if self._fits(way, machine)), None)
+            if way is None:
+                break
+            best = way
+        return best
+
+    def _has(self, layout: MemoryLayout, stage: int, offload: str) -> bool:
+        alone = len(self._freedom.stages) == 1
+        return exists(layout, stage, offload) and (alone or shards(layout, stage, offload))
+
+    def _fits(self, way: Way, machine: Machine) -> bool:
+        if way.row.fits is not False:
+            return True
+        near = self._nearest
+        if way.is_as_asked and (near is None or _excess(way, machine) < _excess(near, machine)):
+            self._nearest = way
+        return False
+
+    def _way(
+        self,
+        changes: tuple[Change, ...],
+        work: Workload,
+        machine: Machine,
+        stage: int,
+        offload: str,
+    ) -> Way:
+        layout = layout_of(work.layout, stage, offload)
+        if Change.MICRO_BATCH in changes and layout.engine == "torch":
+            summed = layout.accumulate or (SHARDED if stage >= 2 else LOCAL)
+            layout = replace(layout, accumulate=summed)
+        row = row_of_layout(work, machine, layout, offload, self._held_by(work, layout))
+        return Way(changes, replace(work, layout=layout), row)
+
+    def _held_by(self, work: Workload, layout: MemoryLayout) -> Held:
+        on_gpu = self._machine.on_gpu
+        key = (id(work.model), on_gpu, layout)
+        if key not in self._held:
+            self._models.append(work.model)  # so that no other model gets its id
+            held = held_by(work.model.parameters, layout, work.buckets, on_gpu=on_gpu)
+            self._held[key] = held
+        return self._held[key]
+
+
+_ORDER = tuple(Change)
+_GENTLE = _ORDER[:4]
+
+
+def _excess(way: Way, machine: Machine) -> float:
+    """How many times too large it is for a GPU or the host."""
+    row = way.row
+    on_gpu = row.memory.peak / max(1, machine.gpu_memory) if machine.on_gpu else 0.0
+    return max(on_gpu, row.host_bytes / max(1, machine.host_memory))
+
+
+def _offload_of(changes: tuple[Change, ...]) -> str:
+    moved = {change for change in changes if change in _MOVES}
+    return next(offload for offload, needed in _OFFLOADED.items() if set(needed) == moved)
+
+
+_MOVES = frozenset(change for needed in _OFFLOADED.values() for change in needed)
+assert set(_OFFLOADED) == set(OFFLOAD_KEYS)
+
+
+def _micro_batches(
+    micro: MicroBatch | None, changes: tuple[Change, ...]
+) -> Iterator[MicroBatch | None]:
+    """The micro batches that these changes allow, smallest first."""
+    if micro is None:
+        yield None
+        return
+    changed = replace(
+        micro,
+        checkpointing=micro.checkpointing or Change.CHECKPOINTING in changes,
+        chunked_loss="on" if Change.CHUNKED_LOSS in changes else micro.chunked_loss,
+    )
+    if Change.MICRO_BATCH not in changes:
+        yield changed
+        return
+    for count in _divisors(micro.examples)[:-1]:
+        yield replace(changed, batch=count * micro.per_example)
+
+
+def _divisors(count: int) -> list[int]:
+    small = [each for each in range(1, isqrt(count) + 1) if count % each == 0]
+    return sorted({*small, *(count // each for each in small)})
