@@ -11,6 +11,7 @@ from typing import Any
 import zerotools
 from zerotools.ops.comparison.result import CheckpointDiff, TensorDifference
 from zerotools.ops.estimate.rows import Row
+from zerotools.ops.estimate.ways import Way
 from zerotools.ops.thinning.thin_report import Outcome
 from zerotools.public.comparing import DiffKeywords
 from zerotools.public.conversions import ConsolidateKeywords, ConvertKeywords, ReshardKeywords
@@ -77,7 +78,7 @@ ask for torch tensors. [Ten recipes](../how-to/use-from-python.md) show the func
 
 - The keywords are the options of the command, with `_` instead of `-`. Only `--from` has another
   name, `weights_from`. Options for the printed output (`--json`, `inspect --tensors`, `diff --top`,
-  `verify --strict`, `estimate --print`) have no keyword.
+  `verify --strict`, `estimate --print`, `--write` and `--way`) have no keyword.
 - A path is text or a `Path`, of this machine or [in an object store](../how-to/object-stores.md):
   `s3://bucket/key`. A size is a number of bytes or text such as `"5GB"`, a time a number of
   seconds or text such as `"30d"`. A keyword for several texts also takes a single one.
@@ -137,7 +138,7 @@ FUNCTIONS: dict[str, tuple[type, tuple[type, ...]]] = {
     "thin": (ThinKeywords, (ThinResult, Outcome)),
     "gather": (GatherKeywords, (GatherResult,)),
     "serve": (ServeKeywords, (ServedCheckpoint,)),
-    "estimate": (EstimateKeywords, (Estimate, Row)),
+    "estimate": (EstimateKeywords, (Estimate, Row, Way)),
 }
 """The functions, each with its options and the values that are described after it."""
 

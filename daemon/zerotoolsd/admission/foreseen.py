@@ -108,7 +108,7 @@ def foresee(spec: JobSpec, memory: MachineMemory) -> Foreseen | None:
 
 def _with_ways(found: Foreseen, spec: JobSpec, work: Workload, machine: Machine) -> Foreseen:
     estimate = estimate_job(work, machine, job=given_of(spec))
-    near = estimate.found.nearest
+    near = estimate.search.nearest
     nearest = None
     if near is not None:
         keys = keys_text(estimate.keys_of(near)) or "the job as it is"

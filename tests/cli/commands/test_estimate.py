@@ -139,7 +139,15 @@ def test_a_config_alone(estimate: Command, kind: str) -> None:
         (("nowhere",), "there is no such file or directory"),
         (("7B", "--deepspeed", "ds.json"), "name a model directory"),
         (("7B", "--lenient"), "--lenient is for a config"),
-        (("70B", "--gpus", "1", "--gpu-memory", "1GiB", "--print", "job"), "no config to print"),
+        (("70B", "--gpus", "1", "--gpu-memory", "1GiB", "--print", "job"), "no config that fits"),
+        (
+            ("7B", "--gpus", "4x24", "--gpu-memory", "24GiB"),
+            "names the memory of each card already",
+        ),
+        (("7B", "--gpus", "2xRTX 9999"), "is not a card that is known"),
+        (("7B", "--ram", "64", "--host-memory", "64GiB"), "leave one of them out"),
+        (("7B", "--way", "2"), "--way chooses what --print or --write takes"),
+        (("7B", *MACHINE, "--write", "a.toml", "--way", "9"), "there are 1 ways that fit"),
     ],
     ids=str,
 )
@@ -161,12 +169,114 @@ def test_a_config_needs_neither_torch_nor_numpy(model: Path) -> None:
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
+CARDS = ("--gpus", "4x24", "--ram", "128", "--sequence-length", "2048")
+
+
 def test_the_example_of_the_documents_is_what_it_prints(estimate: Command) -> None:
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "will-it-fit.md").read_text()
-    command = " ".join(("$ zerotools estimate 7B", *MACHINE, "--sequence-length 2048"))
-    assert command in page
+    assert " ".join(("$ zerotools estimate 13B", *CARDS)) in page
     shown = page.split("```text\n")[1].split("```")[0]
-    assert estimate("7B", *MACHINE, "--sequence-length", "2048").out == shown
+    assert estimate("13B", *CARDS).out == shown
+
+
+def test_the_verdict_is_the_first_line(estimate: Command, model: Path) -> None:
+    first = " ".join(estimate("13B", *CARDS).out.split("\n\n")[0].split())
+    assert first == (
+        "yes: 13B fits with activation checkpointing, an 8-bit optimizer and the optimizer in host "
+        "memory, at stage 3"
+    )
+    assert estimate("7B", *MACHINE).out.startswith("yes: 7B fits at stage 1\n")
+    small = ("--gpus", "1x8", "--ram", "9")
+    assert estimate("70B", *small).out.startswith("no: nothing fits: the nearest is stage ")
+    job = model.parent / "job.toml"
+    job.write_text(JOB)
+    done = estimate(str(job), "--gpu-memory", "1GiB", "--host-memory", "64GiB")
+    assert done.status == 0
+    assert done.out.startswith("yes: the job fits as it is written\n")
+    tight = estimate(str(job), "--gpu-memory", "700MiB", "--host-memory", "64GiB")
+    assert tight.status == 7
+    assert tight.out.startswith("no: the job does not fit as it is written; it fits with ")
+
+
+def test_the_json_has_every_way_with_its_keys(estimate: Command) -> None:
+    found = json.loads(estimate("13B", *CARDS, "--json").out)
+    ways = found["ways"]
+    assert ways[0]["keys"] == {
+        "train.activation_checkpointing": True,
+        "train.optimizer": "adamw8bit",
+        "zero.stage": 3,
+        "offload.optimizer": "cpu",
+    }
+    assert [way["slowdown"] for way in ways] == ["double", "several", "third", "third"]
+    assert [way["as_asked"] for way in ways] == [True, True, False, False]
+    assert ways[1]["disk_bytes"] > 140 * 2**30
+    assert ways[-1]["gpus"] == 16
+    assert found["choice"]["peak_bytes"] == ways[0]["peak_bytes"]
+    assert found["nearest"] is None
+
+
+def test_the_job_of_a_way_is_written_and_is_estimated_as_it(
+    estimate: Command, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a job file, with all else that it says."""
+    monkeypatch.chdir(model.parent)
+    (model / "config.json").write_text(json.dumps(config("llama", **WIDE)))
+    Path("job.toml").write_text(JOB.replace("steps = 1", "steps = 7"))
+    cards = ("--gpus", "2", "--gpu-memory", "24GiB", "--host-memory", "32GiB")
+    assert estimate("job.toml", *cards).status == 7
+    ways = json.loads(estimate("job.toml", *cards, "--json").out)["ways"]
+    for number, way in enumerate(ways, 1):
+        if "more_gpus" in way["changes"]:
+            continue
+        file = f"{number}.toml"
+        assert estimate("job.toml", *cards, "--write", file, "--way", str(number)).status == 7
+        tree = tomllib.loads(Path(file).read_text())
+        assert tree["train"]["steps"] == 7
+        again = json.loads(estimate(file, *cards, "--json").out)
+        assert again["asked"]["fits"]
+        assert again["asked"]["peak_bytes"] == way["peak_bytes"]
+        assert again["asked"]["host_bytes"] == way["host_bytes"]
+    assert len(ways) >= 3
+    assert "exists already" in estimate("job.toml", *cards, "--write", "1.toml").err
+
+
+WIDE = {
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "vocab_size": 32000,
+}
+
+
+def test_a_size_a_config_a_directory_and_a_job_have_one_answer(
+    estimate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shape = config("llama", **WIDE)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(shape))
+    job = JOB.replace("gpus = 2", "gpus = 4").replace("= 64", "= 2048").replace("= 8", "= 4")
+    Path("job.toml").write_text(job)
+    Path("config.toml").write_text(job.replace('path = "model"', 'config = "model/config.json"'))
+    machine = ("--gpus", "4x24", "--ram", "64")
+    length = ("--sequence-length", "2048")
+
+    def answer(name: str, *options: str) -> list[tuple[object, ...]]:
+        found = json.loads(estimate(name, *machine, *options, "--json").out)
+        ways = [way for way in found["ways"] if "lora" not in way["changes"]]
+        same = ("changes", "stage", "offload", "peak_bytes", "host_bytes", "disk_bytes")
+        return [tuple(map(str, (way[key] for key in same))) for way in ways]
+
+    answers = [answer(name, *length) for name in ("model", "model/config.json")]
+    answers += [answer(name) for name in ("job.toml", "config.toml")]
+    assert answers[0]
+    assert answers[0] == answers[1]
+    assert answers[2] == answers[3]
+    assert answers[0][: len(answers[2])] == answers[2]
+    near = json.loads(estimate("6738M", *machine, *length, "--json").out)["ways"][0]
+    assert str(near["changes"]) == answers[0][0][0]
 
 
 def test_nodes_share_weights_within_and_gradients_between(

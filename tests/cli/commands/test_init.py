@@ -85,6 +85,49 @@ def test_questions_have_what_is_seen_as_their_answers(
     assert spec.world_size == 3
 
 
+def test_the_ways_are_shown_and_one_is_chosen(
+    here: Path, init: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is a number of the list, which is that of estimate."""
+    (here / "tiny" / "config.json").write_text(json.dumps(config("llama", **WIDE)))
+    (here / "tiny" / "model.safetensors").touch()
+    (here / "tiny" / "tokenizer.json").touch()
+    answers = {"Which?": 2}
+
+    def prompt(text: str, default: object, **_: object) -> object:
+        return answers.get(text, default)
+
+    monkeypatch.setattr("click.prompt", prompt)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    done = init("--gpus", "1x24", "--ram", "60", "--json")
+    assert done.status == 0, done.err
+    assert "It fits with one of these, cheapest first:" in done.err
+    assert "1. activation checkpointing" in done.err
+    found = json.loads(done.out)
+    assert found["way"] == found["estimate"]["ways"][1]["changes"]
+    assert found["job"] == tomllib.loads((here / "job.toml").read_text())
+
+
+WIDE = {
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+}
+
+
+def test_preferences_are_for_dpo_with_adapters(here: Path, init: Command) -> None:
+    (here / "tiny" / "model.safetensors").touch()
+    (here / "tiny" / "tokenizer.json").touch()
+    (here / "pairs.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
+    done = init("--yes", *CARDS, "--data", "pairs.jsonl", "--method", "lora")
+    assert done.status == 0, done.err
+    spec = parse_job((here / "job.toml").read_text(), source="job.toml", base_dir=here)
+    assert spec.data.preferences == (str(here / "pairs.jsonl"),)
+    assert (spec.lora.rank, spec.train.learning_rate) == (16, 5e-6)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -95,6 +138,8 @@ def test_questions_have_what_is_seen_as_their_answers(
         (("--yes", "--data", "tiny"), "tiny: has no data of a kind that is known"),
         (("--yes", "--data", "nothing/*.txt"), "has no data of a kind"),
         (("--yes", "--gpus", "0"), "0 is not in the range"),
+        (("--yes", "--method", "lora"), "has no weights"),
+        (("--yes", "-o", "nowhere/job.toml"), "nowhere is not a directory"),
     ],
     ids=str,
 )

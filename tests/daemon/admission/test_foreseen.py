@@ -102,7 +102,8 @@ def test_where_nothing_fits_the_nearest_is_said() -> None:
 
 def test_adapters_are_named_where_the_model_has_weights(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
-    spec = job(gpus=1, train={"batch_size": 1}, model={"config": None, "path": str(tmp_path)})
+    whole = job(gpus=1, train={"batch_size": 1})
+    spec = replace(whole, model=ModelSpec(path=str(tmp_path)))
     said = str(refused(spec, gpu_gib=24, host_gib=8))
     assert "train.activation_checkpointing = true, lora.rank = 16" in said
     assert 'lora.rank = 16, lora.frozen_precision = "nf4" would fit' in said

@@ -112,7 +112,9 @@ def test_the_job_file_of_the_choice_has_its_layout(gpu_gib: int) -> None:
     )
     row = found.choice.row
     assert row is not None
-    tree = read_tree(job_text(found.configs(row)["job"]), source="job")
+    way = found.search.best
+    assert way is not None
+    tree = read_tree(job_text(found.configs(way)["job"]), source="job")
     tree["data"]["text"] = ["/text"]
     tree["train"]["steps"] = 1
     spec = job_from_dict(tree, source="job")
@@ -131,8 +133,9 @@ def test_what_a_layout_offloads() -> None:
 
 def chosen_configs(gpu_gib: int) -> tuple[int, dict[str, Any]]:
     found = estimate_model(of_count("7B"), Machine(8, gpu_gib * GIB, 2000 * GIB), sequence=2048)
-    assert found.choice.row is not None
-    return found.choice.row.stage, found.configs(found.choice.row)
+    way = found.search.best
+    assert way is not None
+    return way.row.stage, found.configs(way)
 
 
 @pytest.mark.deepspeed

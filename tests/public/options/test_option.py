@@ -70,7 +70,7 @@ OF_PAPER = {
     "inspect": {"tensors"},  # a function returns every tensor
     "diff": {"top"},  # and every difference
     "verify": {"strict"},  # and the verdict, of which a command makes a status
-    "estimate": {"config"},  # and the configs, which --print prints
+    "estimate": {"config", "write", "way"},  # and the configs, which --print prints
 }
 """Options on what is printed, which a function has no use for."""
 NAMES = {"weights_from": "--from"}

@@ -132,7 +132,7 @@ def _chosen(found: Estimate, number: int | None) -> Way:
     Raises:
         BadRequest: there is no such way, or it is of several nodes.
     """
-    best = found.found.best
+    best = found.search.best
     if number is not None and number > len(found.ways):
         raise BadRequest(f"--way {number}: there are {len(found.ways)} ways that fit")
     chosen = best if number is None else found.ways[number - 1]

@@ -226,7 +226,7 @@ def _write(output: Path, job: FirstJob) -> None:
 
 def _said(output: Path, job: FirstJob) -> list[str]:
     way, reason = job.way, job.estimate.choice.reason
-    if way != job.estimate.found.best and not way.is_as_asked:
+    if way != job.estimate.search.best and not way.is_as_asked:
         reason = f"{way.words} fits"
     lines = [f"wrote {output}: {reason}", *job.estimate.notes]
     return [*map(render.clean, lines), "", f"next: zerotools submit {output} --dry-run"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 from zerotools.cli.output import render
 from zerotools.cli.output.style import paint
@@ -26,7 +27,7 @@ def page(found: Estimate) -> list[str]:
     ways = _ways(found)
     lines += [*ways, ""] if ways else []
     lines += [*_head(found), "", *_table(found), ""]
-    best = found.found.best
+    best = found.search.best
     if found.asked is not None:
         lines += [*_wrapped(_asked(found, found.asked)), ""]
     lines += _wrapped(found.choice.reason)
@@ -48,18 +49,24 @@ def page(found: Estimate) -> list[str]:
 
 def verdict(found: Estimate) -> str:
     """One sentence: whether it fits, and with which changes."""
-    model, best = found.work.model.source, found.found.best
+    model, best = _name(found.work.model.source), found.search.best
     at_least = "" if found.work.model.architecture is not None else ", activations aside"
     if found.asked is not None and found.asked.fits is not False:
-        return f"yes: {model} fits as it is written{at_least}"
+        return f"yes: the job fits as it is written{at_least}"
     if best is None:
         some = f"; {counted(len(found.ways), 'other way')} would do" if found.ways else ""
         return f"no: {found.choice.reason}{some}"
     stage = f"stage {best.row.stage}"
     needs = f"with {best.words}, at {stage}" if best.changes else f"at {stage}"
     if found.asked is not None:
-        return f"no: {model} does not fit as it is written; it fits {needs}{at_least}"
+        return f"no: the job does not fit as it is written; it fits {needs}{at_least}"
     return f"yes: {model} fits {needs}{at_least}"
+
+
+def _name(source: str) -> str:
+    """The last part of a path that says something."""
+    path = Path(source)
+    return (path.parent.name if path.name == "config.json" else path.name) or source
 
 
 def _ways(found: Estimate) -> list[str]:
@@ -95,7 +102,7 @@ def _ways(found: Estimate) -> list[str]:
 
 
 def _is_faster(found: Estimate) -> bool:
-    best, asked = found.found.best, found.asked
+    best, asked = found.search.best, found.asked
     return best is not None and asked is not None and best.row.layout != asked.layout
 
 
@@ -156,7 +163,7 @@ def _fits(found: Estimate, row: Row) -> str:
     if row.fits is None:
         return "the state does"
     said = "yes" if row.fits else "no"
-    best = found.found.best
+    best = found.search.best
     if best is None or row.layout != best.row.layout or best.work.micro != found.work.micro:
         return said
     return f"{said}  <- fastest"

@@ -47,13 +47,13 @@ class Estimate:
     asked: Row | None = field(default=None, repr=False)
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     batch: int | None = None
-    found: Ways = field(default_factory=lambda: Ways(()), repr=False)
+    search: Ways = field(default_factory=lambda: Ways(()), repr=False)
     job: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def ways(self) -> tuple[Way, ...]:
         """Every smallest set of changes that makes it fit, cheapest first."""
-        return self.found.found
+        return self.search.found
 
     @property
     def fits(self) -> bool:
@@ -148,9 +148,9 @@ class Estimate:
             "largest_sequence": self.choice.largest_sequence,
             "notes": list(self.notes),
             "not_measured": list(NOT_MEASURED) if self.machine.on_gpu else [],
-            "configs": None if self.found.best is None else self.configs(self.found.best),
+            "configs": None if self.search.best is None else self.configs(self.search.best),
             "ways": [self._way_json(way) for way in self.ways],
-            "nearest": None if self.found.nearest is None else self._way_json(self.found.nearest),
+            "nearest": None if self.search.nearest is None else self._way_json(self.search.nearest),
         }
 
     def configs(self, way: Way) -> dict[str, Any]:
@@ -249,7 +249,8 @@ def estimate_model(
     # What is only a size, or a directory, may have weights that adapters can be trained beside.
     has_weights = "config" not in tables.get("model", {})
     free = Freedom(stages=stages, offloads=offloads, adapters=has_weights, packed=has_weights)
-    return estimate_work(Workload(model, layout, micro), machine, free, tables)
+    work = Workload(model, layout, micro, sums=layout.accumulate)
+    return estimate_work(work, machine, free, tables)
 
 
 def estimate_job(
@@ -290,7 +291,7 @@ def estimate_work(
     rows = rows_of(work, machine, free.stages, free.offloads)
     ways = ways_of(work, machine, free)
     choice = choose(work, machine, rows, ways)
-    return Estimate(work, machine, tuple(rows), choice, tables=tables, found=ways)
+    return Estimate(work, machine, tuple(rows), choice, tables=tables, search=ways)
 
 
 def model_table_of(model: str) -> dict[str, Any]:

@@ -149,9 +149,9 @@ def _chosen(wanted: Wanted, found: Estimate, choose: Chooser | None) -> Way:
         packed = all(Change.PACKED in way.changes for way in ways if Change.LORA in way.changes)
         others.append(f"--method {QLORA if packed else LORA} would fit")
     others += [f"{way.words} would do" for way in found.ways if Change.MORE_GPUS in way.changes]
-    if free is not None and found.found.best is not None:
-        needed = gib(found.found.best.disk_bytes)
-        reason = f"{found.found.best.words} would fit, but needs {needed} of disk, and {gib(free)} are free"
+    if free is not None and found.search.best is not None:
+        near = found.search.best
+        reason = f"{near.words} needs {gib(near.disk_bytes)} of disk, and {gib(free)} are free"
     else:
         reason = found.choice.reason
     raise BadRequest("; ".join([f"{wanted.model}: {reason}", *others]))
@@ -192,7 +192,7 @@ def _comments(found: Estimate, data: SeenData, way: Way, *, has_weights: bool) -
         "train.activation_checkpointing": "less memory, about a third more time",
         "train.epochs": "or train.steps",
         "train.optimizer": "AdamW; adamw8bit keeps its two numbers in a byte each",
-        "zero.stage": found.choice.reason if way.is_as_asked and found.found.best else reason,
+        "zero.stage": found.choice.reason if way.is_as_asked and found.search.best else reason,
         "offload.optimizer": "host memory or disk in place of the GPU: slower",
         "offload.params": "copied to the GPU block by block: slower",
         "offload.path": "a local NVMe disk is best",

@@ -41,7 +41,7 @@ def workload_of(spec: JobSpec, *, asks: bool = True) -> Workload:
     model = _model(spec, asks=asks)
     micro = micro_batch_of(spec, model)
     model = cut_by_tensor_ranks(model, spec.zero.tensor_ranks)
-    return Workload(model, memory_layout_of(spec), micro, _buckets(spec))
+    return Workload(model, memory_layout_of(spec), micro, _buckets(spec), spec.train.accumulate)
 
 
 def _model(spec: JobSpec, *, asks: bool) -> ModelShape:

@@ -46,7 +46,8 @@ def models_in(directory: Path) -> Iterator[Path]:
 
 
 def data_in(directory: Path) -> Iterator[SeenData]:
-    """Files of examples and preferences first, then of text; one pattern for those of a kind in a directory."""
+    """Files of examples and of preferences first, then of text; those of a kind in a directory are
+    one pattern."""
     found = []
     for place in _places(directory):
         if (place / CONFIG).is_file():  # the texts of a model directory are its licence

@@ -98,12 +98,12 @@ def _why(work: Workload, machine: Machine, rows: Sequence[Row], way: Way) -> str
     at = next((at for at, row in enumerate(rows) if row.layout == chosen.layout), None)
     if at is None or way.work.micro != work.micro:
         here = f"stage {chosen.stage} with {way.words} is the fastest that fits"
-        least = min(rows, key=lambda row: (row.memory.peak, row.host_bytes), default=None)
-        if least is None or least.fits is not False:
+        alike = [row for row in rows if row.offload == chosen.offload and row.fits is False]
+        least = min(alike, key=lambda row: (row.memory.peak, row.host_bytes), default=None)
+        if least is None:
             return here
-        return (
-            f"{here}: without, stage {least.stage}{_WORDS[least.offload]} {excess(machine, least)}"
-        )
+        without = f"stage {least.stage}{_WORDS[least.offload]}"
+        return f"{here}: without, {without} {excess(machine, least)}"
     here = f"stage {chosen.stage}{_WORDS[chosen.offload]} is the fastest that fits"
     if at == 0:
         return f"{here}: nothing needs to be sharded" if chosen.stage == 0 else here

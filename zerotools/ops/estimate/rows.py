@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from zerotools.core.memory_layout import MemoryLayout
+from zerotools.core.memory_layout import LOCAL, SHARDED, MemoryLayout
 from zerotools.ops.estimate.activations import Activations, MicroBatch, activations_of
 from zerotools.ops.estimate.model_shape import ModelShape
 from zerotools.ops.estimate.terms import (
@@ -41,12 +41,14 @@ STAGES = (0, 1, 2, 3)
 @dataclass(frozen=True)
 class Workload:
     """What is to be trained and how: the model, the layout but for stage and offload, and what goes
-    through it at a time (None: only the state is asked for)."""
+    through it at a time (None: only the state is asked for). `sums` is `train.accumulate`, None
+    where each stage has its own."""
 
     model: ModelShape
     layout: MemoryLayout
     micro: MicroBatch | None
     buckets: Buckets = field(default_factory=Buckets)
+    sums: str | None = None
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,16 @@ def exists(layout: MemoryLayout, stage: int, offload: str) -> bool:
 
 def row_of(work: Workload, machine: Machine, stage: int, offload: str) -> Row:
     """The memory of one stage and offload."""
-    return row_of_layout(work, machine, layout_of(work.layout, stage, offload), offload)
+    return row_of_layout(work, machine, layout_of(work, stage, offload), offload)
 
 
-def layout_of(layout: MemoryLayout, stage: int, offload: str) -> MemoryLayout:
+def layout_of(work: Workload, stage: int, offload: str) -> MemoryLayout:
     """Return the layout with another stage and offload."""
     optimizer, params = OFFLOAD_KEYS[offload]
+    layout = work.layout
+    if layout.accumulate is not None:
+        summed = work.sums or (SHARDED if stage >= 2 else LOCAL)
+        layout = replace(layout, accumulate=summed)
     return replace(
         layout,
         stage=stage,

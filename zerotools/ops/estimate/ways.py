@@ -23,7 +23,7 @@ from itertools import product
 from math import isqrt
 from typing import Any
 
-from zerotools.core.memory_layout import LOCAL, NF4, SHARDED, MemoryLayout
+from zerotools.core.memory_layout import NF4, SHARDED, MemoryLayout
 from zerotools.ops.estimate.activations import MicroBatch
 from zerotools.ops.estimate.adapters import with_adapters
 from zerotools.ops.estimate.model_shape import cut_by_tensor_ranks
@@ -115,6 +115,8 @@ _OFFLOADED = {
     DISK: (Change.OPTIMIZER_ON_DISK,),
     ALL_DISK: (Change.WEIGHTS_ON_HOST, Change.OPTIMIZER_ON_DISK),
 }
+_ORDER = tuple(Change)
+_GENTLE = _ORDER[:4]
 _FULL, _LORA, _QLORA = (), (Change.LORA,), (Change.LORA, Change.PACKED)
 
 
@@ -220,7 +222,7 @@ class _Search:
         none = replace(work.layout, offload_optimizer="none", offload_params="none")
         self._work = replace(work, layout=none)
         self._found: list[Way] = []
-        self._nearest: Way | None = None
+        self._hopeless: dict[tuple[int, int, MemoryLayout], bool] = {}
         self._held: dict[tuple[int, bool, MemoryLayout], Held] = {}
         self._models: list[object] = []
         self._is_full = all(parameter.is_trained for parameter in work.model.parameters)
@@ -234,7 +236,16 @@ class _Search:
                 self._take_fewer()
             self._take_more()
         found = Ways(tuple(self._found))
-        return found if found.best is not None else replace(found, nearest=self._nearest)
+        return found if found.best is not None else replace(found, nearest=self._nearest())
+
+    def _nearest(self) -> Way | None:
+        """The way on these GPUs that misses by least."""
+        ways = [
+            way
+            for changes in self._sets(_FULL)
+            for way in self._of_stages(_sorted(changes), self._work, self._machine)
+        ]
+        return min(ways, key=lambda way: _excess(way, self._machine), default=None)
 
     def _take(
         self,
@@ -246,7 +257,7 @@ class _Search:
         """Keep all smallest sets that fit; return whether there were any."""
         before = len(self._found)
         for each in sets:
-            changes = tuple(sorted({*each, *extra}, key=_ORDER.index))
+            changes = _sorted((*each, *extra))
             if any(set(way.changes) <= set(changes) for way in self._found):
                 continue
             way = self._first(changes, work, machine)
@@ -373,47 +384,52 @@ class _Search:
             count *= 2
 
     def _first(self, changes: tuple[Change, ...], work: Workload, machine: Machine) -> Way | None:
-        """The lowest stage that fits with these changes."""
-        offload = _offload_of(changes)
-        if Change.EIGHT_BIT in changes:
-            work = replace(work, layout=replace(work.layout, optimizer="adamw8bit"))
-        stages = [stage for stage in self._freedom.stages if self._has(work.layout, stage, offload)]
+        """The lowest stage that fits with the largest micro batch that these changes allow."""
         best: Way | None = None
         for micro in _micro_batches(work.micro, changes):
             changed = replace(work, micro=micro)
-            ways = (self._way(changes, changed, machine, stage, offload) for stage in stages)
-            way = next((way for way in ways if self._fits(way, machine)), None)
+            ways = self._of_stages(changes, changed, machine, skips=True)
+            way = next((way for way in ways if way.row.fits is not False), None)
             if way is None:
                 break
             best = way
         return best
 
-    def _has(self, layout: MemoryLayout, stage: int, offload: str) -> bool:
-        alone = len(self._freedom.stages) == 1
-        return exists(layout, stage, offload) and (alone or shards(layout, stage, offload))
-
-    def _fits(self, way: Way, machine: Machine) -> bool:
-        if way.row.fits is not False:
-            return True
-        near = self._nearest
-        if way.is_as_asked and (near is None or _excess(way, machine) < _excess(near, machine)):
-            self._nearest = way
-        return False
-
-    def _way(
-        self,
-        changes: tuple[Change, ...],
-        work: Workload,
-        machine: Machine,
-        stage: int,
-        offload: str,
-    ) -> Way:
-        layout = layout_of(work.layout, stage, offload)
+    def _of_stages(
+        self, changes: tuple[Change, ...], work: Workload, machine: Machine, *, skips: bool = False
+    ) -> Iterator[Way]:
+        """The ways of all stages with these changes, lowest first; `skips`: without those of which
+        the state alone is too large."""
+        offload, layout = _offload_of(changes), work.layout
+        if Change.EIGHT_BIT in changes:
+            layout = replace(layout, optimizer="adamw8bit")
         if Change.MICRO_BATCH in changes and layout.engine == "torch":
-            summed = layout.accumulate or (SHARDED if stage >= 2 else LOCAL)
-            layout = replace(layout, accumulate=summed)
-        row = row_of_layout(work, machine, layout, offload, self._held_by(work, layout))
-        return Way(changes, replace(work, layout=layout), row)
+            layout = replace(layout, accumulate=layout.accumulate or SHARDED)
+        micro = next(_micro_batches(work.micro, changes)) if not skips else work.micro
+        work = replace(work, layout=layout, micro=micro)
+        alone = len(self._freedom.stages) == 1
+        for stage in self._freedom.stages:
+            if not exists(layout, stage, offload):
+                continue
+            if not alone and not shards(layout, stage, offload):
+                continue
+            chosen = layout_of(work, stage, offload)
+            held = self._held_by(work, chosen)
+            if skips and self._is_hopeless(work, chosen, machine, held):
+                continue
+            row = row_of_layout(work, machine, chosen, offload, held)
+            yield Way(changes, replace(work, layout=chosen), row)
+
+    def _is_hopeless(
+        self, work: Workload, layout: MemoryLayout, machine: Machine, held: Held
+    ) -> bool:
+        """Whether it is too large before anything is computed."""
+        key = (id(work.model), machine.gpus, layout)
+        if key not in self._hopeless:
+            bare = replace(work, micro=None)
+            row = row_of_layout(bare, machine, layout, NONE, held)
+            self._hopeless[key] = row.fits is False
+        return self._hopeless[key]
 
     def _held_by(self, work: Workload, layout: MemoryLayout) -> Held:
         on_gpu = self._machine.on_gpu
@@ -425,8 +441,8 @@ class _Search:
         return self._held[key]
 
 
-_ORDER = tuple(Change)
-_GENTLE = _ORDER[:4]
+def _sorted(changes: Iterable[Change]) -> tuple[Change, ...]:
+    return tuple(sorted(set(changes), key=_ORDER.index))
 
 
 def _excess(way: Way, machine: Machine) -> float:
