@@ -114,7 +114,7 @@ def _with_ways(found: Foreseen, spec: JobSpec, work: Workload, machine: Machine)
         keys = keys_text(estimate.keys_of(near)) or "the job as it is"
         at = replace(machine, gpus=near.row.layout.world_size)
         nearest = f"the nearest, {keys}, {excess(at, near.row)}"
-    ways = [keys_text(keys) for way in estimate.ways if (keys := estimate.keys_of(way))]
+    ways = filter(None, (keys_text(estimate.keys_of(way)) for way in estimate.ways))
     return replace(found, ways=tuple(ways), nearest=nearest)
 
 

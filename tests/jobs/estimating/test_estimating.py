@@ -15,7 +15,7 @@ from zerotools.jobs.estimating.estimating import Estimate, estimate_job, estimat
 from zerotools.jobs.estimating.job_workload import with_ranks, workload_of
 from zerotools.jobs.estimating.written import job_text
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
-from zerotools.jobs.jobfile.parse import job_from_dict, read_tree
+from zerotools.jobs.jobfile.parse import given_of, job_from_dict, read_tree
 from zerotools.ops.estimate.model_shape import of_count
 from zerotools.ops.estimate.terms import Machine
 
@@ -163,6 +163,29 @@ def test_accelerate_takes_the_config(gpu_gib: int, tmp_path: Path) -> None:
     read = load_config_from_file(str(file))
     assert read.num_processes == 8
     assert read.deepspeed_config.get("zero_stage", 0) == stage
+
+
+def ways_of_job(**changes: Any) -> list[dict[str, Any]]:
+    """The ways of a large model on two cards, as keys of the job."""
+    model = {"config": config("llama", hidden_size=4096, num_hidden_layers=32, vocab_size=32000)}
+    tree = job(model=model, **changes)
+    spec = job_from_dict(tree, source="job")
+    found = estimate_job(workload_of(spec), Machine(2, 14 * GIB, 60 * GIB), job=given_of(spec))
+    assert not found.fits
+    return [found.keys_of(way) for way in found.ways]
+
+
+def test_a_run_that_goes_on_keeps_its_optimizer() -> None:
+    assert any("train.optimizer" in keys for keys in ways_of_job())
+    assert not any("train.optimizer" in keys for keys in ways_of_job(resume_from="/run"))
+
+
+def test_a_way_is_one_that_the_rules_of_the_job_file_accept() -> None:
+    """An asynchronous checkpoint would copy to the host what is kept on disk."""
+    assert any(keys.get("offload.optimizer") == "disk" for keys in ways_of_job())
+    refused = ways_of_job(checkpoint={"asynchronous": True})
+    assert refused
+    assert not any(keys.get("offload.optimizer") == "disk" for keys in refused)
 
 
 def test_the_json_can_be_read_back() -> None:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.errors import ZerotoolsError
 from zerotools.core.memory_layout import SHARDED, MemoryLayout
 from zerotools.jobs.estimating.way_keys import way_keys, with_keys
 from zerotools.jobs.estimating.written import accelerate_text, deepspeed_tree, job_tree
+from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.ops.estimate.activations import MicroBatch
 from zerotools.ops.estimate.choice import Choice, choose
 from zerotools.ops.estimate.model_shape import ModelShape
@@ -266,10 +268,29 @@ def estimate_job(
     asked = row_of_layout(work, machine, work.layout, offload_of(work.layout))
     keys = job or {}
     tables = {name: keys[name] for name in ("model", "lora") if name in keys}
-    has_weights = "path" in tables.get("model", {})
-    free = Freedom(stages=stages, offloads=offloads, adapters=has_weights, packed=has_weights)
-    found = estimate_work(work, machine, free, tables)
     batch = keys.get("train", {}).get("batch_size")
+    has_weights = "path" in tables.get("model", {})
+    is_fresh = "resume_from" not in keys  # a run keeps its optimizer, and what it trains
+
+    def allows(way: Way) -> bool:
+        if not keys or work.layout.engine != "torch":
+            return True
+        changed = with_keys(keys, way_keys(way, work, work.layout, batch))
+        try:
+            job_from_tree(changed, source="job", base_dir=Path.cwd())
+        except ZerotoolsError:
+            return False
+        return True
+
+    free = Freedom(
+        stages=stages,
+        offloads=offloads,
+        optimizer=is_fresh,
+        adapters=has_weights and is_fresh,
+        packed=has_weights,
+        allows=allows,
+    )
+    found = estimate_work(work, machine, free, tables)
     return replace(found, asked=asked, batch=batch, job=job)
 
 

@@ -16,7 +16,7 @@ it is enough. The memory that does not depend on the micro batch is computed onc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import product
@@ -166,14 +166,17 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Freedom:
-    """What may change: the stages and kinds of offload; whether adapters may be trained in place of
-    all weights, of a base model in 4 bits as well; and the number of GPUs."""
+    """What may change: the stages and kinds of offload; the optimizer; whether adapters may be
+    trained in place of all weights, of a base model in 4 bits as well; and the number of GPUs.
+    `allows` refuses ways for reasons other than memory."""
 
     stages: Sequence[int] = STAGES
     offloads: Sequence[str] = OFFLOADS
+    optimizer: bool = True
     adapters: bool = False
     packed: bool = False
     gpus: bool = True
+    allows: Callable[[Way], bool] = lambda _: True
 
 
 @dataclass(frozen=True)
@@ -261,7 +264,7 @@ class _Search:
             if any(set(way.changes) <= set(changes) for way in self._found):
                 continue
             way = self._first(changes, work, machine)
-            if way is not None:
+            if way is not None and self._freedom.allows(way):
                 self._found.append(way)
                 if not changes:
                     break
@@ -284,6 +287,7 @@ class _Search:
         micro, layout = self._work.micro, self._work.layout
         if change is Change.EIGHT_BIT:
             can = layout.optimizer == "adamw" and layout.engine == "torch"
+            can = can and self._freedom.optimizer
             return can and self._is_full and not trained and layout.tensor_ranks == 1
         if micro is None or self._work.model.architecture is None:
             return False
