@@ -16,7 +16,7 @@ from zerotools.jobs.estimating.first_job import (
     QLORA,
     RATES,
     FirstJob,
-    Wanted,
+    FirstTraining,
     first_job,
 )
 from zerotools.jobs.estimating.job_workload import workload_of
@@ -42,7 +42,7 @@ def made(
     **changes: int,
 ) -> FirstJob:
     (tmp_path / "config.json").write_text(json.dumps(config("llama", **changes)))
-    wanted = Wanted(
+    wanted = FirstTraining(
         model=tmp_path,
         data=data,
         precision=precision,
@@ -145,7 +145,7 @@ def test_a_disk_that_is_full_is_no_way(tmp_path: Path) -> None:
 def test_another_of_the_ways_may_be_chosen(tmp_path: Path) -> None:
     with_weights(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config("llama", **WIDE)))
-    wanted = Wanted(model=tmp_path, data=DATA, precision="bf16", directory=tmp_path)
+    wanted = FirstTraining(model=tmp_path, data=DATA, precision="bf16", directory=tmp_path)
     found = first_job(wanted, Machine(1, 24 * GIB, 32 * GIB), lambda ways: ways[-1])
     assert found.tree["lora"]["rank"] == 16
     assert found.tree["train"]["learning_rate"] == 1e-4

@@ -25,14 +25,14 @@ from zerotools.ops.estimate.rows import (
     rows_of,
 )
 from zerotools.ops.estimate.terms import Machine
-from zerotools.ops.estimate.ways import Change, Freedom, Slowdown, Way, Ways, ways_of
+from zerotools.ops.estimate.ways import FitChange, Freedom, Slowdown, Way, Ways, ways_of
 
 GIB = 1 << 30
 SEVEN, THIRTEEN = read_shape("7B"), read_shape("13B")
 WORK = Workload(SEVEN, MemoryLayout(stage=3, world_size=8), MicroBatch(1, 2048))
 CARDS = Workload(THIRTEEN, MemoryLayout(stage=3, world_size=4), MicroBatch(1, 2048))
 ADAPTERS = Freedom(adapters=True, packed=True)
-EIGHT_BIT, CHECKPOINTING = Change.EIGHT_BIT, Change.CHECKPOINTING
+EIGHT_BIT, CHECKPOINTING = FitChange.EIGHT_BIT, FitChange.CHECKPOINTING
 
 
 def found(work: Workload, gpu_gib: float, host_gib: float, freedom: Freedom | None = None) -> Ways:
@@ -49,10 +49,10 @@ def test_a_13b_model_fits_on_four_small_cards_in_several_ways() -> None:
     """Cheapest first, each with all that it needs and nothing more."""
     ways = found(CARDS, 24, 119, ADAPTERS).found
     assert [way.changes for way in ways] == [
-        (CHECKPOINTING, EIGHT_BIT, Change.OPTIMIZER_ON_HOST),
-        (CHECKPOINTING, Change.OPTIMIZER_ON_DISK),
-        (CHECKPOINTING, Change.LORA),
-        (CHECKPOINTING, Change.MORE_GPUS),
+        (CHECKPOINTING, EIGHT_BIT, FitChange.OPTIMIZER_ON_HOST),
+        (CHECKPOINTING, FitChange.OPTIMIZER_ON_DISK),
+        (CHECKPOINTING, FitChange.LORA),
+        (CHECKPOINTING, FitChange.MORE_GPUS),
     ]
     assert [way.slowdown for way in ways] == [
         Slowdown.DOUBLE,
@@ -70,7 +70,7 @@ def test_a_13b_model_fits_on_four_small_cards_in_several_ways() -> None:
 def test_weights_on_the_host_and_the_optimizer_on_disk_are_the_last_resort() -> None:
     work = replace(CARDS, layout=replace(CARDS.layout, world_size=1))
     way = found(work, 10, 119).found[0]
-    moved = {Change.WEIGHTS_ON_HOST, Change.OPTIMIZER_ON_DISK}
+    moved = {FitChange.WEIGHTS_ON_HOST, FitChange.OPTIMIZER_ON_DISK}
     assert moved <= set(way.changes)
     assert (way.row.layout.offload_params, way.row.layout.offload_optimizer) == ("cpu", "disk")
 
@@ -91,7 +91,7 @@ def test_what_fits_as_it_is_needs_no_change() -> None:
 def test_the_micro_batch_is_the_largest_that_fits() -> None:
     again = replace(WORK, micro=MicroBatch(64, 2048, checkpointing=True))
     way = found(again, 45, 30, Freedom(offloads=(NONE,))).found[0]
-    assert way.changes == (Change.MICRO_BATCH,)
+    assert way.changes == (FitChange.MICRO_BATCH,)
     micro = way.work.micro
     assert micro is not None
     assert 64 % micro.batch == 0
@@ -115,7 +115,7 @@ def test_fewer_gpus_where_the_host_is_too_small_for_more_processes() -> None:
         MicroBatch(1, 64),
     )
     way = found(small, 24, 3).found[0]
-    assert way.changes == (Change.FEWER_GPUS,)
+    assert way.changes == (FitChange.FEWER_GPUS,)
     assert way.row.layout.world_size == 4
     assert way.words == "4 GPUs"
 
@@ -123,7 +123,7 @@ def test_fewer_gpus_where_the_host_is_too_small_for_more_processes() -> None:
 def test_ranks_compute_together_where_nothing_else_helps() -> None:
     long = replace(CARDS, micro=MicroBatch(1, 64_000, checkpointing=True))
     way = found(long, 24, 119, Freedom(adapters=True)).found[0]
-    assert Change.SEQUENCE_RANKS in way.changes
+    assert FitChange.SEQUENCE_RANKS in way.changes
     assert "4 ranks for each sequence" in way.words or "2 ranks for each sequence" in way.words
     wide = Workload(
         of_config(
@@ -142,7 +142,7 @@ def test_ranks_compute_together_where_nothing_else_helps() -> None:
         MemoryLayout(stage=3, world_size=8),
         MicroBatch(1, 128),
     )
-    cut = [way for way in found(wide, 190, 2000).found if Change.TENSOR_RANKS in way.changes]
+    cut = [way for way in found(wide, 190, 2000).found if FitChange.TENSOR_RANKS in way.changes]
     assert cut
     assert cut[0].row.layout.tensor_ranks > 1
     assert cut[0].row.layout.optimizer != "adamw8bit"
@@ -150,11 +150,11 @@ def test_ranks_compute_together_where_nothing_else_helps() -> None:
 
 def test_adapters_are_offered_only_beside_weights() -> None:
     for freedom in (Freedom(), Freedom(packed=True)):
-        assert all(Change.LORA not in way.changes for way in found(CARDS, 24, 30, freedom).found)
+        assert all(FitChange.LORA not in way.changes for way in found(CARDS, 24, 30, freedom).found)
     packed = {way.changes for way in found(CARDS, 12, 8, ADAPTERS).found}
-    assert any(Change.PACKED in changes for changes in packed)
+    assert any(FitChange.PACKED in changes for changes in packed)
     trained = replace(CARDS, model=with_adapters(THIRTEEN, 8))
-    assert all(Change.LORA not in way.changes for way in found(trained, 8, 8, ADAPTERS).found)
+    assert all(FitChange.LORA not in way.changes for way in found(trained, 8, 8, ADAPTERS).found)
 
 
 def test_where_nothing_fits_the_nearest_is_named() -> None:
@@ -218,9 +218,9 @@ def cost(way: Way | None) -> int:
     """The place of a way in the order of the search; the larger, the dearer. Of ways with another
     number of ranks there are several, of which the first is taken."""
     if way is None:
-        return 1 << len(Change)
-    places = [list(Change).index(change) for change in way.changes]
-    together = list(Change).index(Change.SEQUENCE_RANKS)
+        return 1 << len(FitChange)
+    places = [list(FitChange).index(change) for change in way.changes]
+    together = list(FitChange).index(FitChange.SEQUENCE_RANKS)
     if max(places, default=0) >= together:
         return 1 << together
     return sum(1 << place for place in places)

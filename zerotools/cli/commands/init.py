@@ -16,7 +16,7 @@ from zerotools.cli.options.grouped import JOB, OUTPUT, GroupedCommand, option
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.estimating.first_job import FULL, METHODS, FirstJob, Wanted, first_job
+from zerotools.jobs.estimating.first_job import FULL, METHODS, FirstJob, FirstTraining, first_job
 from zerotools.jobs.estimating.seen_here import CONFIG, SeenData, data_in, data_of, models_in
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.text.toml_text import to_toml
@@ -91,7 +91,7 @@ def command(
     seen = _data(data, yes=yes)
     method = method or _method(yes=yes)
     where = _machine(given_machine(bound(MachineOptions, machine)), snapshot, yes=yes)
-    wanted = Wanted(
+    wanted = FirstTraining(
         model=chosen.absolute(),
         data=seen,
         precision=_precision(snapshot, where),

@@ -14,7 +14,7 @@ from zerotools.jobs.estimating.estimating import Estimate
 from zerotools.jobs.estimating.way_keys import keys_text
 from zerotools.ops.estimate.rows import Row
 from zerotools.ops.estimate.terms import NOT_MEASURED
-from zerotools.ops.estimate.ways import Change
+from zerotools.ops.estimate.ways import FitChange
 
 _COLUMNS = 80
 MOST_WAYS = 8
@@ -85,7 +85,7 @@ def _ways(found: Estimate) -> list[str]:
         if way.disk_bytes:
             place += f", {way.disk_bytes / 2**30:.1f} GiB of disk"
         what = way.words or f"stage {row.stage}"
-        slow = "" if way.is_as_asked else _OTHERWISE[Change.LORA in way.changes]
+        slow = "" if way.is_as_asked else _OTHERWISE[FitChange.LORA in way.changes]
         lines += textwrap.wrap(
             f"{number}. {what} ({way.slowdown.words}{slow})", _COLUMNS, subsequent_indent="   "
         )

@@ -24,7 +24,7 @@ from zerotools.ops.estimate.choice import gib, largest_batch
 from zerotools.ops.estimate.model_shape import read_shape
 from zerotools.ops.estimate.rows import Workload, row_of_layout
 from zerotools.ops.estimate.terms import Machine
-from zerotools.ops.estimate.ways import LORA_RANK, Change, Freedom, Way
+from zerotools.ops.estimate.ways import LORA_RANK, FitChange, Freedom, Way
 
 GIB = 1 << 30
 MOST_SEQUENCES = 8
@@ -67,7 +67,7 @@ class FirstJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class FirstTraining:
     """What is to be trained: a model on data, in a precision, by one of METHODS. Files of the job
     lie in `directory`, where so many bytes of disk are free (None: not known)."""
 
@@ -79,7 +79,7 @@ class Wanted:
     free_disk: int | None = None
 
 
-def first_job(wanted: Wanted, machine: Machine, choose: Chooser | None = None) -> FirstJob:
+def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = None) -> FirstJob:
     """The job that trains what is `wanted`. `choose` picks one of the ways that fit; None: the
     cheapest.
 
@@ -115,7 +115,7 @@ def first_job(wanted: Wanted, machine: Machine, choose: Chooser | None = None) -
     return FirstJob(tree, _comments(found, data, way, has_weights=has_weights), found, way)
 
 
-def _work_of(wanted: Wanted, machine: Machine) -> Workload:
+def _work_of(wanted: FirstTraining, machine: Machine) -> Workload:
     """One example at a time, before anything is changed to make it fit."""
     shape = read_shape(str(wanted.model))
     positions = 0 if shape.architecture is None else shape.architecture.positions
@@ -135,9 +135,9 @@ def _lora_of(method: str) -> dict[str, dict[str, Any]]:
     return {} if method == FULL else {"lora": {"rank": LORA_RANK, **packed}}
 
 
-def _chosen(wanted: Wanted, found: Estimate, choose: Chooser | None) -> Way:
+def _chosen(wanted: FirstTraining, found: Estimate, choose: Chooser | None) -> Way:
     free = wanted.free_disk
-    ways = [way for way in found.ways if Change.MORE_GPUS not in way.changes]
+    ways = [way for way in found.ways if FitChange.MORE_GPUS not in way.changes]
     ways = [way for way in ways if free is None or way.disk_bytes <= free]
     if choose is not None and ways:
         return choose(ways)
@@ -145,10 +145,12 @@ def _chosen(wanted: Wanted, found: Estimate, choose: Chooser | None) -> Way:
     if best is not None:
         return best
     others = []
-    if any(Change.LORA in way.changes for way in ways):
-        packed = all(Change.PACKED in way.changes for way in ways if Change.LORA in way.changes)
+    if any(FitChange.LORA in way.changes for way in ways):
+        packed = all(
+            FitChange.PACKED in way.changes for way in ways if FitChange.LORA in way.changes
+        )
         others.append(f"--method {QLORA if packed else LORA} would fit")
-    others += [f"{way.words} would do" for way in found.ways if Change.MORE_GPUS in way.changes]
+    others += [f"{way.words} would do" for way in found.ways if FitChange.MORE_GPUS in way.changes]
     if free is not None and found.search.best is not None:
         near = found.search.best
         reason = f"{near.words} needs {gib(near.disk_bytes)} of disk, and {gib(free)} are free"

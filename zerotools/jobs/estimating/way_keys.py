@@ -8,7 +8,7 @@ from typing import Any
 from zerotools.core.memory_layout import MemoryLayout
 from zerotools.jobs.binding.bind import show
 from zerotools.ops.estimate.rows import Workload
-from zerotools.ops.estimate.ways import Change, Way
+from zerotools.ops.estimate.ways import FitChange, Way
 
 OFFLOAD_DIRECTORY = "offload"
 """Where the optimizer lies on disk, beside the job file; a local NVMe disk is best."""
@@ -24,24 +24,24 @@ def way_keys(
     """
     layout, micro = way.row.layout, way.work.micro
     found: dict[str, Any] = {}
-    if Change.FEWER_GPUS in way.changes or Change.MORE_GPUS in way.changes:
+    if FitChange.FEWER_GPUS in way.changes or FitChange.MORE_GPUS in way.changes:
         found["gpus"] = layout.world_size
     shared = layout.tensor_ranks * (1 if micro is None else micro.sequence_ranks)
     shares = max(1, layout.world_size // shared)
     if batch is not None and batch % shares:
         found["train.batch_size"] = -(-batch // shares) * shares
-    if Change.CHECKPOINTING in way.changes:
+    if FitChange.CHECKPOINTING in way.changes:
         found["train.activation_checkpointing"] = True
-    if Change.MICRO_BATCH in way.changes and micro is not None:
+    if FitChange.MICRO_BATCH in way.changes and micro is not None:
         found["train.micro_batch_size"] = micro.examples
-    if Change.CHUNKED_LOSS in way.changes:
+    if FitChange.CHUNKED_LOSS in way.changes:
         found["train.chunked_loss"] = "on"
-    if Change.EIGHT_BIT in way.changes:
+    if FitChange.EIGHT_BIT in way.changes:
         found["train.optimizer"] = layout.optimizer
     found |= {f"lora.{name}": value for name, value in way.lora_table.get("lora", {}).items()}
-    if Change.SEQUENCE_RANKS in way.changes and micro is not None:
+    if FitChange.SEQUENCE_RANKS in way.changes and micro is not None:
         found["zero.sequence_ranks"] = micro.sequence_ranks
-    if Change.TENSOR_RANKS in way.changes:
+    if FitChange.TENSOR_RANKS in way.changes:
         found["zero.tensor_ranks"] = layout.tensor_ranks
     return found | layout_keys(layout, asked)
 

@@ -15,7 +15,7 @@ from zerotools.ops.estimate.activations import Activations, MicroBatch, activati
 from zerotools.ops.estimate.model_shape import ModelShape
 from zerotools.ops.estimate.terms import (
     Buckets,
-    Held,
+    HeldMemory,
     Machine,
     RankMemory,
     held_by,
@@ -132,7 +132,7 @@ def row_of_layout(
     machine: Machine,
     layout: MemoryLayout,
     offload: str,
-    held: Held | None = None,
+    held: HeldMemory | None = None,
 ) -> Row:
     """The memory of a layout as it is; `held`: what of it is known already."""
     on_gpu = machine.on_gpu

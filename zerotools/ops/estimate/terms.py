@@ -123,7 +123,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldMemory:
     """Memory of a rank that does not depend on what it computes at a time: the `state`, on the
     device also what is `going` between ranks, and the bytes of the `largest_block`. `widened` are
     those of the buffer in which 16-bit gradients become fp32, where the update is computed."""
@@ -136,14 +136,14 @@ class Held:
 
 def held_by(
     parameters: Sequence[Parameter], layout: MemoryLayout, buckets: Buckets, *, on_gpu: bool
-) -> Held:
+) -> HeldMemory:
     """Return the memory of the rank of `layout` that has most, without activations."""
     largest = _largest_block(parameters, layout)
     going = _in_the_passes(parameters, layout, buckets, largest, on_gpu=on_gpu)
     widened = update_buffer(parameters, layout) if layout.engine == "torch" else 0
     if widened and layout.state_tier == DEVICE:
         going["update buffer"] = widened
-    return Held(state_of(parameters, layout), going, largest, widened)
+    return HeldMemory(state_of(parameters, layout), going, largest, widened)
 
 
 def rank_memory(
@@ -160,7 +160,7 @@ def rank_memory(
 
 
 def with_activations(
-    held: Held, layout: MemoryLayout, activations: Activations | None, *, on_gpu: bool
+    held: HeldMemory, layout: MemoryLayout, activations: Activations | None, *, on_gpu: bool
 ) -> RankMemory:
     """Return the memory of a rank that holds `held` and computes `activations`."""
     state, going = held.state, held.going

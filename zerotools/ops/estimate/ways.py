@@ -44,7 +44,7 @@ from zerotools.ops.estimate.rows import (
     row_of_layout,
     shards,
 )
-from zerotools.ops.estimate.terms import GPUS_OF_A_NODE, Held, Machine, held_by
+from zerotools.ops.estimate.terms import GPUS_OF_A_NODE, HeldMemory, Machine, held_by
 
 LORA_RANK = 16
 MOST_GPUS = 1 << 12
@@ -79,7 +79,7 @@ _SLOWDOWN_WORDS = {
 _SLOWDOWNS = tuple(Slowdown)
 
 
-class Change(Enum):
+class FitChange(Enum):
     """One change, cheapest first."""
 
     CHECKPOINTING = "activation checkpointing"
@@ -98,26 +98,26 @@ class Change(Enum):
 
 
 _COSTS = {
-    Change.CHECKPOINTING: Slowdown.THIRD,
-    Change.OPTIMIZER_ON_HOST: Slowdown.DOUBLE,
-    Change.WEIGHTS_ON_HOST: Slowdown.SEVERAL,
-    Change.OPTIMIZER_ON_DISK: Slowdown.SEVERAL,
-    Change.FEWER_GPUS: Slowdown.SEVERAL,
-    Change.TENSOR_RANKS: Slowdown.DOUBLE,
-    Change.LORA: Slowdown.NONE,
-    Change.MORE_GPUS: Slowdown.NONE,
+    FitChange.CHECKPOINTING: Slowdown.THIRD,
+    FitChange.OPTIMIZER_ON_HOST: Slowdown.DOUBLE,
+    FitChange.WEIGHTS_ON_HOST: Slowdown.SEVERAL,
+    FitChange.OPTIMIZER_ON_DISK: Slowdown.SEVERAL,
+    FitChange.FEWER_GPUS: Slowdown.SEVERAL,
+    FitChange.TENSOR_RANKS: Slowdown.DOUBLE,
+    FitChange.LORA: Slowdown.NONE,
+    FitChange.MORE_GPUS: Slowdown.NONE,
 }
 _OFFLOADED = {
     NONE: (),
-    OPTIMIZER: (Change.OPTIMIZER_ON_HOST,),
-    PARAMS: (Change.WEIGHTS_ON_HOST,),
-    ALL: (Change.OPTIMIZER_ON_HOST, Change.WEIGHTS_ON_HOST),
-    DISK: (Change.OPTIMIZER_ON_DISK,),
-    ALL_DISK: (Change.WEIGHTS_ON_HOST, Change.OPTIMIZER_ON_DISK),
+    OPTIMIZER: (FitChange.OPTIMIZER_ON_HOST,),
+    PARAMS: (FitChange.WEIGHTS_ON_HOST,),
+    ALL: (FitChange.OPTIMIZER_ON_HOST, FitChange.WEIGHTS_ON_HOST),
+    DISK: (FitChange.OPTIMIZER_ON_DISK,),
+    ALL_DISK: (FitChange.WEIGHTS_ON_HOST, FitChange.OPTIMIZER_ON_DISK),
 }
-_ORDER = tuple(Change)
+_ORDER = tuple(FitChange)
 _GENTLE = _ORDER[:4]
-_FULL, _LORA, _QLORA = (), (Change.LORA,), (Change.LORA, Change.PACKED)
+_FULL, _LORA, _QLORA = (), (FitChange.LORA,), (FitChange.LORA, FitChange.PACKED)
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Way:
     """A training that fits and what it changes, cheapest first; none: nothing has to change. `work`
     has its model and micro batch, `row` its layout and memory."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[FitChange, ...]
     work: Workload = field(repr=False)
     row: Row
 
@@ -143,15 +143,15 @@ class Way:
     @property
     def lora_table(self) -> dict[str, dict[str, Any]]:
         """The table `[lora]` of a job that trains adapters in place of all weights."""
-        if Change.LORA not in self.changes:
+        if FitChange.LORA not in self.changes:
             return {}
-        packed = {"frozen_precision": NF4} if Change.PACKED in self.changes else {}
+        packed = {"frozen_precision": NF4} if FitChange.PACKED in self.changes else {}
         return {"lora": {"rank": LORA_RANK, **packed}}
 
     @property
     def is_as_asked(self) -> bool:
         """True if it trains all that was asked for, on no more GPUs than there are."""
-        return not {Change.LORA, Change.MORE_GPUS} & set(self.changes)
+        return not {FitChange.LORA, FitChange.MORE_GPUS} & set(self.changes)
 
     @property
     def host_bytes(self) -> int:
@@ -206,15 +206,15 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
-def _words(change: Change, way: Way) -> str:
+def _words(change: FitChange, way: Way) -> str:
     micro, layout = way.work.micro, way.row.layout
-    if change is Change.MICRO_BATCH and micro is not None:
+    if change is FitChange.MICRO_BATCH and micro is not None:
         return f"micro batches of {micro.examples}"
-    if change in (Change.FEWER_GPUS, Change.MORE_GPUS):
+    if change in (FitChange.FEWER_GPUS, FitChange.MORE_GPUS):
         return f"{layout.world_size} GPU{'s' * (layout.world_size > 1)}"
-    if change is Change.SEQUENCE_RANKS and micro is not None:
+    if change is FitChange.SEQUENCE_RANKS and micro is not None:
         return f"{micro.sequence_ranks} ranks for each sequence"
-    if change is Change.TENSOR_RANKS:
+    if change is FitChange.TENSOR_RANKS:
         return f"{layout.tensor_ranks} ranks for each layer"
     return str(change.value)
 
@@ -226,7 +226,7 @@ class _Search:
         self._work = replace(work, layout=none)
         self._found: list[Way] = []
         self._hopeless: dict[tuple[int, int, MemoryLayout], bool] = {}
-        self._held: dict[tuple[int, bool, MemoryLayout], Held] = {}
+        self._held: dict[tuple[int, bool, MemoryLayout], HeldMemory] = {}
         self._models: list[object] = []
         self._is_full = all(parameter.is_trained for parameter in work.model.parameters)
 
@@ -252,10 +252,10 @@ class _Search:
 
     def _take(
         self,
-        sets: Iterable[tuple[Change, ...]],
+        sets: Iterable[tuple[FitChange, ...]],
         work: Workload,
         machine: Machine,
-        extra: tuple[Change, ...] = (),
+        extra: tuple[FitChange, ...] = (),
     ) -> bool:
         """Keep all smallest sets that fit; return whether there were any."""
         before = len(self._found)
@@ -271,8 +271,8 @@ class _Search:
         return len(self._found) > before
 
     def _sets(
-        self, trained: tuple[Change, ...], offloads: Sequence[str] = OFFLOADS
-    ) -> Iterator[tuple[Change, ...]]:
+        self, trained: tuple[FitChange, ...], offloads: Sequence[str] = OFFLOADS
+    ) -> Iterator[tuple[FitChange, ...]]:
         """Sets of changes within the given GPUs, cheapest first."""
         offloads = [each for each in offloads if each in self._freedom.offloads]
         if not self._machine.on_gpu:
@@ -283,17 +283,17 @@ class _Search:
                 picked = zip(reversed(gentle), chosen, strict=True)
                 yield (*(change for change, is_in in picked if is_in), *_OFFLOADED[offload])
 
-    def _can(self, change: Change, trained: tuple[Change, ...]) -> bool:
+    def _can(self, change: FitChange, trained: tuple[FitChange, ...]) -> bool:
         micro, layout = self._work.micro, self._work.layout
-        if change is Change.EIGHT_BIT:
+        if change is FitChange.EIGHT_BIT:
             can = layout.optimizer == "adamw" and layout.engine == "torch"
             can = can and self._freedom.optimizer
             return can and self._is_full and not trained and layout.tensor_ranks == 1
         if micro is None or self._work.model.architecture is None:
             return False
-        if change is Change.CHECKPOINTING:
+        if change is FitChange.CHECKPOINTING:
             return not micro.checkpointing
-        if change is Change.MICRO_BATCH:
+        if change is FitChange.MICRO_BATCH:
             return micro.examples > 1
         return micro.chunked_loss == "auto" and layout.engine == "torch"
 
@@ -307,7 +307,7 @@ class _Search:
         for count in range(most, 0, -1):
             work = replace(self._work, layout=replace(self._work.layout, world_size=count))
             fewer = replace(machine, gpus=count, node_ranks=machine.node_ranks and count)
-            if self._take(self._sets(_FULL), work, fewer, (Change.FEWER_GPUS,)):
+            if self._take(self._sets(_FULL), work, fewer, (FitChange.FEWER_GPUS,)):
                 return
 
     def _is_free_of_groups(self) -> bool:
@@ -352,7 +352,7 @@ class _Search:
         for count in counts:
             split = replace(work, micro=replace(micro, sequence_ranks=count))
             if architecture.heads % count == 0 and self._take(
-                self._sets(_FULL), split, machine, (Change.SEQUENCE_RANKS,)
+                self._sets(_FULL), split, machine, (FitChange.SEQUENCE_RANKS,)
             ):
                 has_any = True
                 break
@@ -366,9 +366,9 @@ class _Search:
                 layout=replace(work.layout, tensor_ranks=count),
                 micro=replace(micro, tensor_ranks=count),
             )
-            sets = (each for each in self._sets(_FULL) if Change.EIGHT_BIT not in each)
+            sets = (each for each in self._sets(_FULL) if FitChange.EIGHT_BIT not in each)
             if architecture.kv_heads % count == 0 and self._take(
-                sets, cut, machine, (Change.TENSOR_RANKS,)
+                sets, cut, machine, (FitChange.TENSOR_RANKS,)
             ):
                 return True
         return has_any
@@ -377,17 +377,19 @@ class _Search:
         machine, work = self._machine, self._work
         if not (machine.on_gpu and self._freedom.gpus) or machine.node_ranks is not None:
             return
-        again = (Change.CHECKPOINTING,) if self._can(Change.CHECKPOINTING, _FULL) else ()
+        again = (FitChange.CHECKPOINTING,) if self._can(FitChange.CHECKPOINTING, _FULL) else ()
         count = 2 * machine.gpus
         while count <= MOST_GPUS:
             larger = replace(work, layout=replace(work.layout, world_size=count))
             more = replace(machine, gpus=count)
             for changes in ((), again):
-                if self._take([changes], larger, more, (Change.MORE_GPUS,)):
+                if self._take([changes], larger, more, (FitChange.MORE_GPUS,)):
                     return
             count *= 2
 
-    def _first(self, changes: tuple[Change, ...], work: Workload, machine: Machine) -> Way | None:
+    def _first(
+        self, changes: tuple[FitChange, ...], work: Workload, machine: Machine
+    ) -> Way | None:
         """The lowest stage that fits with the largest micro batch that these changes allow."""
         best: Way | None = None
         for micro in _micro_batches(work.micro, changes):
@@ -400,14 +402,19 @@ class _Search:
         return best
 
     def _of_stages(
-        self, changes: tuple[Change, ...], work: Workload, machine: Machine, *, skips: bool = False
+        self,
+        changes: tuple[FitChange, ...],
+        work: Workload,
+        machine: Machine,
+        *,
+        skips: bool = False,
     ) -> Iterator[Way]:
         """The ways of all stages with these changes, lowest first; `skips`: without those of which
         the state alone is too large."""
         offload, layout = _offload_of(changes), work.layout
-        if Change.EIGHT_BIT in changes:
+        if FitChange.EIGHT_BIT in changes:
             layout = replace(layout, optimizer="adamw8bit")
-        if Change.MICRO_BATCH in changes and layout.engine == "torch":
+        if FitChange.MICRO_BATCH in changes and layout.engine == "torch":
             layout = replace(layout, accumulate=layout.accumulate or SHARDED)
         micro = next(_micro_batches(work.micro, changes)) if not skips else work.micro
         work = replace(work, layout=layout, micro=micro)
@@ -425,7 +432,7 @@ class _Search:
             yield Way(changes, replace(work, layout=chosen), row)
 
     def _is_hopeless(
-        self, work: Workload, layout: MemoryLayout, machine: Machine, held: Held
+        self, work: Workload, layout: MemoryLayout, machine: Machine, held: HeldMemory
     ) -> bool:
         """Whether it is too large before anything is computed."""
         key = (id(work.model), machine.gpus, layout)
@@ -435,7 +442,7 @@ class _Search:
             self._hopeless[key] = row.fits is False
         return self._hopeless[key]
 
-    def _held_by(self, work: Workload, layout: MemoryLayout) -> Held:
+    def _held_by(self, work: Workload, layout: MemoryLayout) -> HeldMemory:
         on_gpu = self._machine.on_gpu
         key = (id(work.model), on_gpu, layout)
         if key not in self._held:
@@ -445,7 +452,7 @@ class _Search:
         return self._held[key]
 
 
-def _sorted(changes: Iterable[Change]) -> tuple[Change, ...]:
+def _sorted(changes: Iterable[FitChange]) -> tuple[FitChange, ...]:
     return tuple(sorted(set(changes), key=_ORDER.index))
 
 
@@ -456,7 +463,7 @@ def _excess(way: Way, machine: Machine) -> float:
     return max(on_gpu, row.host_bytes / max(1, machine.host_memory))
 
 
-def _offload_of(changes: tuple[Change, ...]) -> str:
+def _offload_of(changes: tuple[FitChange, ...]) -> str:
     moved = {change for change in changes if change in _MOVES}
     return next(offload for offload, needed in _OFFLOADED.items() if set(needed) == moved)
 
@@ -466,7 +473,7 @@ assert set(_OFFLOADED) == set(OFFLOAD_KEYS)
 
 
 def _micro_batches(
-    micro: MicroBatch | None, changes: tuple[Change, ...]
+    micro: MicroBatch | None, changes: tuple[FitChange, ...]
 ) -> Iterator[MicroBatch | None]:
     """The micro batches that these changes allow, smallest first."""
     if micro is None:
@@ -474,10 +481,10 @@ def _micro_batches(
         return
     changed = replace(
         micro,
-        checkpointing=micro.checkpointing or Change.CHECKPOINTING in changes,
-        chunked_loss="on" if Change.CHUNKED_LOSS in changes else micro.chunked_loss,
+        checkpointing=micro.checkpointing or FitChange.CHECKPOINTING in changes,
+        chunked_loss="on" if FitChange.CHUNKED_LOSS in changes else micro.chunked_loss,
     )
-    if Change.MICRO_BATCH not in changes:
+    if FitChange.MICRO_BATCH not in changes:
         yield changed
         return
     for count in _divisors(micro.examples)[:-1]:
