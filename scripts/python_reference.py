@@ -10,7 +10,7 @@ from typing import Any
 
 import zerotools
 from zerotools.ops.comparison.result import CheckpointDiff, TensorDifference
-from zerotools.ops.estimate.rows import Row
+from zerotools.ops.estimate.offload_table import Row
 from zerotools.ops.estimate.ways import Way
 from zerotools.ops.thinning.thin_report import Outcome
 from zerotools.public.comparing import DiffKeywords

@@ -19,7 +19,7 @@ from zerotools.jobs.estimating.job_workload import is_job_file, with_ranks, work
 from zerotools.jobs.jobfile.parse import given_of, job_from_tree
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.estimate.model_shape import read_shape
-from zerotools.ops.estimate.rows import OFFLOADS, STAGES
+from zerotools.ops.estimate.offload_table import OFFLOADS, STAGES
 from zerotools.ops.estimate.terms import Machine
 from zerotools.public.options.machine_options import GivenMachine, MachineOptions, given_machine
 from zerotools.public.options.option import (

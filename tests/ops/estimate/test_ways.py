@@ -14,9 +14,9 @@ from zerotools.core.memory_layout import MemoryLayout
 from zerotools.ops.estimate.activations import MicroBatch
 from zerotools.ops.estimate.adapters import with_adapters
 from zerotools.ops.estimate.architecture import FAMILIES
-from zerotools.ops.estimate.choice import Choice, choose
+from zerotools.ops.estimate.chosen_way import Choice, choose
 from zerotools.ops.estimate.model_shape import of_config, read_shape
-from zerotools.ops.estimate.rows import (
+from zerotools.ops.estimate.offload_table import (
     NONE,
     OFFLOADS,
     OPTIMIZER,

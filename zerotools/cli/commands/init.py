@@ -20,7 +20,7 @@ from zerotools.jobs.estimating.first_job import FULL, METHODS, FirstJob, FirstTr
 from zerotools.jobs.estimating.seen_here import CONFIG, SeenData, data_in, data_of, models_in
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.text.toml_text import to_toml
-from zerotools.ops.estimate.choice import gib
+from zerotools.ops.estimate.chosen_way import gib
 from zerotools.ops.estimate.ways import Way
 from zerotools.public.options.machine_options import GivenMachine, MachineOptions, given_machine
 from zerotools.public.options.option import bound

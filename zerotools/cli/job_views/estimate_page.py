@@ -12,7 +12,7 @@ from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.jobs.estimating.estimating import Estimate
 from zerotools.jobs.estimating.way_keys import keys_text
-from zerotools.ops.estimate.rows import Row
+from zerotools.ops.estimate.offload_table import Row
 from zerotools.ops.estimate.terms import NOT_MEASURED
 from zerotools.ops.estimate.ways import FitChange
 

@@ -13,9 +13,9 @@ from zerotools.jobs.estimating.way_keys import way_keys, with_keys
 from zerotools.jobs.estimating.written import accelerate_text, deepspeed_tree, job_tree
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.ops.estimate.activations import MicroBatch
-from zerotools.ops.estimate.choice import Choice, choose
+from zerotools.ops.estimate.chosen_way import Choice, choose
 from zerotools.ops.estimate.model_shape import ModelShape
-from zerotools.ops.estimate.rows import (
+from zerotools.ops.estimate.offload_table import (
     ALL,
     ALL_DISK,
     DISK,

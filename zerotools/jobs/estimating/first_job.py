@@ -20,9 +20,9 @@ from zerotools.jobs.estimating.way_keys import OFFLOAD_DIRECTORY
 from zerotools.jobs.estimating.written import job_tree
 from zerotools.ops.estimate.activations import MicroBatch
 from zerotools.ops.estimate.adapters import with_adapters
-from zerotools.ops.estimate.choice import gib, largest_batch
+from zerotools.ops.estimate.chosen_way import gib, largest_batch
 from zerotools.ops.estimate.model_shape import read_shape
-from zerotools.ops.estimate.rows import Workload, row_of_layout
+from zerotools.ops.estimate.offload_table import Workload, row_of_layout
 from zerotools.ops.estimate.terms import Machine
 from zerotools.ops.estimate.ways import LORA_RANK, FitChange, Freedom, Way
 

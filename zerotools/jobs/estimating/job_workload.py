@@ -21,7 +21,7 @@ from zerotools.ops.estimate.model_shape import (
     of_config,
     read_shape,
 )
-from zerotools.ops.estimate.rows import Workload
+from zerotools.ops.estimate.offload_table import Workload
 from zerotools.ops.estimate.terms import Buckets
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from zerotools.core.memory_layout import MemoryLayout
 from zerotools.jobs.binding.bind import show
-from zerotools.ops.estimate.rows import Workload
+from zerotools.ops.estimate.offload_table import Workload
 from zerotools.ops.estimate.ways import FitChange, Way
 
 OFFLOAD_DIRECTORY = "offload"

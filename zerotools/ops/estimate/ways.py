@@ -27,7 +27,7 @@ from zerotools.core.memory_layout import NF4, SHARDED, MemoryLayout
 from zerotools.ops.estimate.activations import MicroBatch
 from zerotools.ops.estimate.adapters import with_adapters
 from zerotools.ops.estimate.model_shape import cut_by_tensor_ranks
-from zerotools.ops.estimate.rows import (
+from zerotools.ops.estimate.offload_table import (
     ALL,
     ALL_DISK,
     DISK,
@@ -97,6 +97,8 @@ class FitChange(Enum):
     MORE_GPUS = "more GPUs"
 
 
+Changes = tuple[FitChange, ...]
+
 _COSTS = {
     FitChange.CHECKPOINTING: Slowdown.THIRD,
     FitChange.OPTIMIZER_ON_HOST: Slowdown.DOUBLE,
@@ -125,7 +127,7 @@ class Way:
     """A training that fits and what it changes, cheapest first; none: nothing has to change. `work`
     has its model and micro batch, `row` its layout and memory."""
 
-    changes: tuple[FitChange, ...]
+    changes: Changes
     work: Workload = field(repr=False)
     row: Row
 
@@ -252,10 +254,10 @@ class _Search:
 
     def _take(
         self,
-        sets: Iterable[tuple[FitChange, ...]],
+        sets: Iterable[Changes],
         work: Workload,
         machine: Machine,
-        extra: tuple[FitChange, ...] = (),
+        extra: Changes = (),
     ) -> bool:
         """Keep all smallest sets that fit; return whether there were any."""
         before = len(self._found)
@@ -270,9 +272,7 @@ class _Search:
                     break
         return len(self._found) > before
 
-    def _sets(
-        self, trained: tuple[FitChange, ...], offloads: Sequence[str] = OFFLOADS
-    ) -> Iterator[tuple[FitChange, ...]]:
+    def _sets(self, trained: Changes, offloads: Sequence[str] = OFFLOADS) -> Iterator[Changes]:
         """Sets of changes within the given GPUs, cheapest first."""
         offloads = [each for each in offloads if each in self._freedom.offloads]
         if not self._machine.on_gpu:
@@ -283,7 +283,7 @@ class _Search:
                 picked = zip(reversed(gentle), chosen, strict=True)
                 yield (*(change for change, is_in in picked if is_in), *_OFFLOADED[offload])
 
-    def _can(self, change: FitChange, trained: tuple[FitChange, ...]) -> bool:
+    def _can(self, change: FitChange, trained: Changes) -> bool:
         micro, layout = self._work.micro, self._work.layout
         if change is FitChange.EIGHT_BIT:
             can = layout.optimizer == "adamw" and layout.engine == "torch"
@@ -387,9 +387,7 @@ class _Search:
                     return
             count *= 2
 
-    def _first(
-        self, changes: tuple[FitChange, ...], work: Workload, machine: Machine
-    ) -> Way | None:
+    def _first(self, changes: Changes, work: Workload, machine: Machine) -> Way | None:
         """The lowest stage that fits with the largest micro batch that these changes allow."""
         best: Way | None = None
         for micro in _micro_batches(work.micro, changes):
@@ -403,7 +401,7 @@ class _Search:
 
     def _of_stages(
         self,
-        changes: tuple[FitChange, ...],
+        changes: Changes,
         work: Workload,
         machine: Machine,
         *,
@@ -452,7 +450,7 @@ class _Search:
         return self._held[key]
 
 
-def _sorted(changes: Iterable[FitChange]) -> tuple[FitChange, ...]:
+def _sorted(changes: Iterable[FitChange]) -> Changes:
     return tuple(sorted(set(changes), key=_ORDER.index))
 
 
@@ -463,7 +461,7 @@ def _excess(way: Way, machine: Machine) -> float:
     return max(on_gpu, row.host_bytes / max(1, machine.host_memory))
 
 
-def _offload_of(changes: tuple[FitChange, ...]) -> str:
+def _offload_of(changes: Changes) -> str:
     moved = {change for change in changes if change in _MOVES}
     return next(offload for offload, needed in _OFFLOADED.items() if set(needed) == moved)
 
@@ -472,9 +470,7 @@ _MOVES = frozenset(change for needed in _OFFLOADED.values() for change in needed
 assert set(_OFFLOADED) == set(OFFLOAD_KEYS)
 
 
-def _micro_batches(
-    micro: MicroBatch | None, changes: tuple[FitChange, ...]
-) -> Iterator[MicroBatch | None]:
+def _micro_batches(micro: MicroBatch | None, changes: Changes) -> Iterator[MicroBatch | None]:
     """The micro batches that these changes allow, smallest first."""
     if micro is None:
         yield None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from zerotools.core.memory_layout import MemoryLayout
 from zerotools.ops.estimate.activations import MicroBatch
 from zerotools.ops.estimate.model_shape import read_shape
-from zerotools.ops.estimate.rows import (
+from zerotools.ops.estimate.offload_table import (
     ALL,
     ALL_DISK,
     DISK,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from zerotools.ops.estimate.activations import MicroBatch
-from zerotools.ops.estimate.rows import (
+from zerotools.ops.estimate.offload_table import (
     ALL,
     ALL_DISK,
     DISK,
