@@ -23,6 +23,11 @@ steps = 1000
 """
 
 
+def unwrapped(report: str) -> str:
+    """A report without the ends of its lines."""
+    return " ".join(line.lstrip("# ") for line in report.splitlines())
+
+
 class Done(NamedTuple):
     status: int
     out: str
@@ -50,7 +55,7 @@ def test_a_job_file_on_stdout_and_a_report_on_stderr(
     assert spec.model.path == str(tmp_path / "m")
     assert (spec.train.batch_size, spec.train.micro_batch_size) == (32, 4)
     assert f"max_grad_norm = 1.0  # {PLAIN}:5 gradient_clipping\n" in done.out
-    assert "# mapped to keys of the job file\n" in done.err
+    assert "# ignored\n" in done.err
     assert all(line.startswith("#") for line in done.err.splitlines())
 
 
@@ -101,18 +106,18 @@ def test_lenient_says_what_it_let_pass(capsys: pytest.CaptureFixture[str], tmp_p
     path.write_text('{"train_batch_size": 4,} // end')
     done = imported(capsys, "--deepspeed", str(path), "--lenient")
     assert done.status == 0
-    assert f"#   {path}:1: a comment\n#   {path}:1: a trailing comma\n" in done.err
+    assert "a comment (line 1); a trailing comma (line 1)" in unwrapped(done.err)
     assert '#   {"train_batch_size": 4}\n' in done.err
 
 
-def test_what_is_not_supported_has_status_4_after_the_report(
+def test_what_is_not_supported_has_status_4_and_no_report(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "ds.json"
     path.write_text('{"train_batch_size": 4, "optimizer": {"type": "Lamb"}}')
     done = imported(capsys, "--deepspeed", str(path))
     assert (done.status, done.out) == (4, "")
-    assert "# mapped" in done.err
+    assert done.err.startswith("error: ")
     assert f'{path}:1 optimizer.type = "Lamb": the engine torch' in done.err
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.imports.combine import Imported, JobFile, import_configs
+from zerotools.jobs.imports.reading.report import render
 from zerotools.jobs.jobfile.parse import read_tree
 from zerotools.jobs.text.document import Document
 from zerotools.jobs.text.json_text import parse_json
@@ -85,3 +86,8 @@ def accelerate_text(text: str, job: JobFile | None = None) -> Imported:
 def _fixture(name: str) -> Document:
     path = CONFIGS / name
     return parse_json(path.read_text() if path.exists() else "{}", source=name)
+
+
+def report(imported: Imported) -> str:
+    """The report for people, without the ends of its lines."""
+    return " ".join(line.lstrip("# ") for line in render(imported.findings))

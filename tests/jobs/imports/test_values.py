@@ -14,10 +14,11 @@ from tests.jobs.imports.jobs import (
     accelerate_text,
     autos,
     ds_text,
+    report,
     said,
 )
 from zerotools.jobs.imports.combine import Imported, import_configs
-from zerotools.jobs.imports.reading.report import KeyOutcome, render
+from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.text.json_text import parse_json
 
 BATCH = JOB + "batch_size = 8\n"
@@ -153,7 +154,7 @@ def test_a_warm_up_of_nothing_is_told_apart() -> None:
     config = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}}}
     imported = ds_text(json.dumps(config), a_job(BATCH))
     assert imported.tree["train"]["warmup_steps"] == 0
-    text = "\n".join(render(imported.findings))
+    text = report(imported)
     assert (
         "DeepSpeed takes its first two steps at learning rate 0 then; this job takes none" in text
     )
@@ -181,8 +182,8 @@ def test_a_stage_2_file_of_accelerate_may_name_parameter_offload() -> None:
 @pytest.mark.parametrize(("stage", "told"), [(0, True), (1, False)])
 def test_the_step_before_the_first_is_told(stage: int, told: bool) -> None:
     config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": stage}}
-    lines = "\n".join(render(ds_text(json.dumps(config), a_job(ENGINE)).findings))
+    lines = report(ds_text(json.dumps(config), a_job(ENGINE)))
     assert ("first takes an optimizer step with zero gradients" in lines) is told
     silent = {"bf16": {"enabled": True}, "train_batch_size": 8}
-    lines = "\n".join(render(ds_text(json.dumps(silent), a_job(ENGINE)).findings))
+    lines = report(ds_text(json.dumps(silent), a_job(ENGINE)))
     assert "first takes an optimizer step with zero gradients" in lines

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -10,10 +12,12 @@ import click
 from zerotools.cli.options.config_options import Configs, config_options, read_job_file
 from zerotools.cli.options.grouped import LAUNCHERS, OUTPUT, GroupedCommand, option
 from zerotools.cli.options.page_import import page_import
+from zerotools.cli.options.script_import import Files, script_import
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.imports.combine import Imported
+from zerotools.jobs.imports.combine import Imported, JobFile
+from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.text.document import LARGEST_FILE, read_text, text_of
 from zerotools.jobs.text.toml_text import to_toml
 
@@ -38,12 +42,23 @@ def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
 )
 @config_options
 @option(
+    "--as",
+    "target",
+    group=LAUNCHERS,
+    type=click.Choice(["train", "script"]),
+    default="train",
+    show_default=True,
+    help="Make a job that trains the model itself, or one that runs the program of the launch "
+    'line as it is (engine = "script").',
+)
+@option(
     "--block",
     "blocks",
     group=LAUNCHERS,
     callback=_numbers,
     metavar="N,...",
-    help="Import these blocks of PAGE, by the numbers that are listed: a launch line, its configs.",
+    help="Import these blocks of PAGE, by the numbers that are listed: a launch line, its configs. "
+    "Of a script with several launch lines: the one with this number.",
 )
 @option(
     "-o",
@@ -57,6 +72,7 @@ def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
 def command(
     job_file: str | None,
     configs: Configs,
+    target: str,
     blocks: tuple[int, ...],
     output: Path | None,
     as_json: bool,
@@ -71,27 +87,41 @@ def command(
     YAML of LLaMA-Factory or axolotl have model, data and steps, and name the configs that belong to
     them.
 
-    For every key of the config, standard error has the result and the reason: mapped to a key of
-    the job file, passed through to DeepSpeed, or ignored.
+    Standard error has the repairs, what happened to the keys of the config (mapped to a key of the
+    job file, passed through to DeepSpeed, or ignored), in what the job differs from the program,
+    and what to do next. --json has every key with its place.
     """
     if configs.lenient and not configs.any:
         raise BadRequest("--lenient is for a config, and a page is always repaired; leave it out")
-    if configs.any and blocks:
-        raise BadRequest("--block is for a page; leave it out, or the configs")
+    if configs.any and blocks and (configs.told.launch is None or len(blocks) > 1):
+        raise BadRequest("--block is for a page or a script; leave it out, or the configs")
+    closing = partial(_closing, output, target)
+    files: Files = {}
+
+    def finish(chosen: Configs, recipe: Recipe | None) -> Imported:
+        if target == "train":
+            return chosen.with_recipe(job, recipe, closing=closing)
+        imported, texts = script_import(chosen, job, recipe, output, closing)
+        files.update(texts)
+        return imported
+
+    job: JobFile | None = None
     if configs.any:
-        imported = configs.imported(None if job_file is None else read_job_file(job_file))
+        job = None if job_file is None else read_job_file(job_file)
+        imported = finish(configs, configs.recipe(blocks[0] if blocks else None))
     elif job_file is None:
         raise BadRequest(
             "there is no config to import; give a page, --deepspeed, --accelerate, --launch, "
             "--llamafactory or --axolotl"
         )
     else:
-        imported = page_import(*_page(job_file), blocks)
+        imported = page_import(*_page(job_file), blocks, finish)
     if imported.problem is not None:
         raise imported.problem
     text = to_toml(imported.tree, imported.origins) + _missing(imported)
     if output is not None:
-        _write(output, text)
+        for path, content in {**files, output: text}.items():
+            _write(path, content)
     if as_json:
         render.print_json(
             {
@@ -107,6 +137,23 @@ def command(
     return 0
 
 
+def _closing(
+    output: Path | None, target: str, imported: Imported, recipe: Recipe | None
+) -> Iterator[str]:
+    """What to do with the job file, and the other way to run the program."""
+    name = "job.toml" if output is None else str(output)
+    if output is None:
+        yield f"-o {name} writes the job file"
+    if imported.missing:
+        yield f"add to {name}: {', '.join(imported.missing)}"
+    yield f"zerotools submit --dry-run {name} && zerotools submit --follow {name}"
+    if recipe is not None and recipe.program is not None:
+        if target == "train":
+            yield f"or run {recipe.program.name} itself: the same import with --as script"
+        else:
+            yield "or train the model here: the same import with --as train"
+
+
 def _page(name: str) -> tuple[str, str]:
     """(the text of a page, its name)."""
     if name != "-":
@@ -117,7 +164,9 @@ def _page(name: str) -> tuple[str, str]:
 def _missing(imported: Imported) -> str:
     if not imported.missing:
         return ""
-    listed = "".join(f"#   {_CHOICES.get(key, key)}\n" for key in imported.missing)
+    listed = "".join(
+        f"#   {imported.formulas.get(key) or _CHOICES.get(key, key)}\n" for key in imported.missing
+    )
     return f"\n# A job also needs these keys, which nothing here says:\n{listed}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -19,7 +19,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.accelerate.accelerate_yaml import YAML_KEYS
 from zerotools.jobs.imports.combine import CONFIG, Imported, JobFile, import_configs
 from zerotools.jobs.imports.reading.job_keys import look_up
-from zerotools.jobs.imports.reading.report import render
+from zerotools.jobs.imports.reading.report import next_steps, render
 from zerotools.jobs.imports.recipes.accelerate_flags import joined
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.jobfile.parse import read_tree
@@ -30,6 +30,13 @@ from zerotools.jobs.text.json_text import parse_json
 from zerotools.jobs.text.yaml_text import parse_yaml
 
 LARGEST_JOB = 1 << 20
+Closing = Callable[[Imported, Recipe | None], Iterable[str]]
+"""What to do next with a job that was imported."""
+
+
+def write_report(lines: Iterable[str]) -> None:
+    """Write lines of a report to standard error."""
+    sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))
 
 
 class Configs(NamedTuple):
@@ -47,6 +54,11 @@ class Configs(NamedTuple):
         """Whether a config was named."""
         return self.deepspeed is not None or self.accelerate is not None or self.told.any
 
+    def recipe(self, number: int | None = None) -> Recipe | None:
+        """The arguments that were named, if any; `number` chooses among the launch lines of a
+        script. Raises as `RecipeOptions.recipe`."""
+        return self.told.recipe(self.lenient, number)
+
     def imported(self, job: JobFile | None) -> Imported:
         """The job that `job` and these configs say; the report of it goes to stderr.
 
@@ -54,13 +66,16 @@ class Configs(NamedTuple):
             BadRequest: a file that cannot be read.
             Unsupported: YAML, and PyYAML is not installed.
         """
-        return self.with_recipe(job, self.told.recipe(self.lenient))
+        return self.with_recipe(job, self.recipe())
 
-    def with_recipe(self, job: JobFile | None, recipe: Recipe | None) -> Imported:
-        """As `imported`, of arguments that were read."""
+    def with_recipe(
+        self, job: JobFile | None, recipe: Recipe | None, *, closing: Closing | None = None
+    ) -> Imported:
+        """As `imported`, of arguments that were read. `closing` says what to do next, for a command
+        that prints the job file."""
         if recipe is not None:
-            return self._with_files_of(recipe)._imported(job, recipe)
-        return self._imported(job, None)
+            return self._with_files_of(recipe)._imported(job, recipe, closing)
+        return self._imported(job, None, closing)
 
     def _with_files_of(self, recipe: Recipe) -> Configs:
         """These configs with those that the recipe names. Raises BadRequest: both name one."""
@@ -70,7 +85,9 @@ class Configs(NamedTuple):
             deepspeed=deepspeed, accelerate=accelerate, written={**self.written, **recipe.documents}
         )
 
-    def _imported(self, job: JobFile | None, recipe: Recipe | None) -> Imported:
+    def _imported(
+        self, job: JobFile | None, recipe: Recipe | None, closing: Closing | None
+    ) -> Imported:
         job, named = self._with_named(job)
         accelerate = None if self.accelerate is None else self._accelerate(self.accelerate)
         if recipe is not None and recipe.accelerate is not None:
@@ -89,10 +106,16 @@ class Configs(NamedTuple):
             *([] if recipe is None else [recipe.source]),
             *map(str, files),
         ]
-        lines = [f"# {' with '.join(sources)}", *render(result.findings)]
+        lines = [
+            f"# {' with '.join(sources)}",
+            *render(result.findings, written=closing is not None),
+        ]
         if result.changes:
             lines += ["# what DeepSpeed gets of it", *(f"#   {x}" for x in result.changes)]
-        sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))
+        if result.problem is not None:
+            return result
+        lines += next_steps(result.findings, () if closing is None else closing(result, recipe))
+        write_report(lines)
         return result
 
     def _with_named(self, job: JobFile | None) -> tuple[JobFile | None, Path | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +17,12 @@ from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.text.page_blocks import BlockKind, PageBlock, blocks_of, listed
 
 OPTION = "--block"
+Finish = Callable[[Configs, Recipe | None], Imported]
 
 
-def page_import(text: str, source: str, numbers: Iterable[int]) -> Imported:
-    """The job that blocks of a page say: those of `numbers`, or of each kind the only one.
+def page_import(text: str, source: str, numbers: Iterable[int], finish: Finish) -> Imported:
+    """The job that blocks of a page say: those of `numbers`, or of each kind the only one; `finish`
+    makes it of their configs and arguments.
 
     Raises:
         BadRequest: there is none, there are several of a kind, or a number is none of them.
@@ -29,7 +31,8 @@ def page_import(text: str, source: str, numbers: Iterable[int]) -> Imported:
     if not blocks:
         raise BadRequest(
             f"{source}: has no launch line and no config of DeepSpeed or accelerate; pass the "
-            "config with --deepspeed, --accelerate or --launch if this is a job file"
+            "config with --deepspeed, --accelerate or --launch if this is a job file, or begin "
+            "without a page: zerotools init"
         )
     for line in (f"# {clean(source)} has these blocks", *listed(blocks, source)):
         sys.stderr.write(f"{clean(line)}\n" if line.startswith("#") else f"#   {clean(line)}\n")
@@ -43,7 +46,7 @@ def page_import(text: str, source: str, numbers: Iterable[int]) -> Imported:
             path = Path(source)
             written = {**configs.written, str(path): block.in_place}
             configs = configs._replace(accelerate=path, written=written)
-    return configs.with_recipe(None, recipe)
+    return finish(configs, recipe)
 
 
 def _with_deepspeed(

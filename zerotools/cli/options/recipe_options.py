@@ -34,8 +34,8 @@ class RecipeOptions(NamedTuple):
         """Whether one was given."""
         return any(given is not None for given in self)
 
-    def recipe(self, lenient: bool) -> Recipe | None:
-        """What the one says; None: none was given.
+    def recipe(self, lenient: bool, number: int | None = None) -> Recipe | None:
+        """What the one says; None: none was given. `number` chooses among several launch lines.
 
         Raises:
             BadRequest: several were given; a file or a line that cannot be read.
@@ -45,7 +45,7 @@ class RecipeOptions(NamedTuple):
         if len(given) > 1:
             raise BadRequest(f"{given[0]} and {given[1]} cannot be combined; leave one out")
         if self.launch is not None:
-            return _launch(self.launch, lenient)
+            return _launch(self.launch, lenient, number)
         if self.llamafactory is not None:
             document = _yaml(self.llamafactory, "LLaMA-Factory config", lenient)
             return read_llamafactory(document, self.llamafactory.parent)
@@ -55,12 +55,14 @@ class RecipeOptions(NamedTuple):
         return None
 
 
-def _launch(given: str, lenient: bool) -> Recipe:
+def _launch(given: str, lenient: bool, number: int | None) -> Recipe:
     if not given.strip():
         raise BadRequest("--launch: is empty; give a launch line, or the script that has it")
     if given == "-":
         text = text_of(sys.stdin.buffer.read(LARGEST_FILE + 1), "standard input", "script")
-        return read_launch(text, "standard input", Path(), lines=True, lenient=lenient)
+        return read_launch(
+            text, "standard input", Path(), lines=True, lenient=lenient, number=number
+        )
     path = Path(given)
     try:
         is_file = len(given) < 4096 and path.exists()
@@ -68,10 +70,12 @@ def _launch(given: str, lenient: bool) -> Recipe:
         is_file = False
     if is_file:
         text = read_text(path, "script")
-        return read_launch(text, given, path.parent, lines=True, lenient=lenient)
+        return read_launch(text, given, path.parent, lines=True, lenient=lenient, number=number)
     if len(given.split()) == 1:
         raise BadRequest(f"{given}: there is no such script, and it is no launch line; correct it")
-    return read_launch(given, LINE, Path(), lines="\n" in given.strip(), lenient=lenient)
+    return read_launch(
+        given, LINE, Path(), lines="\n" in given.strip(), lenient=lenient, number=number
+    )
 
 
 def _yaml(path: Path, what: str, lenient: bool) -> Document:
@@ -84,10 +88,11 @@ def _yaml(path: Path, what: str, lenient: bool) -> Document:
 def named_file(
     recipe: Recipe, named: ConfigValue | None, option: str, given: Path | None
 ) -> Path | None:
-    """The config that the recipe names, or `given`.
+    """The config that the recipe names, or `given`. One that is not found is wrong in the findings
+    of the recipe.
 
     Raises:
-        BadRequest: both are there, or the one that is named is not found.
+        BadRequest: both are there.
     """
     if named is None:
         return given
@@ -97,7 +102,8 @@ def named_file(
             "of them"
         )
     if not isinstance(named.value, str):
-        raise BadRequest(f"{named.said}: must be the path of a file; write it to a file")
+        recipe.findings.wrong.append(f"{named.said}: must be the path of a file; write it to one")
+        return None
     if named.value in recipe.documents:
         return Path(named.value)
     path = recipe.found(named.value)
@@ -105,7 +111,9 @@ def named_file(
         found = "is not found here"
         if recipe.beside != Path():
             found = f"is found neither here nor next to {recipe.source}"
-        raise BadRequest(f"{named.said} = {named.value}: {found}; correct the path")
+        what = f"{named.said} = {named.value}: {found}; correct the path"
+        recipe.findings.wrong.append(what)
+        return None
     return path
 
 

@@ -7,8 +7,8 @@ defaults of their launchers. Claims that differ are a contradiction; those that 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from zerotools.jobs.imports.deepspeed.deepspeed_json import read_deepspeed
 from zerotools.jobs.imports.deepspeed.difference import difference
 from zerotools.jobs.imports.deepspeed.hidden_size import hidden_size
 from zerotools.jobs.imports.deepspeed.optimizer_section import read_missing
+from zerotools.jobs.imports.differences import differences
+from zerotools.jobs.imports.reading.batch import JOB_TOTAL, STEPS
 from zerotools.jobs.imports.reading.claims import Claim, Claims
 from zerotools.jobs.imports.reading.job_keys import (
     JobTree,
@@ -63,6 +65,7 @@ class Imported:
     from that the job file did not have. `spec` is None, and `missing` names keys, where no job
     file was given. `problem` is why it cannot be run; `tree` is then as far as it went.
     `deepspeed` is what DeepSpeed would be given, and `changes` the diff to it from the file.
+    `formulas` says how a missing key is worked out.
     """
 
     tree: JobTree
@@ -73,6 +76,7 @@ class Imported:
     deepspeed: JobTree | None
     problem: ZerotoolsError | None
     changes: tuple[str, ...] = ()
+    formulas: Mapping[str, str] = field(default_factory=dict)
 
 
 Load = Callable[[str], Document]
@@ -118,6 +122,8 @@ def import_configs(
     findings.wrong += claims.contradictions()
     origins = _write(tree, claims, findings)
     findings.rows[:] = [_as_written(row, tree) for row in findings.rows]
+    if recipe is not None and recipe.program is not None:
+        findings.differs += differences(tree, findings.rows, recipe.program.name)
     spec: JobSpec | None = None
     missing = tuple(_missing(tree)) if job is None else ()
     if not findings.wrong:
@@ -126,7 +132,7 @@ def import_configs(
             findings.unsupported.append(str(refusal))
         elif refusal is not None:
             findings.wrong.append(str(refusal))
-    problem = _problem(findings)
+    problem = problem_of(findings)
     if spec is not None and spec.engine == "deepspeed":
         for_deepspeed = completed(spec)
         spec = replace(spec, deepspeed=DeepSpeedSpec(config=for_deepspeed))
@@ -138,8 +144,28 @@ def import_configs(
         tree = known_only(job_to_dict(spec), tree)
     spec = None if missing or problem else spec
     return Imported(
-        in_order(tree), origins, spec, missing, findings, for_deepspeed, problem, changes
+        in_order(tree),
+        origins,
+        spec,
+        missing,
+        findings,
+        for_deepspeed,
+        problem,
+        changes,
+        _formulas(missing, tree, findings),
     )
+
+
+def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict[str, str]:
+    """How the batch size follows from what is not known yet."""
+    if JOB_TOTAL not in missing:
+        return {}
+    steps = next((r for r in findings.rows if r.job == JOB_TOTAL and r.key.endswith(STEPS)), None)
+    ranks = look_up(tree, "gpus") or look_up(tree, "ranks")
+    factors = ["the sequences of a GPU at a time (train.micro_batch_size)"]
+    factors += [] if steps is None else [f"{steps.value} ({steps.key})"]
+    factors += [f"{ranks} GPUs"] if isinstance(ranks, int) else ["the number of GPUs"]
+    return {JOB_TOTAL: f"{JOB_TOTAL} = {' x '.join(factors)}"}
 
 
 def _configured(
@@ -220,7 +246,8 @@ def _unsaid(claim: Claim) -> str:
     return f"{where}: {claim.key} = {show(claim.value)} is not supported{choices}"
 
 
-def _problem(findings: Findings) -> ZerotoolsError | None:
+def problem_of(findings: Findings) -> ZerotoolsError | None:
+    """Return all problems as one error; None: there are none."""
     listed = [*findings.wrong, *findings.unsupported]
     if not listed:
         return None

@@ -115,6 +115,9 @@ MODULES: Mapping[str, str] = {
     "accelerate.commands.launch": "accelerate",
 }
 """`python -m MODULE` -> the launcher that it is."""
+KEYWORDS = frozenset(("do", "then", "else", "!", "{"))
+"""Words of the shell before a command."""
+SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
 WRAPPERS = frozenset(
     [
         "nohup",
@@ -124,14 +127,84 @@ WRAPPERS = frozenset(
         "sudo",
         "srun",
         "nice",
+        "ionice",
         "command",
         "unbuffer",
-        "do",
-        "then",
-        "else",
-        "!",
+        "stdbuf",
+        "timeout",
+        "numactl",
+        "taskset",
+        "setsid",
+        "script",
+        "nsys",
     ]
 )
-"""Words before a launcher that start it and change nothing of what it is told."""
-RUNNERS = {("uv", "run"), ("poetry", "run"), ("pipenv", "run"), ("conda", "run")}
+"""Programs that start a launcher and change nothing of what it is told."""
+RUNNERS = frozenset(
+    (
+        ("uv", "run"),
+        ("poetry", "run"),
+        ("pipenv", "run"),
+        ("pdm", "run"),
+        ("hatch", "run"),
+        ("pixi", "run"),
+        ("rye", "run"),
+        ("conda", "run"),
+        ("mamba", "run"),
+        ("micromamba", "run"),
+        ("docker", "run"),
+        ("docker", "exec"),
+        ("podman", "run"),
+        ("podman", "exec"),
+        ("nvidia-docker", "run"),
+        ("singularity", "exec"),
+        ("apptainer", "exec"),
+        ("kubectl", "exec"),
+    )
+)
 """Pairs of such words."""
+STARTED_BY: Mapping[str, str] = {
+    "srun": "the daemon starts the ranks on this machine; for Slurm, see zerotools submit --slurm",
+    **dict.fromkeys(
+        (
+            "docker run",
+            "docker exec",
+            "podman run",
+            "podman exec",
+            "nvidia-docker run",
+            "singularity exec",
+            "apptainer exec",
+            "kubectl exec",
+        ),
+        "the job runs outside of the container: paths in it may be others here",
+    ),
+    **dict.fromkeys(
+        ("conda run", "mamba run", "micromamba run"),
+        "set python of the job file to the interpreter of that environment",
+    ),
+}
+"""Program that starts a launcher -> what a reader of the job should know."""
+CONSOLE_PROGRAMS: Mapping[str, frozenset[str]] = {
+    "llamafactory-cli": frozenset(("train",)),
+    "axolotl": frozenset(("train",)),
+    "swift": frozenset(("sft", "pt", "rlhf", "dpo")),
+    "xtuner": frozenset(("train",)),
+}
+"""Program that starts ranks of its own -> those of its commands that train."""
+PROGRAM_MODULES: Mapping[str, str] = {
+    "axolotl.cli.train": "axolotl",
+    "llamafactory.cli": "llamafactory-cli",
+    "llamafactory.launcher": "llamafactory-cli",
+}
+"""`-m MODULE` -> the console program that it is of."""
+CONSOLE_MODULES: Mapping[str, tuple[str, str]] = {
+    "llamafactory-cli": ("torchrun", "llamafactory.launcher"),
+    "axolotl": ("accelerate", "axolotl.cli.train"),
+    "swift": ("torchrun", "swift.cli.sft"),
+    "xtuner": ("torchrun", "xtuner.tools.train"),
+}
+"""Console program -> the launcher by which it starts its ranks, and the module that they run."""
+ONE_RANK = frozenset(("swift", "xtuner"))
+"""Those that start one rank where nothing says how many."""
+RANKS_BY = "NPROC_PER_NODE"
+"""The variable from which console programs take the number of ranks."""

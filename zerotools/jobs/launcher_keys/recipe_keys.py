@@ -1,7 +1,7 @@
-"""The keys of LLaMA-Factory's and axolotl's YAML that the Trainer's arguments are not called.
+"""The keys of LLaMA-Factory, axolotl and ms-swift with names other than the Trainer's.
 
 LLaMA-Factory 0.9.4, hparams/{model,data,training,finetuning}_args.py; axolotl 0.12,
-utils/schemas/{config,training,peft,datasets}.py.
+utils/schemas/{config,training,peft,datasets}.py; ms-swift 3, docs, Command-line-parameters.md.
 """
 
 from __future__ import annotations
@@ -106,3 +106,44 @@ EXAMPLE_TYPES: Mapping[str, str] = {
     "completion": "",
 }
 """`type` of a dataset -> `data.format`; empty: plain text."""
+
+SWIFT_NAMES: Mapping[str, str] = {
+    "model": "model_name_or_path",
+    "dataset": "dataset_name",
+    "val_dataset": "eval_dataset_name",
+    "tuner_type": "train_type",
+    "target_modules": "lora_target_modules",
+    "max_length": "sequence_length",
+    "quant_bits": "quantization_bit",
+    "quant_method": "quantization_method",
+    "split_dataset_ratio": "eval_fraction",
+    "sequence_parallel_size": "sequence_ranks",
+}
+SWIFT_LORA_RATE = 1e-4
+SWIFT_DEFAULTS: Mapping[str, object] = {
+    **TRAINER_DEFAULTS,
+    "per_device_train_batch_size": 1,
+    "learning_rate": 1e-5,
+    "weight_decay": 0.1,
+    "adam_beta2": 0.95,
+    "lr_scheduler_type": "cosine",
+    "precision": "bf16",
+    "lora_alpha": 32,
+    "double_quantization": True,
+}
+SWIFT_PRECISIONS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": ""}
+"""`torch_dtype` -> the argument of the Trainer; empty: neither."""
+SWIFT_IGNORED: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("model_author", "model_name"), "is put into the examples of swift/self-cognition alone"
+    ),
+    **dict.fromkeys(
+        ("dataset_num_proc", "load_from_cache_file", "use_hf", "packing_num_proc"),
+        "how files are read; the trainer does it its own way",
+    ),
+    **dict.fromkeys(
+        ("template", "system", "agent_template"),
+        "examples are rendered by the chat template of the tokenizer",
+    ),
+    "attn_impl": "what is trained does not depend on it",
+}

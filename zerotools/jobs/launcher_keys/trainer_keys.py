@@ -274,6 +274,14 @@ IGNORED: Mapping[str, str] = {
 
 FEATURES: frozenset[str] = frozenset(
     [
+        "vision_tower",
+        "image_folder",
+        "pretrain_mm_mlp_adapter",
+        "tune_mm_mlp_adapter",
+        "lora_weight_path",
+        "only_optimize_lora",
+        "use_int8_training",
+        "rlhf_type",
         "label_smoothing_factor",
         "neftune_noise_alpha",
         "group_by_length",

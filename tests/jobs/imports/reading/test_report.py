@@ -11,6 +11,5 @@ def test_mends_of_one_kind_are_one_line_with_their_places() -> None:
     accepted = [*(f"ds.json:{line}: {odd}" for line in lines), f"ds.json:3: {quotes}"]
     assert list(render(Findings(accepted=accepted))) == [
         "# repaired as by --lenient",
-        f"#   ds.json, lines 2 to 4, 7, 9: {odd}",
-        f"#   ds.json:3: {quotes}",
+        f"#   ds.json: {odd} (5 lines: 2 to 4, 7, 9); {quotes} (line 3)",
     ]

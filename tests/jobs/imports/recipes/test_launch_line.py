@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -159,21 +160,42 @@ def test_what_is_unknown_is_listed_and_nothing_else_is_lost() -> None:
         ("", "has no launch line"),
         ("pip install deepspeed", "has no launch line"),
         ("deepspeed --num_gpus 2", "is given no program"),
-        ("deepspeed a.py\ntorchrun b.py", r"2 launch lines \(lines 1, 2\)"),
+        (
+            "deepspeed a.py\ntorchrun b.py",
+            r"2 launch lines; .*--block N:\n  1  line 1: deepspeed a\.py\n  2  ",
+        ),
         ("deepspeed a.py --lr \\ # rate\n  --b 2", r"run\.sh:2: --b is not part .* line 1"),
-        ("python x.py --lr $LR", r"run\.sh:1: --lr: \$LR is not set"),
         ("python x.py --lr '1", "the quote ' is not closed"),
-        ("deepspeed x.py $ARGS", r"an argument of the program: \$ARGS is not set"),
-        ("torchrun $OPTIONS x.py", r"torchrun: \$OPTIONS is not set"),
-        ("torchrun --nproc_per_node=$N x.py", r"--nproc_per_node: \$N is not set"),
-        ("llamafactory-cli train x.yaml", "give that file with --llamafactory"),
-        ("accelerate launch -m axolotl.cli.train x.yml", "give that file with --axolotl"),
-        ("python -m axolotl.cli.train x.yml", "give that file with --axolotl"),
+        ("cd x\nbash scripts/train.sh 4", r"line 2 runs scripts/train\.sh; give that script"),
     ],
 )
 def test_a_line_that_says_no_job_is_refused(line: str, why: str) -> None:
     with pytest.raises(BadRequest, match=why):
         of_line(line, lines=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "why"),
+    [
+        ("python x.py --lr $LR", BadRequest, r"run\.sh:1: --lr: \$LR is not set"),
+        ("deepspeed x.py $ARGS", BadRequest, r"an argument of the program: \$ARGS is not set"),
+        ("torchrun $OPTIONS x.py", BadRequest, r"torchrun: \$OPTIONS is not set"),
+        ("torchrun --nproc_per_node=$N x.py", BadRequest, r"--nproc_per_node: \$N is not set"),
+        ("llamafactory-cli train x.yaml", BadRequest, r"run\.sh:1: x\.yaml: there is no such"),
+        ("accelerate launch -m axolotl.cli.train x.yml", BadRequest, r"x\.yml: there is no such"),
+        ("python -m axolotl.cli.train x.yml", BadRequest, r"x\.yml: there is no such"),
+        ("axolotl train", Unsupported, "names no YAML, in which axolotl has its settings"),
+        ("xtuner train a_config --work-dir w", Unsupported, "the settings of xtuner are Python"),
+        ("swift rlhf --rlhf_type dpo", Unsupported, "rewards or preferences"),
+        ("deepspeed --module openrlhf.cli.train_sft", Unsupported, "with --as script"),
+    ],
+)
+def test_a_line_of_which_the_job_is_not_known_is_a_problem(
+    line: str, kind: type[Exception], why: str
+) -> None:
+    imported = of_line(line, lines=True)
+    assert isinstance(imported.problem, kind)
+    assert re.search(why, str(imported.problem)), str(imported.problem)
 
 
 @pytest.mark.parametrize(
@@ -292,12 +314,9 @@ torchrun --nproc_per_node 2 --master_port $RANDOM x.py --deepspeed ds.json \\
 
 
 def test_values_that_a_shell_alone_knows_are_named_all_at_once_where_they_are_needed() -> None:
-    with pytest.raises(BadRequest) as refused:
-        read_launch(SCRIPT, "run.sh", Path(), lines=True)
-    assert str(refused.value).splitlines() == [
-        "2 values are not known:",
-        "  run.sh:9: --learning_rate: $RATE is not set in the text; write its value",
-        "  run.sh:10: --seed: $1 is an argument of the script; write its value",
+    assert read_launch(SCRIPT, "run.sh", Path(), lines=True).findings.wrong == [
+        "run.sh:9: --learning_rate: $RATE is not set in the text; write its value",
+        "run.sh:10: --seed: $1 is an argument of the script; write its value",
     ]
     known = SCRIPT.replace("--learning_rate $RATE", "").replace("--seed $1", "")
     recipe = read_launch(known, "run.sh", Path(), lines=True)
@@ -342,8 +361,8 @@ def test_a_comment_that_swallows_the_program_is_named() -> None:
 )
 def test_variables_are_what_bash_would_make_of_them_or_not_known(text: str, rate: str) -> None:
     script = text.replace("{line}", "torchrun x.py --max_steps 3")
+    recipe = read_launch(script, "run.sh", Path(), lines=True)
     if rate.isdecimal():
-        assert read_launch(script, "run.sh", Path(), lines=True).given["lr"].value == rate
+        assert recipe.given["lr"].value == rate
     else:
-        with pytest.raises(BadRequest, match=rate):
-            read_launch(script, "run.sh", Path(), lines=True)
+        assert re.search(rate, recipe.findings.wrong[0])

@@ -66,7 +66,7 @@ def _stated(reading: ConfigReading, name: str) -> BatchFact | None:
         reading.findings.wrong.append(f"{given.said} = 0: must be at least 1")
         return None
     if name == STEPS:
-        reading.row(KeyOutcome.MAPPED, given, JOB_TOTAL, "batch size = micro batch x this x ranks")
+        reading.row(KeyOutcome.MAPPED, given, JOB_TOTAL)
     else:
         reading.map(given, _JOB_KEYS[name], given.value)
     return BatchFact(given.value, given.said)

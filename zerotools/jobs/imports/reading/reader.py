@@ -9,7 +9,13 @@ from typing import Any
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.claims import Claims
 from zerotools.jobs.imports.reading.job_keys import accepts, default_of, job_keys, look_up
-from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow, ResolvedAuto
+from zerotools.jobs.imports.reading.report import (
+    NOT_TAKEN,
+    Findings,
+    KeyOutcome,
+    ReportRow,
+    ResolvedAuto,
+)
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
 
@@ -113,7 +119,7 @@ class ConfigReading:
         if before is not None and before.weak and before.shown == value:
             return  # said once already
         if before is not None:
-            why = f"not taken: {before.place} says {show(before.shown)}"
+            why = f"{NOT_TAKEN}{before.place} says {show(before.shown)}"
         row = ReportRow(KeyOutcome.DEFAULT, name, self.source, value, key, why)
         self.findings.rows.append(row)
 

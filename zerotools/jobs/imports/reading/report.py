@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -22,10 +23,16 @@ class KeyOutcome(StrEnum):
     UNKNOWN = "unknown"
 
 
+WIDTH = 80
+"""Columns of a line of the report, unless one word is longer."""
+AUTO_WHY = '"auto"'
+NOT_TAKEN = "not taken: "
+USUAL = "default"
+_IN_FILE = (KeyOutcome.MAPPED, KeyOutcome.DEFAULT)
 _ON_LINE = re.compile(r"(.*):(\d+): (.*)")
 HEADS = {
     KeyOutcome.MAPPED: "mapped to keys of the job file",
-    KeyOutcome.DEFAULT: "not in the config: its launcher's defaults, written out",
+    KeyOutcome.DEFAULT: "not in the config: defaults, written out",
     KeyOutcome.PASSED: "passed through to DeepSpeed",
     KeyOutcome.IGNORED: "ignored",
     KeyOutcome.UNKNOWN: "unknown, not read",
@@ -61,7 +68,8 @@ class ResolvedAuto:
 class Findings:
     """What the reading of configs found; grown by the readers, frozen by nobody.
 
-    `mended` is the text that `--lenient` made of a file, by its name.
+    `mended` is the text that `--lenient` made of a file, by its name. `differs` says in what the
+    job is another training than the program, and `steps` what is to be done before it runs.
     """
 
     rows: list[ReportRow] = field(default_factory=list)
@@ -70,10 +78,12 @@ class Findings:
     mended: dict[str, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
+    differs: list[str] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
 
     def take(self, others: Findings) -> None:
         """Add what was found by `others`."""
-        for name in ("rows", "autos", "accepted", "wrong", "unsupported"):
+        for name in ("rows", "autos", "accepted", "wrong", "unsupported", "differs", "steps"):
             getattr(self, name).extend(getattr(others, name))
         self.mended |= others.mended
 
@@ -84,6 +94,8 @@ class Findings:
             "auto": [asdict(auto) for auto in self.autos],
             "accepted": self.accepted,
             "mended": self.mended,
+            "differs": self.differs,
+            "next": self.steps,
         }
 
 
@@ -94,43 +106,116 @@ def note_mends(findings: Findings, document: Document) -> None:
         findings.mended[document.source] = document.mended
 
 
-def render(findings: Findings) -> Iterator[str]:
-    """Lines of the report; each begins with `#`, so that they are comments in TOML too."""
+def render(findings: Findings, *, written: bool = False) -> Iterator[str]:
+    """Lines of the report; each begins with `#`, so that they are comments in TOML too.
+
+    Keys of one outcome and one reason share a line. `written` is for a job file that is printed
+    with the place of every key: keys and defaults that it has are left out, and so are reasons. A
+    job that is refused has no report: its problems stand alone.
+    """
+    if findings.wrong or findings.unsupported:
+        return
     if findings.accepted:
         yield "# repaired as by --lenient"
-        yield from (f"#   {_printable(note)}" for note in _by_kind(findings.accepted))
+        yield from _listed(_by_file(findings.accepted))
     for source, text in findings.mended.items():
         yield f"# {_printable(source)}, with these repairs:"
         lines = text.expandtabs().strip("\n").split("\n")
         yield from (f"#   {_printable(line)}".rstrip() for line in lines)
-    if findings.autos:
+    if findings.autos and not written:
         yield '# "auto" became'
-        yield from _aligned(
-            [(a.place, a.key, _value(a.value), f"from {a.origin}") for a in findings.autos]
-        )
+        yield from _listed([", ".join(f"{a.key} = {_value(a.value)}" for a in findings.autos)])
     for outcome, head in HEADS.items():
         rows = [row for row in findings.rows if row.outcome is outcome]
-        if rows:
+        lines = [*(_in_short(rows) if written else _with_reasons(rows))]
+        if lines:
             yield f"# {head}"
-            yield from _aligned([_cells(row) for row in rows])
+            yield from _listed(lines)
+    if findings.differs:
+        yield "# trained here, it differs from the program"
+        yield from _listed(findings.differs)
 
 
-def _by_kind(notes: Sequence[str]) -> Iterator[str]:
-    """Each kind of mend in a file once, with its lines."""
-    lines: dict[tuple[str, str], list[int]] = {}
+def next_steps(findings: Findings, closing: Iterable[str] = ()) -> Iterator[str]:
+    """Lines that say what is to be done before the job runs, and then `closing`."""
+    steps = [*findings.steps, *closing]
+    if steps:
+        yield "# next"
+        yield from _listed(steps)
+
+
+def _with_reasons(rows: Sequence[ReportRow]) -> Iterator[str]:
+    """The rows of one outcome, those of one reason together."""
+    groups: dict[str, list[str]] = {}
+    for row in rows:
+        groups.setdefault(row.why if row.why != AUTO_WHY else "", []).append(_named(row))
+    for why, names in groups.items():
+        yield f"{', '.join(dict.fromkeys(names))}{f': {why}' if why else ''}"
+
+
+def _in_short(rows: Sequence[ReportRow]) -> Iterator[str]:
+    """What the job file does not show of the keys of one outcome: how a value that it has differs,
+    and the names of those that it lacks."""
+    shown = [row for row in rows if row.outcome is not KeyOutcome.IGNORED and _says_more(row)]
+    yield from _with_reasons(shown)
+    names = [row.key for row in rows if row.outcome not in _IN_FILE and row not in shown]
+    if names:
+        reasons = "" if rows[0].outcome is KeyOutcome.UNKNOWN else " (reasons: --json)"
+        yield f"{', '.join(_without_tables(dict.fromkeys(names)))}{reasons}"
+
+
+def _says_more(row: ReportRow) -> bool:
+    """Whether its reason is more than the comment in the job file."""
+    is_usual = row.why.startswith(NOT_TAKEN) or row.why.endswith(USUAL)
+    return row.why not in ("", AUTO_WHY) and not (row.outcome is KeyOutcome.DEFAULT and is_usual)
+
+
+def _without_tables(names: Iterable[str]) -> Iterator[str]:
+    """Names of keys; those of the table of the one before them begin with a point."""
+    before = ""
+    for name in names:
+        table = name.rpartition(".")[0]
+        yield name.removeprefix(table) if table and table == before else name
+        before = table
+
+
+def _named(row: ReportRow) -> str:
+    if row.job is None or row.job == row.key:
+        return row.key
+    if row.outcome is KeyOutcome.DEFAULT:
+        return f"{row.job} = {_value(row.value)}"
+    return f"{row.key} -> {row.job}"
+
+
+def _listed(lines: Iterable[str]) -> Iterator[str]:
+    """Each line, and its rest below it where it is longer than a terminal is wide."""
+    for line in lines:
+        yield from textwrap.wrap(
+            _printable(line),
+            WIDTH,
+            initial_indent="#   ",
+            subsequent_indent="#     ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+def _by_file(notes: Sequence[str]) -> Iterator[str]:
+    """The mends of each file, each kind once with its lines."""
+    files: dict[str, dict[str, list[int]]] = {}
     for note in notes:
         found = _ON_LINE.fullmatch(note)
         if found is None:
             yield note
         else:
-            lines.setdefault((found[1], found[3]), []).append(int(found[2]))
-    for (source, what), numbers in lines.items():
-        yield _on_lines(source, what, numbers)
+            files.setdefault(found[1], {}).setdefault(found[3], []).append(int(found[2]))
+    for source, kinds in files.items():
+        yield f"{source}: {'; '.join(_on_lines(what, lines) for what, lines in kinds.items())}"
 
 
-def _on_lines(source: str, what: str, lines: list[int]) -> str:
+def _on_lines(what: str, lines: list[int]) -> str:
     if len(lines) == 1:
-        return f"{source}:{lines[0]}: {what}"
+        return f"{what} (line {lines[0]})"
     spans: list[list[int]] = []
     for line in lines:
         if spans and line == spans[-1][1] + 1:
@@ -138,13 +223,7 @@ def _on_lines(source: str, what: str, lines: list[int]) -> str:
         else:
             spans.append([line, line])
     shown = [str(begin) if begin == end else f"{begin} to {end}" for begin, end in spans]
-    return f"{source}, lines {', '.join(shown)}: {what}"
-
-
-def _cells(row: ReportRow) -> tuple[str, ...]:
-    arrow = f"-> {row.job}" if row.job else ""
-    said = "; ".join(part for part in (arrow, row.why) if part)
-    return row.place, row.key, _value(row.value), said
+    return f"{what} ({len(lines)} lines: {', '.join(shown)})"
 
 
 def _value(value: Any) -> str:
@@ -154,11 +233,3 @@ def _value(value: Any) -> str:
 def _printable(text: str) -> str:
     """On one line, and without what a TOML comment may not hold."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    printable = [[_printable(cell) for cell in row] for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*printable, strict=True)]
-    for row in printable:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield f"#   {'  '.join(cells)}".rstrip()

@@ -173,8 +173,7 @@ def read_batch_of(reading: ArgumentReading) -> None:
     micro, world = config.claims.of(JOB_MICRO), shares(config.claims)
     steps = reading.recipe.defaults.get(ACCUMULATION) if given is None else given.value
     if given is not None:
-        why = "batch size = micro batch x this x ranks"
-        config.row(KeyOutcome.MAPPED, given, JOB_TOTAL, why)
+        config.row(KeyOutcome.MAPPED, given, JOB_TOTAL)
     if micro is None or type(micro.value) is not int or type(steps) is not int:
         return
     if steps < 1 or micro.value < 1:

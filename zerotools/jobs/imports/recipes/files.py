@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from zerotools.io.huggingface.hub_cache import config_of_model
 from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.argument_values import ArgumentReading
+from zerotools.jobs.imports.recipes.hub_names import OWN_CODE, fetch_command, is_hub_name
 from zerotools.jobs.launcher_keys.key_kinds import ValueKind
 
 _OF_EXAMPLES = ("prompt_column", "response_column", "history_column", "max_source_length")
 _BEGIN = 1 << 16
-_ON_HUB = "no such directory here: a model is not downloaded; give the directory that has it"
+_DATA = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".txt", ".arrow", ".gz", ".zst")
 
 
 def read_files(reading: ArgumentReading) -> None:
@@ -36,11 +41,7 @@ def read_files(reading: ArgumentReading) -> None:
 def _read_model(reading: ArgumentReading) -> None:
     given = reading.typed("model_name_or_path", ValueKind.TEXT)
     if given is not None:
-        found = reading.recipe.found(str(given.value))
-        if found.is_dir():
-            reading.path(given, "model.path")
-        else:
-            reading.config.map(given, "model.path", str(given.value), _ON_HUB)
+        _map_model(reading, given)
     config = reading.typed("config_name", ValueKind.TEXT)
     if config is not None and given is None:
         found = reading.recipe.found(str(config.value))
@@ -53,17 +54,92 @@ def _read_model(reading: ArgumentReading) -> None:
         reading.path(tokenizer, "data.tokenizer")
 
 
+def _map_model(reading: ArgumentReading, given: ConfigValue) -> None:
+    """Claim the model's directory: what is there, what was downloaded, or where it is to lie."""
+    name = str(given.value)
+    found = reading.recipe.found(name)
+    fetched = None if found.exists() else config_of_model(name)
+    if found.is_dir():
+        reading.path(given, "model.path")
+        has_own_code = _has_own_code(found)
+    elif fetched is not None:
+        directory = str(fetched.parent)
+        why = "from the cache of the Hub"
+        reading.config.map(replace(given, value=directory), "model.path", directory, why)
+        has_own_code = _has_own_code(fetched.parent)
+    else:
+        directory = str(Path.cwd() / found)
+        reading.config.map(replace(given, value=directory), "model.path", directory)
+        steps = reading.config.findings.steps
+        if is_hub_name(name):
+            steps.append(fetch_command(name, kind="model", who=reading.recipe.who))
+            steps.append(f"if {name} lies elsewhere, set model.path to its directory")
+        else:
+            steps.append(f"{name} is not here; set model.path to the directory of the model")
+        has_own_code = OWN_CODE.search(name) is not None
+    if has_own_code:
+        reading.config.findings.differs.append(
+            f"model: {name} needs code of its own, which is not run here; use --as script if "
+            "submit refuses it"
+        )
+
+
+def _has_own_code(directory: Path) -> bool:
+    try:
+        return "auto_map" in json.loads((directory / "config.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError, TypeError):
+        return False
+
+
 def _read_data(reading: ArgumentReading, examples: bool | None) -> None:
     given = reading.config.take("train_file")
     if given is not None:
         if examples is None:
             examples = _holds_examples(reading, given)
-        _map_paths(reading, given, "data.examples" if examples else "data.text")
-    for name in ("dataset_name", "dataset_config_name"):
-        hub = reading.config.take(name)
-        if hub is not None:
-            why = "data of a hub is not downloaded; name files in data.text or data.examples"
-            reading.config.row(KeyOutcome.IGNORED, hub, None, why)
+        key = "data.examples" if examples else "data.text"
+        names = given.value if isinstance(given.value, list) else [given.value]
+        if names and all(isinstance(n, str) and _is_hub_data(reading, n) for n in names):
+            _name_hub_data(reading, given, names, key)
+        else:
+            _map_paths(reading, given, key)
+    hub = reading.config.take("dataset_name")
+    if hub is not None:
+        names = hub.value if isinstance(hub.value, list) else str(hub.value).split(",")
+        _name_hub_data(reading, hub, names, "data.examples" if examples else "data.text")
+    held_out = reading.config.take("eval_dataset_name")
+    if held_out is not None:
+        names = held_out.value if isinstance(held_out.value, list) else [held_out.value]
+        _name_hub_data(reading, held_out, names, "eval.files")
+    part = reading.config.take("dataset_config_name")
+    if part is not None:
+        why = "a part of a dataset of the Hub; take its files"
+        reading.config.row(KeyOutcome.IGNORED, part, None, why)
+
+
+def _name_hub_data(
+    reading: ArgumentReading, given: ConfigValue, names: Sequence[Any], key: str
+) -> None:
+    """Map those of `names` that are files here, if all are; else say how the others are fetched."""
+    plain = [str(name).split("#")[0].strip() for name in names]
+    found = [reading.recipe.found(name) for name in plain]
+    if all(path.exists() for path in found):
+        _map_paths(reading, replace(given, value=[str(path) for path in found]), key)
+        return
+    why = f"data of a hub is not downloaded by the job; fetch it and set {key}"
+    reading.config.row(KeyOutcome.IGNORED, given, None, why)
+    steps = reading.config.findings.steps
+    for name, path in zip(plain, found, strict=True):
+        if not path.exists():
+            steps.append(fetch_command(name, kind="dataset", who=reading.recipe.who))
+    listed = ", ".join(f'"{name}/**/*.parquet"' for name in plain)
+    steps.append(f"set {key} to the files of the data, such as [{listed}]")
+
+
+def _is_hub_data(reading: ArgumentReading, name: str) -> bool:
+    if not is_hub_name(name) or name.lower().endswith(_DATA):
+        return False
+    first = reading.recipe.found(name.split("/")[0])
+    return not (reading.recipe.found(name).exists() or first.exists())
 
 
 def _holds_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
@@ -93,9 +169,10 @@ def _map_paths(reading: ArgumentReading, given: ConfigValue, key: str) -> None:
         return
     found = [reading.recipe.found(name) for name in names]
     missing = [str(path) for path in found if not path.exists() and "*" not in str(path)]
-    why = f"{missing[0]} is not there now" if missing else ""
+    for name in missing:
+        reading.config.findings.steps.append(f"{name} is not here; put it there, or set {key}")
     paths = [str(Path.cwd() / path) for path in found]
-    reading.config.map(replace(given, value=paths), key, paths, why)
+    reading.config.map(replace(given, value=paths), key, paths)
 
 
 def _read_resume(reading: ArgumentReading) -> None:

@@ -17,25 +17,32 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.accelerate_flags import flags_document
+from zerotools.jobs.imports.recipes.launch_commands import (
+    PYTHON,
+    Started,
+    commands_within,
+    script_of,
+    settings_by,
+    started,
+)
 from zerotools.jobs.imports.recipes.launcher_numa import AFFINITY, numa_of
-from zerotools.jobs.imports.recipes.launcher_ranks import ranks_of
+from zerotools.jobs.imports.recipes.launcher_ranks import console_ranks, ranks_of
+from zerotools.jobs.imports.recipes.other_programs import read_as_of
+from zerotools.jobs.imports.recipes.program_call import program_of
 from zerotools.jobs.imports.recipes.recipe import Recipe
-from zerotools.jobs.imports.recipes.shell_words import REST, Command, Word, commands_of
+from zerotools.jobs.imports.recipes.shell_words import REST, Command, Word
 from zerotools.jobs.launcher_keys.launch_flags import (
+    CONSOLE_PROGRAMS,
     MEETING,
-    MODULES,
-    RUNNERS,
+    RANKS_BY,
     SHORT,
+    STARTED_BY,
     WORDS_AFTER,
-    WRAPPERS,
 )
 from zerotools.jobs.launcher_keys.trainer_keys import IGNORED, TRAINER_DEFAULTS, TRAINERS_OWN
 from zerotools.jobs.text.shell_mend import mend_shell
 
-_PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 _NUMBER = re.compile(r"-[\d.]")
-_OWN_YAML = {"llamafactory-cli": "--llamafactory", "axolotl": "--axolotl"}
-_MODULES_YAML = {"axolotl.cli.train": "--axolotl", "llamafactory.cli": "--llamafactory"}
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _UNNEEDED = frozenset((*IGNORED, "output_dir"))
 """Arguments whose values a job does without: its directory is by default the daemon's choice."""
@@ -56,14 +63,21 @@ class Launch:
 
 
 def read_launch(
-    text: str, source: str, beside: Path, *, lines: bool, lenient: bool = False
+    text: str,
+    source: str,
+    beside: Path,
+    *,
+    lines: bool,
+    lenient: bool = False,
+    number: int | None = None,
 ) -> Recipe:
     """What the launch line in `text` says. `lines` puts the numbers of lines into places. With
-    `lenient` the text is mended.
+    `lenient` the text is mended. `number` chooses one of several launch lines, from 1.
+
+    Values that the job needs and that only a shell could know are wrong in the recipe's findings.
 
     Raises:
-        BadRequest: there is no launch line or several, or values that the job needs cannot be
-            known: all of them are named.
+        BadRequest: there is no launch line, or several and no `number`.
     """
     findings = Findings()
     if lenient:
@@ -73,11 +87,13 @@ def read_launch(
         if mends.notes:
             findings.mended[source] = text
     places = _Places(source, lines, text.split("\n"))
-    commands = list(commands_of(text, source))
-    command = _the_one(commands, places)
-    launch = _split(_started(command.words), _exported(commands, command), places, findings)
-    given = dict(_arguments(launch, places, findings))
-    places.refuse_unknown()
+    commands = list(commands_within(text, source))
+    command, start = _the_one(commands, places, number)
+    settings = {**_exported(commands, command), **settings_by(start.by)}
+    launch = _split(start, settings, places, findings)
+    loose: list[ConfigValue] = []
+    given = dict(_arguments(launch, places, findings, loose))
+    findings.wrong += places.unknown
     is_trainer = "deepspeed_config" not in given and not TRAINERS_OWN.isdisjoint(given)
     named = given.pop("deepspeed_config", None) or given.pop("deepspeed", None)
     given.pop("deepspeed", None)
@@ -85,9 +101,14 @@ def read_launch(
         named = None  # `--deepspeed` alone switches it on in programs of their own
     file, document = flags_document(launch.launcher, launch.options, source, findings)
     visible = _setting(VISIBLE, launch, places)
-    ranks, every = ranks_of(launch.launcher, launch.options, visible, findings)
+    if launch.launcher in CONSOLE_PROGRAMS:
+        count = _setting(RANKS_BY, launch, places)
+        ranks, every = console_ranks(launch.launcher, count, visible, findings)
+    else:
+        ranks, every = ranks_of(launch.launcher, launch.options, visible, findings)
+    _report_start(start, places, findings)
     _report_settings(launch, places, findings)
-    return Recipe(
+    recipe = Recipe(
         source,
         given,
         beside,
@@ -100,8 +121,10 @@ def read_launch(
         launcher=launch.launcher if every else "",
         numa=numa_of(launch.launcher, launch.options, _setting(AFFINITY, launch, places), findings),
         documents={name: made for each in commands for name, made in each.documents.items()},
+        program=program_of(start, launch.program, settings, source if lines else ""),
         findings=findings,
     )
+    return read_as_of(recipe, launch.launcher, launch.program.text, loose, lenient=lenient)
 
 
 @dataclass(frozen=True)
@@ -127,31 +150,33 @@ class _Places:
             f"its own above the command, or {_MEND}"
         )
 
-    def refuse_unknown(self) -> None:
-        """Raises BadRequest: there are values that only a shell could know, and that are needed."""
-        if len(self.unknown) == 1:
-            raise BadRequest(self.unknown[0])
-        if self.unknown:
-            listed = "".join(f"\n  {each}" for each in self.unknown)
-            raise BadRequest(f"{len(self.unknown)} values are not known:{listed}")
 
-
-def _the_one(commands: Sequence[Command], places: _Places) -> Command:
-    launches = [found for found in commands if _kind(found.words)]
-    wide = [found for found in launches if _kind(found.words) != "python"]
+def _the_one(
+    commands: Sequence[Command], places: _Places, number: int | None
+) -> tuple[Command, Started]:
+    launches = [
+        (each, replace(found, by=[*each.by, *found.by]))
+        for each in commands
+        if (found := started(each.words)) is not None
+    ]
+    wide = [(each, found) for each, found in launches if found.kind != "python"]
     chosen = wide or launches
     if not chosen:
-        raise BadRequest(
-            f"{places.source}: has no launch line, a command that begins with deepspeed, torchrun, "
-            "accelerate launch or python and names a program"
+        raise BadRequest(f"{places.source}: has no launch line{_instead(commands)}")
+    if number is not None and not 1 <= number <= len(chosen):
+        has = "one launch line" if len(chosen) == 1 else f"{len(chosen)} launch lines"
+        raise BadRequest(f"--block {number}: {places.source} has {has}; correct the number")
+    if len(chosen) > 1 and number is None:
+        listed = "".join(
+            f"\n  {at}  line {found.words[0].line}: {_beginning(found)}"
+            for at, (_, found) in enumerate(chosen, 1)
         )
-    if len(chosen) > 1:
-        listed = ", ".join(str(found.words[0].line) for found in chosen)
         raise BadRequest(
-            f"{places.source}: has {len(chosen)} launch lines (lines {listed}); give the one that "
-            "is meant with --launch"
+            f"{places.source}: has {len(chosen)} launch lines; choose one of them with --block N:"
+            f"{listed}"
         )
-    after = commands[commands.index(chosen[0]) + 1 :]
+    command, start = chosen[(number or 1) - 1]
+    after = commands[commands.index(command) + 1 :]
     if after and after[0].cut is not None and after[0].words[:1]:
         first = after[0].words[0]
         if first.text.startswith("-"):
@@ -160,7 +185,23 @@ def _the_one(commands: Sequence[Command], places: _Places) -> Command:
                 f"of line {after[0].cut} is followed by a blank or a comment, so the command ends "
                 f"there; make the `\\` the last character of its line, or {_MEND}"
             )
-    return chosen[0]
+    return command, start
+
+
+def _beginning(start: Started) -> str:
+    text = " ".join(word.source for word in start.words)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _instead(commands: Sequence[Command]) -> str:
+    """What to give where a script has no launch line."""
+    other = next((found for each in commands if (found := script_of(each.words))), None)
+    if other is not None:
+        return f": line {other.line} runs {other.source}; give that script with --launch"
+    return (
+        ", a command that begins with deepspeed, torchrun, accelerate launch or python and names "
+        'a program; any other program runs as a job with engine = "script"'
+    )
 
 
 def _exported(commands: Sequence[Command], until: Command) -> dict[str, Word]:
@@ -172,62 +213,18 @@ def _exported(commands: Sequence[Command], until: Command) -> dict[str, Word]:
     return found | until.settings
 
 
-def _started(words: Sequence[Word]) -> list[Word]:
-    """`words` without what only starts the launcher."""
-    rest = list(words)
-    while rest:
-        name = Path(rest[0].text).name
-        if len(rest) > 1 and (name, rest[1].text) in RUNNERS:
-            rest = rest[2:]
-        elif name in WRAPPERS or (rest[0].text.startswith("-") and len(rest) < len(words)):
-            rest = rest[1:]
-        elif "=" in name and len(rest) < len(words):
-            rest = rest[1:]  # `env NAME=value`
-        else:
-            break
-    return rest
-
-
-def _kind(words: Sequence[Word]) -> str:
-    """The launcher that the command calls; empty: none."""
-    rest = _started(words)
-    if not rest:
-        return ""
-    name = Path(rest[0].text).name
-    texts = [word.text for word in rest]
-    if name in ("deepspeed", "torchrun"):
-        return name
-    if name == "accelerate":
-        return name if texts[1:2] == ["launch"] else ""
-    if name in _OWN_YAML:
-        return name if texts[1:2] == ["train"] else ""
-    if not _PYTHON.fullmatch(name):
-        return ""
-    if "-m" in texts[1:]:
-        module = texts[texts.index("-m") + 1 :][:1]
-        if module and module[0] in _MODULES_YAML:
-            return "axolotl" if "axolotl" in module[0] else "llamafactory-cli"
-        return MODULES.get(module[0], "python") if module and module[0] not in _TOOLS else ""
-    return "python" if any(text.endswith(".py") for text in texts[1:]) else ""
-
-
-_TOOLS = frozenset({"pip", "venv", "http.server", "nltk.downloader"})
-
-
 def _split(
-    words: Sequence[Word], settings: dict[str, Word], places: _Places, findings: Findings
+    start: Started, settings: dict[str, Word], places: _Places, findings: Findings
 ) -> Launch:
-    kind = _kind(words)
+    kind, words = start.kind, start.words
     texts = [word.text for word in words]
-    if kind in _OWN_YAML:
-        raise BadRequest(
-            f"{places.of(words[0].line)}: {kind} reads its settings from a YAML; give that file "
-            f"with {_OWN_YAML[kind]}"
-        )
+    if kind in CONSOLE_PROGRAMS:
+        _report_program(f"{kind} {texts[1]}", words[0], places, findings)
+        return Launch(kind, {}, words[1], words[2:], settings)
     begin = 1
     if kind == "accelerate" and texts[1:2] == ["launch"]:
         begin = 2
-    elif kind != "python" and "-m" in texts and _PYTHON.fullmatch(Path(texts[0]).name):
+    elif kind != "python" and "-m" in texts and PYTHON.fullmatch(Path(texts[0]).name):
         begin = texts.index("-m") + 2
     options, program_at = _options(kind, words, begin, places, findings)
     while program_at + 1 < len(words) and words[program_at].problem:
@@ -239,22 +236,15 @@ def _split(
         line = words[-1].line
         why = places.swallowed(line)
         raise BadRequest(f"{places.of(line)}: {kind} is given no program; {why}")
-    if texts[program_at] in _MODULES_YAML:
-        raise BadRequest(
-            f"{places.of(words[program_at].line)}: {texts[program_at]} reads its settings from a "
-            f"YAML; give that file with {_MODULES_YAML[texts[program_at]]}"
-        )
-    findings.rows.append(
-        ReportRow(
-            KeyOutcome.IGNORED,
-            "program",
-            places.of(words[program_at].line),
-            texts[program_at] or None,
-            None,
-            "zerotools trains the model itself",
-        )
-    )
-    return Launch(kind, options, words[program_at], words[program_at + 1 :], settings)
+    program = words[program_at]
+    _report_program(program.text, program, places, findings)
+    return Launch(kind, options, program, words[program_at + 1 :], settings)
+
+
+def _report_program(name: str, word: Word, places: _Places, findings: Findings) -> None:
+    why = "zerotools trains the model itself; --as script runs the program"
+    row = ReportRow(KeyOutcome.IGNORED, "program", places.of(word.line), name or None, None, why)
+    findings.rows.append(row)
 
 
 def _options(
@@ -287,11 +277,12 @@ def _options(
 
 
 def _arguments(
-    launch: Launch, places: _Places, findings: Findings
+    launch: Launch, places: _Places, findings: Findings, loose: list[ConfigValue]
 ) -> Iterator[tuple[str, ConfigValue]]:
-    """Each argument of the program once, the last where it stands twice, as argparse has it."""
+    """Each argument of the program once, the last where it stands twice, as argparse has it; those
+    without a name go to `loose`."""
     seen: dict[str, ConfigValue] = {}
-    for title, line, values in _grouped(launch.arguments, places, findings):
+    for title, line, values in _grouped(launch.arguments, places, findings, loose):
         name = title.lstrip("-").replace("-", "_")
         value: object = True if not values else values[0] if len(values) == 1 else values
         _note_again(seen.get(name), title, findings)
@@ -307,7 +298,7 @@ def _note_again(old: ConfigValue | None, title: str, findings: Findings) -> None
 
 
 def _grouped(
-    words: Sequence[Word], places: _Places, findings: Findings
+    words: Sequence[Word], places: _Places, findings: Findings, loose: list[ConfigValue]
 ) -> Iterator[tuple[str, int, list[str]]]:
     group: tuple[str, int, list[str]] | None = None
     named: str | None = None
@@ -333,9 +324,7 @@ def _grouped(
         elif named is None:
             if not _is_known(word, "an argument of the program", False, places, findings):
                 continue
-            why = "an argument of the program without a name"
-            place = places.of(word.line)
-            findings.rows.append(ReportRow(KeyOutcome.UNKNOWN, word.text, place, None, None, why))
+            loose.append(ConfigValue(word.text, word.text, places.of(word.line), word.text))
     if group:
         yield group
 
@@ -361,9 +350,21 @@ def _setting(name: str, launch: Launch, places: _Places) -> ConfigValue | None:
     return ConfigValue(name, name, places.of(word.line), word.text)
 
 
+def _report_start(start: Started, places: _Places, findings: Findings) -> None:
+    if start.starter in STARTED_BY:
+        place = places.of(start.by[0].line)
+        why = STARTED_BY[start.starter]
+        row = ReportRow(KeyOutcome.IGNORED, start.starter, place, None, None, why)
+        findings.rows.append(row)
+        findings.steps.append(f"{start.starter}: {why}")
+
+
 def _report_settings(launch: Launch, places: _Places, findings: Findings) -> None:
+    names = [name for name in launch.settings if name not in (VISIBLE, AFFINITY, RANKS_BY)]
+    if names:
+        findings.steps.append(f"write {', '.join(names)} to [env] if the ranks need it")
     for name, word in launch.settings.items():
-        if name in (VISIBLE, AFFINITY):
+        if name in (VISIBLE, AFFINITY, RANKS_BY):
             continue  # each has its row
         why = "a variable; write it to [env] of the job file if the ranks need it"
         row = ReportRow(KeyOutcome.IGNORED, name, places.of(word.line), None, None, why)

@@ -9,7 +9,7 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.launcher_numa import READ_HERE
-from zerotools.jobs.launcher_keys.launch_flags import SEVERAL_MACHINES, WORDS_AFTER
+from zerotools.jobs.launcher_keys.launch_flags import ONE_RANK, SEVERAL_MACHINES, WORDS_AFTER
 
 _COUNTS = {
     "deepspeed": ("num_gpus", "num_accelerators"),
@@ -49,6 +49,22 @@ def ranks_of(
     if launcher == "python" or (launcher == "torchrun" and count is None and not told):
         return ConfigValue("ranks", launcher, "", 1), False
     return count, count is None
+
+
+def console_ranks(
+    program: str,
+    count: ConfigValue | None,
+    visible: ConfigValue | None,
+    findings: Findings,
+) -> tuple[ConfigValue | None, bool]:
+    """As `ranks_of`, of a program that starts its ranks itself: `count` of them, if that is set."""
+    _row(findings, visible, "the daemon picks GPUs that are free")
+    if count is not None:
+        return _count(count, findings), False
+    if program in ONE_RANK:
+        return ConfigValue("ranks", program, "", 1), False
+    ranks = None if visible is None else _listed(visible)
+    return ranks, ranks is None
 
 
 def _row(findings: Findings, given: ConfigValue | None, why: str) -> None:

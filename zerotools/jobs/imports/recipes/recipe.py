@@ -14,6 +14,24 @@ from zerotools.jobs.text.home_paths import expanded
 
 
 @dataclass(frozen=True)
+class Program:
+    """A training program as it can be started by a job of the engine `script`.
+
+    `command` is what `script.command` says, `launcher` and `options` what starts its ranks, and
+    `env` the variables that are set for it. `name` is how people call it. `unknown` says which of
+    its words nobody but a shell knows.
+    """
+
+    name: str
+    place: str
+    command: tuple[str, ...]
+    launcher: str
+    options: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Recipe:
     """The arguments of a training program, by the names that Hugging Face's Trainer gives them.
 
@@ -23,7 +41,8 @@ class Recipe:
     the file `accelerate_file`; `launcher` the program that starts every rank there is a GPU for,
     if one does; `numa` is what the launcher was told of processors. `examples` says whether the
     data are examples, not text; None: the data says. `documents` are the texts of files that the
-    script itself writes, by their paths. `findings` are those made on the way.
+    script itself writes, by their paths. `program` is the program that has the arguments, if it was
+    started. `findings` are those made on the way.
     """
 
     source: str
@@ -39,6 +58,7 @@ class Recipe:
     numa: NumaAsked | None = None
     examples: bool | None = None
     documents: Mapping[str, str] = field(default_factory=dict)
+    program: Program | None = None
     findings: Findings = field(default_factory=Findings)
 
     def found(self, name: str) -> Path:

@@ -19,6 +19,13 @@ def read_sharding(reading: ArgumentReading) -> None:
     stage = reading.typed("zero_stage", ValueKind.COUNT)
     if stage is not None:
         config.map(stage, STAGE, stage.value)
+    offload = reading.typed("offload", ValueKind.BOOL)
+    if offload is not None and offload.value is True:  # of the programs of DeepSpeed-Chat
+        config.map(offload, "offload.optimizer", "cpu")
+        if stage is not None and stage.value == 3:
+            config.map(offload, "offload.params", "cpu")
+    elif offload is not None:
+        config.row(KeyOutcome.IGNORED, offload, None, "is off")
     given = config.take("fsdp")
     if given is not None and given.value not in (None, "", [], False):
         words = given.value if isinstance(given.value, list) else str(given.value).split()

@@ -11,26 +11,31 @@ is a problem of the word that has it, and so of the command only if somebody nee
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.imports.recipes.shell_sums import worked_out
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SET = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
-_DEFAULTED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*):?([-=])([^{}$`]*)")
+_DEFAULTED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|[1-9]):?([-=])([^{}$`]*)")
 _ARRAY = re.compile(r"(\"?)\$\{([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]\}\1(?=[ \t\n;|&]|$)")
-_SUM = re.compile(r"[0-9 \t+*/%()-]+")
+_BLANK_OR_WHOLE = re.compile(r"[ \t\n]+|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$\{[^}]*\}")
+_EXPR = re.compile(r"\(\s*expr\s+([^()`]*)\)")
+_PWD = re.compile(r"\(\s*pwd\s*\)")
 _BEGIN = frozenset(("if", "case", "for", "while", "until", "select"))
-_ARMS = frozenset(("then", "else", "elif", "do"))
+_ARMS = frozenset(("then", "else", "elif", "do", "{"))
 _END = frozenset(("fi", "esac", "done"))
 _MOST_LETTERS = 1 << 16
 """Of one word: variables that hold each other can grow without bound."""
 _HERE = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\1")
 _REDIRECTS = re.compile(r"(?:\d*|&)(?:>>|>\||>&|<&|>|<)")
 _END_OF_WORD = " \t\n;|&()<>"
+_TAKEN, _SKIPPED = 0, -1
+"""Numbers of arms that run, and that do not: no branches, as the text says which."""
+UNSET = "is not set in the text; write its value"
 ARGUMENT = "is an argument of the script; write its value"
 LOOP = "is the variable of a loop; write its value"
 REST = "is what the script is called with; write it out"
@@ -38,17 +43,25 @@ REST = "is what the script is called with; write it out"
 
 @dataclass(frozen=True)
 class Word:
-    """One word; `problem` says why its text is not known."""
+    """One word; `problem` says why its text is not known. `written` is then the text with what is
+    not known as the script has it, such as `$LR`."""
 
     text: str
     line: int
     problem: str = ""
+    written: str = ""
+
+    @property
+    def source(self) -> str:
+        """The word as a shell that is given it reads it."""
+        return self.written if self.problem else self.text
 
 
 @dataclass
 class Command:
     """The words of a simple command, and the variables that are set before it.
 
+    `by` are the words that start the shell which runs it, where another command does.
     `documents` are here-documents, by the paths of the files to which `cat` and `tee` write them.
     `cut` is the line of a `\\` that did not continue the command before this one, as a blank or a
     comment follows it.
@@ -58,6 +71,9 @@ class Command:
     settings: dict[str, Word] = field(default_factory=dict)
     cut: int | None = None
     documents: dict[str, str] = field(default_factory=dict)
+    by: list[Word] = field(default_factory=list)
+    skipped: bool = False
+    """It stands in an arm that is not taken."""
 
 
 def commands_of(text: str, source: str) -> Iterator[Command]:
@@ -69,7 +85,7 @@ def commands_of(text: str, source: str) -> Iterator[Command]:
     scanner = _Scanner(text, source)
     while not scanner.at_end:
         command = scanner.command()
-        if command.words or command.settings:
+        if (command.words or command.settings) and not command.skipped:
             yield command
 
 
@@ -80,6 +96,7 @@ class _Text:
     line: int
     text: str = ""
     problem: str = ""
+    written: str = ""
     stands: bool = False
     """It is a word even where it is empty: it has quotes, or something that is not known."""
     before: list[Word] = field(default_factory=list)
@@ -87,13 +104,18 @@ class _Text:
     def begin_next(self) -> None:
         """What follows is a word of its own."""
         self.before = self.words()
-        self.text, self.problem, self.stands = "", "", False
+        self.text, self.written, self.problem, self.stands = "", "", "", False
+
+    def add(self, text: str, written: str | None = None) -> None:
+        """Go on with `text`, which the script may write in another way."""
+        self.text += text
+        self.written += text if written is None else written
 
     def words(self) -> list[Word]:
         """All of them; one that is empty and has no quotes is none."""
         if not self.text and not self.stands:
             return self.before
-        return [*self.before, Word(self.text, self.line, self.problem)]
+        return [*self.before, Word(self.text, self.line, self.problem, self.written)]
 
 
 def _problem(parts: list[Word]) -> str:
@@ -112,9 +134,10 @@ class _Scanner:
         self._branches: list[tuple[int, int]] = []
         self._begun = 0
         self._cut: int | None = None
-        self._here: list[str] = []
+        self._here: list[tuple[str, bool]] = []
         self._texts: list[str] = []
         self._target: str | None = None
+        self._moved = False
 
     @property
     def at_end(self) -> bool:
@@ -132,7 +155,12 @@ class _Scanner:
             parts = self._word()
             if self._cut is not None:
                 continue  # bash passes the blank on; nobody wants it
-            word = Word(" ".join(part.text for part in parts), self._line, _problem(parts))
+            word = Word(
+                " ".join(part.text for part in parts),
+                self._line,
+                _problem(parts),
+                " ".join(part.source for part in parts),
+            )
             setting = _SET.match(word.text)
             if setting and all(each.text in _ARMS for each in command.words):
                 command.settings[setting[1]] = self._assigned(setting, word)
@@ -146,9 +174,21 @@ class _Scanner:
                     loops = False
                     self._set(word.text, Word("", word.line, LOOP))
                 command.words += parts
-        self._remember(command)
-        self._write_documents(command)
+        command.skipped = self._is_skipped
+        if not command.skipped:
+            self._remember(command)
+            self._write_documents(command)
+        self._texts, self._target = [], None
         return command
+
+    @property
+    def _is_skipped(self) -> bool:
+        return any(number == _SKIPPED for number, _ in self._branches)
+
+    @property
+    def _within(self) -> tuple[tuple[int, int], ...]:
+        """The branches that may run or not."""
+        return tuple(branch for branch in self._branches if branch[0] != _TAKEN)
 
     def _write_documents(self, command: Command) -> None:
         names = [word.text for word in command.words if not word.text.startswith("-")]
@@ -157,15 +197,29 @@ class _Scanner:
             target = names[1] if len(names) > 1 else target
         if self._texts and target is not None and names[:1] in (["cat"], ["tee"]):
             command.documents[target] = self._texts[-1]
-        self._texts, self._target = [], None
+        if self._texts and names[:1] == ["read"] and _NAME.fullmatch(names[-1]):
+            self._set(names[-1], self._document(self._texts[-1]))
+
+    def _document(self, text: str) -> Word:
+        """The text of a here-document with its variables."""
+        inner = _Scanner(text + '"', self._source)
+        inner._line = self._line - text.count("\n")
+        inner._variables, inner._arrays = self._variables, self._arrays
+        inner._set_in, inner._branches = self._set_in, self._branches
+        word = _Text(inner._line)
+        inner._double(word)
+        return Word(word.text, word.line, word.problem, word.written)
 
     def _remember(self, command: Command) -> None:
         words = command.words
         while words and words[0].text in _ARMS:
             words = words[1:]
+        self._judge(command.words)
         if not words:
             for name, value in command.settings.items():
                 self._set(name, value)
+        elif words[0].text in ("cd", "pushd"):
+            self._moved = True
         elif words[0].text in ("export", "declare", "local", "readonly"):
             for word in words[1:]:
                 if setting := _SET.match(word.text):
@@ -184,23 +238,43 @@ class _Scanner:
             self._next_arm()
 
     def _next_arm(self) -> None:
-        if self._branches:
-            number, arm = self._branches.pop()
+        if not self._branches:
+            return
+        number, arm = self._branches.pop()
+        if number in (_TAKEN, _SKIPPED):
+            self._branches.append((_SKIPPED if number == _TAKEN else _TAKEN, arm + 1))
+        else:
             self._branches.append((number, arm + 1))
+
+    def _judge(self, words: list[Word]) -> None:
+        """Choose the arm of an `if` that asks whether an argument or a variable is empty: the
+        script is read as it runs without arguments."""
+        if not self._branches or [word.text for word in words[:1]] != ["if"]:
+            return
+        empty = _is_empty(words[1:])
+        if empty is not None:
+            self._branches[-1] = (_TAKEN if empty else _SKIPPED, 0)
 
     def _assigned(self, setting: re.Match[str], word: Word) -> Word:
         """The value after `NAME=value` or `NAME+=value`."""
-        text, problem = word.text[setting.end() :], word.problem
+        value = Word(
+            word.text[setting.end() :], word.line, word.problem, word.written[setting.end() :]
+        )
         before = self._variables.get(setting[1])
-        if setting[2] and before is not None:
-            text, problem = before.text + text, before.problem or problem
-        return Word(text, word.line, problem)
+        if not setting[2] or before is None:
+            return value
+        return Word(
+            before.text + value.text,
+            word.line,
+            before.problem or value.problem,
+            before.source + value.source,
+        )
 
     def _set(self, name: str, value: Word) -> None:
         if self._branches and value.problem.endswith(ARGUMENT) and name in self._variables:
             return  # of a loop over the script's arguments, which it is called without
         self._variables[name] = value
-        self._set_in[name] = tuple(self._branches)
+        self._set_in[name] = self._within
 
     def _read_array(self, name: str) -> None:
         self._take()
@@ -256,7 +330,7 @@ class _Scanner:
     def _redirect(self) -> None:
         here = _HERE.match(self._text, self._at)
         if here is not None:
-            self._here.append(here[2])
+            self._here.append((here[2], bool(here[1])))
             self._take(len(here[0]))
             return
         found = _REDIRECTS.match(self._text, self._at)
@@ -269,7 +343,7 @@ class _Scanner:
                 self._target = None if words[0].problem else words[0].text
 
     def _skip_documents(self) -> None:
-        for end in self._here:
+        for end, _ in self._here:
             text = ""
             while not self.at_end:
                 line = self._take(self._until("\n") + 1)
@@ -289,7 +363,7 @@ class _Scanner:
         while not self.at_end and self._peek() not in _END_OF_WORD:
             character = self._take()
             if character == "'":
-                word.text += self._quoted("'")
+                word.add(self._quoted("'"))
                 word.stands = True
             elif character == '"':
                 self._double(word)
@@ -299,7 +373,7 @@ class _Scanner:
             elif character in "$`":
                 self._split(word, character)
             else:
-                word.text += character
+                word.add(character)
         return word.words()
 
     def _quoted(self, quote: str) -> str:
@@ -323,11 +397,11 @@ class _Scanner:
                 return
             if character == "\\" and self._peek() in ("$", "`", '"', "\\", "\n"):
                 escaped = self._take()
-                word.text += "" if escaped == "\n" else escaped
+                word.add("" if escaped == "\n" else escaped)
             elif character in "$`":
                 self._expand(word, character)
             else:
-                word.text += character
+                word.add(character)
         raise self._unclosed('"', line)
 
     def _escape(self, word: _Text) -> None:
@@ -337,7 +411,7 @@ class _Scanner:
         if self._peek() in (" ", "\t", "\r", ""):
             rest = self._text[self._at : self._at + self._until("\n")].strip()
             if word.text:
-                word.text += self._take()
+                word.add(self._take())
             elif not rest or rest.startswith("#"):
                 self._cut = self._line  # bash ends the command here
                 self._take(self._until("\n"))
@@ -347,29 +421,48 @@ class _Scanner:
                     "a `\\` stands before a blank, where no line ends; remove it, or end the line"
                 )
             return
-        word.text += self._take()
+        word.add(self._take())
 
     def _split(self, word: _Text, sign: str) -> None:
         """A variable outside of quotes: bash makes words of what it holds."""
         value = _Text(word.line)
         self._expand(value, sign)
-        if value.problem:
-            word.problem, word.stands = value.problem, True
-        head, *rest = re.split(r"[ \t\n]+", value.text)
-        word.text += head
+        head, *rest = _split_at_blanks(value.written)
+        self._add_part(word, head, value.problem)
         for part in rest:
             word.begin_next()
-            word.text += part
+            self._add_part(word, part, value.problem)
+
+    def _add_part(self, word: _Text, part: str, problem: str) -> None:
+        """Add a part of a variable's value, which may have what is `problem` in it."""
+        unknown = re.search(r"[$`]", part) if problem else None
+        if unknown is None:
+            word.add(part)
+            return
+        word.add(part[: unknown.start()], part)
+        alone = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", part)
+        is_unset = alone is not None and alone[1] not in self._variables
+        word.problem = word.problem or (f"${alone[1]} {UNSET}" if alone and is_unset else problem)
+        word.stands = True
 
     def _expand(self, word: _Text, sign: str) -> None:
+        """Add what stands behind the `$` or the backquote that was taken."""
+        begin, before = self._at - 1, (len(word.written), word.problem)
+        word.problem = ""
+        self._resolve(word, sign)
+        if word.problem and len(word.written) == before[0]:
+            word.written += self._text[begin : self._at]
+        word.problem = before[1] or word.problem
+
+    def _resolve(self, word: _Text, sign: str) -> None:
         if sign == "`":
-            self._quoted("`")
-            word.problem = "`...` is known only when a shell runs it; write its value"
+            self._substitute(word, f"({self._quoted('`')})", "`...`")
         elif self._peek(2) == "((" and self._sum(word):
             return
         elif self._peek() == "(":
+            begin = self._at
             self._nested()
-            word.problem = "$(...) is known only when a shell runs it; write its value"
+            self._substitute(word, self._text[begin : self._at], "$(...)")
         elif self._peek() == "{":
             self._take()
             self._braced(word, self._quoted("}"))
@@ -380,7 +473,20 @@ class _Scanner:
             argument = self._take()
             word.problem = f"${argument} {REST if argument in '@*' else ARGUMENT}"
         else:
-            word.text += sign
+            word.add(sign)
+
+    def _substitute(self, word: _Text, command: str, title: str) -> None:
+        """Add the output of `command` in parentheses, where it can be known: sums of `expr`, and
+        the directory in which the script is started."""
+        if found := _EXPR.fullmatch(command):
+            total = self._total(found[1])
+            if total is not None:
+                word.add(str(total))
+                return
+        if _PWD.fullmatch(command) and not self._moved:
+            word.add(".")
+            return
+        word.problem = f"{title} is known only when a shell runs it; write its value"
 
     def _nested(self) -> None:
         line, depth = self._line, 0
@@ -399,7 +505,7 @@ class _Scanner:
             if known is not None and known.text:
                 self._value(word, defaulted[1])
                 return
-            word.text += defaulted[3]
+            word.add(defaulted[3])
             if defaulted[2] == "=":
                 self._set(defaulted[1], Word(defaulted[3], self._line))
         else:
@@ -408,57 +514,64 @@ class _Scanner:
     def _value(self, word: _Text, name: str) -> None:
         known = self._variables.get(name)
         here = self._set_in.get(name, ())
-        if known is None:
-            word.problem = f"${name} is not set in the text; write its value"
-        elif tuple(self._branches[: len(here)]) != here:
+        if known is None and name == "PWD" and not self._moved:
+            word.add(".")
+        elif known is None:
+            word.problem = f"${name} {UNSET}"
+        elif self._within[: len(here)] != here:
             word.problem = f"${name} is set in a branch, in line {known.line}; write its value"
-        elif len(word.text) + len(known.text) > _MOST_LETTERS:
+        elif len(word.text) + len(known.source) > _MOST_LETTERS:
             word.problem = f"${name} has more than {_MOST_LETTERS} letters; write its value"
         else:
-            word.text += known.text
+            word.add(known.text, known.source)
             word.problem = word.problem or known.problem
 
     def _sum(self, word: _Text) -> bool:
         """Work out `$((...))` of whole numbers; False: it has something else."""
         end = self._text.find("))", self._at)
-        if end < 0:
+        total = None if end < 0 else self._total(self._text[self._at + 2 : end])
+        if total is None:
             return False
+        self._take(end + 2 - self._at)
+        word.add(str(total))
+        return True
+
+    def _total(self, formula: str) -> int | None:
+        """The value of a sum of whole numbers and variables; None: it has something else."""
         inside = _Text(self._line)
-        for part in re.split(r"(\$?\{?[A-Za-z_]\w*\}?)", self._text[self._at + 2 : end]):
+        for part in re.split(r"(\$?\{?[A-Za-z_]\w*\}?)", formula):
             name = part.strip("${}")
             if _NAME.fullmatch(name):
                 self._value(inside, name)
             else:
-                inside.text += part
-        if inside.problem or not _SUM.fullmatch(inside.text):
-            return False
-        try:
-            found = _worked_out(ast.parse(inside.text.strip(), mode="eval").body)
-        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
-            return False
-        self._take(end + 2 - self._at)
-        word.text += str(found)
-        return True
+                inside.add(part)
+        return None if inside.problem else worked_out(inside.text)
 
 
-def _worked_out(node: ast.expr) -> int:
-    """The value of a sum of whole numbers, as the shell works it out. Raises ValueError."""
-    match node:
-        case ast.Constant(value=int() as number):
-            return number
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            return -_worked_out(inner)
-        case ast.BinOp(left=left, op=op, right=right):
-            one, other = _worked_out(left), _worked_out(right)
-            match op:
-                case ast.Add():
-                    return one + other
-                case ast.Sub():
-                    return one - other
-                case ast.Mult():
-                    return one * other
-                case ast.Div() | ast.FloorDiv():
-                    return int(one / other)
-                case ast.Mod():
-                    return one % other
-    raise ValueError("no sum of whole numbers")
+def _split_at_blanks(text: str) -> list[str]:
+    """The parts of `text` between blanks, outside of what a shell would put in."""
+    parts, last = [], 0
+    for found in _BLANK_OR_WHOLE.finditer(text):
+        if found[0].isspace():
+            parts.append(text[last : found.start()])
+            last = found.end()
+    return [*parts, text[last:]]
+
+
+def _is_empty(words: list[Word]) -> bool | None:
+    """The answer to `[ -z X ]`, `[ -n X ]` and `[ X = "" ]` of something that is not set; None:
+    another question, or one whose answer is not known."""
+    texts = [word.text for word in words]
+    if texts[:1] not in (["["], ["[["]) or texts[-1] not in ("]", "]]"):
+        return None
+    asked = words[1:-1]
+    match [word.text if not word.problem else None for word in asked]:
+        case ["-z" | "-n" as sign, None]:
+            subject, negated = asked[1], sign == "-n"
+        case [None, "=" | "==" | "!=" as sign, ""]:
+            subject, negated = asked[0], sign == "!="
+        case _:
+            return None
+    if subject.text or not subject.problem.endswith((ARGUMENT, UNSET)):
+        return None
+    return not negated

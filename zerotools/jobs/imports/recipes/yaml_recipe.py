@@ -21,7 +21,7 @@ class YamlRecipe:
         self.findings = Findings()
         note_mends(self.findings, document)
         self.left = {
-            name: ConfigValue(name, name, document.place((name,)), value)
+            name: ConfigValue(name, document.title((name,)), document.place((name,)), value)
             for name, value in document.tree.items()
         }
         self.source = document.source

@@ -1,0 +1,262 @@
+"""Scripts with the structure and the arguments of those that public repositories have.
+
+None is a copy: paths, numbers and order are our own. Each is read as it stands, or is refused with
+everything that is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.jobs.imports.recipes.told import of
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.imports.reading.job_keys import look_up
+from zerotools.jobs.imports.recipes.launch_line import read_launch
+
+
+class Script(NamedTuple):
+    """`keys` of the job, words of its `steps`, or of all the `problems` for which it is refused."""
+
+    text: str
+    keys: Mapping[str, Any] = MappingProxyType({})
+    steps: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+CLM = "--output_dir out --per_device_train_batch_size 2 --learning_rate 2e-5"
+
+SCRIPTS = {
+    "fastchat, lora with variables of the caller": Script(
+        "deepspeed --num_gpus 6 pkg/train/train_lora.py \\\n"
+        "    --model_name_or_path owner/base-7b \\\n    --data_path $DATA_PATH \\\n"
+        f"    --deepspeed $DS_CONFIG \\\n    --lora_r 8 {CLM} \\\n    --flash_attn False\n",
+        problems=("run.sh:3: --data_path: $DATA_PATH", "run.sh:4: --deepspeed: $DS_CONFIG"),
+    ),
+    "fastchat, torchrun with FSDP": Script(
+        "torchrun --nproc_per_node=8 --master_port=20001 pkg/train/train_mem.py \\\n"
+        "    --model_name_or_path ~/weights/base-13b  \\\n    --data_path ~/data/chats.json \\\n"
+        f"    {CLM} --gradient_accumulation_steps 4 --bf16 True --tf32 True \\\n"
+        "    --fsdp \"full_shard auto_wrap\" --fsdp_transformer_layer_cls_to_wrap 'ALayer' \\\n"
+        '    --evaluation_strategy "steps" --eval_steps 1200 --save_strategy "steps" \\\n'
+        "    --save_steps 1200 --lazy_preprocess True --model_max_length 2048\n",
+        {"gpus": 8, "train.batch_size": 64, "zero.stage": 3, "checkpoint.every": 1200},
+        ("chats.json is not here; put it there, or set data.examples",),
+    ),
+    "alpaca, a readme with placeholders": Script(
+        "torchrun --nproc_per_node=4 --master_port=<your_random_port> train.py \\\n"
+        "    --model_name_or_path <your_path_to_the_model> --data_path ./data.json \\\n"
+        f"    {CLM} --bf16 True\n",
+        problems=("--model_name_or_path: $your_path_to_the_model",),
+    ),
+    "llava, pictures": Script(
+        "#!/bin/bash\n\ndeepspeed pkg/train/train_mem.py \\\n    --deepspeed ds.json \\\n"
+        "    --model_name_or_path owner/base-13b --version v1 --data_path ./mix.json \\\n"
+        "    --image_folder ./pictures --vision_tower owner/clip-vit \\\n"
+        f"    --mm_projector_type mlp2x_gelu --group_by_modality_length True {CLM}\n",
+        problems=("--image_folder", "--vision_tower"),
+    ),
+    "qwen, options of the launcher in a variable": Script(
+        "#!/bin/bash\nexport CUDA_DEVICE_MAX_CONNECTIONS=1\nDIR=`pwd`\n\nGPUS_PER_NODE=8\n"
+        'NNODES=1\nNODE_RANK=0\n\nMODEL="Qwen/Qwen-7B" # a path, if it was downloaded\n'
+        '# what the data must be\nDATA="path_to_data"\n\n'
+        'DISTRIBUTED_ARGS="\n    --nproc_per_node $GPUS_PER_NODE \\\n    --nnodes $NNODES \\\n'
+        '    --node_rank $NODE_RANK\n"\n\ntorchrun $DISTRIBUTED_ARGS finetune.py \\\n'
+        f"    --model_name_or_path $MODEL --data_path $DATA {CLM} --use_lora \\\n"
+        '    --report_to "none" --adam_beta2 0.95 --output_dir $DIR/output --max_steps 9\n',
+        {"gpus": 8, "lora.rank": 8, "train.betas": (0.9, 0.95)},
+        (
+            "hf download Qwen/Qwen-7B --local-dir Qwen/Qwen-7B",
+            "CUDA_DEVICE_MAX_CONNECTIONS",
+            "path_to_data is not here",
+        ),
+    ),
+    "deepspeed-chat, arguments of the script with defaults": Script(
+        '#!/bin/bash\nOUTPUT=$1\nZERO_STAGE=$2\nif [ "$OUTPUT" == "" ]; then\n'
+        '    OUTPUT=./output\nfi\nif [ "$ZERO_STAGE" == "" ]; then\n    ZERO_STAGE=3\nfi\n'
+        "mkdir -p $OUTPUT\n\nCUDA_VISIBLE_DEVICES=0 deepspeed --master_port=29600 main.py \\\n"
+        "   --offload --dtype bf16 --data_path owner/rm-static other/full-hh \\\n"
+        "   --data_split 2,4,4 --model_name_or_path owner/base-7b-hf \\\n"
+        "   --per_device_train_batch_size 4 --max_seq_len 512 --num_train_epochs 4 \\\n"
+        "   --zero_stage $ZERO_STAGE --deepspeed --lora_dim 128 --output_dir $OUTPUT \\\n"
+        "   &> $OUTPUT/training.log\n",
+        {"gpus": 1, "zero.stage": 3, "offload.params": "cpu", "lora.rank": 128},
+        (
+            "hf download --repo-type dataset owner/rm-static --local-dir owner/rm-static",
+            "set data.text to the files of the data",
+        ),
+    ),
+    "belle, whole commands in comments": Script(
+        "#! /bin/bash\nexport CUDA_VISIBLE_DEVICES='0,1'\nexport WANDB_PROJECT=...\n"
+        "export ABS_PATH=...\nmodel=/path_to_llm/base/ # or another\n\n"
+        'output_dir="$ABS_PATH/${WANDB_PROJECT}"\n'
+        "cutoff_len=1024\n\n# torchrun --nproc_per_node 8 src/sft.py \\\n#     --llama \\\n"
+        "torchrun --nproc_per_node 2 src/sft.py \\\n    --ddp_timeout 36000 \\\n"
+        "    --model_name_or_path ${model} --llama --use_lora --train_file t.json \\\n"
+        f"    --validation_file v.json {CLM} --model_max_length ${{cutoff_len}} \\\n"
+        "    --output_dir ${output_dir} \\\n   # --use_flash_attention\n   # --more ...\n",
+        {"gpus": 2, "data.sequence_length": 1024, "lora.rank": 8},
+        ("t.json is not here", "v.json is not here", "WANDB_PROJECT"),
+    ),
+    "chatglm2, p-tuning": Script(
+        "PRE_SEQ_LEN=128\nLR=2e-2\nNUM_GPUS=1\n\n"
+        "torchrun --standalone --nnodes=1 --nproc-per-node=$NUM_GPUS main.py --do_train \\\n"
+        "    --train_file t.json --prompt_column content --response_column summary \\\n"
+        "    --model_name_or_path owner/chatglm2-6b --output_dir o-$PRE_SEQ_LEN-$LR \\\n"
+        "    --learning_rate $LR --pre_seq_len $PRE_SEQ_LEN --quantization_bit 4\n",
+        problems=("--pre_seq_len", "--quantization_bit"),
+    ),
+    "chatglm3, a date in the directory": Script(
+        "#! /usr/bin/env bash\n\nset -ex\n\nLR=1e-4\nNUM_GPUS=4\nNAME=advertise\n"
+        "STAMP=`date +%Y%m%d-%H%M%S`\nOUTPUT=output/${NAME}-${STAMP}-${LR}\n"
+        "MASTER_PORT=$(shuf -n 1 -i 10000-65535)\n\nmkdir -p $OUTPUT\n\n"
+        "torchrun --standalone --nnodes=1 --nproc_per_node=$NUM_GPUS finetune.py \\\n"
+        "    --train_format input-output --train_file t.jsonl --output_dir $OUTPUT \\\n"
+        "    --model_name_or_path owner/base-6b --max_source_length 1024 \\\n"
+        "    --per_device_train_batch_size 4 --max_steps 500 --learning_rate $LR --fp16 \\\n"
+        "    --deepspeed ds.json 2>&1 | tee ${OUTPUT}/train.log\n",
+        {"gpus": 4, "train.precision": "fp16", "output_dir": None, "train.batch_size": 16},
+    ),
+    "yi, a directory of data": Script(
+        '#/usr/bin/env bash\n\ncd "$(dirname "${BASH_SOURCE[0]}")/../sft/"\n\n'
+        "deepspeed main.py \\\n\t--data_path ../example_data/ \\\n\t--model_name_or_path /base \\\n"
+        "\t--per_device_train_batch_size 1 \\\n\t--max_seq_len 4096 \\\n\t--zero_stage 2 \\\n"
+        "\t--deepspeed \\\n\t--offload \\\n\t--num_train_epochs 4 --output_dir ./model\n",
+        {"gpus": None, "offload.optimizer": "cpu", "train.epochs": 4.0},
+        ("/base is not here", "example_data is not here"),
+    ),
+    "llama-factory, a YAML behind the program": Script(
+        "#!/bin/bash\n\nNPROC_PER_NODE=4\nNNODES=1\nRANK=0\nMASTER_PORT=29500\n\n"
+        "CUDA_VISIBLE_DEVICES=0,1,2,3 torchrun \\\n    --nproc_per_node $NPROC_PER_NODE \\\n"
+        "    --nnodes $NNODES \\\n    --node_rank $RANK \\\n    --master_port $MASTER_PORT \\\n"
+        "    src/train.py sft.yaml\n",
+        {"gpus": 4, "train.learning_rate": 1e-5, "train.batch_size": 8},
+    ),
+    "llama-factory, arguments": Script(
+        "#!/bin/bash\n\nCUDA_VISIBLE_DEVICES=0,1 accelerate launch \\\n"
+        "    --num_processes 2 ../../src/train_bash.py \\\n    --stage sft --do_train \\\n"
+        "    --model_name_or_path owner/base-70b --dataset a_en,b_en --dataset_dir ../data \\\n"
+        "    --template default --finetuning_type lora --lora_target q_proj,v_proj \\\n"
+        f"    {CLM} --cutoff_len 1024 --val_size 0.1 --quantization_bit 4 --plot_loss --fp16\n",
+        {
+            "gpus": 2,
+            "lora.target_modules": ("q_proj", "v_proj"),
+            "lora.frozen_precision": "nf4",
+            "data.sequence_length": 1024,
+        },
+    ),
+    "llama-factory-cli, forced to torchrun": Script(
+        "FORCE_TORCHRUN=1 NPROC_PER_NODE=2 llamafactory-cli train sft.yaml "
+        "learning_rate=3e-5 output_dir=other\n",
+        {"gpus": 2, "train.learning_rate": 3e-5},
+    ),
+    "ms-swift, settings in front and a sum": Script(
+        "nproc_per_node=2\n\nPYTHONPATH=../.. \\\nCUDA_VISIBLE_DEVICES=0,1 \\\n"
+        "NPROC_PER_NODE=$nproc_per_node \\\nswift sft \\\n    --model owner/base-7b \\\n"
+        "    --train_type lora --target_modules q_proj v_proj \\\n"
+        "    --dataset owner/cognition#1000 \\\n    --num_train_epochs 1 \\\n"
+        "    --gradient_accumulation_steps $(expr 16 / $nproc_per_node) \\\n"
+        "    --model_author swift --model_name a-robot --deepspeed default-zero3\n",
+        {"gpus": 2, "train.batch_size": 16, "zero.stage": 3, "train.learning_rate": 1e-4},
+        (
+            "modelscope download --model owner/base-7b --local_dir owner/base-7b",
+            "modelscope download --dataset owner/cognition --local_dir owner/cognition",
+        ),
+    ),
+    "ms-swift, all weights": Script(
+        "# 76GiB\nCUDA_VISIBLE_DEVICES=0 \\\nswift sft \\\n    --model owner/base-7b \\\n"
+        "    --train_type full \\\n    --dataset owner/cognition#1000 --logging_steps 5\n",
+        {"gpus": 1, "train.batch_size": 16, "train.learning_rate": 1e-5, "lora.rank": None},
+    ),
+    "openrlhf, a command in a here-document": Script(
+        "set -x\n\nread -r -d '' training_commands <<EOF\nopenrlhf.cli.train_dpo \\\n"
+        "   --save_path ./out \\\n   --pretrain owner/base-8b \\\n   --beta 0.1\nEOF\n"
+        '    # --ipo [for IPO]\n\nif [[ ${1} != "slurm" ]]; then\n'
+        "    torchrun --standalone --nproc-per-node ${NPROC_PER_NODE:-8} "
+        "-m $training_commands\nfi\n",
+        problems=("the arguments of openrlhf.cli.train_dpo are not read; run the program with",),
+    ),
+    "openrlhf, under srun in a container": Script(
+        "#!/bin/bash\n#SBATCH -N 1\nreadonly GPUS_PER_NODE=8\n"
+        "readonly PROJECT_PATH=$(cd ../../; pwd)\n"
+        'srun --container-image="$IMAGE_NAME" \\\n    --container-mounts="$PROJECT_PATH:/x" \\\n'
+        '    bash -c " cd /x; pip install . ; torchrun \\\n--nproc_per_node $GPUS_PER_NODE '
+        "--node_rank $SLURM_PROCID -m pkg.train --model_name_or_path owner/base \\\n"
+        f'{CLM} --train_file t.txt --max_steps 5" &>> $JOBLOG\n',
+        {"gpus": 8, "train.steps": 5},
+        ("srun: the daemon starts the ranks",),
+    ),
+    "trl, a command in a string": Script(
+        '#!/bin/bash\nMODEL_NAME="owner/tiny"\nEXTRA_ACCELERATE_ARGS=""\n'
+        'EXTRA_TRAINING_ARGS="""--use_peft \\\n    --load_in_4bit\n"""\n\nNUM_GPUS=2\n\n'
+        'if [[ "${TRL_CONFIG}" == "" ]]; then\n  EXTRA_ACCELERATE_ARGS=""\nelse\n'
+        '  EXTRA_ACCELERATE_ARGS="--config_file $TRL_CONFIG"\nfi\n\n\nCMD="""\n'
+        "accelerate launch $EXTRA_ACCELERATE_ARGS \\\n    --num_processes $NUM_GPUS \\\n"
+        "    `pwd`/scripts/sft.py \\\n    --model_name $MODEL_NAME \\\n"
+        '    --dataset_name imdb --output_dir out --max_steps 5 $EXTRA_TRAINING_ARGS\n"""\n\n'
+        '{ # try\n    echo $CMD\n    eval "$CMD"\n} || { # catch\n    exit 1\n}\nexit 0',
+        {"gpus": 2, "lora.frozen_precision": "nf4", "train.steps": 5},
+        ("hf download --repo-type dataset imdb --local-dir imdb",),
+    ),
+    "transformers, a readme": Script(
+        "python run_clm.py \\\n    --model_name_or_path owner/gpt2 \\\n"
+        "    --dataset_name owner/wikitext \\\n    --dataset_config_name wikitext-2-raw-v1 \\\n"
+        "    --per_device_train_batch_size 8 \\\n    --do_train \\\n    --output_dir /tmp/clm\n",
+        {"gpus": 1, "train.batch_size": 8},
+        ("set data.text to the files of the data",),
+    ),
+    "docker, with variables": Script(
+        "docker run --rm --gpus all -e CUDA_VISIBLE_DEVICES=0,1 -v $PWD:/w deepspeed/deepspeed \\\n"
+        f"  deepspeed train.py {CLM} --model_name_or_path m --train_file t.txt --max_steps 3",
+        {"gpus": 2},
+        ("docker run: the job runs outside of the container",),
+    ),
+    "docker exec, with a shell": Script(
+        f"docker exec -it box bash -lc 'cd /w && deepspeed --num_gpus 2 t.py {CLM} "
+        "--model_name_or_path m --train_file t.txt'",
+        {"gpus": 2},
+    ),
+    "uv, poetry, conda": Script(
+        "conda activate x\nconda run -n env --no-capture-output python -m torch.distributed.run "
+        f"--nproc_per_node 2 t.py {CLM} --model_name_or_path m --train_file t.txt",
+        {"gpus": 2},
+        ("conda run: set python of the job file",),
+    ),
+    "uv, with a package of the launcher's name": Script(
+        f"uv run --with deepspeed deepspeed --num_gpus 3 t.py {CLM} --model_name_or_path m "
+        "--train_file t.txt",
+        {"gpus": 3},
+    ),
+}
+
+YAML = """model_name_or_path: owner/base
+stage: sft
+finetuning_type: full
+dataset: a
+learning_rate: 1.0e-5
+per_device_train_batch_size: 2
+"""
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_public_script_imports_as_it_stands_or_with_all_its_problems(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    Path("sft.yaml").write_text(YAML)
+    script = SCRIPTS[name]
+    try:
+        imported = of(read_launch(script.text, "run.sh", Path(), lines=True, lenient=True))
+    except ZerotoolsError as error:
+        pytest.fail(f"{error}")
+    problems = "" if imported.problem is None else str(imported.problem)
+    assert bool(problems) == bool(script.problems), problems
+    assert all(each in problems for each in script.problems), problems
+    assert {key: look_up(imported.tree, key) for key in script.keys} == script.keys
+    steps = "\n".join(imported.findings.steps)
+    assert all(each in steps for each in script.steps), steps

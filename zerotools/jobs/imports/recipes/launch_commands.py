@@ -1,0 +1,168 @@
+"""The command of a script that starts a training program, whatever starts that command itself.
+
+srun -N 1 docker run --gpus all IMAGE bash -c "cd /src && torchrun --nproc_per_node 4 x.py"
+by ............................................            kind     words of the command
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zerotools.jobs.imports.recipes.shell_words import Command, Word, commands_of
+from zerotools.jobs.launcher_keys.launch_flags import (
+    CONSOLE_PROGRAMS,
+    KEYWORDS,
+    MODULES,
+    PROGRAM_MODULES,
+    RUNNERS,
+    SHELLS,
+    WRAPPERS,
+)
+
+PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
+_RUNS_TEXT = re.compile(r"-[a-z]*c")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+_TOOLS = frozenset({"pip", "venv", "http.server", "nltk.downloader"})
+_DEEPEST = 4
+"""Shells within shells."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A command that begins with the launcher `kind`; `by` are the words that start it."""
+
+    kind: str
+    words: Sequence[Word]
+    by: Sequence[Word]
+
+    @property
+    def starter(self) -> str:
+        """The program that starts it, such as `docker run`; empty: none."""
+        pair = tuple(word.text for word in self.by[:2])
+        return " ".join(pair) if pair in RUNNERS else "".join(pair[:1])
+
+
+def commands_within(text: str, source: str, depth: int = 0) -> Iterator[Command]:
+    """Yield the commands of a script, each with those that it gives to a shell behind it.
+
+    Raises:
+        BadRequest: a quote that is not closed.
+    """
+    for command in commands_of(text, source):
+        yield command
+        inner, by = _given_to_a_shell(command.words)
+        if inner is None or depth == _DEEPEST:
+            continue
+        for each in commands_within(inner.source, source, depth + 1):
+            yield replace(
+                each,
+                words=[_below(word, inner.line) for word in each.words],
+                by=[*command.by, *by, *each.by],
+                settings={
+                    **command.settings,
+                    **{name: _below(word, inner.line) for name, word in each.settings.items()},
+                },
+            )
+
+
+def _below(word: Word, line: int) -> Word:
+    return replace(word, line=word.line + line - 1)
+
+
+def _given_to_a_shell(words: Sequence[Word]) -> tuple[Word | None, Sequence[Word]]:
+    """The text that `bash -c`, also behind other programs, or `eval` runs, and those programs."""
+    rest = _without_keywords(words)
+    if not rest:
+        return None, ()
+    if rest[0].text == "eval" and len(rest) > 1:
+        whole = " ".join(word.source for word in rest[1:])
+        return Word(whole, rest[1].line), ()
+    if not _starts_others(rest) and Path(rest[0].text).name not in SHELLS:
+        return None, ()
+    for at, word in enumerate(rest):
+        if Path(word.text).name in SHELLS:
+            behind = at + 1
+            while behind < len(rest) and rest[behind].text.startswith("-"):
+                if _RUNS_TEXT.fullmatch(rest[behind].text) and behind + 1 < len(rest):
+                    return rest[behind + 1], rest[:at]
+                behind += 1
+    return None, ()
+
+
+def started(words: Sequence[Word]) -> Started | None:
+    """Return the launcher's command in `words`; None: they start no training program."""
+    rest = _without_keywords(words)
+    if not rest:
+        return None
+    if kind := _kind(rest):
+        return Started(kind, rest, ())
+    if not _starts_others(rest):
+        return None
+    found = None
+    for at in range(1, len(rest)):
+        name = rest[at].text
+        if ("/" in name and not name.startswith(("/", "."))) or not (kind := _kind(rest[at:])):
+            continue  # an image such as deepspeed/deepspeed is no program
+        found = Started(kind, rest[at:], rest[:at])
+        before = rest[at - 1].text
+        if not before.startswith("-") or "=" in before:
+            break  # else it may be the value of that option
+    return found
+
+
+def settings_by(by: Sequence[Word]) -> dict[str, Word]:
+    """Return the variables that the words in front of a launcher set, as those of `env` do."""
+    found = {}
+    for word in by:
+        if setting := _VARIABLE.match(word.text):
+            value = replace(
+                word, text=word.text[setting.end() :], written=word.written[setting.end() :]
+            )
+            found[setting[0][:-1]] = value
+    return found
+
+
+def script_of(words: Sequence[Word]) -> Word | None:
+    """Return the shell script that the command runs; None: it runs none."""
+    rest = _without_keywords(words)
+    at = next((i for i, word in enumerate(rest) if Path(word.text).name in SHELLS), None)
+    if rest and at is not None and (at == 0 or _starts_others(rest)):
+        rest = rest[at + 1 :]
+    if rest[:1] and rest[0].text in ("source", "."):
+        rest = rest[1:]
+    return rest[0] if rest and rest[0].text.endswith(".sh") else None
+
+
+def _without_keywords(words: Sequence[Word]) -> list[Word]:
+    rest = list(words)
+    while rest and rest[0].text in KEYWORDS:
+        rest = rest[1:]
+    return rest
+
+
+def _starts_others(words: Sequence[Word]) -> bool:
+    name = Path(words[0].text).name
+    return name in WRAPPERS or (len(words) > 1 and (name, words[1].text) in RUNNERS)
+
+
+def _kind(words: Sequence[Word]) -> str:
+    """The launcher that the command begins with; empty: none."""
+    name = Path(words[0].text).name
+    texts = [word.text for word in words]
+    if name in ("deepspeed", "torchrun"):
+        return name
+    if name == "accelerate":
+        return name if texts[1:2] == ["launch"] else ""
+    if name in CONSOLE_PROGRAMS:
+        return name if texts[1:2] and texts[1] in CONSOLE_PROGRAMS[name] else ""
+    if not PYTHON.fullmatch(name):
+        return ""
+    if "-m" in texts[1:]:
+        module = texts[texts.index("-m") + 1 :][:1]
+        if module and module[0] in PROGRAM_MODULES:
+            return "python"
+        return MODULES.get(module[0], "python") if module and module[0] not in _TOOLS else ""
+    return "python" if any(text.endswith(".py") for text in texts[1:]) else ""

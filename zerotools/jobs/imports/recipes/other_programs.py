@@ -1,0 +1,148 @@
+"""Launch lines of programs with arguments of their own: LLaMA-Factory, axolotl, ms-swift."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.imports.reading.report import KeyOutcome, ReportRow
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.imports.recipes.axolotl import read_axolotl
+from zerotools.jobs.imports.recipes.llamafactory import read_llamafactory
+from zerotools.jobs.imports.recipes.recipe import Recipe
+from zerotools.jobs.imports.recipes.swift import read_swift
+from zerotools.jobs.launcher_keys.launch_flags import PROGRAM_MODULES
+from zerotools.jobs.text.document import Document, Trail, read_text
+from zerotools.jobs.text.yaml_text import parse_yaml
+
+_FACTORY = "llamafactory-cli"
+_FACTORY_FILES = ("train.py", "train_bash.py")
+_YAML = (".yaml", ".yml", ".json")
+_OF_FACTORY = ("finetuning_type", "dataset_dir", "template")
+_OPENRLHF = "openrlhf.cli."
+
+
+def read_as_of(
+    recipe: Recipe,
+    launcher: str,
+    program: str,
+    loose: Sequence[ConfigValue],
+    *,
+    lenient: bool = False,
+) -> Recipe:
+    """Return `recipe` as the program reads its arguments; `loose` are those without a name. With
+    `lenient` a YAML that they name is mended.
+
+    Raises:
+        Unsupported: YAML, and PyYAML is not installed.
+    """
+    kind = PROGRAM_MODULES.get(program, launcher)
+    config = next((each for each in loose if str(each.value).endswith(_YAML)), None)
+    is_factory = kind == _FACTORY or (config and Path(program).name in _FACTORY_FILES)
+    if config is not None and (is_factory or kind == "axolotl"):
+        others = [each for each in loose if each is not config]
+        reader = read_axolotl if kind == "axolotl" else read_llamafactory
+        return _of_yaml(recipe, config, others, reader, lenient)
+    _report_loose(recipe, loose)
+    if is_factory or sum(name in recipe.given for name in _OF_FACTORY) > 1:
+        return _joined(recipe, read_llamafactory(_document(recipe), recipe.beside))
+    if kind == "swift":
+        return read_swift(recipe, program)
+    if kind == "xtuner" or kind == "axolotl":
+        recipe.findings.unsupported.append(_no_settings(recipe, kind))
+    if program.startswith(_OPENRLHF):
+        recipe.findings.unsupported.append(
+            f"{_place(recipe)}: the arguments of {program} are not read; run the program with "
+            "--as script"
+        )
+    return recipe
+
+
+def _place(recipe: Recipe) -> str:
+    return recipe.source if recipe.program is None else recipe.program.place
+
+
+def _no_settings(recipe: Recipe, kind: str) -> str:
+    place = _place(recipe)
+    if kind == "xtuner":
+        return (
+            f"{place}: the settings of xtuner are Python, which is not read; run the program with "
+            "--as script"
+        )
+    return f"{place}: names no YAML, in which {kind} has its settings; write it behind the command"
+
+
+def _of_yaml(
+    recipe: Recipe,
+    config: ConfigValue,
+    others: Sequence[ConfigValue],
+    reader: Callable[[Document, Path], Recipe],
+    lenient: bool,
+) -> Recipe:
+    name = str(config.value)
+    path = recipe.found(name)
+    try:
+        text = recipe.documents.get(name) or read_text(path, "config")
+        document = parse_yaml(text, source=str(path), lenient=lenient)
+        tree: dict[str, Any] = {**document.tree}
+        for each in others:
+            key, equals, value = str(each.value).partition("=")
+            if equals:
+                tree[key.lstrip("-")] = _scalar(value)
+            else:
+                _report_loose(recipe, [each])
+        tree |= {key: _scalar(given.value) for key, given in recipe.given.items()}
+        whole = replace(document, tree=tree)
+        own = reader(whole, path.parent)
+    except BadRequest as error:
+        recipe.findings.wrong.append(f"{config.place}: {error}")
+        return replace(recipe, given={})
+    return _joined(recipe, own)
+
+
+def _document(recipe: Recipe) -> Document:
+    """The arguments of a command as the YAML that says the same."""
+    given = recipe.given
+    lines: dict[Trail, int] = {
+        (name,): int(line)
+        for name, each in given.items()
+        if (line := each.place.rpartition(":")[2]).isdecimal()
+    }
+    return Document(
+        recipe.source,
+        {name: _scalar(each.value) for name, each in given.items()},
+        lines,
+        titles={(name,): each.title for name, each in given.items()},
+    )
+
+
+def _joined(recipe: Recipe, own: Recipe) -> Recipe:
+    """What the launch line and the program's own settings say together."""
+    recipe.findings.take(own.findings)
+    return replace(
+        own,
+        deepspeed=own.deepspeed or recipe.deepspeed,
+        accelerate=recipe.accelerate,
+        accelerate_file=recipe.accelerate_file,
+        ranks=recipe.ranks,
+        launcher=recipe.launcher,
+        numa=recipe.numa,
+        documents=recipe.documents,
+        program=recipe.program,
+        findings=recipe.findings,
+    )
+
+
+def _report_loose(recipe: Recipe, loose: Sequence[ConfigValue]) -> None:
+    for each in loose:
+        why = "an argument of the program without a name"
+        row = ReportRow(KeyOutcome.UNKNOWN, each.title, each.place, None, None, why)
+        recipe.findings.rows.append(row)
+
+
+def _scalar(value: Any) -> Any:
+    words = {"true": True, "false": False}
+    return words.get(value.lower(), value) if isinstance(value, str) else value

@@ -1,0 +1,41 @@
+"""Sums of whole numbers, as the shell works them out."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+_SUM = re.compile(r"[0-9 \t+*/%()-]+")
+
+
+def worked_out(formula: str) -> int | None:
+    """Return the value of `formula`; None: it has something else than numbers and signs."""
+    if not _SUM.fullmatch(formula):
+        return None
+    try:
+        return _value(ast.parse(formula.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+        return None
+
+
+def _value(node: ast.expr) -> int:
+    """Return the value of a part. Raises ValueError: it is no sum of whole numbers."""
+    match node:
+        case ast.Constant(value=int() as number):
+            return number
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_value(inner)
+        case ast.BinOp(left=left, op=op, right=right):
+            one, other = _value(left), _value(right)
+            match op:
+                case ast.Add():
+                    return one + other
+                case ast.Sub():
+                    return one - other
+                case ast.Mult():
+                    return one * other
+                case ast.Div() | ast.FloorDiv():
+                    return int(one / other)
+                case ast.Mod():
+                    return one % other
+    raise ValueError("no sum of whole numbers")

@@ -1,0 +1,116 @@
+"""The job of the engine `script` that runs the program of a launch line."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.jobs.imports.combine import Imported, JobFile, problem_of
+from zerotools.jobs.imports.reading.job_keys import JobTree, in_order, look_up, put
+from zerotools.jobs.imports.reading.report import Findings
+from zerotools.jobs.imports.recipes.recipe import Program, Recipe
+from zerotools.jobs.jobfile.parse import job_from_tree
+from zerotools.jobs.launcher_keys.launch_flags import STARTED_BY
+
+_OUTPUT = "output_dir"
+_STOP = (
+    "a stop sends SIGTERM to every rank; {name} saves then, and resumes later, if three lines are "
+    "added (zerotools manual run-your-own-script)"
+)
+
+
+def import_script(
+    job: JobFile | None, recipe: Recipe, configs: Mapping[str, Path], findings: Findings
+) -> Imported:
+    """Return the job that runs the program of `recipe`; keys of `job` stay as they are. `configs`
+    has the files that stand in for those that its command names.
+
+    Raises:
+        BadRequest: the recipe has no program, as the YAML of one.
+    """
+    program = recipe.program
+    if program is None:
+        raise BadRequest(
+            f"{recipe.source}: has no command to run; give the launch line with --launch"
+        )
+    tree: JobTree = {} if job is None else copy.deepcopy(dict(job.tree))
+    source = "the job file" if job is None else job.source
+    findings.wrong += program.unknown
+    started = (row for row in recipe.findings.rows if row.key in STARTED_BY)
+    findings.steps += (f"{row.key}: {row.why}" for row in started)
+    origins: dict[str, str] = {}
+    directory = _directory(recipe, program)
+    for key, value in _keys(recipe, program, tree, directory, configs).items():
+        if look_up(tree, key) is None:
+            put(tree, key, value)
+            origins[key] = program.place
+    findings.steps += _steps(recipe, program, directory)
+    spec = None
+    try:
+        spec = job_from_tree(tree, source=source, base_dir=directory)
+    except Unsupported as error:
+        findings.unsupported.append(str(error))
+    except BadRequest as error:
+        findings.wrong.append(str(error))
+    return Imported(in_order(tree), origins, spec, (), findings, None, problem_of(findings))
+
+
+def _directory(recipe: Recipe, program: Program) -> Path:
+    """Where the program is started: here, or next to the script if it lies there."""
+    here, beside = Path.cwd(), Path.cwd() / recipe.beside
+    file = next((word for word in program.command if word.endswith(".py")), None)
+    is_beside = file is not None and not (here / file).exists() and (beside / file).exists()
+    return beside if is_beside else here
+
+
+def _keys(
+    recipe: Recipe,
+    program: Program,
+    tree: JobTree,
+    directory: Path,
+    configs: Mapping[str, Path],
+) -> dict[str, Any]:
+    keys: dict[str, Any] = {"engine": "script"}
+    ranks = "ranks" if look_up(tree, "device") == "cpu" else "gpus"
+    if recipe.ranks is not None:
+        keys[ranks] = recipe.ranks.value
+    keys["script.command"] = _words(program.command, configs)
+    keys["script.launcher"] = program.launcher
+    if program.options:
+        keys["script.launcher_options"] = _words(program.options, configs)
+    keys["script.directory"] = str(directory)
+    output = recipe.given.get(_OUTPUT)
+    if output is not None and isinstance(output.value, str):
+        keys["script.checkpoint_dir"] = str(directory / output.value)
+    for name, value in program.env.items():
+        keys[f"env.{name}"] = value
+    return keys
+
+
+def _steps(recipe: Recipe, program: Program, directory: Path) -> list[str]:
+    steps = []
+    file = next((word for word in program.command if word.endswith(".py")), None)
+    if file is not None and not (directory / file).exists():
+        steps.append(
+            f"{file} is not in {directory}: set script.directory to where it is, or import there"
+        )
+    if recipe.ranks is None and recipe.launcher:
+        steps.append(f"{recipe.launcher} takes every GPU: set gpus; without it the job has one")
+    steps.append(_STOP.format(name=program.name))
+    return steps
+
+
+def _words(words: Iterable[str], configs: Mapping[str, Path]) -> list[str]:
+    """`words` with the files that stand in for others."""
+    return [_replaced(word, configs) for word in words]
+
+
+def _replaced(word: str, configs: Mapping[str, Path]) -> str:
+    title, equals, value = word.partition("=")
+    if word in configs:
+        return str(configs[word])
+    is_option = equals and title.startswith("-") and value in configs
+    return f"{title}={configs[value]}" if is_option else word
