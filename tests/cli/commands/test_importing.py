@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.jobs.imports import pages
 from zerotools.cli.main import build, run
+from zerotools.jobs.imports.recipes.launch_line import read_launch
 from zerotools.jobs.jobfile.parse import parse_job
 
 CONFIGS = Path(__file__).parents[2] / "jobs" / "imports" / "configs"
@@ -246,3 +248,150 @@ def test_a_recipe_that_cannot_be_read_is_refused(
 ) -> None:
     done = imported(capsys, *arguments)
     assert (done.status, why in done.err) == (2, True), done.err
+
+
+PAGE_SCRIPT = """export WANDB_PROJECT=mine
+deepspeed --num_gpus=2 --master_port 9 main.py \\ # two cards
+    --deepspeed ds.json \\
+    --output_dir out --train_file a.json --learning_rate 1e-4
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))
+    return tmp_path
+
+
+def test_as_script_the_program_runs_with_its_launcher_and_a_repaired_config(
+    capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    (here / "run.sh").write_text(PAGE_SCRIPT)
+    (here / "ds.json").write_text('{"train_batch_size": 4,} // end\n')
+    options = ("--launch", "run.sh", "--lenient", "--as", "script", "-o", "job.toml")
+    done = imported(capsys, *options)
+    assert done.status == 0, done.err
+    spec = parse_job((here / "job.toml").read_text(), source="job.toml", base_dir=here)
+    assert (spec.engine, spec.gpus, spec.env) == ("script", 2, {"WANDB_PROJECT": "mine"})
+    assert spec.script is not None
+    config = str(here / "job-ds.json")
+    assert spec.script.command[:3] == ("main.py", "--deepspeed", config)
+    assert (spec.script.launcher, spec.script.launcher_options) == ("deepspeed", ())
+    assert spec.script.checkpoint_dir == str(here / "out")
+    assert json.loads((here / "job-ds.json").read_text()) == {"train_batch_size": 4}
+    said = unwrapped(done.err)
+    assert f"main.py is not in {here}: set script.directory" in said
+    assert "a stop sends SIGTERM to every rank" in said
+    assert "the same import with --as train" in said
+
+
+def test_as_script_all_that_hinders_it_is_said_at_once(
+    capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    line = "deepspeed main.py --deepspeed no.json --lr $LR --seed $2"
+    done = imported(capsys, "--launch", line, "--as", "script")
+    assert (done.status, done.out) == (2, "")
+    assert "error: 3 problems:" in done.err
+    assert "no.json: is not found here" in done.err
+    assert "$LR: $LR is not set" in done.err
+    done = imported(capsys, "--deepspeed", PLAIN, "--as", "script")
+    assert (done.status, "needs the command of a program" in done.err) == (2, True)
+
+
+SCRIPT_CALLS = [
+    ("python -u x.py --a 1", "plain", ["python", "-u", "x.py", "--a", "1"], []),
+    ("python -m pkg.x --a 1", "plain", ["-m", "pkg.x", "--a", "1"], []),
+    ("torchrun --standalone --nnodes 1 --nproc_per_node 2 x.py", "torchrun", ["x.py"], []),
+    ("torchrun --nproc_per_node=2 --max_restarts=3 -m p.x", "torchrun", ["-m", "p.x"], []),
+    (
+        "accelerate launch --num_processes 2 --mixed_precision bf16 -m p.x y",
+        "accelerate",
+        ["-m", "p.x", "y"],
+        ["--mixed_precision", "bf16"],
+    ),
+    (
+        "python3 -m torch.distributed.run --nproc_per_node 2 --role r x.py",
+        "torchrun",
+        ["x.py"],
+        [],
+    ),
+    (
+        "NPROC_PER_NODE=2 xtuner train cfg --work-dir w",
+        "torchrun",
+        ["-m", "xtuner.tools.train", "cfg", "--work-dir", "w", "--launcher", "pytorch"],
+        [],
+    ),
+    ("swift sft --model m", "torchrun", ["-m", "swift.cli.sft", "--model", "m"], []),
+]
+
+
+@pytest.mark.parametrize(("line", "launcher", "command", "options"), SCRIPT_CALLS)
+def test_as_script_a_job_gives_the_ranks_and_keeps_other_options(
+    line: str, launcher: str, command: list[str], options: list[str], here: Path
+) -> None:
+    recipe = read_launch(line, "run.sh", here, lines=False)
+    assert recipe.program is not None
+    assert recipe.program.launcher == launcher
+    assert list(recipe.program.command) == command
+    assert list(recipe.program.options) == options
+
+
+def test_one_of_several_launch_lines_is_chosen(
+    capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    (here / "run.sh").write_text(f"deepspeed a.py {LINE}\ntorchrun b.py {LINE} --max_steps 3\n")
+    done = imported(capsys, "--launch", "run.sh")
+    assert done.status == 2
+    assert "choose one of them with --block N:\n  1  line 1: deepspeed a.py" in done.err
+    done = imported(capsys, "--launch", "run.sh", "--block", "2")
+    assert (done.status, "steps = 3" in done.out) == (0, True)
+    done = imported(capsys, "--launch", "run.sh", "--block", "3")
+    assert (done.status, "run.sh has 2 launch lines" in done.err) == (2, True)
+
+
+def test_data_of_a_hub_is_never_a_path(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    line = f"torchrun x.py {LINE.replace('a.txt', 'owner/alpaca')}"
+    done = imported(capsys, "--launch", line, "-o", "job.toml")
+    assert done.status == 0
+    text = (here / "job.toml").read_text()
+    assert "alpaca" not in text
+    assert "#   data.text, data.tokens or data.examples" in text
+    said = unwrapped(done.err)
+    assert "hf download --repo-type dataset owner/alpaca --local-dir owner/alpaca" in said
+    assert 'such as ["owner/alpaca/**/*.parquet"]' in said
+    assert "add to job.toml: data.text" in said
+    (here / "owner" / "alpaca").mkdir(parents=True)
+    done = imported(capsys, "--launch", line)
+    assert str(here / "owner" / "alpaca") in done.out
+
+
+def test_a_model_of_the_cache_is_found(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(here))
+    line = f"torchrun x.py {LINE.replace('path m', 'path owner/m')}"
+    assert "hf download owner/m --local-dir owner/m" in imported(capsys, "--launch", line).err
+    snapshot = here / "hub" / "models--owner--m" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text('{"auto_map": {}}')
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("abc")
+    done = imported(capsys, "--launch", line)
+    assert f'path = "{snapshot}"' in done.out
+    assert "needs code of its own" in done.err
+    assert "hf download" not in done.err
+
+
+def test_the_report_fits_a_terminal(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    (here / "blog.txt").write_text(pages.BLOG)
+    done = imported(capsys, "blog.txt")
+    assert done.status == 0
+    lines = done.err.splitlines()
+    assert max(map(len, lines)) <= 80
+    prose, in_text = 0, False
+    for line in lines:
+        is_head = line != "#" and not line.startswith("#  ")
+        in_text = line.endswith("with these repairs:") if is_head else in_text
+        prose += is_head or not in_text
+    assert prose <= 30

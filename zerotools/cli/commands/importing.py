@@ -150,7 +150,7 @@ def _closing(
     if recipe is not None and recipe.program is not None:
         if target == "train":
             yield f"or run {recipe.program.name} itself: the same import with --as script"
-        else:
+        elif not recipe.findings.unsupported:
             yield "or train the model here: the same import with --as train"
 
 

@@ -20,9 +20,11 @@ OPTION = "--block"
 Finish = Callable[[Configs, Recipe | None], Imported]
 
 
-def page_import(text: str, source: str, numbers: Iterable[int], finish: Finish) -> Imported:
+def page_import(
+    text: str, source: str, numbers: Iterable[int], finish: Finish | None = None
+) -> Imported:
     """The job that blocks of a page say: those of `numbers`, or of each kind the only one; `finish`
-    makes it of their configs and arguments.
+    makes it of their configs and arguments, by default to train.
 
     Raises:
         BadRequest: there is none, there are several of a kind, or a number is none of them.
@@ -34,7 +36,7 @@ def page_import(text: str, source: str, numbers: Iterable[int], finish: Finish) 
             "config with --deepspeed, --accelerate or --launch if this is a job file, or begin "
             "without a page: zerotools init"
         )
-    for line in (f"# {clean(source)} has these blocks", *listed(blocks, source)):
+    for line in (f"# {clean(source)} has these blocks", *listed(blocks)):
         sys.stderr.write(f"{clean(line)}\n" if line.startswith("#") else f"#   {clean(line)}\n")
     chosen = _of_numbers(blocks, source, numbers) or _only_ones(blocks, source)
     recipe = next((_recipe(each, source) for each in chosen if each.kind is BlockKind.LAUNCH), None)
@@ -46,7 +48,7 @@ def page_import(text: str, source: str, numbers: Iterable[int], finish: Finish) 
             path = Path(source)
             written = {**configs.written, str(path): block.in_place}
             configs = configs._replace(accelerate=path, written=written)
-    return finish(configs, recipe)
+    return configs.with_recipe(None, recipe) if finish is None else finish(configs, recipe)
 
 
 def _with_deepspeed(

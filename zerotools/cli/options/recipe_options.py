@@ -111,7 +111,10 @@ def named_file(
         found = "is not found here"
         if recipe.beside != Path():
             found = f"is found neither here nor next to {recipe.source}"
-        what = f"{named.said} = {named.value}: {found}; correct the path"
+        what = (
+            f"{named.said} = {named.value}: {found}; correct the path, or import the page that has "
+            "both (zerotools import PAGE)"
+        )
         recipe.findings.wrong.append(what)
         return None
     return path

@@ -70,6 +70,8 @@ _FEWEST_KEYS = 3
 """Keys of accelerate's that a block has at least."""
 _LONGEST_JSON = 400
 """Lines of a JSON object at most: a page may leave out its last brace."""
+_WIDEST = 76
+"""Columns of a line of the list of blocks."""
 _BLOCK_TAGS = frozenset(
     ("br", "code", "div", "h1", "h2", "h3", "h4", "h5", "h6", "li", "p", "pre", "td", "tr")
 )
@@ -186,10 +188,11 @@ def _with_settings(lines: list[str], block: PageBlock, before: list[PageBlock]) 
     return _block(BlockKind.LAUNCH, lines, first, block.line + block.text.count("\n"))
 
 
-def listed(blocks: list[PageBlock], source: str) -> Iterator[str]:
-    """Yield a line for each block: its number, place, kind and beginning."""
+def listed(blocks: list[PageBlock]) -> Iterator[str]:
+    """Yield a line for each block: its number, its first line, kind and beginning."""
     for number, block in enumerate(blocks, 1):
         begin = next(line.strip() for line in block.text.split("\n") if line.strip())
-        shown = begin if len(begin) <= 50 else f"{begin[:47]}..."
         size = counted(block.text.count("\n") + 1, "line")
-        yield f"{number:>3}  {source}:{block.line}  {block.kind.value}, {size}: {shown}"
+        head = f"{number:>3}  line {block.line}: {block.kind.value}, {size}: "
+        room = _WIDEST - len(head)
+        yield head + (begin if len(begin) <= room else f"{begin[: room - 3]}...")

@@ -17,6 +17,7 @@ from zerotools.jobs.launcher_keys.launch_flags import (
     WORDS_AFTER,
 )
 
+_NO_NAME = "the program"
 _MODULE = frozenset(("module", "m"))
 _GIVEN_BY_THE_JOB = MEETING | frozenset(
     (
@@ -69,7 +70,11 @@ def program_of(start: Started, program: Word, settings: Mapping[str, Word], sour
         if launcher == "plain" and options:
             words = [Word(text, program.line) for text in ("python", *options)] + words
             options = []
-        name = Path(program.text or program.source).name
+        name = Path(program.text).name if program.text and not program.problem else _NO_NAME
+        if not any(map(str.isalnum, program.text)) and not program.problem:
+            name = _NO_NAME
+            place = f"{source}:{program.line}: " if source else ""
+            unknown.append(f"{place}{program.text} stands for the program; write it")
     for word in words:
         if word.problem:
             place = f"{source}:{word.line}: " if source else ""
