@@ -61,6 +61,7 @@ def test_pages_import_as_they_were_saved(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert look_up(blog.tree, "train.batch_size") == 8
     assert look_up(blog.tree, "offload.optimizer") == "cpu"
     assert blog.findings.steps[0] == "hf download owner/tiny --local-dir owner/tiny"
+    assert page_import(pages.GUIDE, "guide.txt", (1,)).problem is None
     second = page_import(pages.GUIDE, "guide.txt", (2, 3))
     assert second.problem is None
     assert look_up(second.tree, "zero.stage") == 2

@@ -66,6 +66,7 @@ compute_environment: LOCAL_MACHINE
 debug: false
 distributed_type: MULTI_GPU
 downcast_bf16: 'no'
+gpu_ids: allya
 mixed_precision: bf16
 num_machines: 1
 num_processes: 2

@@ -27,6 +27,8 @@ _QUOTES = str.maketrans(
     dict.fromkeys(DOUBLE.replace('"', ""), '"') | dict.fromkeys(SINGLE.replace("'", ""), "'")
 )
 
+_ALL_GPUS = re.compile(r"^(\s*gpu_ids\s*:\s*all)[a-z]+\s*$")
+
 
 @dataclass(frozen=True)
 class YamlKeys:
@@ -70,6 +72,7 @@ def _characters(line: str, number: int, mends: Mends) -> str:
     """`line` with the characters that were typed."""
     steps = (
         ("a non-breaking or other odd space", lambda s: s.translate(_SPACES)),
+        ("letters behind the `all` of gpu_ids", lambda s: _ALL_GPUS.sub(r"\1", s)),
         ("a tab in the indentation", _without_tabs),
         ("\uff1a for :", lambda s: _WIDE_COLON.sub(r"\g<1>: ", s, count=1)),
         ("typographic quotes", lambda s: s.translate(_QUOTES) if ":" in s else s),
