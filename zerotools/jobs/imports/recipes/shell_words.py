@@ -202,7 +202,7 @@ class _Scanner:
 
     def _document(self, text: str) -> Word:
         """The text of a here-document with its variables."""
-        inner = _Scanner(text + '"', self._source)
+        inner = _Scanner(text.replace('"', '\\"') + '"', self._source)
         inner._line = self._line - text.count("\n")
         inner._variables, inner._arrays = self._variables, self._arrays
         inner._set_in, inner._branches = self._set_in, self._branches
