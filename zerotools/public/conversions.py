@@ -11,11 +11,13 @@ from zerotools.ops.conversions import consolidate as consolidation
 from zerotools.ops.conversions import convert as converting
 from zerotools.ops.conversions import reshard as resharding
 from zerotools.ops.conversions.conversion import Conversion, Unchanged
+from zerotools.ops.conversions.merged_model import ADAPTER_OPTIONS
 from zerotools.ops.conversions.to_job import JOB, prepare_job
 from zerotools.ops.conversions.weights_alone import KEEP
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.public.carry_out import carry_out
 from zerotools.public.options.export_options import (
+    AdapterOptions,
     CheckNamesOption,
     FormatOption,
     MastersOption,
@@ -28,7 +30,6 @@ from zerotools.public.options.option import (
     OPTIMIZER,
     OUTPUT,
     TRAINING,
-    WHAT,
     Option,
     PathOption,
     Size,
@@ -41,43 +42,6 @@ from zerotools.public.options.write_options import PartOptions, WritingOptions
 from zerotools.public.options.zero_options import ZeroOptions, zero_settings
 from zerotools.public.progress import ProgressWanted
 from zerotools.public.results import ConversionResult
-
-
-class AdapterOptions(TypedDict, total=False):
-    """The adapter of a run."""
-
-    adapter_only: Annotated[
-        bool,
-        Option(
-            group=WHAT,
-            help="Export only the PEFT adapter of the run, as PEFT's save_pretrained writes it.",
-        ),
-    ]
-    adapter_config: Annotated[
-        PathOption | None,
-        Option(
-            group=WHAT,
-            metavar="FILE|DIR",
-            help="The adapter_config.json of the adapter, if it is not in the run or above it.",
-        ),
-    ]
-    adapter_name: Annotated[
-        str | None,
-        Option(
-            group=WHAT,
-            metavar="NAME",
-            help="Name of the adapter to merge or export, if the run has several.",
-        ),
-    ]
-    base: Annotated[
-        PathOption | None,
-        Option(
-            group=WHAT,
-            metavar="DIR",
-            help="The base model, if the run saved only its adapter or kept its base in 4 bits: a "
-            "directory, or a URL of an object store. Jobs of zerotools have recorded theirs.",
-        ),
-    ]
 
 
 class LikeOption(TypedDict, total=False):
@@ -278,6 +242,7 @@ class OptimizerOptions(TypedDict, total=False):
 class ConvertKeywords(
     TargetOptions,
     ReadingOptions,
+    AdapterOptions,
     CheckNamesOption,
     MapOptions,
     ZeroOptions,
@@ -295,6 +260,7 @@ _OF_TARGETS = (
     *("world_size", "style", "dtype", "expert_parallel"),
     *("lr", "betas", "eps", "weight_decay", "momentum", "order"),
     "weights_only",
+    *ADAPTER_OPTIONS,
 )
 """Options that some formats take and others refuse."""
 

@@ -18,6 +18,7 @@ from zerotools.ops.serving.access import Credentials
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.served_model import served_model
 from zerotools.public.options.export_options import (
+    AdapterOptions,
     CheckNamesOption,
     MastersOption,
     ModelOptions,
@@ -80,6 +81,7 @@ class RequestsMemoryOption(TypedDict, total=False):
 class ServeKeywords(
     ReadingOptions,
     MastersOption,
+    AdapterOptions,
     ModelOptions,
     CheckNamesOption,
     AddressOptions,

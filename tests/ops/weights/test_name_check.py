@@ -210,6 +210,23 @@ def test_gather_names_what_a_model_lacks(tmp_path: Path) -> None:
     assert found.findings == ()
 
 
+def test_gather_takes_a_lora_run_as_it_is(tmp_path: Path) -> None:
+    layer = "model.layers.0.self_attn.q_proj"
+    lora = {f"base_model.model.{name}": shape for name, shape in WHOLE.items()}
+    lora[f"base_model.model.{layer}.base_layer.weight"] = lora.pop(
+        f"base_model.model.{layer}.weight"
+    )
+    lora |= {f"base_model.model.{layer}.lora_{half}.default.weight": shape
+             for half, shape in (("A", (2, 8)), ("B", (8, 2)))}  # fmt: skip
+    source(tmp_path / "node", lora).rename(tmp_path / "node" / "model.safetensors")
+    done = zerotools.gather([tmp_path / "node"], tmp_path / "out")
+    assert done.findings == ()
+    lost = {name: shape for name, shape in lora.items() if "lm_head" not in name}
+    source(tmp_path / "other", lost).rename(tmp_path / "other" / "model.safetensors")
+    done = zerotools.gather([tmp_path / "other"], tmp_path / "bad", force=True)
+    assert any("1 tensor missing (lm_head.weight)" in said for said in done.findings)
+
+
 class TestFit:
     def test_transformers_is_asked_before_a_refusal(self, trial: list[Any]) -> None:
         trial.append(answer())

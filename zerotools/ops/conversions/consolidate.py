@@ -18,12 +18,10 @@ from zerotools.formats.format import (
     DEFAULT_MAX_SHARD_BYTES,
     Format,
     WriteOptions,
-    flag,
     spelling,
 )
 from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
-from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.maps.map_file import HUB
 from zerotools.ops.conversions.adapter_export import prepare_adapter
 from zerotools.ops.conversions.conversion import Conversion
@@ -35,16 +33,20 @@ from zerotools.ops.conversions.few_bits import (
     refuse_quantising,
     with_quantised_config,
 )
+from zerotools.ops.conversions.merged_model import (
+    adapter_dtype,
+    merged_model,
+    refuse_with_adapter,
+)
 from zerotools.ops.conversions.unproved_save import unproved_save
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.quantised.dequantise import refuse_split
 from zerotools.ops.quantised.quantise import QUANTISERS
 from zerotools.ops.quantised.recognise import recognise
-from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
+from zerotools.ops.sidecars.model_sidecar_choice import lacking_config
 from zerotools.ops.weights.hub_names import hub_layout_of, on_hub_note, restored
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped
-from zerotools.ops.weights.lora_merge import AdapterRequest, merge_adapters
-from zerotools.ops.weights.merged_config import with_base_config, with_merged_config
+from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.ops.weights.name_check import fitted
 from zerotools.ops.weights.reference_model import Reference, check_against, read_reference
 from zerotools.ops.weights.renaming import namer, parse_rule
@@ -150,8 +152,8 @@ def _prepare(
             checkpoint,
             destination,
             form,
-            _adapter_request(options, None),
-            dtype=_adapter_dtype(checkpoint, options.dtype),
+            _adapter_request(options),
+            dtype=adapter_dtype(checkpoint, options.dtype),
             config_dir=config_dir,
             request=request,
             table=table,
@@ -162,25 +164,26 @@ def _prepare(
     like = read_reference(options.like).only(is_selected) if options.like is not None else None
     if options.weights_from == MASTERS:
         source.check_weights(checkpoint)
-    beside = like.model_sidecars if like is not None else {}
-    scratch = destination.with_name(f".{destination.name}.sums")
-    merged = None
-    if not (options.include and options.base is None and is_adapter_alone(checkpoint.tensors)):
-        around, _ = with_sidecars(checkpoint, config_dir, beside)
-        config = around.model_sidecars.get(CONFIG)
-        merged = merge_adapters(checkpoint, scratch, table, _adapter_request(options, config))
-    if merged is not None:
-        checkpoint, options = merged.checkpoint, replace(options, weights_from=MASTERS)
-    checkpoint, found = with_sidecars(checkpoint, config_dir, beside)
-    if merged is not None:
-        checkpoint, more = with_base_config(checkpoint, merged.base)
-        found += more
+    whole = merged_model(
+        checkpoint,
+        destination,
+        _adapter_request(options),
+        config_dir=config_dir,
+        table=table,
+        beside=like.model_sidecars if like is not None else {},
+        is_merged=not (
+            options.include and options.base is None and is_adapter_alone(checkpoint.tensors)
+        ),
+    )
+    checkpoint = whole.checkpoint
+    if whole.is_merged:
+        options = replace(options, weights_from=MASTERS)
     quantisation = recognise(checkpoint)
     checkpoint, said = in_asked_values(checkpoint, quantisation, options.dtype)
     keeps_types = quantisation.is_there and options.dtype == AUTO
     dtype, why = choose_dtype(checkpoint, AUTO if options.dtype in QUANTISERS else options.dtype)
     weights, notes = _choose_weights(
-        checkpoint, options, is_selected, like, table, is_merged=merged is not None
+        checkpoint, options, is_selected, like, table, is_merged=whole.is_merged
     )
     types = like if options.dtype == AUTO else None
     described = describe(
@@ -200,56 +203,29 @@ def _prepare(
     write = WriteOptions(max_shard_bytes=options.max_shard_bytes)
     target = form.export(described, destination, write)
     target = with_quantised_config(target, weights, quantisation, made, options.dtype)
-    if merged is not None:
-        target = with_merged_config(target, weights)
-    notes = [*notes, *said, *found, *target.notes, *unproved_save(checkpoint, source, table)]
+    target = whole.with_config(target, weights)
+    notes = [*notes, *said, *whole.notes, *target.notes, *unproved_save(checkpoint, source, table)]
     lacking = lacking_config(weights, target)
     refuse_bare_casts(weights, target, quantisation)
     as_read = checkpoint if options.mapping is not None else None
     conversion = Conversion(
         weights, target, tuple(notes), request, lacking=lacking, table=table, as_read=as_read
     )
-    if merged is None:
-        return conversion
-    return replace(
-        conversion,
-        notes=(*conversion.notes, *merged.notes),
-        sums=merged.sums,
-        sums_bytes=merged.bytes,
-        sums_directory=merged.scratch,
-    )
+    return whole.with_sums(conversion)
 
 
-def _adapter_request(options: Options, config: Path | None) -> AdapterRequest:
+def _adapter_request(options: Options) -> AdapterRequest:
     return AdapterRequest(
-        options.base, options.adapter_config, options.adapter_name, options.weights_from, config
+        options.base, options.adapter_config, options.adapter_name, options.weights_from
     )
 
 
 def _check_adapter_options(options: Options) -> None:
     """Refuse options of a model with an adapter alone."""
-    if not options.adapter_only:
-        return
-    plain = Options()
-    useless = [
-        name for name in _OF_MODELS if getattr(options, name) not in (getattr(plain, name), [])
-    ]
-    if useless:
-        named = " and ".join(flag(name) for name in useless)
-        raise BadRequest(
-            f"--adapter-only exports an adapter as PEFT saves it, and does not take {named}; leave "
-            "it out"
-        )
-
-
-def _adapter_dtype(checkpoint: Checkpoint, asked: str) -> DType | None:
-    """The type of an adapter: that of the run if it has 16 bits; None: as it is."""
-    if asked in QUANTISERS:
-        raise BadRequest(f"--dtype {asked} is for whole models; leave it out with --adapter-only")
-    if asked != AUTO:
-        return DTYPES[asked]
-    precision = checkpoint.origin.precision
-    return precision if precision in SIXTEEN_BIT else None
+    if options.adapter_only:
+        plain = Options()
+        changed = (name for name in _OF_MODELS if getattr(options, name) != getattr(plain, name))
+        refuse_with_adapter([name for name in changed if getattr(options, name) != []])
 
 
 def exported_formats(table: FormatTable = FORMATS) -> dict[str, Format]:

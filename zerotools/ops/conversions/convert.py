@@ -25,11 +25,19 @@ from zerotools.io.files.sources import recording
 from zerotools.io.huggingface.optimizer_files import optimizer_files
 from zerotools.io.output.plain_files import carried_file
 from zerotools.maps.map_file import HUB
+from zerotools.ops.conversions.adapter_export import prepare_adapter
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
 from zerotools.ops.conversions.few_bits import (
     in_asked_values,
     refuse_bare_casts,
     refuse_quantising,
+)
+from zerotools.ops.conversions.merged_model import (
+    ADAPTER_OPTIONS,
+    MergedModel,
+    adapter_dtype,
+    merged_model,
+    refuse_with_adapter,
 )
 from zerotools.ops.conversions.optimizer_options import NAMES, RequestedHyperparameters, completed
 from zerotools.ops.conversions.reshard import resharded
@@ -52,10 +60,10 @@ from zerotools.ops.sidecars.left_behind import left_behind, undeclared_losses
 from zerotools.ops.sidecars.model_sidecar_choice import (
     lacking_config,
     requested_sidecars,
-    with_sidecars,
 )
 from zerotools.ops.weights.adapter_mapping import scale_note
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped, mapped_training
+from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.runs.named_order import named_order_of
 
 DTYPE, ORDER, WEIGHTS_ONLY = "dtype", "order", "weights_only"
@@ -74,10 +82,17 @@ class _Request:
     mapping: MapRequest | None = None
 
     @property
+    def adapter(self) -> AdapterRequest:
+        """What the user said of the adapter of a LoRA run."""
+        given = self.options.get
+        return AdapterRequest(given("base"), given("adapter_config"), given("adapter_name"))
+
+    @property
     def writing(self) -> WriteOptions:
         """The options that are the format's."""
         others = (*NAMES, ORDER, WEIGHTS_ONLY, DTYPE, NO_CHECK)
         names = {name for name in self.options if name not in others}
+        names -= {*ADAPTER_OPTIONS}
         return WriteOptions(**{name: self.options[name] for name in names})
 
 
@@ -134,9 +149,14 @@ def _prepare(
     form, table = request.form, request.table
     given = {} if config_dir is None else requested_sidecars(config_dir)
     source = replace(source, model_sidecars={**source.model_sidecars, **given})
-    found: list[str] = []
+    if request.options.get("adapter_only"):
+        return _adapter(source, request, config_dir)
+    model = MergedModel(source)
     if not form.holds_state:
-        source, found = with_sidecars(source, config_dir, {})
+        formats.require_model(source)
+        asked = request.adapter
+        model = merged_model(source, request.destination, asked, config_dir=config_dir, table=table)
+        source = model.checkpoint
     read_by = formats.format_of(source, table)
     order = _order(source, request, given)
     is_kept = keeps_all and request.mapping is None and order is None
@@ -161,10 +181,9 @@ def _prepare(
         if made.is_changed:
             training = mapped_training(source, training, made.origins)
         if made.adapter is not None:
-            _refuse_bare_adapter(source, request)
             notes.append(scale_note(source, made.adapter))
         source, notes = made.checkpoint, [*notes, *made.notes]
-    target = _with_sidecars(_lay_out(source, training, request, quantisation), given)
+    target = _with_sidecars(_lay_out(source, training, request, quantisation, model), given)
     if form.holds_state:
         target = with_true_config(target, source, quantisation)
     if order is not None:
@@ -185,19 +204,43 @@ def _prepare(
     lacking = None if form.holds_state else lacking_config(source, target)
     whole = with_target_sources(source, target)
     refuse_bare_casts(whole, target, quantisation)
-    return Conversion(
+    conversion = Conversion(
         whole,
         target,
-        (*notes, *found),
+        (*notes, *model.notes),
         request.text,
         lacking=lacking,
         table=table,
         as_read=read if source is not read else None,
     )
+    return model.with_sums(conversion)
+
+
+def _adapter(source: Checkpoint, request: _Request, config_dir: Path | None) -> Conversion:
+    """The adapter of a LoRA run alone, as PEFT saves it."""
+    options, form = request.options, request.form
+    formats.format_of(source, request.table).check_weights(source)
+    refuse_with_adapter([name for name in ("max_shard_bytes",) if name in options])
+    return prepare_adapter(
+        source,
+        request.destination,
+        form,
+        request.adapter,
+        dtype=adapter_dtype(source, options.get(DTYPE, KEEP)),
+        config_dir=config_dir,
+        request=request.text,
+        table=request.table,
+        mapping=request.mapping,
+        check_names=NO_CHECK not in options,
+    )
 
 
 def _lay_out(
-    source: Checkpoint, training: TrainingState, request: _Request, found: Quantisation
+    source: Checkpoint,
+    training: TrainingState,
+    request: _Request,
+    found: Quantisation,
+    model: MergedModel,
 ) -> Target:
     form, options = request.form, request.writing
     if form.holds_state:
@@ -212,9 +255,10 @@ def _lay_out(
         request.table,
         found,
         is_checked=is_hub and NO_CHECK not in request.options,
+        model=model,
     )
     target = form.lay_out(chosen.described, training, request.destination, options)
-    target = chosen.configured(target)
+    target = model.with_config(chosen.configured(target), chosen.weights)
     return replace(
         target,
         notes=(*target.notes, *chosen.notes),
@@ -225,7 +269,8 @@ def _lay_out(
 
 
 def _check_options(form: Format, options: Mapping[str, Any]) -> None:
-    taken = {*form.write_options, *(NAMES if form.holds_state else (DTYPE, NO_CHECK))}
+    taken = {*form.write_options}
+    taken |= {*(NAMES if form.holds_state else (DTYPE, NO_CHECK, *ADAPTER_OPTIONS))}
     taken |= {ORDER, WEIGHTS_ONLY} if form.holds_state else set()
     useless = [flag(name) for name in options if name not in taken]
     if useless:
@@ -350,20 +395,6 @@ def _named(
     notes = [*said, *notes]
     notes = notes if order is None else [*notes, record_of(order, training).sentence()]
     return _Run(source, training, notes, settled)
-
-
-def _refuse_bare_adapter(source: Checkpoint, request: _Request) -> None:
-    """Refuse to write an adapter as if it were a model.
-
-    Raises:
-        BadRequest: the target is a model of which the adapter is no part.
-    """
-    if not request.form.holds_state and request.mapping is not None:
-        raise BadRequest(
-            f"{source.origin.path} is a LoRA adapter, and --to {spelling(request.form)} writes a "
-            f"model; write it as PEFT does with zerotools consolidate {source.origin.path} OUT "
-            f"--adapter-only --map-to {request.mapping.to}"
-        )
 
 
 def _needs_names(source: Checkpoint, training: TrainingState, request: _Request) -> bool:

@@ -14,6 +14,7 @@ from zerotools.formats import FormatTable
 from zerotools.formats.format import Format
 from zerotools.ops.conversions.consolidate import DTYPES, cast_dtype, choose_dtype
 from zerotools.ops.conversions.few_bits import AUTO, in_few_bits, with_quantised_config
+from zerotools.ops.conversions.merged_model import MergedModel
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.quantise import QUANTISERS, Quantised
 from zerotools.ops.weights.hub_names import hub_layout_of, keys_on_hub, on_hub_note, restored
@@ -65,17 +66,20 @@ def weights_alone(
     found: Quantisation,
     *,
     is_checked: bool,
+    model: MergedModel,
 ) -> WeightsAlone:
-    """The masters of `source`, in the type `dtype` of `DTYPES` or as one of `QUANTISERS` quantises
-    them, or in their own where it is `KEEP`. `found` is what is quantised in the source. With
-    `is_checked` the names must be those that config.json needs.
+    """The masters of `source`, which are those of `model`, in the type `dtype` of `DTYPES` or as
+    one of `QUANTISERS` quantises them, or in their own where it is `KEEP`. `found` is what is
+    quantised in the source. With `is_checked` the names must be those that config.json needs.
 
     Raises:
         BadRequest: it has no weights, or they do not fit config.json.
     """
     held, layout = weights_from(source, MASTERS), hub_layout_of(source, table)
     chosen = choose_names(restored(held, layout), matcher((), ()))
-    fitting = fitted(chosen, chosen, None, is_checked=is_checked, command="convert")
+    fitting = fitted(
+        chosen, chosen, None, is_checked=is_checked, is_merged=model.is_merged, command="convert"
+    )
     weights, said = resolve_aliases(fitting.weights, ties=fitting.ties)
     keys = _keys_of(keys_on_hub(held, layout), chosen, weights)
     notes = [*on_hub_note(layout), *fitting.notes, *said]
@@ -87,7 +91,7 @@ def weights_alone(
         made, described = in_few_bits(weights, described, found, dtype)
         weights = made.weights
     elif dtype == KEEP:
-        described = describe(weights, lambda _, tensor: tensor.dtype)
+        described = describe(weights, lambda _, tensor: model.kept_dtype(tensor))
         notes += _masters_note(training, described)
     else:
         described = describe(weights, lambda _, tensor: cast_dtype(tensor, DTYPES[dtype]))

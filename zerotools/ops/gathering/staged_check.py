@@ -7,13 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
+from zerotools.core.patterns.adapter_names import adapter_names, is_adapter_alone
 from zerotools.formats import format_of, read_any
 from zerotools.formats.detect import complete_but_for_its_name
 from zerotools.io.files.damage import tolerating
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.findings import Finding, Soundness, Verification
 from zerotools.ops.verification.verify import ToVerify, prepare, verify
+from zerotools.ops.weights.adapted_model import plain_weights
 from zerotools.ops.weights.name_check import Fits, NotChecked, check_names
 
 Progress = Callable[[int], None]
@@ -124,13 +127,22 @@ def check(
         if format_of(each.checkpoint).holds_state:
             continue
         try:
-            names = check_names(each.checkpoint, each.checkpoint, "gather")
+            model, is_adapted = _model_of(each.checkpoint)
+            names = check_names(model, model, "gather", is_merged=is_adapted)
         except ZerotoolsError as error:
             said.append(str(error))
             continue
         notes += [names.note] if isinstance(names, NotChecked) else []
         said += [_wrapped(each, names)] if isinstance(names, Fits) and names.naming.removed else []
     return replace(checked, errors=(*errors, *said), notes=tuple(notes))
+
+
+def _model_of(checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
+    """The model that a LoRA run holds around its adapter, and True; else the checkpoint itself."""
+    names = adapter_names(checkpoint.tensors)
+    if not names or is_adapter_alone(checkpoint.tensors):
+        return checkpoint, False
+    return plain_weights(checkpoint, names[0]), True
 
 
 def _wrapped(found: Verification, names: Fits) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.counts import counted
+from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.core.patterns.adapter_names import (
     DEFAULT,
@@ -82,7 +84,8 @@ class AdapterRequest:
 class MergedAdapters:
     """`checkpoint` has the weights' sums in place of weights and adapters; they are there, in the
     directory `scratch`, while the context that `sums` makes is open. `base` is the name of the base
-    model, where the config of the adapter says it."""
+    model, where the config of the adapter says it. `dtype` is the widest type of the weights that
+    adapters are added to; None: there are none."""
 
     checkpoint: Checkpoint
     sums: Callable[[], AbstractContextManager[None]]
@@ -90,6 +93,7 @@ class MergedAdapters:
     scratch: Path
     notes: tuple[str, ...]
     base: str | None = None
+    dtype: DType | None = None
 
 
 def merge_adapters(
@@ -380,6 +384,7 @@ def _laid_out(
     tensors = dict(model.weights.tensors)
     files = {**model.weights.files}
     places: dict[Key, Path] = {}
+    types = {tensors[key].dtype for key in model.changes}
     for number, key in enumerate(model.changes):
         shape, place = tensors[key].shape, folder / f"{number}.f32"
         tensors[key] = Tensor(dtypes.FLOAT32, shape, (Chunk(Box.whole(shape), str(place), 0),))
@@ -405,7 +410,11 @@ def _laid_out(
         f"{counted(len(places), 'weight')} get their adapters added, scaled by {scaled}; until the "
         f"output is written, the merged weights need {size} bytes of disk next to it"
     )
-    return MergedAdapters(merged, lambda: _summed(model, places, scratch), size, folder, (note,))
+    dtype = max(types, key=lambda each: each.bits, default=None)
+    if len({each for each in types if each.bits == 16}) > 1:
+        dtype = dtypes.FLOAT32
+    sums = partial(_summed, model, places, scratch)
+    return MergedAdapters(merged, sums, size, folder, (note,), dtype=dtype)
 
 
 def _beside_weights(checkpoint: Checkpoint, weights: str) -> dict[Key, Tensor]:

@@ -14,7 +14,15 @@ from zerotools.ops.conversions.few_bits import AUTO
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.quantised.quantise import QUANTISERS
 from zerotools.ops.weights.layout_mapping import MapRequest
-from zerotools.public.options.option import NAMES, OUTPUT, WHAT, Option, Size, Words
+from zerotools.public.options.option import (
+    NAMES,
+    OUTPUT,
+    WHAT,
+    Option,
+    PathOption,
+    Size,
+    Words,
+)
 
 
 class SelectionOptions(TypedDict, total=False):
@@ -65,6 +73,43 @@ class ModelOptions(SelectionOptions, total=False):
     ]
     max_shard_size: Annotated[
         Size, Option(group=OUTPUT, default="5GB", help="Largest weights file.")
+    ]
+
+
+class AdapterOptions(TypedDict, total=False):
+    """The adapter of a run."""
+
+    adapter_only: Annotated[
+        bool,
+        Option(
+            group=WHAT,
+            help="Export only the PEFT adapter of the run, as PEFT's save_pretrained writes it.",
+        ),
+    ]
+    adapter_config: Annotated[
+        PathOption | None,
+        Option(
+            group=WHAT,
+            metavar="FILE|DIR",
+            help="The adapter_config.json of the adapter, if it is not in the run or above it.",
+        ),
+    ]
+    adapter_name: Annotated[
+        str | None,
+        Option(
+            group=WHAT,
+            metavar="NAME",
+            help="Name of the adapter to merge or export, if the run has several.",
+        ),
+    ]
+    base: Annotated[
+        PathOption | None,
+        Option(
+            group=WHAT,
+            metavar="DIR",
+            help="The base model, if the run saved only its adapter or kept its base in 4 bits: a "
+            "directory, or a URL of an object store. Jobs of zerotools have recorded theirs.",
+        ),
     ]
 
 

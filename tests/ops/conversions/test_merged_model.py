@@ -1,0 +1,100 @@
+"""A LoRA run in every command that writes a model: merged as `consolidate` merges it."""
+
+from __future__ import annotations
+
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+import zerotools
+from tests.ops.exports import BF16, weights_of
+from tests.ops.weights.test_given_base import PREFIX, WEIGHTS, adapter, base
+from zerotools.core.errors import BadRequest
+
+ADAPTER = "adapter_model.safetensors"
+
+
+def convert(source: Path, out: Path, **options: Any) -> zerotools.ConversionResult:
+    return zerotools.convert(source, out, to="safetensors", **options)
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    """The base model, in bf16."""
+    few = {name: tensor.astype(BF16) for name, tensor in WEIGHTS.items()}
+    return base(tmp_path / "base", **few)
+
+
+def test_convert_writes_what_consolidate_writes(tmp_path: Path, given: Path) -> None:
+    run, one, other = adapter(tmp_path / "run"), tmp_path / "one", tmp_path / "other"
+    zerotools.consolidate(run, one, base=given)
+    convert(run, other, base=given, verify=True)
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    assert weights_of(other)["layers.0.q.weight"].dtype == BF16, "sums have the base's type"
+    assert (other / "config.json").is_file()
+    convert(run, tmp_path / "wide", base=given, dtype="fp32")
+    zerotools.consolidate(run, tmp_path / "also", base=given, dtype="fp32")
+    assert [a.tobytes() for a in weights_of(tmp_path / "wide").values()] == [
+        a.tobytes() for a in weights_of(tmp_path / "also").values()
+    ]
+
+
+def test_convert_merges_a_run_that_holds_its_base(tmp_path: Path, given: Path) -> None:
+    held = {
+        f"{PREFIX}.q.base_layer.weight": WEIGHTS["layers.0.q.weight"],
+        f"{PREFIX}.norm.weight": WEIGHTS["layers.0.norm.weight"],
+    }
+    run = adapter(tmp_path / "run", **held)
+    done = convert(run, tmp_path / "out", config_dir=given)
+    assert any("1 weight get" in note or "adapters added" in note for note in done.notes)
+    found = weights_of(tmp_path / "out")
+    assert found.keys() == WEIGHTS.keys()
+    assert found["layers.0.q.weight"].dtype == np.float32
+    assert found["layers.0.q.weight"].tobytes() != held[f"{PREFIX}.q.base_layer.weight"].tobytes()
+
+
+def test_convert_exports_an_adapter_as_consolidate_does(tmp_path: Path) -> None:
+    run = adapter(tmp_path / "run")
+    zerotools.consolidate(run, tmp_path / "one", adapter_only=True)
+    convert(run, tmp_path / "other", adapter_only=True)
+    for name in (ADAPTER, "adapter_config.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
+    with pytest.raises(BadRequest, match="does not take --max-shard-size; leave it out"):
+        convert(run, tmp_path / "no", adapter_only=True, max_shard_size=2**20)
+
+
+@pytest.mark.parametrize("to", ["dcp", "deepspeed", "job"])
+def test_formats_of_whole_runs_take_no_base(to: str, tmp_path: Path, given: Path) -> None:
+    with pytest.raises(BadRequest, match=rf"--to {to} does not take --base; leave it out"):
+        zerotools.convert(adapter(tmp_path / "run"), tmp_path / "out", to=to, base=given)
+
+
+def test_a_run_without_its_base_is_refused_with_both_commands(tmp_path: Path) -> None:
+    run = adapter(tmp_path / "run")
+    said = r"consolidate .*run OUT --base org/base, or export .* consolidate .*run OUT --adapter-"
+    with pytest.raises(BadRequest, match=said):
+        convert(run, tmp_path / "out")
+    with pytest.raises(BadRequest, match=said), zerotools.serve(run):
+        pass
+
+
+def fetched(served: zerotools.ServedCheckpoint, name: str) -> bytes:
+    headers = {"Authorization": f"Bearer {served.token}"}
+    asked = urllib.request.Request(f"{served.url}/{name}", headers=headers)
+    with urllib.request.urlopen(asked) as answer:
+        return bytes(answer.read())
+
+
+def test_serve_merges_and_exports_alike(tmp_path: Path, given: Path) -> None:
+    run = adapter(tmp_path / "run")
+    zerotools.consolidate(run, tmp_path / "out", base=given)
+    with zerotools.serve(run, base=given) as served:
+        found = fetched(served, "model.safetensors")
+    assert found == (tmp_path / "out" / "model.safetensors").read_bytes()
+    with zerotools.serve(run, adapter_only=True) as served:
+        assert set(served.files) == {ADAPTER, "adapter_config.json"}
+        assert len(load(fetched(served, ADAPTER))) == 2

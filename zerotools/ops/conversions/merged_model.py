@@ -1,0 +1,125 @@
+"""The model of a run for every command that writes one: the run's own, or that of a LoRA run with
+its adapter merged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Tensor
+from zerotools.core.dtypes import PRECISIONS, DType
+from zerotools.core.errors import BadRequest
+from zerotools.core.target import Target
+from zerotools.formats import FormatTable
+from zerotools.formats.format import flag
+from zerotools.io.huggingface.model_sidecars import CONFIG
+from zerotools.ops.conversions.conversion import Conversion
+from zerotools.ops.conversions.few_bits import AUTO
+from zerotools.ops.quantised.quantise import QUANTISERS
+from zerotools.ops.sidecars.model_sidecar_choice import with_sidecars
+from zerotools.ops.weights.lora_merge import AdapterRequest, MergedAdapters, merge_adapters
+from zerotools.ops.weights.merged_config import with_base_config, with_merged_config
+from zerotools.ops.weights.selection import SIXTEEN_BIT
+
+ADAPTER_OPTIONS = ("adapter_only", "adapter_config", "adapter_name", "base")
+
+
+@dataclass(frozen=True)
+class MergedModel:
+    """`checkpoint` has the weights of the model, with its config and tokenizer; `merged` are the
+    adapters in them, None where the run has none. `notes` say where files were found."""
+
+    checkpoint: Checkpoint
+    notes: tuple[str, ...] = ()
+    merged: MergedAdapters | None = None
+
+    @property
+    def is_merged(self) -> bool:
+        """True if an adapter was merged."""
+        return self.merged is not None
+
+    def kept_dtype(self, tensor: Tensor) -> DType:
+        """The type of a tensor that keeps its type: of a sum, that of the base model's weights."""
+        merged = self.merged
+        if merged is None or merged.dtype is None:
+            return tensor.dtype
+        prefix = f"{merged.scratch}/"
+        is_sum = any(chunk.file.startswith(prefix) for chunk in tensor.chunks)
+        return merged.dtype if is_sum else tensor.dtype
+
+    def with_config(self, target: Target, weights: Checkpoint) -> Target:
+        """`target` with the config.json that merged weights need."""
+        return target if self.merged is None else with_merged_config(target, weights)
+
+    def with_sums(self, conversion: Conversion) -> Conversion:
+        """`conversion`, which computes the merged weights first."""
+        merged = self.merged
+        if merged is None:
+            return conversion
+        return replace(
+            conversion,
+            notes=(*conversion.notes, *merged.notes),
+            sums=merged.sums,
+            sums_bytes=merged.bytes,
+            sums_directory=merged.scratch,
+        )
+
+
+def merged_model(
+    checkpoint: Checkpoint,
+    destination: Path,
+    request: AdapterRequest,
+    *,
+    config_dir: Path | None,
+    table: FormatTable,
+    beside: Mapping[str, Path] | None = None,
+    is_merged: bool = True,
+) -> MergedModel:
+    """The model of `checkpoint`, of which an export is written at `destination`. `config_dir` has
+    config.json and the tokenizer, in place of those around the checkpoint; `beside` are those of
+    another model. Without `is_merged` adapters stay as they are.
+
+    Raises:
+        BadFile, BadRequest, Unsupported: as `merge_adapters`.
+    """
+    merged, found = None, dict(beside or {})
+    if is_merged:
+        around, _ = with_sidecars(checkpoint, config_dir, found)
+        request = replace(request, model_config=around.model_sidecars.get(CONFIG))
+        scratch = destination.with_name(f".{destination.name}.sums")
+        merged = merge_adapters(checkpoint, scratch, table, request)
+    checkpoint = checkpoint if merged is None else merged.checkpoint
+    checkpoint, notes = with_sidecars(checkpoint, config_dir, found)
+    if merged is not None:
+        checkpoint, more = with_base_config(checkpoint, merged.base)
+        notes += more
+    return MergedModel(checkpoint, tuple(notes), merged)
+
+
+def refuse_with_adapter(options: Collection[str]) -> None:
+    """Refuse `options` of a whole model with --adapter-only.
+
+    Raises:
+        BadRequest: there are any.
+    """
+    if options:
+        raise BadRequest(
+            f"--adapter-only exports an adapter as PEFT saves it, and does not take "
+            f"{' and '.join(map(flag, options))}; leave it out"
+        )
+
+
+def adapter_dtype(checkpoint: Checkpoint, asked: str) -> DType | None:
+    """The type of an adapter that is exported alone: with "auto", that of a run in 16 bits. None:
+    each tensor keeps its own.
+
+    Raises:
+        BadRequest: it should be quantised.
+    """
+    if asked in QUANTISERS:
+        raise BadRequest(f"--dtype {asked} is for whole models; leave it out with --adapter-only")
+    if asked != AUTO:
+        return PRECISIONS.get(asked)
+    precision = checkpoint.origin.precision
+    return precision if precision in SIXTEEN_BIT else None
