@@ -21,7 +21,13 @@ from zerotools.ops.salvage.salvage_plan import Salvage
 from zerotools.ops.salvage.salvage_plan import SalvageOptions as PlanOptions
 from zerotools.ops.uploading.destination import check_write
 from zerotools.public.carry_out import write_reporting
-from zerotools.public.options.export_options import FormatOption, ModelOptions, overflow_check
+from zerotools.public.options.export_options import (
+    CheckNamesOption,
+    FormatOption,
+    MergeOptions,
+    ModelOptions,
+    overflow_check,
+)
 from zerotools.public.options.option import (
     WHAT,
     Option,
@@ -52,7 +58,9 @@ class FillOption(TypedDict, total=False):
 class SalvageKeywords(
     FillOption,
     ReadingOptions,
+    MergeOptions,
     ModelOptions,
+    CheckNamesOption,
     FormatOption,
     ConfigDirOption,
     WritingOptions,
@@ -128,11 +136,12 @@ def salvage(
     destination, other = output_of(out), given["fill_from"]
     asked = PlanOptions(
         max_shard_bytes=given["max_shard_size"],
+        check_names=not given["no_check_names"],
         **{
             name: given[name]
             for name in (
                 *("dtype", "strip_prefix", "rename", "include", "exclude"),
-                *("keep_aliases", "format"),
+                *("keep_aliases", "format", "base", "adapter_config", "adapter_name"),
             )
         },
     )

@@ -120,6 +120,12 @@ def adapter_of(key: Key) -> str | None:
     return None if parsed is None else parsed[0]
 
 
+def adapter_tensor(key: Key) -> AdapterTensor | None:
+    """The tensor as a part of an adapter; None: it is none of any."""
+    parsed = _parsed(key)
+    return None if parsed is None else parsed[1]
+
+
 def _is_lora(each: AdapterTensor) -> bool:
     return each.part not in (SAVED_WHOLE, TOKENS)
 

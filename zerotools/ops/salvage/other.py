@@ -8,12 +8,14 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadRequest
+from zerotools.core.patterns.adapter_names import adapter_names
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.salvage.examine import ToExamine, examine_files, prepare
 from zerotools.ops.salvage.filled_weights import FilledWeight, fill, relocated
 from zerotools.ops.salvage.holes import sound_tensor
 from zerotools.ops.salvage.weights import Naming, Weights, tied_to, weights_of
+from zerotools.ops.weights.lora_merge import AdapterRequest
 
 _MOST_NAMED = 5
 
@@ -27,6 +29,7 @@ class Other:
     naming: Naming
     scratch: Path
     weights: Weights
+    request: AdapterRequest | None = None
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -103,9 +106,10 @@ class Other:
         root = self.checkpoint.root.absolute()
         names = {file for file in self.checkpoint.files if str(root / file) in used}
         examined = examine_files(self.given, names, budget)
-        return replace(
-            self, weights=_weights(examined.checkpoint, self.naming, self.scratch, self.given.table)
+        weights = _weights(
+            examined.checkpoint, self.naming, self.scratch, self.given.table, self.request
         )
+        return replace(self, weights=weights)
 
 
 def _is_cast(found: Tensor, tensor: Tensor) -> bool:
@@ -113,17 +117,23 @@ def _is_cast(found: Tensor, tensor: Tensor) -> bool:
 
 
 def read_other(
-    path: Path, naming: Naming, destination: Path, table: FormatTable = FORMATS
+    path: Path,
+    naming: Naming,
+    destination: Path,
+    table: FormatTable = FORMATS,
+    *,
+    request: AdapterRequest | None = None,
 ) -> Other:
     """Read the metadata of the checkpoint at `path`; that of an output at `destination` is planned.
+    `request` says more of the adapter of a LoRA run.
 
     Raises:
         BadRequest, BadFile, Unsupported: as `prepare`.
     """
     given = prepare(path, table=table)
     scratch = destination.with_name(f".{destination.name}.other-sums")
-    weights = _weights(_there(given), naming, scratch, table)
-    return Other(given, naming, scratch, weights)
+    weights = _weights(_there(given), naming, scratch, table, request)
+    return Other(given, naming, scratch, weights, request)
 
 
 def _there(given: ToExamine) -> Checkpoint:
@@ -137,8 +147,16 @@ def _there(given: ToExamine) -> Checkpoint:
     return replace(checkpoint, tensors=tensors)
 
 
-def _weights(checkpoint: Checkpoint, naming: Naming, scratch: Path, table: FormatTable) -> Weights:
-    found = weights_of(checkpoint, naming, scratch, table)
+def _weights(
+    checkpoint: Checkpoint,
+    naming: Naming,
+    scratch: Path,
+    table: FormatTable,
+    request: AdapterRequest | None,
+) -> Weights:
+    if not adapter_names(checkpoint.tensors):
+        request = None
+    found = weights_of(checkpoint, naming, scratch, table, request=request)
     return replace(found, masters=relocated(found.masters))
 
 

@@ -36,7 +36,9 @@ def prepare_salvage(
     """
     other = None
     if fill_from is not None:
-        other = read_other(fill_from, options.naming(), destination, given.table)
+        other = read_other(
+            fill_from, options.naming(), destination, given.table, request=options.adapter
+        )
     examined = examine(given, budget, on_bytes)
     found = plan(examined, destination, options, other, config_dir=config_dir)
     if other is not None:

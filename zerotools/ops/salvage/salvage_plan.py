@@ -14,6 +14,7 @@ from zerotools.formats.format import DEFAULT_MAX_SHARD_BYTES, WriteOptions
 from zerotools.io.files.json_file import read_json
 from zerotools.ops.conversions.consolidate import cast_dtype, choose_dtype, exported_formats
 from zerotools.ops.conversions.conversion import Conversion
+from zerotools.ops.conversions.merged_model import MergedModel
 from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_config
 from zerotools.ops.salvage.examine import Examined
 from zerotools.ops.salvage.filled_weights import FilledWeight, Part, fill, joined
@@ -21,6 +22,8 @@ from zerotools.ops.salvage.mixed_types import in_pieces
 from zerotools.ops.salvage.other import Other
 from zerotools.ops.salvage.weights import Naming, Weights, tied_to, weights_of
 from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
+from zerotools.ops.weights.lora_merge import AdapterRequest
+from zerotools.ops.weights.name_check import fitted
 from zerotools.ops.weights.renaming import namer, parse_rule
 from zerotools.ops.weights.rewrite import describe
 from zerotools.ops.weights.selection import matcher
@@ -46,6 +49,15 @@ class SalvageOptions:
     exclude: Sequence[str] = ()
     keep_aliases: bool = False
     format: str = "safetensors"
+    check_names: bool = True
+    base: Path | None = None
+    adapter_config: Path | None = None
+    adapter_name: str | None = None
+
+    @property
+    def adapter(self) -> AdapterRequest:
+        """What the user said of the adapter of a LoRA run."""
+        return AdapterRequest(self.base, self.adapter_config, self.adapter_name)
 
     def naming(self) -> Naming:
         """The names of the output."""
@@ -69,6 +81,12 @@ class Salvage:
     notes: tuple[str, ...] = ()
     rounded: tuple[str, ...] = ()
     conversion: Conversion | None = None
+
+    def renamed(self, new_name: Callable[[str], str]) -> Salvage:
+        """The same under other names."""
+        weights = {Key(new_name(key.name), key.role): each for key, each in self.weights.items()}
+        left_out = {new_name(name): why for name, why in self.left_out.items()}
+        return replace(self, weights=weights, left_out=left_out)
 
     @property
     def is_complete(self) -> bool:
@@ -120,7 +138,14 @@ def plan(
     """
     naming, table = options.naming(), examined.given.table
     scratch = destination.with_name(f".{destination.name}.sums")
-    own = weights_of(examined.checkpoint, naming, scratch, table)
+    own = weights_of(
+        examined.checkpoint,
+        naming,
+        scratch,
+        table,
+        request=options.adapter,
+        lost_names=examined.given.remains.lost_names,
+    )
     if other is not None:
         other.refuse_another_model(own.masters)
     weights, left_out = _filled(own, other)
@@ -218,7 +243,19 @@ def _exported(
     source = replace(
         checkpoint, tensors=tensors, aliases=aliases, files=files, problems=(), native=None
     )
-    source, said = resolve_aliases(source, keep=options.keep_aliases)
+    lost = None if salvage.unnamed else (*left_out, *own.unselected)
+    fitting = fitted(
+        source,
+        source,
+        None,
+        is_checked=options.check_names,
+        is_merged=own.merged is not None,
+        command=COMMAND,
+        lost=lost,
+    )
+    source, said = resolve_aliases(fitting.weights, keep=options.keep_aliases, ties=fitting.ties)
+    salvage = salvage.renamed(fitting.new_name)
+    left_out = {fitting.new_name(name): why for name, why in left_out.items()}
     mixed = dict(_mixed(salvage.weights, source))
     described = describe(source, lambda _, tensor: cast_dtype(tensor, dtype))
     rounded = tuple(_rounded(salvage.weights, described))
@@ -226,7 +263,9 @@ def _exported(
     write = WriteOptions(max_shard_bytes=options.max_shard_bytes, remark=salvage.remark)
     target = exported_formats(table)[options.format].export(described, destination, write)
     target = with_true_config(target, source, quantisation, is_plain=True)
-    notes = (*own.notes, *said, *unread, *found, *target.notes, *([why] if why else []))
+    target = MergedModel(source, merged=own.merged).with_config(target, source)
+    said = [*own.notes, *fitting.notes, *said, *unread, *found]
+    notes = (*said, *target.notes, *([why] if why else []))
     salvage = replace(salvage, notes=notes)
     lacking = lacking_config(source, target)
     source, target = in_pieces(source, target, mixed)

@@ -3,32 +3,48 @@ added, as the Hub has them, renamed and selected. Weights with holes go the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.hub_layout import HubLayout
+from zerotools.core.patterns.adapter_names import (
+    DEFAULT,
+    EMBEDDING_A,
+    EMBEDDING_B,
+    MAGNITUDE,
+    A,
+    B,
+    adapter_names,
+    adapter_tensor,
+    plain_name,
+)
 from zerotools.formats import FormatTable, format_of
+from zerotools.formats.torch_optimizers import WEIGHT_ROLES
 from zerotools.ops.salvage.holes import holes_of
-from zerotools.ops.weights.base_weights import BASE, A, B
+from zerotools.ops.weights.adapted_model import plain_weights
 from zerotools.ops.weights.hub_names import hub_layout_of, on_hub_note, restored
-from zerotools.ops.weights.lora_merge import MergedAdapters, merge_adapters
+from zerotools.ops.weights.lora_merge import AdapterRequest, MergedAdapters, merge_adapters
 from zerotools.ops.weights.rewrite import rename
 from zerotools.ops.weights.selection import MASTERS, choose_names, weights_from
+
+_HALVES = (A, B, EMBEDDING_A, EMBEDDING_B, MAGNITUDE)
 
 
 @dataclass(frozen=True)
 class Weights:
     """`masters` has every weight, from its master where there is one, and with the holes that it
     has; `copies` the 16-bit weights beside masters. `lost` are names of weights that cannot be made
-    of what is left, with the reason; `merged` are the adapters that are added."""
+    of what is left, with the reason; `merged` are the adapters that are added. `unselected` are
+    names that are not written on purpose."""
 
     masters: Checkpoint
     copies: Checkpoint
     lost: Mapping[str, str]
     notes: tuple[str, ...] = ()
     merged: MergedAdapters | None = None
+    unselected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,21 +58,31 @@ class Naming:
         """The weights that are written, under their new names."""
         return choose_names(rename(weights, self.new_name), self.is_selected)
 
+    def unselected(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of `names` that are not written, under their new names."""
+        new = (self.new_name(name) for name in names)
+        return tuple(name for name in new if not self.is_selected(name))
+
 
 def weights_of(
-    checkpoint: Checkpoint, naming: Naming, scratch: Path, table: FormatTable
+    checkpoint: Checkpoint,
+    naming: Naming,
+    scratch: Path,
+    table: FormatTable,
+    *,
+    request: AdapterRequest | None = None,
+    lost_names: Collection[str] = (),
 ) -> Weights:
     """The weights of `checkpoint`, of which some may have holes. `scratch` is for sums with
-    adapters.
+    adapters, of which `request` says more. Of the tensors `lost_names` nothing is left.
 
     Raises:
         BadFile: the job's record contradicts the tensors.
+        BadRequest, Unsupported: the adapter of a LoRA run cannot be merged.
     """
     lost: dict[str, str] = {}
-    checkpoint = _without_broken_adapters(checkpoint, table, lost)
-    record = format_of(checkpoint, table).job_record(checkpoint)
-    is_merged = record is not None and record.lora is not None
-    merged = merge_adapters(checkpoint, scratch, table) if is_merged else None
+    checkpoint = _without_broken_adapters(checkpoint, table, lost, lost_names)
+    merged = merge_adapters(checkpoint, scratch, table, request)
     checkpoint = checkpoint if merged is None else merged.checkpoint
     layout = hub_layout_of(checkpoint, table)
     checkpoint = _without_lost(checkpoint, layout, lost)
@@ -69,6 +95,7 @@ def weights_of(
         {name: why for name, why in named.items() if naming.is_selected(name)},
         tuple(on_hub_note(layout)),
         merged,
+        naming.unselected([*(key.name for key in masters.tensors), *masters.aliases, *lost]),
     )
 
 
@@ -83,21 +110,41 @@ def _copies(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _without_broken_adapters(
-    checkpoint: Checkpoint, table: FormatTable, lost: dict[str, str]
+    checkpoint: Checkpoint,
+    table: FormatTable,
+    lost: dict[str, str],
+    lost_names: Collection[str],
 ) -> Checkpoint:
-    """Without weights to which an adapter is added, where one of the three has holes."""
-    record = format_of(checkpoint, table).job_record(checkpoint)
-    if record is None or record.lora is None:
+    """Without weights to which an adapter is added, where one of the three has holes or is lost."""
+    keys = [key for key in checkpoint.tensors if key.role in WEIGHT_ROLES]
+    keys += [Key(name, "param") for name in lost_names]
+    if not adapter_names(keys):
         return checkpoint
-    broken = {
-        _stem(key.name)
-        for key, tensor in checkpoint.tensors.items()
-        if key.role == "param" and _stem(key.name) and holes_of(key, tensor) is not None
-    }
-    for stem in broken:
-        lost[f"{stem}.weight"] = "it or its adapter has holes, and the sum needs both"
-    kept = {k: t for k, t in checkpoint.tensors.items() if _stem(k.name) not in broken}
-    return replace(checkpoint, tensors=kept)
+    parts: dict[str, set[str]] = {}
+    for key in keys:
+        if (each := adapter_tensor(key)) is not None and each.part in _HALVES:
+            parts.setdefault(each.module, set()).add(each.part)
+    broken = {module for module, there in parts.items() if not _is_pair(there)}
+    holed = (k for k, t in checkpoint.tensors.items() if k.role == "param" and holes_of(k, t))
+    names = [*(key.name for key in holed), *lost_names]
+    broken |= {module for name in names if (module := _module(name)) in parts}
+    for module in broken:
+        lost[f"{module}.weight"] = "it or its adapter has holes, and the sum needs both"
+    kept = {k: t for k, t in checkpoint.tensors.items() if _module(k.name) not in broken}
+    checkpoint = replace(checkpoint, tensors=kept)
+    if adapter_names(kept) or format_of(checkpoint, table).job_record(checkpoint) is not None:
+        return checkpoint
+    return plain_weights(checkpoint, DEFAULT)
+
+
+def _is_pair(parts: Collection[str]) -> bool:
+    return {A, B} <= {*parts} or {EMBEDDING_A, EMBEDDING_B} <= {*parts}
+
+
+def _module(name: str) -> str:
+    """The layer that a weight or a part of its adapter belongs to."""
+    each = adapter_tensor(Key(name, "param"))
+    return plain_name(name).rpartition(".")[0] if each is None else each.module
 
 
 def _without_lost(checkpoint: Checkpoint, layout: HubLayout, lost: Mapping[str, str]) -> Checkpoint:
@@ -105,11 +152,6 @@ def _without_lost(checkpoint: Checkpoint, layout: HubLayout, lost: Mapping[str, 
     names = set(lost) | {block.name for name in lost for block in layout.get(name, ())}
     kept = {key: tensor for key, tensor in checkpoint.tensors.items() if key.name not in names}
     return replace(checkpoint, tensors=kept)
-
-
-def _stem(name: str) -> str | None:
-    """What the names of a weight and its two adapters begin with; None of other tensors."""
-    return next((name.partition(mark)[0] for mark in (BASE, A, B) if mark in name), None)
 
 
 def _restorable(weights: Checkpoint, layout: HubLayout, lost: dict[str, str]) -> Checkpoint:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
@@ -125,9 +125,11 @@ def fit(
     left_out: Mapping[str, Shape],
     config: Mapping[str, Any],
     advise: Callable[[NameFaults], str] = lambda _: "",
+    *,
+    is_partial: bool = False,
 ) -> Fits | Misses | NotChecked:
     """Compare the tensors `held` with the model of `config`. Those `left_out` are in the checkpoint
-    and not wanted: the model does not miss them."""
+    and not wanted: the model does not miss them. With `is_partial` it may miss any other."""
     every = {**left_out, **held}
     ways = list(namings(every))
     known = names_of_model(config, is_tied=ties_embeddings(config))
@@ -135,7 +137,7 @@ def fit(
     if known is not None:
         # A size that is no number is for transformers to judge.
         with suppress(BadRequest):
-            fits, own = fit_of(known, ways, every, left_out)
+            fits, own = fit_of(known, ways, every, left_out, is_partial=is_partial)
             if fits is not None:
                 return fits
     if not isinstance(config.get("model_type"), str):
@@ -151,7 +153,7 @@ def fit(
         raise
     nearest: NameFaults | None = None
     for way, trial in zip(ways, judged, strict=True):
-        faults = _wanted(trial.faults, way, every, left_out)
+        faults = _wanted(trial.faults, way, every, left_out, is_partial=is_partial)
         if not faults.count:
             lost = _lost(trial.faults, way, held, left_out, trial.ties)
             return Fits(way, trial.renamed, trial.ties, lost)
@@ -168,8 +170,11 @@ def fit_of(
     ways: Sequence[Unwrapping],
     every: Mapping[str, Shape],
     left_out: Mapping[str, Shape],
+    *,
+    is_partial: bool = False,
 ) -> tuple[Fits | None, NameFaults]:
-    """The first of `ways` by which the names fit, and the faults of the nearest."""
+    """The first of `ways` by which the names fit, and the faults of the nearest. With `is_partial`
+    a missing tensor is none."""
     tried: list[NameFaults] = []
     ties = known.ties
     for way in ways:
@@ -179,7 +184,7 @@ def fit_of(
         }
         names = {renamed.get(name, name): shape for name, shape in names.items()}
         found = known.faults_of(names)
-        faults = _wanted(found, way, every, left_out)
+        faults = _wanted(found, way, every, left_out, is_partial=is_partial)
         if not faults.count:
             held = [name for name in every if name not in left_out]
             return Fits(way, renamed, ties, _lost(found, way, held, left_out, ties)), faults
@@ -196,14 +201,20 @@ def _named(every: Mapping[str, Shape], way: Unwrapping) -> dict[str, Shape]:
 
 
 def _wanted(
-    faults: NameFaults, way: Unwrapping, every: Mapping[str, Shape], left_out: Mapping[str, Shape]
+    faults: NameFaults,
+    way: Unwrapping,
+    every: Mapping[str, Shape],
+    left_out: Mapping[str, Shape],
+    *,
+    is_partial: bool,
 ) -> NameFaults:
     """The faults of wanted tensors, under their own names."""
     own = {way.new_name(name): name for name in every}
+    missing = () if is_partial else faults.missing
     unexpected = (own.get(name, name) for name in faults.unexpected)
     wrong = ((own.get(name, name), there, needed) for name, there, needed in faults.wrong)
     return NameFaults(
-        faults.missing,
+        missing,
         tuple(name for name in unexpected if name not in left_out),
         tuple(each for each in wrong if each[0] not in left_out),
     )
@@ -239,8 +250,10 @@ def check_names(
     command: str = "consolidate",
     *,
     is_merged: bool = False,
+    lost: Collection[str] | None = (),
 ) -> Fits | NotChecked | None:
-    """Compare the names of `weights`, which are chosen of `every`, with its config.json.
+    """Compare the names of `weights`, which are chosen of `every`, with its config.json. `lost` are
+    weights that the checkpoint has lost; None: nobody knows which.
 
     None: there is none, or they are an adapter alone. Tied names count as if each had a tensor.
 
@@ -260,10 +273,17 @@ def check_names(
         return held
     whole = _shapes(values_of(every))
     left_out = {name: shape for name, shape in whole.items() if name not in held}
+    left_out |= {name: () for name in lost or () if name not in held and name not in left_out}
     where = f"the {config.get('model_type')} model of {path}"
     keeps = "write the names as they are with --no-check-names"
     try:
-        found = fit(held, left_out, config, lambda faults: _advice(faults, held, config, command))
+        found = fit(
+            held,
+            left_out,
+            config,
+            lambda faults: _advice(faults, held, config, command),
+            is_partial=lost is None,
+        )
     except Unbuildable as error:
         raise BadRequest(
             f"transformers cannot build {where} ({error}); correct {CONFIG}, give another one with "
@@ -329,11 +349,13 @@ def _with_aliases(weights: Checkpoint, shapes: Mapping[str, Shape]) -> dict[str,
 
 @dataclass(frozen=True)
 class FittedWeights:
-    """Weights under the names of their model. `ties` are as in `Fits`; None: they are not known."""
+    """Weights under the names of their model. `ties` are as in `Fits`; None: they are not known.
+    `new_name` is what the model calls a tensor of the checkpoint."""
 
     weights: Checkpoint
     ties: Mapping[str, str] | None = None
     notes: tuple[str, ...] = ()
+    new_name: Callable[[str], str] = str
 
 
 def fitted(
@@ -344,10 +366,11 @@ def fitted(
     is_checked: bool,
     is_merged: bool = False,
     command: str = "consolidate",
+    lost: Collection[str] | None = (),
 ) -> FittedWeights:
     """Name `weights`, which are chosen of `every`, as the model at `like` does, or else as their
     config.json needs it. Without `is_checked` they keep their names. With `is_merged` an adapter
-    was merged into them, and config.json is that of the base model.
+    was merged into them, and config.json is that of the base model. `lost` is as in `check_names`.
 
     Raises:
         BadRequest: they do not fit config.json.
@@ -362,13 +385,15 @@ def fitted(
         return FittedWeights(weights if found is None else rename(weights, found.new_name))
     if not is_checked:
         return FittedWeights(weights)
-    checked = check_names(every, weights, command, is_merged=is_merged)
+    checked = check_names(every, weights, command, is_merged=is_merged, lost=lost)
     if checked is None:
         return FittedWeights(weights)
     if isinstance(checked, NotChecked):
         return FittedWeights(weights, notes=(checked.note,))
+    if lost is None or lost:  # those are said elsewhere
+        checked = replace(checked, lost=())
     named = rename(weights, checked.new_name)
-    return FittedWeights(named, checked.ties, tuple(checked.notes))
+    return FittedWeights(named, checked.ties, tuple(checked.notes), checked.new_name)
 
 
 @dataclass(frozen=True)

@@ -76,16 +76,9 @@ class ModelOptions(SelectionOptions, total=False):
     ]
 
 
-class AdapterOptions(TypedDict, total=False):
-    """The adapter of a run."""
+class MergeOptions(TypedDict, total=False):
+    """The adapter of a LoRA run that is merged, and its base model."""
 
-    adapter_only: Annotated[
-        bool,
-        Option(
-            group=WHAT,
-            help="Export only the PEFT adapter of the run, as PEFT's save_pretrained writes it.",
-        ),
-    ]
     adapter_config: Annotated[
         PathOption | None,
         Option(
@@ -109,6 +102,18 @@ class AdapterOptions(TypedDict, total=False):
             metavar="DIR",
             help="The base model, if the run saved only its adapter or kept its base in 4 bits: a "
             "directory, or a URL of an object store. Jobs of zerotools have recorded theirs.",
+        ),
+    ]
+
+
+class AdapterOptions(MergeOptions, total=False):
+    """The adapter of a LoRA run: merged, or exported alone."""
+
+    adapter_only: Annotated[
+        bool,
+        Option(
+            group=WHAT,
+            help="Export only the PEFT adapter of the run, as PEFT's save_pretrained writes it.",
         ),
     ]
 
