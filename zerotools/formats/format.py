@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
-from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.thinning import Keep, Thinning
 from zerotools.core.training import TrainingState
 
@@ -74,18 +74,9 @@ class WriteOptions(_Options):
     remark: str | None = None
 
     def ranks(self, source: Checkpoint) -> int:
-        """The ranks to write for: as asked, else as many as `source` has.
-
-        Raises:
-            BadRequest: neither says a number.
-        """
+        """The ranks to write for: as asked, else as many as `source` has, else 1."""
         asked = self.world_size if self.world_size is not None else source.origin.world_size
-        if asked is None:
-            raise BadRequest(
-                f"{source.origin.path} does not say for how many ranks it was saved: pass "
-                "--world-size"
-            )
-        return asked
+        return 1 if asked is None else asked
 
     def shard_bytes(self) -> int:
         """The size of the largest file of weights, in bytes."""

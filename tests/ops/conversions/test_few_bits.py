@@ -284,8 +284,37 @@ def test_scales_of_blocks_that_nothing_proves_stay_with_their_weight_or_are_refu
         refuse_quantised(formats.read(of_64))
     with pytest.raises(BadRequest, match=r"written without a.weight_scale_inv"):
         prepare(of_64, tmp_path / "o", Options(include=["a.weight"]))
+    with pytest.raises(Unsupported, match=r"nothing says which; .*it has no config\.json, so no"):
+        prepare(of_64, tmp_path / "o", Options())
+    other = write(tmp_path / "plain", PLAIN, None)
+    said = r"its config\.json has no quantization_config, so no program"
+    with pytest.raises(Unsupported, match=said):
+        convert.prepare(of_64, tmp_path / "o", "safetensors", {}, config_dir=other)
     kept = prepare(of_64, tmp_path / "o", Options(), config_dir=base)
     assert _config_of(_written(kept))["quantization_config"] == FP8
+
+
+def test_scales_that_are_proved_need_a_config_that_says_so(tmp_path: Path) -> None:
+    tensors = {"a.weight": fp8(4, 6), "a.weight_scale": scales(4)}
+    source = write(tmp_path / "m", tensors, None)
+    said = (
+        r"is quantised \(fp8 with one .*\) and its config.json has no quantization_config.*--dtype"
+    )
+    with pytest.raises(Unsupported, match=said):
+        prepare(source, tmp_path / "o", Options())
+    _written(prepare(source, tmp_path / "plain", Options(dtype="bf16")))
+    (source / "config.json").unlink()
+    assert prepare(source, tmp_path / "o", Options()).lacking is not None
+
+
+def test_a_config_that_is_no_json_is_named(of_64: Path, tmp_path: Path) -> None:
+    (of_64 / "config.json").write_text('{"quantization_config": {"quant_method": "fp8",')
+    said = (
+        r"of 50x50 and of 99x99, and .*config\.json, which should say it, is not JSON \(.*mend it"
+    )
+    for dtype in ("bf16", "auto"):
+        with pytest.raises(Unsupported, match=said):
+            prepare(of_64, tmp_path / "o", Options(dtype=dtype))
 
 
 def test_plain_weights_of_a_run_that_began_quantised_are_plain(

@@ -200,7 +200,7 @@ def _prepare(
     target = replace(target, dropped=(*target.dropped, *more, *read_by.never_written(read)))
     origin = [note for note in source.origin.notes if note not in run.settled]
     notes = [*origin, *values_said, *notes, *target.notes]
-    notes += [*_weights_only(read, request), *left]
+    notes += [*_weights_only(read, request), *_one_rank(read, request), *left]
     lacking = None if form.holds_state else lacking_config(source, target)
     whole = with_target_sources(source, target)
     refuse_bare_casts(whole, target, quantisation)
@@ -434,3 +434,14 @@ def _weights_only(source: Checkpoint, request: _Request) -> list[str]:
         return ["weights only: the optimizer starts from zero"]
     path = source.origin.path
     return [f"weights only: {path} has no optimizer state, so the optimizer starts from zero"]
+
+
+def _one_rank(source: Checkpoint, request: _Request) -> list[str]:
+    """A note where neither the user nor the source says for how many ranks to write."""
+    is_known = "world_size" in request.options or source.origin.world_size is not None
+    if is_known or "world_size" not in request.form.write_options:
+        return []
+    return [
+        f"it is written for 1 rank, as {source.origin.path} does not say how many the run has; "
+        "--world-size N writes it for N"
+    ]

@@ -12,6 +12,7 @@ from zerotools.ops.quantised.dequantise import (
     dequantised_notes,
     kept_note,
     refuse_bare_cast,
+    refuse_unreadable,
     with_config,
     with_true_config,
 )
@@ -82,7 +83,14 @@ def refuse_bare_casts(source: Checkpoint, target: Target, found: Quantisation) -
 def with_quantised_config(
     target: Target, source: Checkpoint, found: Quantisation, made: Quantised | None, dtype: str
 ) -> Target:
-    """`target` with a config.json that says how its weights are."""
+    """`target` with a config.json that says how its weights are.
+
+    Raises:
+        Unsupported: they stay quantised, and no config.json says how.
+    """
     if made is not None:
         return with_config(target, source, made.settings, made.note)
-    return with_true_config(target, source, found, is_plain=dtype in PRECISIONS)
+    target = with_true_config(target, source, found, is_plain=dtype in PRECISIONS)
+    if dtype not in PRECISIONS:
+        refuse_unreadable(target, source, found)
+    return target

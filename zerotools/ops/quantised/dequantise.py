@@ -8,12 +8,17 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.target import Target
+from zerotools.core.target import FilePlan, Target
+from zerotools.io.files.regular import read_user_file
 from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.plain_files import literal
 from zerotools.ops.quantised.quantisation import Quantisation
-from zerotools.ops.quantised.quantisation_config import config_text, quantisation_config
+from zerotools.ops.quantised.quantisation_config import (
+    config_text,
+    is_quantised_config,
+    quantisation_config,
+)
 from zerotools.ops.quantised.recognise import recognise
 
 
@@ -114,6 +119,36 @@ def with_true_config(
         return target
     note = f"{CONFIG} is written with the quantization_config of {own.path}: it fits the weights"
     return with_config(target, source, dict(own.settings), note)
+
+
+def refuse_unreadable(target: Target, source: Checkpoint, found: Quantisation) -> None:
+    """Refuse a model whose quantised weights stay as they are, and whose config.json does not say
+    how they are quantised: readers would take payloads for values.
+
+    Raises:
+        Unsupported: see above.
+    """
+    if found.is_denied or not (found.weights or found.unproved):
+        return
+    plan, path = target.files.get(CONFIG), source.origin.path
+    if plan is None and not found.unproved:  # where no config is written, a warning says so
+        return
+    if plan is not None and is_quantised_config(_text(plan)):
+        return
+    why = f"its {CONFIG} has no quantization_config" if plan is not None else f"it has no {CONFIG}"
+    if found.unproved:
+        raise Unsupported(f"{found.unknown}; {why}, so no program could read the output")
+    raise Unsupported(
+        f"{path} is quantised ({found.words()}) and {why}, so programs would take payloads for "
+        f"values: put the {CONFIG} of this model next to its weights, or make them plain with "
+        f"zerotools consolidate {path} OUT --dtype bf16"
+    )
+
+
+def _text(plan: FilePlan) -> bytes:
+    if plan.literals:
+        return plan.literals[0].data
+    return b"".join(read_user_file(part.source) for part in plan.carried)
 
 
 def with_config(

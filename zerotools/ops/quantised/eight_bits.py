@@ -46,8 +46,7 @@ def eight_bits(
         return f"{scales.name} is {held.dtype}: scales are floats of 16 or 32 bits, or exponents"
     scheme = block_scheme(tensor.shape, held.shape, blocks, is_exponent=held.dtype in EXPONENTS)
     if isinstance(scheme, tuple):
-        why = several_fit(key, tensor, scales, held, scheme, is_named=bool(blocks))
-        return UnprovedScales(why, (key, scales))
+        return several_fit(key, tensor, scales, held, scheme, is_named=bool(blocks))
     if scheme is None:
         return wrong_shape(key, tensor, scales, held, blocks)
     inputs = {PAYLOAD: (key, tensor), SCALES: (scales, held)}
@@ -98,19 +97,20 @@ def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> li
 
 def several_fit(
     key: Key, tensor: Tensor, scales: Key, held: Tensor, fit: Sequence[Block], *, is_named: bool
-) -> str:
-    """The sentence that says which blocks the shapes leave open."""
+) -> UnprovedScales:
+    """The weight whose shapes leave open which blocks its scales are for."""
     first, last = ("x".join(map(str, block)) for block in fit)
-    why = (
+    missing = (
         "config.json names both sizes; remove the wrong one from it"
         if is_named
         else "nothing says which; put the config.json of this model, which has the block size, "
         "next to its weights"
     )
-    return (
+    fits = (
         f"{scales.name} of shape {list(held.shape)} fits {key.name} of shape {list(tensor.shape)} "
-        f"in blocks of {first} and of {last}, and {why}"
+        f"in blocks of {first} and of {last}"
     )
+    return UnprovedScales(fits, missing, (key, scales))
 
 
 def wrong_shape(key: Key, tensor: Tensor, scales: Key, held: Tensor, blocks: Blocks) -> str:

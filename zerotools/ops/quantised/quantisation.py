@@ -29,9 +29,11 @@ class QuantisedWeight:
 
 @dataclass(frozen=True)
 class UnprovedScales:
-    """A payload and scales, and a sentence on why nobody knows which scale is for what."""
+    """A payload and scales that fit it in several ways, as `fits` says; `missing` says what is
+    needed to know the way."""
 
-    message: str
+    fits: str
+    missing: str
     parts: tuple[Key, ...]
 
 

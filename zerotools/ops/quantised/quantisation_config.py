@@ -126,6 +126,28 @@ def model_type(path: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def config_fault(path: Path | None) -> str | None:
+    """Why the config.json at `path` says nothing, in a part of a sentence; None: it can be read, or
+    there is none."""
+    if path is None:
+        return None
+    try:
+        tree: Any = read_json(path, LARGEST_CONFIG)
+    except (ValueError, RecursionError) as error:
+        return f"{path}, which should say it, is not JSON ({error!s:.200}); mend it"
+    return None if isinstance(tree, dict) else f"{path} is not a JSON object; mend it"
+
+
+def is_quantised_config(text: bytes) -> bool:
+    """True if the text of a config.json says that weights are quantised."""
+    try:
+        tree: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    tables = _tables(tree) if isinstance(tree, dict) else ()
+    return any(table.get(key) for table in tables for key in KEYS)
+
+
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         config: Any = read_json(path, LARGEST_CONFIG)

@@ -17,7 +17,11 @@ from zerotools.ops.quantised.bits_and_bytes import bits_and_bytes
 from zerotools.ops.quantised.eight_bits import eight_bits
 from zerotools.ops.quantised.four_bits import four_bits
 from zerotools.ops.quantised.quantisation import Quantisation, QuantisedWeight, UnprovedScales
-from zerotools.ops.quantised.quantisation_config import QuantisationConfig, quantisation_config
+from zerotools.ops.quantised.quantisation_config import (
+    QuantisationConfig,
+    config_fault,
+    quantisation_config,
+)
 
 _KINDS = {
     "fp8": ("fp8", "mxfp8"),
@@ -91,7 +95,9 @@ def recognise(checkpoint: Checkpoint) -> Quantisation:
     unknown = None if config is None else _unknown(config)
     if unknown is None and unproved:
         more = f" (and {len(unproved) - 1} more)" if len(unproved) > 1 else ""
-        unknown = f"{checkpoint.origin.path}: {unproved[0].message}{more}"
+        fault = config_fault(checkpoint.own_config)
+        missing = unproved[0].missing if fault is None else fault
+        unknown = f"{checkpoint.origin.path}: {unproved[0].fits}, and {missing}{more}"
     is_plain = not (weights or faults or unproved)
     if is_plain and config is not None and not _lies_in(checkpoint, config.path):
         config = unknown = None  # what the run began with was quantised, and its weights are not

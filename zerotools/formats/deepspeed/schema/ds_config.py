@@ -50,9 +50,9 @@ class ZeroSettings:
             )
         size = number_of(zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE)
         round_robin = zero.get(ROUND_ROBIN) is True
-        _agree("--stage", self.stage, stage)
-        _agree("--sub-group-size", self.sub_group_size, size)
-        _agree("--round-robin", self.round_robin, round_robin)
+        _agree("--stage", STAGE, self.stage, stage)
+        _agree("--sub-group-size", SUB_GROUP_SIZE, self.sub_group_size, size)
+        _agree("--round-robin", ROUND_ROBIN, self.round_robin, round_robin)
         return ZeroSettings(
             stage,
             size if stage == 3 else None,
@@ -115,11 +115,12 @@ def number_of(zero: Mapping[str, Any], key: str, default: int) -> int:
     return int(value)
 
 
-def _agree(flag: str, asked: int | None, configured: int) -> None:
+def _agree(flag: str, key: str, asked: int | None, configured: int) -> None:
     if asked is not None and asked != configured:
         raise BadRequest(
-            f"{flag} asks for {_word(asked)} and the configuration has {_word(configured)}; the "
-            "run that resumes does what its configuration says: leave the flag out, or change it"
+            f"{flag} asks for {_word(asked)} and the configuration has {_word(configured)}, which "
+            f"the run that resumes follows: leave {flag} out to write what it says, or change "
+            f"zero_optimization.{key} in the file of --ds-config"
         )
 
 
