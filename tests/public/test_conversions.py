@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import zerotools
-from tests.golden_files import DEEPSPEED
+from tests.golden_files import DEEPSPEED, FOREIGN, TORCH
 from tests.io.stores.far import put_directory, served
 from zerotools.cli.main import build
 from zerotools.io.output.marker import MARKER
@@ -137,3 +137,23 @@ def test_addresses_of_stores_are_paths(tmp_path: Path, monkeypatch: pytest.Monke
         assert {name.removeprefix("out/"): store.get(name) for name in names} == content(
             tmp_path / "here"
         )
+
+
+def test_the_order_of_an_optimizer_is_no_matter_where_weights_alone_are_read(
+    tmp_path: Path,
+) -> None:
+    run = FOREIGN / "hf-trainer" / "checkpoint"
+    done = zerotools.consolidate(run, tmp_path / "model", no_check_names=True)
+    also = zerotools.convert(run, tmp_path / "also", to="safetensors", no_check_names=True)
+    checked = zerotools.verify(run, fast=True)
+    said = [*done.notes, *also.notes, *checked.notes]
+    assert not [note for note in said if "--order" in note or "by number" in note]
+    assert [note for note in zerotools.inspect(run).notes if "--order names them" in note]
+
+
+def test_a_file_of_no_ranks_is_written_for_one(tmp_path: Path) -> None:
+    file = TORCH / "training-file" / "checkpoint" / "checkpoint.pt"
+    done = zerotools.convert(file, tmp_path / "one", to="dcp", weights_only=True)
+    assert [note for note in done.notes if note.startswith("it is written for 1 rank, as ")]
+    done = zerotools.convert(file, tmp_path / "two", to="dcp", weights_only=True, world_size=2)
+    assert not [note for note in done.notes if "written for 1 rank" in note]

@@ -36,6 +36,12 @@ NUMBERED_STATE = (
     "weights alone, and zerotools convert takes the state along"
 )
 
+
+def notes_on_weights(notes: Iterable[str]) -> list[str]:
+    """Those of a checkpoint's notes that are not about the order of its optimizer's parameters."""
+    return [note for note in notes if note not in (NAMED_BY_SHAPE, ORDER_UNKNOWN, NUMBERED_STATE)]
+
+
 _COMMON = {"maximize": False, "foreach": None, "differentiable": False}
 _ADAM = {
     "lr": 1e-3,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict, Unpack
 
 from zerotools.core.checkpoint import Key, Problem
+from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.files.sources import recording
 from zerotools.io.stores.addresses import output_of, path_of
 from zerotools.ops.conversions.conversion import prove
@@ -195,7 +196,7 @@ def _result(
         damage=tuple(examined.damage),
         is_complete=found.is_complete,
         is_whole=examined.is_whole,
-        notes=(*origin.notes, *examined.given.notes, *found.notes),
+        notes=(*notes_on_weights(origin.notes), *examined.given.notes, *found.notes),
         lacking=None if conversion is None else conversion.lacking,
         bytes_to_write=0 if conversion is None else conversion.bytes_to_write,
         written=written,

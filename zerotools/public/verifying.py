@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypedDict, Unpack
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
+from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.files.sources import recording
 from zerotools.io.numeric.value_counts import ValueCounts
 from zerotools.io.stores.addresses import path_of
@@ -239,7 +240,7 @@ def _result(
         part=portion.part,
         against=None if comparison is None else comparison.path,
         record=None if written is None else written.path,
-        notes=tuple(origin.notes),
+        notes=tuple(notes_on_weights(origin.notes)),
         next=None if found is None else _certain(again, found, manifest),
         manifest=manifest,
         dry_run=found is None,

@@ -19,6 +19,7 @@ from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import ZerotoolsError
+from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.gathering.gather_json import SCHEMA
 from zerotools.ops.gathering.gather_plan import GatherPlan
@@ -140,7 +141,11 @@ def _report(done: Gathered, *, fast: bool) -> Iterator[str]:
         yield f"{what}: {render.clean(name)}"
         for source, there in done.holders_of_alike(name).items():
             yield f"  {render.clean(source)} has {_numbers(name, there)}"
-    said = [note for each in checked.verifications for note in each.checkpoint.origin.notes]
+    said = [
+        note
+        for each in checked.verifications
+        for note in notes_on_weights(each.checkpoint.origin.notes)
+    ]
     for note in (*said, *checked.notes):
         yield f"note: {render.clean(note)}"
     if done.has_name:

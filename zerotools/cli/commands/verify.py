@@ -17,6 +17,7 @@ from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE, BadRequest
+from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.ops.verification.all_checks import OF_ANY_SAVE
 from zerotools.ops.verification.findings import Check, Soundness, Verification
 from zerotools.ops.verification.records import NO_CHECKSUMS
@@ -115,7 +116,7 @@ def describe(found: Verification) -> Iterator[str]:
     odd = [key for key in found.odd if key not in named]
     if odd:
         yield f"note: {_some([str(key) for key in odd])}: values that are not finite, as in masks"
-    for note in found.checkpoint.origin.notes:
+    for note in notes_on_weights(found.checkpoint.origin.notes):
         yield f"note: {render.clean(note)}"
 
 

@@ -23,6 +23,7 @@ from zerotools.core.target import Target
 from zerotools.core.training import TrainingState
 from zerotools.formats import FormatTable, format_of, training_of
 from zerotools.formats.format import Format, spelling
+from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.plain_files import literal
 from zerotools.ops.conversions.conversion import Conversion
@@ -102,7 +103,7 @@ def prepare_adapter(
     return Conversion(
         chosen,
         _with_config(target, tree),
-        (*checkpoint.origin.notes, *notes),
+        (*notes_on_weights(checkpoint.origin.notes), *notes),
         request,
         table=table,
     )

@@ -20,6 +20,7 @@ from zerotools.formats.format import (
     WriteOptions,
     spelling,
 )
+from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
 from zerotools.maps.map_file import HUB
@@ -266,7 +267,12 @@ def _choose_weights(
         fitting.weights, keep=options.keep_aliases, like=like, ties=fitting.ties
     )
     useless = _useless_prefixes(checkpoint, options.strip_prefix)
-    notes = [*checkpoint.origin.notes, *on_hub_note(layout), *useless, *mapped_notes]
+    notes = [
+        *notes_on_weights(checkpoint.origin.notes),
+        *on_hub_note(layout),
+        *useless,
+        *mapped_notes,
+    ]
     notes += [*fitting.notes, *said]
     return weights, notes
 

@@ -19,6 +19,7 @@ from zerotools.formats.torch_optimizers import (
     NAMED_BY_SHAPE,
     NUMBERED_STATE,
     ORDER_UNKNOWN,
+    notes_on_weights,
 )
 from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
@@ -199,6 +200,8 @@ def _prepare(
     ]
     target = replace(target, dropped=(*target.dropped, *more, *read_by.never_written(read)))
     origin = [note for note in source.origin.notes if note not in run.settled]
+    if not form.holds_state:
+        origin, notes = notes_on_weights(origin), notes_on_weights(notes)
     notes = [*origin, *values_said, *notes, *target.notes]
     notes += [*_weights_only(read, request), *_one_rank(read, request), *left]
     lacking = None if form.holds_state else lacking_config(source, target)

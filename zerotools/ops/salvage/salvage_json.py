@@ -7,6 +7,7 @@ from typing import Any
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint
+from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.ops.salvage.salvage_plan import Salvage
 
 SCHEMA = "zerotools.salvage/1"
@@ -57,7 +58,7 @@ def to_json(found: Salvage) -> dict[str, Any]:
         ],
         "left_out": [{"name": name, "why": why} for name, why in found.left_out.items()],
         "rounded": list(found.rounded),
-        "notes": [*checkpoint.origin.notes, *examined.given.notes, *found.notes],
+        "notes": [*notes_on_weights(checkpoint.origin.notes), *examined.given.notes, *found.notes],
     }
 
 
