@@ -82,6 +82,7 @@ def job_of(case: str, tokens: Path, **changes: Any) -> dict[str, Any]:
             "weight_decay": DECAY,
         },
         "resume_from": str(FOREIGN / case / "checkpoint"),
+        "resume_order": "model",
     }
     return {**tree, **changes}
 

@@ -212,6 +212,10 @@ def test_a_bare_python_is_looked_up() -> None:
         ),
         ({"train__momentum": 1.0}, "train.momentum = 1.0: must be less than 1"),
         (
+            {"resume_order": "model"},
+            "resume_order = model: orders the optimizer state in resume_from, which is not set; ",
+        ),
+        (
             {"checkpoint": {"export_on_finish": "adapter"}},
             'checkpoint.export_on_finish = "adapter": the job trains no adapters; set lora.rank, '
             'or export the model as "bf16"',

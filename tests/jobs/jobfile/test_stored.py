@@ -179,3 +179,12 @@ def value_at(tree: Any, dotted: str) -> Any:
 def plain(value: Any) -> Any:
     """As JSON has it."""
     return json.loads(json.dumps(value))
+
+
+def test_a_job_of_before_its_order_key_takes_numbers_in_the_order_of_the_model() -> None:
+    tree = resolved()
+    assert tree.pop("resume_order") is None
+    spec, problems = read_stored(tree, JOB)
+    assert problems == ()
+    assert spec is not None
+    assert spec.resume_order == "model"

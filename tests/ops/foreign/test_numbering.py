@@ -112,17 +112,6 @@ def test_a_file_without_sections_lists_the_groups_one_after_another() -> None:
     assert tuple(found.values()) == names
 
 
-def test_an_order_that_nobody_gave_must_be_proved() -> None:
-    unsaid = NameOrder(SHAPES, DECAYED, is_given=False)
-    with pytest.raises(BadRequest, match=r"in one param group, .* --to job --order model names"):
-        names_of_numbers(numbers(3), {}, unsaid, "it")
-    groups = numbers(2, 1)
-    state = state_of(groups, ("embed.weight", "head.weight", "norm.weight"))
-    assert names_of_numbers(groups, state, unsaid, "it")["optimizer.state.2"] == "norm.weight"
-    alone = NameOrder({"norm.weight": (4,), "head.weight": (8, 4)}, is_given=False)
-    assert len(names_of_numbers(numbers(2), {}, alone, "it")) == 2
-
-
 def test_factors_of_a_matrix_fit_it_and_no_vector() -> None:
     groups = numbers(2, 1)
     factors = {"exp_avg_sq_row": (8,), "exp_avg_sq_col": (4,)}

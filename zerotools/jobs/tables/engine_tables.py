@@ -28,7 +28,7 @@ def misplaced_keys(tree: Mapping[str, Any]) -> Iterator[str]:
 @cache
 def _unknown_to_scripts() -> frozenset[str]:
     tables = {name for name, hint in hints_of(JobSpec).items() if is_dataclass(hint)}
-    return frozenset({"seed", *tables.difference((SCRIPT, *SHARED))})
+    return frozenset({"seed", "resume_order", *tables.difference((SCRIPT, *SHARED))})
 
 
 def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:

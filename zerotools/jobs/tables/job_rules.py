@@ -270,6 +270,11 @@ def _check_checkpoints(spec: JobSpec) -> Iterator[str]:
         yield from _check_evaluated(spec)
     if spec.engine == "script":
         yield from _check_stores_of_script(spec)
+    elif spec.resume_order is not None and spec.resume_from is None:
+        yield (
+            f"resume_order = {spec.resume_order}: orders the optimizer state in resume_from, which "
+            "is not set; set that too, or leave this out"
+        )
 
 
 def _check_stores_of_script(spec: JobSpec) -> Iterator[str]:

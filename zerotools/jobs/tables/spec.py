@@ -142,6 +142,17 @@ class JobSpec:
         url=True,
         imported=False,
     )
+    resume_order: str | None = key(
+        "Which parameter is which number of the optimizer state in `resume_from`, where that is of "
+        "another program and has numbers for names: `model`, if its optimizer got the parameters "
+        "in the order of the model, or a file of their names in the optimizer's order, one per "
+        "line and an empty line between param groups.",
+        default=None,
+        stored_default="model",
+        path=True,
+        words=("model",),
+        imported=False,
+    )
     max_restarts: int = key(
         "How many times the job is restarted after a crash. Only crashes in a row without "
         "progress count: progress resets the count to 0.",

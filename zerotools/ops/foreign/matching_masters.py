@@ -22,9 +22,13 @@ COMPARED = 4096
 
 
 def check_masters(
-    checkpoint: Checkpoint, training: TrainingState, groups: Sequence[Sequence[str]]
+    checkpoint: Checkpoint,
+    training: TrainingState,
+    groups: Sequence[Sequence[str]],
+    option: str = "--order",
 ) -> None:
-    """Compare the masters of numbered state with the weights of the names in `groups`.
+    """Compare the masters of numbered state with the weights of the names in `groups`, which the
+    user gave by `option`.
 
     Raises:
         BadRequest: a master cannot be cast to the weight.
@@ -40,9 +44,9 @@ def check_masters(
                 others = ", ".join(fitting[member][:3])
                 hint = f", but to {others}" if others else ""
                 raise BadRequest(
-                    f"--order gives the name {name} to number {training.unnamed[member]} of the "
+                    f"{option} gives the name {name} to number {training.unnamed[member]} of the "
                     f"optimizer in {checkpoint.origin.path}, and the master of this number is not "
-                    f"cast to that weight{hint}: leave --order out, or correct it"
+                    f"cast to that weight{hint}: leave {option} out, or correct it"
                 )
 
 

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import ParamGroup
-from zerotools.formats.torch_optimizers import WEIGHT_ROLES, Shape
+from zerotools.formats.torch_optimizers import WEIGHT_ROLES, Shape, names_by_shape
+from zerotools.ops.foreign.matching_masters import check_masters
+from zerotools.ops.foreign.naming import MODEL, read_order
 from zerotools.ops.foreign.numbered import with_proved_names
 from zerotools.ops.foreign.numbering import NameOrder, names_of_numbers, state_shapes
 from zerotools.ops.foreign.run import ForeignRun
+
+RESUME_ORDER = "resume_order"
+"""The key of a job that says the order."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +36,24 @@ class WantedModel:
     decayed: Collection[str] | None = None
 
 
-def with_job_names(run: ForeignRun, wanted: WantedModel, *, by_number: bool = True) -> ForeignRun:
+def with_job_names(
+    run: ForeignRun, wanted: WantedModel, *, by_number: bool = True, order: str | None = None
+) -> ForeignRun:
     """`run` with the job's names for all that the job has a name for. What has a number for a name
-    keeps it if not `by_number`: weights can be compared before.
+    keeps it if not `by_number`: weights can be compared before. `order` says which number is which
+    parameter where nothing proves it: "model", or a file of the job's names.
 
     Raises:
         BadRequest: the state is by number, and nothing says which parameter a number is.
         BadFile: a file ends before a master or a weight that proves a name.
     """
     run = _proved(run) if by_number else run
-    numbered = _numbered(run, wanted) if by_number else {}
+    numbered = _numbered(run, wanted, order) if by_number else {}
     weights = [key.name for key in run.checkpoint.tensors if key.role in WEIGHT_ROLES]
     prefix = _prefix({*weights, *run.checkpoint.aliases} - {*run.training.unnamed}, wanted)
+    if numbered:
+        groups = [[prefix + numbered[m] for m in group.params] for group in run.training.groups]
+        check_masters(run.checkpoint, run.training, groups, RESUME_ORDER)
     tied = {**wanted.aliases, **_tied_there(run, prefix, wanted)}
 
     def renamed(name: str) -> str:
@@ -85,7 +97,7 @@ def _proved(run: ForeignRun) -> ForeignRun:
     return replace(run, checkpoint=checkpoint, training=training, numbers=numbers)
 
 
-def _numbered(run: ForeignRun, wanted: WantedModel) -> dict[str, str]:
+def _numbered(run: ForeignRun, wanted: WantedModel, order: str | None) -> dict[str, str]:
     unnamed = run.training.unnamed
     if not unnamed:
         return {}
@@ -95,11 +107,42 @@ def _numbered(run: ForeignRun, wanted: WantedModel) -> dict[str, str]:
             "file says where a parameter begins: zerotools convert --to job --order FILE names "
             "them, with an empty line between groups; then set resume_from to the output"
         )
-    return names_of_numbers(
-        run.training.groups,
-        state_shapes(run.checkpoint, run.training),
-        NameOrder(wanted.parameters, wanted.decayed, is_given=False),
-        str(run.directory / run.beside) if run.beside else str(run.path),
+    state = state_shapes(run.checkpoint, run.training)
+    where = str(run.directory / run.beside) if run.beside else str(run.path)
+    if order is not None:
+        return names_of_numbers(run.training.groups, state, _given(order, wanted), where)
+    numbers = {number: state.get(member, {}) for member, number in unnamed.items()}
+    named = names_by_shape([*numbers], numbers, wanted.parameters)
+    if not named:
+        raise BadRequest(
+            f"{where} has its optimizer state by number, and no file says which number is which "
+            f'weight: set {RESUME_ORDER} = "model" if the optimizer got the parameters in the '
+            f'order of the model, or {RESUME_ORDER} = "FILE" with their names in the order of the '
+            "optimizer, one per line and an empty line between param groups"
+        )
+    return {member: named[number] for member, number in unnamed.items()}
+
+
+def _given(order: str, wanted: WantedModel) -> NameOrder:
+    """The order that the job names."""
+    advice = f'set {RESUME_ORDER} = "FILE"'
+    if order == MODEL:
+        return NameOrder(wanted.parameters, wanted.decayed, option=RESUME_ORDER, advice=advice)
+    sections = [[wanted.aliases.get(n, n) for n in names] for names in read_order(Path(order))]
+    names = [name for section in sections for name in section]
+    strange = next((name for name in names if name not in wanted.parameters), None)
+    if strange is not None:
+        raise BadRequest(
+            f"{RESUME_ORDER} = {order}: {strange} is not a parameter that the job trains; correct "
+            "the name"
+        )
+    return NameOrder(
+        {name: wanted.parameters[name] for name in names},
+        None,
+        sections,
+        can_be_concatenated=True,
+        option=RESUME_ORDER,
+        advice=advice,
     )
 
 

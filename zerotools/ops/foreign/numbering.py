@@ -27,15 +27,16 @@ class NameOrder:
 
     `decayed` are those that transformers would decay, None where that is not known. `sections` are
     the names of each param group, where the order is that of the optimizer. `can_be_concatenated`
-    says that the names may be those of the groups one after another. `is_given` says that the user
-    named the order, which has to be proved otherwise.
+    says that the names may be those of the groups one after another. `option` is where the user
+    gave the order, and `advice` a phrase that says how to give the names in a file.
     """
 
     parameters: Mapping[str, Shape]
     decayed: Collection[str] | None = None
     sections: Sequence[Sequence[str]] = ()
     can_be_concatenated: bool = False
-    is_given: bool = True
+    option: str = "--order"
+    advice: str = "pass --order FILE"
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,8 @@ def names_of_numbers(
         BadRequest: the order does not fit, or does in several ways.
     """
     numbers = _Numbers(groups, state, order.parameters)
-    if not order.is_given:
-        _refuse_unproved(numbers, where)
     if len(order.sections) > 1:
-        return _by_sections(numbers, order.sections, where)
+        return _by_sections(numbers, order, where)
     found: list[dict[str, str]] = []
     if sum(numbers.sizes) == len(order.parameters):
         ways = _in_order(numbers, order)
@@ -103,9 +102,9 @@ def names_of_numbers(
         first = next(m for m in members if found[0][m] != found[1][m])
         raise BadRequest(
             f"{where} has its optimizer state by number, in groups of {sizes}: number "
-            f"{members.index(first)} may be {found[0][first]} or {found[1][first]}; pass --order "
-            "FILE with the names in the order of the optimizer, and an empty line between its "
-            "groups"
+            f"{members.index(first)} may be {found[0][first]} or {found[1][first]}; "
+            f"{order.advice} with the names in the order of the optimizer, and an empty line "
+            "between its groups"
         )
     ours, theirs = _elements(state), sum(map(prod, order.parameters.values()))
     is_as_large = (len(members), ours) == (len(order.parameters), theirs)
@@ -116,9 +115,9 @@ def names_of_numbers(
     )
     raise BadRequest(
         f"{where} has the state of {len(members)} parameters ({sizes} in its groups, {ours} "
-        f"elements), and the order has {len(order.parameters)} ({theirs} elements): {why}; pass "
-        "--order FILE with the names in the order of the optimizer, and an empty line between its "
-        "groups"
+        f"elements), and the order has {len(order.parameters)} ({theirs} elements): {why}; "
+        f"{order.advice} with the names in the order of the optimizer, and an empty line between "
+        "its groups"
     )
 
 
@@ -126,16 +125,16 @@ def _elements(state: Mapping[str, Mapping[str, Shape]]) -> int:
     return sum(max(map(prod, shapes.values()), default=0) for shapes in state.values())
 
 
-def _by_sections(
-    numbers: _Numbers, sections: Sequence[Sequence[str]], where: str
-) -> dict[str, str]:
+def _by_sections(numbers: _Numbers, order: NameOrder, where: str) -> dict[str, str]:
     """The names that a file gives to each group."""
+    sections = order.sections
     groups = [group for group in numbers.groups if group.params]
     if [len(group.params) for group in groups] != [len(section) for section in sections]:
+        counts = " and ".join(str(len(each)) for each in sections)
         raise BadRequest(
-            f"--order has {' and '.join(str(len(each)) for each in sections)} names, and the param "
-            f"groups of {where} have {' and '.join(map(str, numbers.sizes))} parameters; put an "
-            "empty line between the names of two groups, and name every parameter"
+            f"{order.option} has {counts} names, and the param groups of {where} have "
+            f"{' and '.join(map(str, numbers.sizes))} parameters; put "
+            "an empty line between the names of two groups, and name every parameter"
         )
     names = [name for section in sections for name in section]
     found = dict(zip(numbers.members, names, strict=True))
@@ -143,7 +142,7 @@ def _by_sections(
         if not numbers.fits(member, name):
             shapes = sorted({*numbers.state[member].values()} - {()})
             raise BadRequest(
-                f"--order has {name} as number {number}, which has shape "
+                f"{order.option} has {name} as number {number}, which has shape "
                 f"{list(numbers.parameters[name])}, and the optimizer state of number {number} in "
                 f"{where} has {' and '.join(str(list(shape)) for shape in shapes)}; correct the "
                 "order of the names"
@@ -153,31 +152,12 @@ def _by_sections(
 
 def _in_order(numbers: _Numbers, order: NameOrder) -> list[dict[str, str]]:
     """The ways in which every group has its parameters in the order of the model: the only one, or
-    else those that a usual rule gives. Where the order is not given, a usual rule must give it."""
+    else those that a usual rule gives."""
     ways = _divisions(numbers.groups, list(order.parameters), numbers.fits)
-    is_sole = ways is not None and len(ways) <= 1
-    if is_sole and (order.is_given or len(numbers.groups) == 1):
-        return ways or []
+    if ways is not None and len(ways) <= 1:
+        return ways
     found = (numbers.named(names) for names in _by_rule(numbers, order))
-    usual = [way for way in found if way is not None]
-    return usual or (ways or [] if order.is_given else [])
-
-
-def _refuse_unproved(numbers: _Numbers, where: str) -> None:
-    """Refuse one group in which two parameters have one shape: programs list them in orders of
-    their own.
-
-    Raises:
-        BadRequest: it is such a group.
-    """
-    shapes = list(numbers.parameters.values())
-    if len(numbers.groups) == 1 and len({*shapes}) < len(shapes):
-        raise BadRequest(
-            f"{where} has its optimizer state by number, in one param group, and no file says "
-            "which number is which weight: zerotools convert --to job --order model names them, "
-            "if the optimizer got the parameters in the order of the model; then set resume_from "
-            "to the output"
-        )
+    return [way for way in found if way is not None] or ways or []
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
     pretrained = _weights_of_directory(weights, wanted, meta_model)
     if pretrained is None:
         check_weights(weights, wanted)
-    run = with_job_names(found, wanted)
+    run = with_job_names(found, wanted, order=spec.resume_order)
     check_complete(run)
     if spec.train.steps is not None and run.step >= spec.train.steps:
         raise BadRequest(

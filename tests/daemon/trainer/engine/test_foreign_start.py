@@ -24,8 +24,10 @@ def start(case: str, *, model: dict[str, Any] | None = None, **changes: Any) -> 
     config = json.loads((FOREIGN / case / "continued.json").read_text())["config"]
     tree = job(GOLDEN / "README.md", model={"config": {**config, **(model or {})}}, **changes)
     tree["train"]["steps"] = changes.get("train", {}).get("steps", 9)
+    checkpoint = FOREIGN / case / "checkpoint"
+    tree = {"resume_from": str(checkpoint), "resume_order": "model", **tree}
     spec = job_from_dict(tree, source="job")
-    return adopt(FOREIGN / case / "checkpoint", spec, draw(read_config(spec.model), spec.lora))
+    return adopt(checkpoint, spec, draw(read_config(spec.model), spec.lora))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -62,6 +64,12 @@ def test_what_the_job_cannot_go_on_from_is_refused(
 ) -> None:
     with pytest.raises(BadRequest, match=said):
         start(case, **changes)
+
+
+@pytest.mark.parametrize("case", ["hf-trainer", "hf-trainer-experts"])
+def test_layers_of_two_groups_are_in_no_order_that_is_known(case: str) -> None:
+    with pytest.raises(BadRequest, match=r'by number, .*: set resume_order = "model" if'):
+        start(case, resume_order=None)
 
 
 def test_both_shapes_are_named_where_the_checkpoint_has_the_names_of_the_hub() -> None:
