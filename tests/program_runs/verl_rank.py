@@ -1,4 +1,4 @@
-"""One rank of a verl run: `python -m tests.program_runs.verl_rank STRATEGY FSDP_SIZE`.
+"""One rank of a verl run: `python -m tests.program_runs.verl_rank STRATEGY FSDP_SIZE [lora]`.
 
 verl's own FSDPCheckpointManager writes, on a model that verl's own functions have wrapped. Which
 directory it is told, `data.pt` and the tracker are as `RayPPOTrainer._save_checkpoint` has them,
@@ -30,9 +30,19 @@ from .ranks import tiny_llama, train, write_truth  # noqa: E402
 STEPS = (2, 4)
 
 
-def wrapped(strategy: str, fsdp_size: int) -> torch.nn.Module:
+def adapted(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with an adapter, as `_build_lora_module` of verl's FSDP engine makes it."""
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    layers = ["q_proj", "down_proj"]
+    config = {"task_type": TaskType.CAUSAL_LM, "r": 2, "lora_alpha": 8, "target_modules": layers}
+    return get_peft_model(model, LoraConfig(**config, init_lora_weights=False))
+
+
+def wrapped(strategy: str, fsdp_size: int, *, is_lora: bool) -> torch.nn.Module:
     """The model as verl's FSDP engine wraps it: over all ranks, or replicated over groups."""
     world, model = dist.get_world_size(), tiny_llama()
+    model = adapted(model) if is_lora else model
     shape = (world,) if fsdp_size >= world else (world // fsdp_size, fsdp_size)
     names = ("fsdp",) if len(shape) == 1 else ("ddp", "fsdp")
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
@@ -54,8 +64,10 @@ def main() -> None:
     strategy, fsdp_size = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    model = wrapped(strategy, fsdp_size)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    is_lora = sys.argv[3:] == ["lora"]
+    model = wrapped(strategy, fsdp_size, is_lora=is_lora)
+    trained = [each for each in model.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.01)
     schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
     manager = FSDPCheckpointManager(model, optimizer, schedule)
     run = Path("run")
@@ -71,6 +83,10 @@ def main() -> None:
     for name, entry in state.get("state", {}).items():
         truth |= {f"{name}|{role}": t for role, t in entry.items() if t.dim() or role == "step"}
     if dist.get_rank() == 0:
+        if is_lora:
+            merged = adapted(tiny_llama())
+            merged.load_state_dict(weights)
+            truth = merged.merge_and_unload().state_dict()
         write_truth(truth, Path())
     dist.barrier()
     dist.destroy_process_group()

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401  (safetensors finds bfloat16 only where it is imported)
+import ml_dtypes
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.golden_files import TORCH
+from tests.golden_files import GOLDEN, TORCH
 from zerotools.cli.main import build, run
 from zerotools.core.errors import EXIT_DONE, BadFile
 
@@ -80,3 +81,23 @@ def test_a_lost_last_shard_that_the_config_knows_of(
     (copy / "model.safetensors.index.json").write_text(json.dumps(index))
     assert command("consolidate", copy, tmp_path / "out") == BadFile.exit_code
     assert "lists norm.seen, which no shard holds" in capsys.readouterr().err
+
+
+# Runs that PEFT has adapted; the truth is what its merge_and_unload makes of the live model.
+LORA_RUNS = sorted(GOLDEN.glob("accelerate-*-lora/*")) + sorted(GOLDEN.glob("verl-*/*-lora"))
+
+
+@pytest.mark.parametrize("case", LORA_RUNS, ids=lambda case: case.name)
+def test_a_lora_run_is_merged_as_peft_merges_it(case: Path, tmp_path: Path) -> None:
+    wanted: dict[str, Any] = load_file(case / "truth.safetensors")
+    for dtype, exact in (("fp32", np.float32), ("bf16", ml_dtypes.bfloat16)):
+        out = tmp_path / dtype
+        assert command("consolidate", case / "checkpoint", out, "--dtype", dtype) == EXIT_DONE
+        found = load_file(out / "model.safetensors")
+        assert found.keys() == wanted.keys()
+        assert (out / "config.json").is_file()
+        for name, values in wanted.items():
+            largest = np.abs(values).max().astype(exact)
+            step = float(np.spacing(largest)) if exact is np.float32 else float(largest) / 2**7
+            rounded = values.astype(exact).astype(np.float32)
+            assert np.abs(found[name].astype(np.float32) - rounded).max() <= step, name
