@@ -1,10 +1,12 @@
 """How fast text, documents and chats are tokenised, and how soon a job on text takes a step.
 
     python -m benchmarks.data.tokenising OUT --megabytes 20 --restart 1000
+    python -m benchmarks.data.tokenising OUT --megabytes 50 --against PYTHON --rounds 3
 
 A byte-level BPE of 16,000 tokens is trained on Python's standard library, whose text is also the
 corpus, with a number in each line, so that no line comes twice. OUT is written to; nothing is
-removed.
+removed. `--against` takes an interpreter that has `datasets`: its `map` and ours read the same
+chats in turn, with as many processes as there are cores, and pack them.
 """
 
 from __future__ import annotations
@@ -12,17 +14,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
+import sys
 import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.data.datasets_map import cpu as cpu_seconds
 from harness.launching import TINY_LLAMA, job, run
 from zerotools.jobs.tables.data import DataSpec
 from zerotoolsd.trainer.data.cache.tokencache import DIRECTORY, MOST_BYTES
 from zerotoolsd.trainer.data.corpus import read_pieces
+from zerotoolsd.trainer.data.examplestore import Examples
+from zerotoolsd.trainer.data.packing import plan_packs
 from zerotoolsd.trainer.data.preparing import ModelInput, prepare_examples
+from zerotoolsd.trainer.data.tokenizers_beside import count_for
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer, tokenize
 
 VOCABULARY = 16000
@@ -38,11 +46,20 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--megabytes", type=int, default=20)
     parser.add_argument("--restart", type=int, default=0, help="megabytes of a job that restarts")
+    parser.add_argument("--against", help="an interpreter with datasets")
+    parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
+    if options.read:
+        read_and_pack(options.read, out)
+        return
     print(f"cores: {len(os.sched_getaffinity(0))}, load before: {os.getloadavg()[0]:.1f}")
     tokenizer = make_tokenizer(out / "tokenizer")
+    if options.against:
+        against(out, options.against, options.megabytes, options.rounds)
+        return
     for name, write, read in (
         ("plain text", write_text, read_text),
         ("documents in JSONL", write_documents, read_text),
@@ -56,6 +73,42 @@ def main() -> None:
         print(f"{name}: {size / seconds / 1e6:.2f} MB/s, {size / cpu / 1e6:.2f} MB per cpu second")
     if options.restart:
         restart(out, options.restart)
+
+
+def against(out: Path, python: str, megabytes: int, rounds: int) -> None:
+    """Print what `datasets.map` and this trainer take for the same chats, in turn."""
+    chats = out / f"chats-{megabytes}.jsonl"
+    if not chats.exists():
+        write_chats(chats, megabytes * 10**6)
+    size, cores = chats.stat().st_size / 1e6, len(os.sched_getaffinity(0))
+    theirs = [python, str(Path(__file__).with_name("datasets_map.py")), str(out / "tokenizer")]
+    ours = [sys.executable, "-m", __spec__.name, str(out), "--read", str(chats)]
+    for number in range(rounds):
+        for name, command in (
+            ("datasets.map", [*theirs, str(chats), str(cores)]),
+            ("zerotools", ours),
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            seconds, cpu = json.loads(done.stdout.splitlines()[-1])
+            print(
+                f"round {number + 1}, {name}: {seconds:.1f} s, {cpu:.1f} processor s of {size:.0f} "
+                f"MB: {size / seconds:.2f} MB/s, {size / cpu:.2f} MB per processor s; load "
+                f"{os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
+
+
+def read_and_pack(chats: Path, out: Path) -> None:
+    """Print the seconds and processor seconds that reading and packing take, as JSON."""
+    tokenizer = load_tokenizer(out / "tokenizer")
+    reader = ModelInput(encoder_decoder=False, positions=4096)
+    data = DataSpec(examples=(str(chats),))
+    began, used = time.monotonic(), cpu_seconds()
+    processes = count_for(chats.stat().st_size)
+    ids = out / "ids"
+    prepare_examples([chats], tokenizer, data, reader, ids, processes=processes)
+    plan_packs(Examples(ids, encoder_decoder=False), 4096, 1, out / "packs")
+    print(json.dumps([time.monotonic() - began, cpu_seconds() - used]))
 
 
 def restart(out: Path, megabytes: int) -> None:

@@ -48,16 +48,18 @@ def rehearse(spec: JobSpec, show: int = 0) -> DataSample:
     from zerotoolsd.trainer.model.attention import check_attention
     from zerotoolsd.trainer.model.kept_fp32 import apart, cast_note, kept_in_fp32
     from zerotoolsd.trainer.model.lora import refuse_two_types
+    from zerotoolsd.trainer.model.memory_estimate import predict
     from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
     from zerotoolsd.trainer.model.optimizer_groups import check_matrices
     from zerotoolsd.trainer.model.pretrained import match
+    from zerotoolsd.trainer.reporting.utilization import flops_per_token
     from zerotoolsd.trainer.stretch_check import check_stretches
     from zerotoolsd.trainer.tensor_check import check_tensor_ranks
 
     config = read_config(spec.model)
     vocabulary = _vocabulary(spec)
+    length = fixed_length(spec.data, positions_of(config))
     if vocabulary is not None:
-        length = fixed_length(spec.data, positions_of(config))
         check_fit(config, vocabulary, length or stated_length(spec.data))
     meta_model = draw(config, spec.lora)
     if spec.lora.path is not None and spec.resume_from is None:
@@ -90,7 +92,19 @@ def rehearse(spec: JobSpec, show: int = 0) -> DataSample:
         notes += adopt(begun, spec, meta_model).notes
     fits = partial(check_fit, config, sequence_length=None)
     sample = sample_data(spec, model_input_of(config), fits, show)
-    return replace(sample, notes=notes + sample.notes)
+    view = sample.view
+    if view is not None:
+        on_gpu = spec.device == "cuda"
+        memory = predict(meta_model, memory_layout_of(spec), None, on_gpu=on_gpu, kept=kept)
+        trained = flops_per_token(config, meta_model.parameter_count(), length or 0)
+        view = {**view, "memory": str(memory), "epoch": _with_operations(view["epoch"], trained)}
+    return replace(sample, notes=notes + sample.notes, view=view)
+
+
+def _with_operations(epoch: Any, per_token: float | None) -> Any:
+    if epoch is None or per_token is None:
+        return epoch
+    return {**epoch, "operations": epoch["tokens"] * per_token}
 
 
 def _vocabulary(spec: JobSpec) -> int | None:

@@ -240,7 +240,7 @@ def _hub(
 def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> TrainingData:
     """The data, waited for, which fits the model."""
     reporter.prepares("reading the data")
-    data = reading.opened()
+    data = reading.opened(reporter.reads)
     for note in data.notes:
         reporter.say(note)
     check_fit(reading.config, data.vocabulary, None)

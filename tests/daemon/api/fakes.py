@@ -80,6 +80,9 @@ class FakeService:
             "tokens": 40,
             "trained_tokens": 10,
             "lengths": [[9, 12, 2], [13, 16, 0], [17, 19, 1]],
+            "packed": {"sequences": 2, "length": 24, "filled": 0.8333},
+            "epoch": {"tokens": 40_000, "sequences": 2000, "steps": 250, "operations": 7.2e17},
+            "memory": "state of a rank: 12.0 MiB on the device",
         }
         self.drained: Drain | None = None
         self.cleans: list[CleanRequest] = []

@@ -14,13 +14,13 @@ from zerotoolsd.trainer.process import OF_LIBRARIES
 THREADS = """
 import os, types
 from tokenizers import Tokenizer, models, pre_tokenizers
-from zerotoolsd.trainer.data.tokenizing import ids_of_texts
+from zerotoolsd.trainer.data.encoding.text_ids import TextIds
 backend = Tokenizer(models.WordLevel({"word": 0}, unk_token="word"))
 backend.pre_tokenizer = pre_tokenizers.Whitespace()
 before = len(os.listdir("/proc/self/task"))
 tokenizer = types.SimpleNamespace(is_fast=True, backend_tokenizer=backend)
-ids = ids_of_texts(tokenizer, ["word word"] * 64)
-assert ids == [[0, 0]] * 64
+ids = TextIds(tokenizer).ids(["word word"] * 64)
+assert [each.tolist() for each in ids] == [[0, 0]] * 64
 print(len(os.listdir("/proc/self/task")) - before)
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.columnar_files import COLUMNAR
 from zerotools.jobs.datafiles.csv_rows import SEPARATORS
-from zerotools.jobs.datafiles.json_objects import read_objects
+from zerotools.jobs.datafiles.json_objects import Seen, read_objects
 from zerotools.jobs.datafiles.rows import read_records
 from zerotools.jobs.datafiles.values import kind_in_words, text_of
 from zerotools.jobs.tables.data import AUTO, DataSpec
@@ -36,15 +36,18 @@ def _begins_with_one(path: Path, name: str) -> bool:
     return isinstance(first, Mapping) and name in first
 
 
-def read_documents(path: Path, data: DataSpec, budget: int | None = None) -> Iterator[str]:
-    """The documents in `path` that are not empty; `budget` is in bytes.
+def read_documents(
+    path: Path, data: DataSpec, budget: int | None = None, seen: Seen | None = None
+) -> Iterator[str]:
+    """The documents in `path` that are not empty; `budget` is in bytes. Of a JSON file, `seen`
+    takes how many bytes are read.
 
     Raises:
         BadFile: it cannot be read as what its name says, or lacks the column; file and line are
             named.
         BadRequest: this interpreter cannot read such files.
     """
-    for place, value in read_records(path, budget, (data.text_column,)):
+    for place, value in read_records(path, budget, (data.text_column,), seen):
         if not isinstance(value, Mapping):
             raise BadFile(
                 f"{place}: is {kind_in_words(value)}, not an object with a document in "

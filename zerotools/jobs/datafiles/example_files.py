@@ -19,7 +19,7 @@ from zerotools.jobs.datafiles.conversations import (
     Conversation,
     conversation_of,
 )
-from zerotools.jobs.datafiles.json_objects import FORM
+from zerotools.jobs.datafiles.json_objects import FORM, Seen
 from zerotools.jobs.datafiles.rows import read_records
 from zerotools.jobs.datafiles.values import checked_text, column, kind_in_words, text_of
 from zerotools.jobs.tables.data import (
@@ -62,8 +62,11 @@ Record = TextExample | Conversation
 _Taker = Callable[[str, Mapping[str, Any]], Record]
 
 
-def read_examples(path: Path, data: DataSpec, budget: int | None = None) -> Iterator[Record]:
-    """The examples in `path`, in the form that `data` says; `budget` is in bytes.
+def read_examples(
+    path: Path, data: DataSpec, budget: int | None = None, seen: Seen | None = None
+) -> Iterator[Record]:
+    """The examples in `path`, in the form that `data` says; `budget` is in bytes, `seen` takes how
+    many bytes of a JSON file are read.
 
     Raises:
         BadFile: it cannot be read as what its name says, or lacks a column; file and line are
@@ -71,20 +74,22 @@ def read_examples(path: Path, data: DataSpec, budget: int | None = None) -> Iter
         BadRequest: this interpreter cannot read such files.
     """
     take: _Taker | None = None
-    for place, value in read_records(path, budget):
+    for place, value in read_records(path, budget, seen=seen):
         if not isinstance(value, Mapping):
             raise BadFile(f"{place}: is {kind_in_words(value)}, not an object; {FORM}")
         take = take or _taker(value, data)
         yield take(place, value)
 
 
-def read_records_of(path: Path, data: DataSpec, budget: int | None = None) -> Iterator[Record]:
+def read_records_of(
+    path: Path, data: DataSpec, budget: int | None = None, seen: Seen | None = None
+) -> Iterator[Record]:
     """The examples in `path`; of preferences first the chosen and then the rejected answer of
     each. Raises as `read_examples`."""
     if not data.preferences:
-        yield from read_examples(path, data, budget)
+        yield from read_examples(path, data, budget, seen)
         return
-    for place, value in read_records(path, budget):
+    for place, value in read_records(path, budget, seen=seen):
         if not isinstance(value, Mapping):
             raise BadFile(f"{place}: is {kind_in_words(value)}, not an object; {FORM}")
         for name in ("chosen_column", "rejected_column"):

@@ -10,7 +10,7 @@ import codecs
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,11 +24,16 @@ LARGEST = 64 << 20
 PIECE = 1 << 20
 FORM = "examples are one JSON object per line, or one JSON array of objects"
 _NEAR_THE_END = 16
+Seen = Callable[[int], None]
+"""Takes how many bytes of a file are read."""
 _SPACE = re.compile(r"\s*")
 
 
-def read_objects(path: Path, budget: int | None = None) -> Iterator[tuple[int, Any]]:
+def read_objects(
+    path: Path, budget: int | None = None, seen: Seen | None = None
+) -> Iterator[tuple[int, Any]]:
     """(line, value) of each JSON value in `path`, which need be no object; `budget` is in bytes.
+    `seen` is called with the bytes that are read, with each value.
 
     Raises:
         BadFile: it cannot be read, is not a regular file, not UTF-8 or not JSON; file and line are
@@ -39,9 +44,18 @@ def read_objects(path: Path, budget: int | None = None) -> Iterator[tuple[int, A
             start = file.read(PIECE if budget is None else min(PIECE, budget))
             file.seek(len(codecs.BOM_UTF8) if start.startswith(codecs.BOM_UTF8) else 0)
             is_array = start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
-            yield from _array(file, path, budget) if is_array else _lines(file, path, budget)
+            values = _array(file, path, budget) if is_array else _lines(file, path, budget)
+            yield from values if seen is None else _told(file, values, seen)
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _told(
+    file: BinaryIO, values: Iterator[tuple[int, Any]], seen: Seen
+) -> Iterator[tuple[int, Any]]:
+    for value in values:
+        seen(file.tell())
+        yield value
 
 
 def _lines(file: BinaryIO, path: Path, budget: int | None) -> Iterator[tuple[int, Any]]:

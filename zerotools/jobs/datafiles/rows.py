@@ -12,16 +12,19 @@ from typing import Any
 
 from zerotools.jobs.datafiles.columnar_files import COLUMNAR, read_columnar
 from zerotools.jobs.datafiles.csv_rows import SEPARATORS, read_rows
-from zerotools.jobs.datafiles.json_objects import read_objects
+from zerotools.jobs.datafiles.json_objects import Seen, read_objects
 
 
 def read_records(
-    path: Path, budget: int | None = None, columns: tuple[str, ...] = ()
+    path: Path,
+    budget: int | None = None,
+    columns: tuple[str, ...] = (),
+    seen: Seen | None = None,
 ) -> Iterator[tuple[str, Any]]:
     """(place, value) of each record of `path`; a value of JSON need be no object.
 
     `budget` is in bytes: what lies behind is not read. Of columnar files, only `columns` are read
-    where some are named and there.
+    where some are named and there. Of a JSON file, `seen` takes how many bytes are read.
 
     Raises:
         BadFile: it cannot be read as what its name says; file and line are named.
@@ -35,5 +38,5 @@ def read_records(
         for line, row in read_rows(path, budget):
             yield f"{path}, line {line}", row
     else:
-        for line, value in read_objects(path, budget):
+        for line, value in read_objects(path, budget, seen):
             yield f"{path}, line {line}", value

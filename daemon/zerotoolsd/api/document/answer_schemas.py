@@ -123,6 +123,13 @@ def _job_components() -> dict[str, Schema]:
             tokens=COUNT,
             trained_tokens=COUNT,
             lengths=list_of(list_of(COUNT)),
+            packed=or_null(ref("PackedSample")),
+            epoch=or_null(ref("ExpectedEpoch")),
+            memory=TEXT_OR_NULL,
+        ),
+        "PackedSample": object_of(sequences=COUNT, length=COUNT, filled=NUMBER),
+        "ExpectedEpoch": object_of(
+            tokens=COUNT, sequences=COUNT, steps=COUNT, operations=NUMBER_OR_NULL
         ),
         "SamplePart": object_of(text=TEXT, trained=FLAG),
         "SampleExample": object_of(

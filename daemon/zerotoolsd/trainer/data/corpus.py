@@ -18,6 +18,7 @@ import numpy.typing as npt
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.datafiles.columnar_files import saved_files
 from zerotools.jobs.datafiles.documents import has_documents, read_documents
+from zerotools.jobs.datafiles.json_objects import Seen
 from zerotools.jobs.datafiles.utf8 import not_utf8
 from zerotools.jobs.tables.data import DataSpec
 
@@ -60,8 +61,8 @@ def find_files(patterns: Sequence[str], key: str = "data.text") -> list[Path]:
     return list(found)
 
 
-def text_pieces(path: Path) -> Iterator[str]:
-    """The text of a file, about 1 MiB at a time.
+def text_pieces(path: Path, seen: Seen | None = None) -> Iterator[str]:
+    """The text of a file, about 1 MiB at a time; `seen` takes how many bytes are read.
 
     Raises:
         BadFile: it is not UTF-8, or cannot be read; the first wrong byte is named.
@@ -75,6 +76,8 @@ def text_pieces(path: Path) -> Iterator[str]:
                 text = _decode(decoder, piece, path, before - pending, lines)
                 before += len(piece)
                 lines += text.count("\n")
+                if seen is not None:
+                    seen(before)
                 yield text
             _decode(decoder, b"", path, before - len(decoder.getstate()[0]), lines, final=True)
     except OSError as error:
@@ -104,18 +107,19 @@ class Piece:
     is_last: bool
 
 
-def read_pieces(path: Path, data: DataSpec) -> Iterator[Piece]:
-    """The text of a file: plain text in pieces of whole lines of about 1 MiB, or documents.
+def read_pieces(path: Path, data: DataSpec, seen: Seen | None = None) -> Iterator[Piece]:
+    """The text of a file: plain text in pieces of whole lines of about 1 MiB, or documents. `seen`
+    takes how many bytes are read, where the file is not columnar.
 
     Raises:
         BadFile: it is not UTF-8, not what its name says, or cannot be read; the line is named.
         BadRequest: this interpreter cannot read such files.
     """
     if has_documents(path, data):
-        for text in read_documents(path, data):
+        for text in read_documents(path, data, seen=seen):
             yield Piece(text, True)
         return
-    for text in _whole_lines(text_pieces(path)):
+    for text in _whole_lines(text_pieces(path, seen)):
         yield Piece(text, False)
     yield Piece("", True)
 

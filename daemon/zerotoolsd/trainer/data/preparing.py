@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,14 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.datafiles.example_files import Record, read_records_of
 from zerotools.jobs.tables.data import SEPARATE, DataSpec
-from zerotoolsd.trainer.data.encoding.encoded import Encoded
+from zerotoolsd.trainer.data.encoding.encoded import Encoded, batches_of
 from zerotoolsd.trainer.data.encoding.making import make_encoder
 from zerotoolsd.trainer.data.examplestore import write_examples
+from zerotoolsd.trainer.data.progress import ReadingProgress
+from zerotoolsd.trainer.data.tokenizers_beside import in_processes
+from zerotoolsd.trainer.data.tokenizing import load_tokenizer
+
+BatchEncoder = Callable[[Sequence[Record]], list[Encoded]]
 
 
 @dataclass(frozen=True)
@@ -97,18 +103,29 @@ def prepare_examples(
     data: DataSpec,
     reader: ModelInput,
     destination: Path,
+    *,
+    progress: ReadingProgress | None = None,
+    processes: int = 0,
 ) -> ReadingStats:
-    """Write the tokenised examples of `paths` to `destination`.
-
-    Examples without a prompt or without a response are left out.
+    """Write the tokenised examples of `paths` to `destination`, by so many `processes` beside this
+    one. Examples without a prompt or without a response are left out.
 
     Raises:
         BadFile: a file cannot be read as examples; file and line are named.
         BadRequest: there is no example, nothing is left of any, or one is too long.
     """
     stats = ReadingStats()
-    records = (record for path in paths for record in read_records_of(path, data))
-    examples = encode(records, tokenizer, data, reader, stats)
+    progress = progress or ReadingProgress()
+    records = (
+        record
+        for path in progress.through(paths)
+        for record in read_records_of(path, data, seen=progress.seen)
+    )
+    make = make_loaded_encoder if processes else make_batch_encoder
+    named = Path(tokenizer.name_or_path) if processes else tokenizer
+    batches = batches_of(_full(records, stats))
+    encoded = in_processes(batches, make, (named, data, reader), processes)
+    examples = _counted(itertools.chain.from_iterable(encoded), data, reader, stats)
     write_examples(examples, destination, encoder_decoder=reader.encoder_decoder)
     check_stats(stats, paths, data, reader.positions)
     return stats
@@ -127,13 +144,31 @@ def encode(
         BadFile: the chat template rejects one; file and line are named.
         BadRequest: one is too long, where the job does not say that such are cut.
     """
+    do = make_batch_encoder(tokenizer, data, reader)
+    batches = batches_of(_full(records, stats))
+    yield from _counted(itertools.chain.from_iterable(map(do, batches)), data, reader, stats)
+
+
+def make_batch_encoder(tokenizer: Any, data: DataSpec, reader: ModelInput) -> BatchEncoder:
+    """What encodes a batch of records by `tokenizer`."""
     encoder = make_encoder(
         tokenizer,
         data,
         encoder_decoder=reader.encoder_decoder,
         positions=reader.positions,
     )
-    for example in encoder.encoded(_full(records, stats)):
+    return lambda batch: list(encoder.batch(batch))
+
+
+def make_loaded_encoder(directory: Path, data: DataSpec, reader: ModelInput) -> BatchEncoder:
+    """What encodes a batch of records by the tokenizer in `directory`."""
+    return make_batch_encoder(load_tokenizer(directory), data, reader)
+
+
+def _counted(
+    examples: Iterable[Encoded], data: DataSpec, reader: ModelInput, stats: ReadingStats
+) -> Iterator[Encoded]:
+    for example in examples:
         stats.add(example)
         if data.truncation == SEPARATE:
             _check_length(example, data, reader)

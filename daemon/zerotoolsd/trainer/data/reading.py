@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.rank.same_files import check_same_files
 
 PACKS_FILE = "packs.u64"
+TELL_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -116,19 +118,25 @@ class DataReading:
         except BaseException as error:  # raised where it is waited for
             found.set_exception(error)
 
-    def _result(self) -> list[ReadSource]:
+    def _result(self, tell: Callable[[str], None]) -> list[ReadSource]:
         assert self._found is not None  # of the first rank of a node, which alone asks
+        before = ""
+        while not wait([self._found], TELL_SECONDS).done:
+            if (words := self._files.progress.words()) != before:
+                tell(words)
+                before = words
         return self._found.result()
 
-    def opened(self) -> TrainingData:
-        """The data, the same on every rank.
+    def opened(self, tell: Callable[[str], None] = lambda _: None) -> TrainingData:
+        """The data, the same on every rank. `tell` takes how far the reading is, whenever it has
+        got further.
 
         Raises:
             ZerotoolsError: no file matches, one cannot be read as what it should be, there is too
                 little in it, or the tokenizer does not load; on every rank.
         """
         with self._files.until_opened:
-            sources = self.group.decided_by_node(self._result)
+            sources = self.group.decided_by_node(partial(self._result, tell))
             self._check_alike(sources)
             try:
                 return self._opened(sources)
@@ -168,7 +176,7 @@ class DataReading:
         spec, reader = self.spec, self._files.reader
         trained = [source for source in sources if source.key != "eval.files"]
         pools = [self._pool(source) for source in sources]
-        parts = [self._part(pool, number) for number, pool in enumerate(pools[: len(trained)])]
+        parts = [*map(self._part, pools, trained)]
         held_out = [part.held_out for part in parts if part.held_out is not None]
         held_out += pools[len(trained) :]
         train, mixed = _mixed([part.train for part in parts], spec)
@@ -203,18 +211,23 @@ class DataReading:
         assert length is not None
         return TokenWindows(_tokens_of(source), length, source.key)
 
-    def _part(self, pool: ExamplePool, number: int) -> _Opened:
+    def _part(self, pool: ExamplePool, source: ReadSource) -> _Opened:
         spec, held_out = self.spec, None
         if spec.eval.fraction:
             pool, held_out = hold_out(pool, spec.eval.fraction, spec.seed)
         if spec.data.packing:
             length = packed_length(spec.data, self._files.reader.positions)
-            path = self.run_dir / f"{number}-{PACKS_FILE}"
-            self._files.until_opened.callback(path.unlink, missing_ok=True)
-            planned = pool
-            self.group.decided_by_node(lambda: plan_packs(planned, length, spec.seed, path))
-            pool = PackedSequences(pool, path, spec.seed)
+            plan = partial(self._plan, source, pool, length)
+            pool = PackedSequences(pool, self.group.decided_by_node(plan), spec.seed)
         return _Opened(pool, held_out)
+
+    def _plan(self, source: ReadSource, pool: ExamplePool, length: int) -> Path:
+        def build(directory: Path) -> dict[str, Any]:
+            plan_packs(pool, length, self.spec.seed, directory / PACKS_FILE)
+            return {}
+
+        settings = [PACKS_FILE, length, self.spec.seed, self.spec.eval.fraction]
+        return self._files.follows(source, settings, build) / PACKS_FILE
 
 
 def _files_of(source: ReadSource) -> Iterator[Path]:

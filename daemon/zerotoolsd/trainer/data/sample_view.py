@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
-from zerotoolsd.trainer.data.encoding.encoded import SAID, Encoded, bare
+import numpy as np
+
+from zerotoolsd.trainer.data.encoding.encoded import SAID, Encoded, Marked, bare
 
 MOST_LETTERS = 12_000
 """Of the text of all examples together: the daemon takes an answer of 64 KiB."""
@@ -30,12 +31,17 @@ class SampleView:
     _trained: int = 0
     _seen: Counter[int] = field(default_factory=Counter)
 
+    @property
+    def lengths(self) -> Sequence[int]:
+        """The tokens of each example."""
+        return self._lengths
+
     def add(self, example: Encoded) -> None:
         """Count an example."""
-        trained = sum(number >= SAID for number in example.marked)
+        trained = int(np.count_nonzero(example.marked >= SAID))
         self._lengths.append(len(example.marked))
         self._trained += trained
-        self._seen[hash(tuple(example.marked))] += 1
+        self._seen[hash(example.marked.tobytes())] += 1
         if len(self._shown) < self.most:
             parts, cut = self._parts(example.marked)
             self._shown.append(
@@ -49,13 +55,14 @@ class SampleView:
                 }
             )
 
-    def _parts(self, marked: Sequence[int]) -> tuple[list[dict[str, Any]], bool]:
+    def _parts(self, marked: Marked) -> tuple[list[dict[str, Any]], bool]:
         """Return the text in parts, each with whether it is trained, and whether it was cut."""
         left = MOST_LETTERS // self.most
         parts: list[dict[str, Any]] = []
-        for is_trained, ids in groupby(marked, key=lambda number: number >= SAID):
-            text = self.decode(bare(ids))
-            parts.append({"text": text[:left], "trained": is_trained})
+        turns = np.flatnonzero(np.diff(marked >= SAID)) + 1
+        for ids in np.split(marked, turns) if len(marked) else ():
+            text = self.decode(bare(ids).tolist())
+            parts.append({"text": text[:left], "trained": bool(ids[0] >= SAID)})
             left -= len(text)
             if left < 0:
                 return parts, True
@@ -71,6 +78,9 @@ class SampleView:
             "tokens": sum(self._lengths),
             "trained_tokens": self._trained,
             "lengths": list(self._bins()),
+            "packed": None,
+            "epoch": None,
+            "memory": None,
         }
 
     def _bins(self) -> Iterator[list[int]]:

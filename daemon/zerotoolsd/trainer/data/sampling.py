@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from zerotools.jobs.datafiles.example_files import read_records_of
 from zerotools.jobs.tables.data import ENCODED, kind_of, patterns_of, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.corpus import find_files
-from zerotoolsd.trainer.data.encoding.encoded import bare
+from zerotoolsd.trainer.data.encoding.encoded import Encoded, bare
+from zerotoolsd.trainer.data.expected_epoch import BytesRead, with_epoch
 from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, check_stats, encode
 from zerotoolsd.trainer.data.reading import packed_length
 from zerotoolsd.trainer.data.sample_view import SampleView
+from zerotoolsd.trainer.data.text_sample import sample_text
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer
 
 MAX_FILES = 8
@@ -55,6 +57,8 @@ def sample_data(
     found = {key: _found(patterns, key) for key, patterns in shallow}
     if kind == "text":
         _look_at_documents(spec, itertools.chain.from_iterable(found.values()))
+        if show:
+            return DataSample([], sample_text(spec, found["data.text"], reader.positions, show))
     if kind not in ENCODED:
         return DataSample([])
     tokenizer = load_tokenizer(Path(tokenizer_of(spec.data, spec.model.path) or ""))
@@ -64,8 +68,12 @@ def sample_data(
     for key, paths in found.items():
         stats = ReadingStats()
         seen = view if key != "eval.files" else None
-        notes += _sampled(_Sampling(spec, tokenizer, reader, check_fit, seen), key, paths, stats)
-        answer = answer if seen is None else seen.answer(stats.empty)
+        read = BytesRead()
+        sampling = _Sampling(spec, tokenizer, reader, check_fit, seen, read)
+        notes += _sampled(sampling, key, paths, stats)
+        if seen is not None:
+            length = packed_length(spec.data, reader.positions) if spec.data.packing else None
+            answer = with_epoch(seen, stats.empty, spec, length, read.share(_all(named[0])))
     return DataSample(notes, answer)
 
 
@@ -76,6 +84,7 @@ class _Sampling:
     reader: ModelInput
     check_fit: CheckFit
     view: SampleView | None
+    read: BytesRead
 
     @property
     def most(self) -> int:
@@ -90,6 +99,23 @@ def _found(patterns: Sequence[str], key: str) -> list[Path]:
         return []
 
 
+def _all(named: tuple[str, Sequence[str]]) -> Sequence[Path] | None:
+    """All files of a key; None where looking for them may take long."""
+    key, patterns = named
+    if any("**" in each for each in patterns):
+        return None
+    try:
+        return find_files(patterns, key)
+    except BadRequest:
+        return None
+
+
+def _as_answer(example: Encoded, stats: ReadingStats) -> Encoded:
+    """The example of a preference, by which of the two answers it has."""
+    which = "chosen" if stats.count % 2 else "rejected"
+    return replace(example, place=f"{example.place}, {which}")
+
+
 def _look_at_documents(spec: JobSpec, paths: Iterable[Path]) -> None:
     for path in paths:  # the daemon looks at the others
         if path.suffix.lower() in COLUMNAR and has_documents(path, spec.data):
@@ -101,11 +127,12 @@ def _sampled(
 ) -> Iterator[str]:
     spec, reader = sampling.spec, sampling.reader
     for path in paths:
-        records = itertools.islice(read_records_of(path, spec.data, MAX_BYTES), sampling.most)
-        for example in encode(records, sampling.tokenizer, spec.data, reader, stats):
-            sampling.check_fit(1 + max(bare(example.marked), default=0))
+        records = read_records_of(path, spec.data, MAX_BYTES, seen=sampling.read.of(path))
+        first = itertools.islice(records, sampling.most)
+        for example in encode(first, sampling.tokenizer, spec.data, reader, stats):
+            sampling.check_fit(1 + int(bare(example.marked).max(initial=0)))
             if sampling.view is not None:
-                sampling.view.add(example)
+                sampling.view.add(_as_answer(example, stats) if spec.data.preferences else example)
     # Of a file of lines, the first may be longer than what is looked at.
     is_seen = len(paths) < MAX_FILES and all(path.suffix.lower() in COLUMNAR for path in paths)
     if paths and is_seen and not stats.count and not stats.empty:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.counts import counted
+from zerotools.core.counts import bytes_of, counted
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.documents import has_documents
 from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header
 from zerotools.jobs.tables.data import BYTES, kind_of, patterns_of, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.trainer.data.cache.fingerprint import content_of, fingerprint
+from zerotoolsd.trainer.data.cache.fingerprint import FORM, content_of, fingerprint
 from zerotoolsd.trainer.data.cache.tokencache import Build, CacheEntry, TokenCache
 from zerotoolsd.trainer.data.corpus import (
     BYTES_VOCABULARY,
@@ -26,6 +29,8 @@ from zerotoolsd.trainer.data.corpus import (
 )
 from zerotoolsd.trainer.data.examplestore import BYTE_TYPE, ID_TYPE, vocabulary_in
 from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, prepare_examples
+from zerotoolsd.trainer.data.progress import ReadingProgress
+from zerotoolsd.trainer.data.tokenizers_beside import count_for
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer, tokenize
 from zerotoolsd.trainer.data.tokenstream import largest_id
 
@@ -51,8 +56,8 @@ class Source:
 @dataclass(frozen=True)
 class ReadSource:
     """What every rank opens: `ids` that were written, files of bytes that are read as they are
-    (`paths`, of `sizes`), or `arrays` of ids. `contents` has each file's digest and name, and
-    `notes` are lines for people."""
+    (`paths`, of `sizes`), or `arrays` of ids. `contents` has each file's digest and name, `notes`
+    are lines for people, and `entry` is the cache's name for the ids."""
 
     key: str
     files: int
@@ -66,6 +71,7 @@ class ReadSource:
     arrays: tuple[TokenArray, ...] = ()
     contents: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    entry: str | None = None
 
 
 def sources_of(spec: JobSpec) -> list[Source]:
@@ -100,6 +106,7 @@ class SourceReader:
     cache: TokenCache | None
     tokenizer: Any = None
     until_opened: ExitStack = field(default_factory=ExitStack)
+    progress: ReadingProgress = field(default_factory=ReadingProgress)
 
     def read(self, source: Source) -> ReadSource:
         """
@@ -111,6 +118,12 @@ class SourceReader:
         readers = {"tokens": self._arrays, "text": self._text}
         found = readers.get(kind_of(self.spec.data), self._examples)(source, paths)
         return replace(found, contents=tuple(map(self._content, paths)))
+
+    def _processes(self, paths: Sequence[Path]) -> int:
+        stated = (self.spec.limits.memory, self.spec.memory.host)
+        limits = [bytes_of(each) for each in stated if each is not None]
+        nbytes = sum(path.stat().st_size for path in paths)
+        return count_for(nbytes, min(limits, default=None))
 
     def _content(self, path: Path) -> str:
         try:
@@ -142,8 +155,12 @@ class SourceReader:
         else:
 
             def build(directory: Path) -> dict[str, Any]:
-                pieces = (piece for path in paths for piece in read_pieces(path, data))
-                tokenize(pieces, self.tokenizer, directory / IDS)
+                pieces = (
+                    piece
+                    for path in self.progress.through(paths)
+                    for piece in read_pieces(path, data, self.progress.seen)
+                )
+                tokenize(pieces, self.tokenizer, directory / IDS, processes=self._processes(paths))
                 return {"vocabulary": vocabulary_in(directory / IDS)}
 
         settings = {name: getattr(data, name) for name in _OF_TEXT}
@@ -163,7 +180,15 @@ class SourceReader:
         named = tokenizer_of(data, self.spec.model.path) or ""
 
         def build(directory: Path) -> dict[str, Any]:
-            found = prepare_examples(paths, self.tokenizer, data, self.reader, directory / IDS)
+            found = prepare_examples(
+                paths,
+                self.tokenizer,
+                data,
+                self.reader,
+                directory / IDS,
+                progress=self.progress,
+                processes=self._processes(paths),
+            )
             return {"vocabulary": vocabulary_in(directory / IDS), "stats": asdict(found)}
 
         settings = {
@@ -180,7 +205,24 @@ class SourceReader:
             stats.longest,
             made.path / IDS,
             notes=(*_notes(source, made), *self._said(source, stats)),
+            entry=None if made.kept is None else made.kept.name,
         )
+
+    def follows(self, source: ReadSource, settings: Any, build: Build) -> Path:
+        """The directory of what `build` makes of a source's ids and `settings`: from the cache
+        where the ids are there."""
+        if self.cache is not None and source.entry is not None:
+            tree = json.dumps([FORM, source.entry, settings])
+            key = hashlib.sha256(tree.encode()).hexdigest()
+            with suppress(OSError):  # it cannot be written
+                return self.cache.entry(key, build, self.until_opened).path
+        return self._alone(build).path
+
+    def _alone(self, build: Build, note: str | None = None) -> CacheEntry:
+        """The files of `build`, for this attempt alone."""
+        directory = Path(tempfile.mkdtemp(prefix="tokens-", dir=self.run_dir))
+        self.until_opened.callback(shutil.rmtree, directory, ignore_errors=True)
+        return CacheEntry(directory, build(directory), note=note, is_new=True)
 
     def _said(self, source: Source, stats: ReadingStats) -> tuple[str, ...]:
         what, count = "example", stats.count
@@ -216,9 +258,7 @@ class SourceReader:
                     f"{source.key}: tokenised data cannot be kept in {self.cache.directory}: "
                     f"{error.strerror}; it is made for this attempt alone"
                 )
-        directory = Path(tempfile.mkdtemp(prefix="tokens-", dir=self.run_dir))
-        self.until_opened.callback(shutil.rmtree, directory, ignore_errors=True)
-        return CacheEntry(directory, build(directory), note=note, is_new=True)
+        return self._alone(build, note)
 
 
 def _notes(source: Source, made: CacheEntry) -> tuple[str, ...]:

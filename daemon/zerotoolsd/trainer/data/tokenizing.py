@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from zerotools.core.errors import BadRequest
 from zerotoolsd.trainer.data.corpus import Piece
+from zerotoolsd.trainer.data.encoding.text_ids import TextIds
 from zerotoolsd.trainer.data.examplestore import ID_TYPE, stored
 from zerotoolsd.trainer.data.sequences import Ids
+from zerotoolsd.trainer.data.tokenizers_beside import in_processes
 
 LETTERS_AT_ONCE = 8 << 20
 PIECES_AT_ONCE = 8192
 """Text is tokenised together, so much of it or so many pieces."""
+PARTS = 4
+"""A process beside the rank gets so many times less at once."""
 
 
 class TokenFile:
@@ -51,42 +56,46 @@ def load_tokenizer(directory: Path) -> Any:
         raise BadRequest(f"data.tokenizer: {directory} cannot be loaded: {line}") from None
 
 
-def tokenize(pieces: Iterable[Piece], tokenizer: Any, destination: Path) -> None:
-    """Write the ids of all `pieces` of text to `destination`.
-
-    So many go through together that every core has some, and memory does not grow with the text.
-    """
-    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+def tokenize(
+    pieces: Iterable[Piece], tokenizer: Any, destination: Path, *, processes: int = 0
+) -> None:
+    """Write the ids of all `pieces` of text to `destination`, by so many `processes` beside this
+    one. Memory does not grow with the text."""
+    make = make_loaded_tokenizing if processes else make_tokenizing
+    named = Path(tokenizer.name_or_path) if processes else tokenizer
+    letters = LETTERS_AT_ONCE // (PARTS if processes else 1)
     with destination.open("wb") as file:
-        for batch in _batches(pieces):
-            for piece, ids in zip(
-                batch, ids_of_texts(tokenizer, [piece.text for piece in batch]), strict=True
-            ):
-                array.array(ID_TYPE, ids + end if piece.is_last else ids).tofile(file)
+        for ids in in_processes(_batches(pieces, letters), make, (named,), processes):
+            file.write(ids)
 
 
-def ids_of_texts(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of `texts`, without special tokens around them."""
-    if not tokenizer.is_fast:
-        found: list[list[int]] = tokenizer(texts, add_special_tokens=False, verbose=False)[
-            "input_ids"
-        ]
-        return found
-    # Beside the ids, the tokenizer's own call makes lists that nobody reads, which takes longer.
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
-    return [encoding.ids for encoding in encodings]
+def make_tokenizing(tokenizer: Any) -> Callable[[Sequence[Piece]], bytes]:
+    """What makes ids of pieces of text, as `ID_TYPE` one after the other."""
+    texts = TextIds(tokenizer)
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    at_end = np.array(end, np.uint32)
+
+    def tokenized(batch: Sequence[Piece]) -> bytes:
+        parts: list[Any] = []
+        for piece, ids in zip(batch, texts.ids([piece.text for piece in batch]), strict=True):
+            parts += (ids, at_end) if piece.is_last else (ids,)
+        return np.concatenate(parts).astype("<u4", copy=False).tobytes()
+
+    return tokenized
 
 
-def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+def make_loaded_tokenizing(directory: Path) -> Callable[[Sequence[Piece]], bytes]:
+    """The same by the tokenizer in `directory`."""
+    return make_tokenizing(load_tokenizer(directory))
+
+
+def _batches(pieces: Iterable[Piece], most: int) -> Iterator[list[Piece]]:
     batch: list[Piece] = []
     letters = 0
     for piece in pieces:
         batch.append(piece)
         letters += len(piece.text)
-        if letters >= LETTERS_AT_ONCE or len(batch) == PIECES_AT_ONCE:
+        if letters >= most or len(batch) == PIECES_AT_ONCE:
             yield batch
             batch, letters = [], 0
     if batch:

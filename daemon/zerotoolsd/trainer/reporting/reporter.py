@@ -31,6 +31,7 @@ from zerotoolsd.trainer.reporting.trackers.tracker_feed import TrackerFeed
 from zerotoolsd.trainer.reporting.utilization import Utilization
 
 LOG_SECONDS = 1.0
+READING_SECONDS = 30.0
 GIB = 1 << 30
 AT_SAVE = "at_save"
 """How a checkpoint was verified when it was saved: its structure; its digests are recorded."""
@@ -70,6 +71,7 @@ class Reporter:
         self.has_stepped = False
         self.doing: str | None = None
         self._is_warm = False
+        self._told_reading = -READING_SECONDS
 
     def write_to(self, metrics: Metrics) -> None:
         """Write what the steps come to into `metrics` too, which rank 0 alone has."""
@@ -127,6 +129,15 @@ class Reporter:
         self._notifier.pulse.enter(next(found, "preparing"), doing)
         if self._leads:
             self._notifier.event("phase", doing=doing)
+
+    def reads(self, how_far: str) -> None:
+        """The data is read so far: `420 of 1000 MB, 8.1 MB/s, 71s left`."""
+        doing = f"reading the data: {how_far}"
+        self.prepares(doing)
+        now = time.monotonic()
+        if now - self._told_reading >= READING_SECONDS:
+            self._told_reading = now
+            self.say(doing)
 
     def at(self, step: int) -> None:
         """`step` optimizer steps are done."""

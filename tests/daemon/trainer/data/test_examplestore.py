@@ -12,7 +12,7 @@ import pytest
 
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.token_files import TokenArray
-from zerotoolsd.trainer.data.encoding.encoded import Encoded, said
+from zerotoolsd.trainer.data.encoding.encoded import Encoded, as_ids, said
 from zerotoolsd.trainer.data.examplestore import (
     Examples,
     PreferencePairs,
@@ -67,7 +67,10 @@ def test_more_token_files_than_may_be_open(tmp_path: Path) -> None:
 
 
 def pairs_in(path: Path, answers: Sequence[tuple[list[int], list[int]]]) -> PreferencePairs:
-    encoded = [Encoded("here", asked + said(answer), len(asked)) for asked, answer in answers]
+    encoded = [
+        Encoded("here", np.append(as_ids(asked), said(as_ids(answer))), len(asked))
+        for asked, answer in answers
+    ]
     write_examples(encoded, path, encoder_decoder=False)
     return PreferencePairs(Examples(path, encoder_decoder=False))
 

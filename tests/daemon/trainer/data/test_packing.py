@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,13 +88,17 @@ def test_packed_examples_cost_what_they_cost_alone(tree: dict[str, Any], attenti
 def test_the_loss_is_that_of_transformers_on_the_response_alone(tmp_path: Path) -> None:
     import torch
 
-    from zerotoolsd.trainer.data.encoding.encoded import Encoded, said
+    from zerotoolsd.trainer.data.encoding.encoded import Encoded, as_ids, said
     from zerotoolsd.trainer.data.examplestore import Examples, write_examples
     from zerotoolsd.trainer.engine.objective import summed_loss
 
     model = small(TINY_LLAMA, "sdpa")
     path = tmp_path / "ids"
-    write_examples([Encoded("a:1", [1, 2, 3, *said([4, 5])], 3)], path, encoder_decoder=False)
+    write_examples(
+        [Encoded("a:1", np.append(as_ids([1, 2, 3]), said(as_ids([4, 5]))), 3)],
+        path,
+        encoder_decoder=False,
+    )
     found = summed_loss(
         model, [Examples(path, encoder_decoder=False).example(0)], torch.device("cpu")
     )

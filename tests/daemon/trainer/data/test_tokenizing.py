@@ -11,7 +11,8 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.data import DataSpec
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.data.corpus import PIECE_BYTES, Piece, read_pieces, write_bytes
-from zerotoolsd.trainer.data.tokenizing import TokenFile, ids_of_texts, load_tokenizer, tokenize
+from zerotoolsd.trainer.data.encoding.text_ids import TextIds
+from zerotoolsd.trainer.data.tokenizing import TokenFile, load_tokenizer, tokenize
 
 
 class Letters:
@@ -79,7 +80,7 @@ def test_the_ids_are_those_of_the_tokenizers_own_call(tmp_path: Path) -> None:
     texts = ["the red dress", "", "好看!\n" * 50, "</s> and <s>"]
     own = tokenizer(texts, add_special_tokens=False)["input_ids"]
     tokenizer(texts, truncation=True, max_length=2)  # which leaves the backend as it is set there
-    assert ids_of_texts(tokenizer, texts) == own
+    assert [ids.tolist() for ids in TextIds(tokenizer).ids(texts)] == own
 
 
 def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.daemon.trainer.finetuning import load, make_tokenizer
 from zerotools.core.errors import BadRequest
 from zerotools.io.telemetry.metrics import Metrics
-from zerotoolsd.trainer.data.encoding.encoded import Encoded, said
+from zerotoolsd.trainer.data.encoding.encoded import Encoded, as_ids, said
 from zerotoolsd.trainer.data.examplestore import Examples, write_examples
 from zerotoolsd.trainer.engine.decoding import Decoding
 from zerotoolsd.trainer.evaluation.evaluating import Evaluated
@@ -59,7 +60,9 @@ def tokenizer(tmp_path: Path) -> Any:
 
 def predictions(directory: Path, tokenizer: Any) -> Predictions:
     ids = tokenizer(["the red dress"] * COUNT)["input_ids"]
-    examples = [Encoded("a:1", [*ask, *said([*ask[1:], 2])], len(ask)) for ask in ids]
+    examples = [
+        Encoded("a:1", np.append(as_ids(ask), said(as_ids([*ask[1:], 2]))), len(ask)) for ask in ids
+    ]
     write_examples(examples, directory / "ids", encoder_decoder=False)
     pool = Examples(directory / "ids", encoder_decoder=False)
     return Predictions(pool, COUNT, 2, False, DECODING, directory / "predictions", tokenizer)

@@ -6,12 +6,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from zerotools.cli.output.render import clean
+from zerotools.cli.output.render import clean, duration
 from zerotools.cli.output.style import paint, wants_colour
 from zerotools.core.counts import counted
 
 BAR = 40
 """Columns of the longest bar."""
+RATE = 1e14
+"""Useful operations a second, by which a time is shown."""
 
 
 def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str]:
@@ -39,6 +41,26 @@ def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str
             yield f"  {sample[name]} {what}"
     yield "tokens per example"
     yield from _bars(sample["lengths"])
+    yield from _expected(sample)
+
+
+def _expected(sample: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the training will come to. Daemons before 0.6 do not say it."""
+    packed, epoch, memory = (sample.get(name) for name in ("packed", "epoch", "memory"))
+    if packed:
+        sequences = counted(packed["sequences"], "sequence")
+        yield (
+            f"packed: {sequences} of {packed['length']} tokens, {100 * packed['filled']:.0f} % full"
+        )
+    if epoch:
+        line = f"an epoch: about {counted(epoch['tokens'], 'token')}, "
+        line += f"{counted(epoch['sequences'], 'sequence')}, {counted(epoch['steps'], 'step')}"
+        if operations := epoch["operations"]:
+            seconds = max(1, round(operations / RATE))
+            line += f"; {duration(seconds)} at {RATE / 1e12:.0f} TFLOP/s"
+        yield line
+    if memory:
+        yield f"memory: {clean(memory)}"
 
 
 def _heading(example: Mapping[str, Any]) -> str:

@@ -25,6 +25,8 @@ from zerotools.jobs.datafiles.conversations import ASSISTANT, SYSTEM, Turn
 
 PROBE = "\u2042probe\u2042"
 """A text that no template changes."""
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""The names under which templates know the thoughts before an answer."""
 Span = tuple[int, int]
 
 
@@ -88,13 +90,18 @@ class Answers:
             return len(asked)
         if asked is None or number < len(self._turns) - 1:
             head, found, _ = self._render(self._with_probe(number)).partition(PROBE)
-            if found and self.whole.startswith(head):
+            if found and self.whole.startswith(head) and not self._has_thoughts(number, head):
                 return len(head)
         bare = self._part((*before, {"role": ASSISTANT, "content": PROBE}))
         base = self._part(before)
         if asked is None or bare is None or base is None:
             return None
         return self._begin_in_header(base, asked, bare)
+
+    def _has_thoughts(self, number: int, head: str) -> bool:
+        """Whether the text before an answer has what is thought before it, which is learned too."""
+        texts = (self._turns[number].get(name) for name in REASONING)
+        return any(isinstance(text, str) and text.strip() in head for text in texts if text)
 
     def _part(self, turns: Sequence[Turn], *, asks: bool = False) -> str | None:
         """Some of the turns, rendered; None where the template takes them all together alone, such

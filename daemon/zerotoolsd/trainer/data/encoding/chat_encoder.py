@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from zerotools.jobs.datafiles.conversations import Conversation
 from zerotools.jobs.datafiles.example_files import Record, as_conversation
 from zerotoolsd.trainer.data.encoding.chats import ChatTemplate, RenderedChat, special_tokens
-from zerotoolsd.trainer.data.encoding.encoded import SAID, Encoded, Encoder, said
+from zerotoolsd.trainer.data.encoding.encoded import (
+    SAID,
+    Encoded,
+    Encoder,
+    Marked,
+    as_ids,
+    said,
+)
+from zerotoolsd.trainer.data.encoding.text_ids import LocatedIds
 from zerotoolsd.trainer.data.encoding.truncating import Kept, Limits, cut
 
 
@@ -26,56 +35,50 @@ class ChatEncoder(Encoder):
         self._special = frozenset(special_tokens(tokenizer))
 
     def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
-        chats = [self._template.rendered(self._learned(record)) for record in records]
+        chats = self._template.rendered_together([*map(self._learned, records)])
         for record, chat, (marked, split) in zip(records, chats, self._marked(chats), strict=True):
             found = self._cut(record.place, marked[:split], marked[split:])
-            yield replace(found, is_changed=chat.is_changed, left_out=chat.left_out)
+            if chat.is_changed or chat.left_out:
+                found = replace(found, is_changed=chat.is_changed, left_out=chat.left_out)
+            yield found
 
     def _learned(self, record: Record) -> Conversation:
         chat = as_conversation(record)
         return chat if self._all else chat.with_last_answer()
 
-    def _marked(self, chats: Sequence[RenderedChat]) -> Iterator[tuple[list[int], int]]:
+    def _marked(self, chats: Sequence[RenderedChat]) -> Iterator[tuple[Marked, int]]:
         """(ids with marks, where the last answer begins) of each."""
-        texts = [chat.text for chat in chats]
         if not self._tokenizer.is_fast:
-            yield from map(self._in_pieces, chats)
-            return
-        found = self._tokenizer(
-            texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
-        for chat, ids, places in zip(
-            chats, found["input_ids"], found["offset_mapping"], strict=True
-        ):
-            yield mark(ids, places, chat)
+            return map(self._in_pieces, chats)
+        return map(mark, self._texts.located([chat.text for chat in chats]), chats)
 
-    def _in_pieces(self, chat: RenderedChat) -> tuple[list[int], int]:
+    def _in_pieces(self, chat: RenderedChat) -> tuple[Marked, int]:
         """Of a tokenizer that does not say where its tokens lie in the text."""
-        marked: list[int] = []
+        marked = as_ids([])
         at = split = 0
         for begin, end in chat.spans:
             if at <= chat.split < begin:  # the last answer is in several parts
-                marked += self._ids([chat.text[at : chat.split]])[0]
+                marked = np.concatenate([marked, *self._ids([chat.text[at : chat.split]])])
                 at, split = chat.split, len(marked)
             between, answer = self._ids([chat.text[at:begin], chat.text[begin:end]])
-            marked += between
-            split = len(marked) if begin == chat.split else split
-            marked += said(answer)
+            split = len(marked) + len(between) if begin == chat.split else split
+            marked = np.concatenate([marked, between, said(answer)])
             at = end
         return marked, split
 
-    def _cut(self, place: str, asked: list[int], answer: list[int]) -> Encoded:
-        head = int(asked[:1] == [self._tokenizer.bos_token_id])
+    def _cut(self, place: str, asked: Marked, answer: Marked) -> Encoded:
+        head = int(len(asked) > 0 and asked[0] == self._tokenizer.bos_token_id)
         kept = Kept(head, self._end_of(answer), keeps_first=False)
         source, target = cut(asked, answer, self._limits, kept)
         lost = len(asked) - len(source), len(answer) - len(target)
         is_source_lost = lost[0] > 0 and len(source) <= max(1, head)
         is_target_lost = lost[1] > 0 and len(target) <= kept.end
-        return Encoded(place, source + target, len(source), *lost, is_source_lost, is_target_lost)
+        marked = np.concatenate([source, target])
+        return Encoded(place, marked, len(source), *lost, is_source_lost, is_target_lost)
 
-    def _end_of(self, answer: list[int]) -> int:
+    def _end_of(self, answer: Marked) -> int:
         """How many of its last ids are its end: the last special one and what follows."""
-        for back, number in enumerate(reversed(answer), 1):
+        for back, number in enumerate(reversed(answer.tolist()), 1):
             if number & ~SAID in self._special:
                 return back
         return 0
@@ -100,24 +103,23 @@ class SeparateEncoder(Encoder):
             source, target = asked[-self._most_source :], answer[: self._most_target]
             yield Encoded(
                 record.place,
-                source + said(target),
+                np.concatenate([source, said(target)]),
                 len(source),
                 len(asked) - len(source),
                 len(answer) - len(target),
-                not source,
-                not target,
+                len(source) == 0,
+                len(target) == 0,
             )
 
 
-def mark(
-    ids: Sequence[int], places: Sequence[tuple[int, int]], chat: RenderedChat
-) -> tuple[list[int], int]:
-    """(`ids` with marks on all that lie in an answer, or reach into one, up to the last of them;
-    where the last answer begins). `places` are those of the ids in the text."""
-    marked, last = list(ids), 0
-    starts = [start for start, _ in places]
-    ends = [end for _, end in places]
-    for begin, end in chat.spans:
-        first, last = bisect_right(ends, begin), bisect_left(starts, end)
-        marked[first:last] = said(ids[first:last])
-    return marked[:last], bisect_right(ends, chat.split)
+def mark(located: LocatedIds, chat: RenderedChat) -> tuple[Marked, int]:
+    """(the ids with marks on all that lie in an answer, or reach into one, up to the last of them;
+    where the last answer begins)."""
+    marked, last = located.ids.copy(), 0
+    for span in chat.spans:
+        begin, end = map(located.place, span)
+        first = int(np.searchsorted(located.ends, begin, "right"))
+        last = int(np.searchsorted(located.starts, end, "left"))
+        marked[first:last] |= np.uint32(SAID)
+    split = np.searchsorted(located.ends, located.place(chat.split), "right")
+    return marked[:last], int(split)

@@ -7,16 +7,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from zerotools.jobs.datafiles.example_files import Record
+from zerotoolsd.trainer.data.encoding.text_ids import TextIds
 
 SAID = 1 << 31
 """Set in an id that the model is to say. Ids are below it."""
 AT_ONCE = 256
 LETTERS_AT_ONCE = 1 << 20
 """Examples are tokenised together, so many or with so much text."""
+Marked = npt.NDArray[np.uint32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Encoded:
     """The ids of an example, of which the first `split` are its source, and `SAID` in those that
     the model is to say. `source_lost` and `target_lost` tokens were cut; `is_source_lost` and
@@ -24,7 +29,7 @@ class Encoded:
     left out some of an answer, and `left_out` names fields of turns that it does not show."""
 
     place: str
-    marked: list[int]
+    marked: Marked
     split: int
     source_lost: int = 0
     target_lost: int = 0
@@ -36,22 +41,27 @@ class Encoded:
     @property
     def source(self) -> list[int]:
         """The ids of what is asked."""
-        return bare(self.marked[: self.split])
+        return bare(self.marked[: self.split]).tolist()
 
     @property
     def target(self) -> list[int]:
         """The ids of the last answer."""
-        return bare(self.marked[self.split :])
+        return bare(self.marked[self.split :]).tolist()
 
 
-def said(ids: Iterable[int]) -> list[int]:
+def as_ids(ids: Sequence[int]) -> Marked:
+    """`ids` as an array."""
+    return np.array(ids, np.uint32)
+
+
+def said(ids: Marked) -> Marked:
     """`ids`, each as one that the model is to say."""
-    return [number | SAID for number in ids]
+    return ids | np.uint32(SAID)
 
 
-def bare(marked: Iterable[int]) -> list[int]:
+def bare(marked: Marked) -> Marked:
     """The ids themselves."""
-    return [number & ~SAID for number in marked]
+    return marked & ~np.uint32(SAID)
 
 
 class Encoder(ABC):
@@ -59,27 +69,31 @@ class Encoder(ABC):
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._texts = TextIds(tokenizer)
 
-    def encoded(self, records: Iterator[Record]) -> Iterator[Encoded]:
+    def encoded(self, records: Iterable[Record]) -> Iterator[Encoded]:
         """The ids of `records`, in order.
 
         Raises:
             BadFile: the chat template rejects one; its place is named.
             BadRequest: the template renders turns in such a way that answers cannot be told.
         """
-        for batch in _batches(records):
-            yield from self._batch(batch)
+        for batch in batches_of(records):
+            yield from self.batch(batch)
+
+    def batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
+        """The ids of records that are tokenised together. Raises as `encoded`."""
+        return self._batch(records)
 
     @abstractmethod
     def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]: ...
 
-    def _ids(self, texts: list[str], *, special: bool = False) -> list[list[int]]:
-        found = self._tokenizer(texts, add_special_tokens=special, verbose=False)
-        ids: list[list[int]] = found["input_ids"]
-        return ids
+    def _ids(self, texts: Sequence[str]) -> list[Marked]:
+        return self._texts.ids(texts)
 
 
-def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
+def batches_of(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Records that are tokenised together."""
     batch: list[Record] = []
     letters = 0
     for record in records:

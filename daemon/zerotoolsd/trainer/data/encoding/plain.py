@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.datafiles.example_files import Record, TextExample
-from zerotoolsd.trainer.data.encoding.encoded import Encoded, Encoder, said
+from zerotoolsd.trainer.data.encoding.encoded import Encoded, Encoder, Marked, as_ids, said
 from zerotoolsd.trainer.data.encoding.truncating import Kept, Limits, cut
 
 
@@ -37,22 +39,23 @@ class PlainEncoder(WithoutTemplate):
         super().__init__(tokenizer)
         self._limits = limits
         first = tokenizer.bos_token_id
-        begins = self._ids(["a"], special=True)[0][:1] == [first]
-        self._first = [first] if first is not None and begins else []
-        self._last = [tokenizer.eos_token_id]
+        begins = tokenizer(["a"], verbose=False)["input_ids"][0][:1] == [first]
+        self._first = as_ids([first] if first is not None and begins else [])
+        self._last = as_ids([tokenizer.eos_token_id])
 
     def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
         examples = [self._without_template(record) for record in records]
         sources = self._ids([in_rounds(record) for record in examples])
         targets = self._ids([record.response for record in examples])
         for record, asked, answer in zip(examples, sources, targets, strict=True):
-            yield self._cut(record.place, self._first + asked, answer + self._last)
+            source = np.concatenate([self._first, asked])
+            yield self._cut(record.place, source, np.concatenate([answer, self._last]))
 
-    def _cut(self, place: str, asked: list[int], answer: list[int]) -> Encoded:
+    def _cut(self, place: str, asked: Marked, answer: Marked) -> Encoded:
         source, target = cut(asked, answer, self._limits, Kept(end=1))
         return Encoded(
             place,
-            source + said(target),
+            np.concatenate([source, said(target)]),
             len(source),
             len(asked) - len(source),
             len(answer) - len(target),
@@ -77,7 +80,7 @@ class SpecialEncoder(WithoutTemplate):
             (asked, source_lost), (answer, target_lost) = source, target
             yield Encoded(
                 record.place,
-                asked + said(answer),
+                np.concatenate([as_ids(asked), said(as_ids(answer))]),
                 len(asked),
                 source_lost,
                 target_lost,

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Ids = list[int]
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
@@ -45,11 +48,11 @@ def _cut_source(ids: Ids, most: int | None, kept: Kept) -> Ids:
     if kept.keeps_first:
         return ids[:most]
     head = min(kept.head, most - 1)
-    return ids[:head] + ids[len(ids) - (most - head) :]
+    return np.concatenate([ids[:head], ids[len(ids) - (most - head) :]])
 
 
 def _cut_target(ids: Ids, most: int | None, kept: Kept) -> Ids:
     if most is None or len(ids) <= most:
         return ids
     end = min(kept.end, most)
-    return ids[: most - end] + ids[len(ids) - kept.end :][:end]
+    return np.concatenate([ids[: most - end], ids[len(ids) - kept.end :][:end]])

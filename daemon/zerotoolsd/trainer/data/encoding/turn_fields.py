@@ -14,11 +14,9 @@ from typing import Any
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.conversations import Conversation, Turn
 from zerotools.jobs.tables.data import TURN_FIELDS
-from zerotoolsd.trainer.data.encoding.answers import PROBE
+from zerotoolsd.trainer.data.encoding.answers import PROBE, REASONING
 
 CONTENT, CALLS = "content", "tool_calls"
-REASONING = ("reasoning_content", "reasoning", "thinking")
-"""The names under which templates know the thoughts before an answer."""
 TEXTS = (CONTENT, *REASONING)
 Key = tuple[str, str, int]
 """Role, field and number of calls, two standing for more: a template may show the first alone."""
@@ -35,6 +33,12 @@ class TurnFields:
         self._template, self._accepted = template, accepted
         self._shown: set[Key] = set()
         self._left_out: set[Key] = set()
+
+    def are_shown(self, turns: Sequence[Turn], roles: Collection[str]) -> bool:
+        """Tell whether `turns` have texts alone, of roles that are known to be shown."""
+        return all((role, CONTENT, 0) in self._shown for role in roles) and all(
+            len(turn) == 2 and turn.get(CONTENT) for turn in turns
+        )
 
     def left_out(
         self, chat: Conversation, turns: Sequence[Turn], render: Callable[[Sequence[Turn]], str]

@@ -1,11 +1,20 @@
 """What is kept of an example that is too long."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerotoolsd.trainer.data.encoding.truncating import Kept, Limits, cut
+from zerotoolsd.trainer.data.encoding.encoded import as_ids
+from zerotoolsd.trainer.data.encoding.truncating import Kept, Limits
+from zerotoolsd.trainer.data.encoding.truncating import cut as cut_arrays
 
 LIMITS = st.none() | st.integers(2, 30)
+
+
+def cut(source: list[int], target: list[int], *how: Any) -> tuple[list[int], list[int]]:
+    found, said = cut_arrays(as_ids(source), as_ids(target), *how)
+    return found.tolist(), said.tolist()
 
 
 def test_the_prompt_gives_way_first_and_the_end_stays() -> None:

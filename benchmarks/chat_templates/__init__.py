@@ -1,0 +1,1 @@
+"""Masks of chats under templates in the style of well-known models, against marks in them."""

@@ -1,0 +1,241 @@
+"""Ids of texts by a byte-level BPE, each word encoded once.
+
+A byte-level BPE encodes each word that its pre-tokenizer finds on its own, and most words of a text
+have come before. Splitting a text by the pre-tokenizer's own pattern and looking the words up takes
+a fourth of the time that the tokenizer takes. The tokenizer itself encodes each new word.
+
+The split has to be exactly the tokenizer's. So the pattern is translated for characters whose
+Unicode properties have not changed since version 3.2, and symbols; a text with other characters,
+one that the normalizer would change, and a tokenizer of another kind are left to the tokenizer.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.uint32]
+
+MOST_WORDS = 400_000
+"""Words that are kept: about 60 MB. Beyond that they begin anew."""
+_BYTE_LEVEL = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+"""The pattern of a `ByteLevel` pre-tokenizer with `use_regex`."""
+_SPACES = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+"""White_Space of Unicode. Python's `\\s` has U+001C to U+001F, too."""
+_SYMBOLS = (0x1F300, 0x1F64F)
+_PART = re.compile(r"\\p\{(\w+)\}|\\p(\w)|\\[sS]|\\.|\[\^?|\]|[^\\\[\]]+", re.DOTALL)
+
+
+class WordIds:
+    """The ids of texts by a byte-level BPE, with the words that have come."""
+
+    def __init__(self, backend: Any, pattern: str, *, only_nfc: bool) -> None:
+        self._backend = backend
+        self._words = re.compile(pattern)
+        self._only_nfc = only_nfc
+        self._known: dict[str, bytes] = {}
+        added = backend.get_added_tokens_decoder()
+        self._added = {
+            token.content: array.array("I", [number]).tobytes() for number, token in added.items()
+        }
+        self._splits = [_any_of(texts) for texts in _passes(added.values()) if texts]
+        self._sizes = _byte_lengths(backend)
+
+    def ids(self, texts: Sequence[str]) -> list[Ids | None]:
+        """The ids of each text; None: the tokenizer has to encode it."""
+        parts = [self._parts(text) if self._is_settled(text) else None for text in texts]
+        self._learn({word for words in parts if words is not None for word in words})
+        return [None if words is None else self._joined(words) for words in parts]
+
+    def ends(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """Where in the text's UTF-8 each token of `ids` ends."""
+        return np.cumsum(self._sizes[ids])
+
+    def _is_settled(self, text: str) -> bool:
+        if text.isascii():
+            return True
+        if _unsettled().search(text):
+            return False
+        return not self._only_nfc or unicodedata.is_normalized("NFC", text)
+
+    def _parts(self, text: str) -> list[str] | None:
+        """The words and added tokens of a text; None where the pattern leaves some of it out."""
+        pieces = [text]
+        for split in self._splits:
+            pieces = [
+                part
+                for piece in pieces
+                for part in ((piece,) if piece in self._added else split.split(piece))
+                if part
+            ]
+        words: list[str] = []
+        for piece in pieces:
+            if piece in self._added:
+                words.append(piece)
+            else:
+                words += self._words.findall(piece)
+        return words if sum(map(len, words)) == len(text) else None
+
+    def _learn(self, words: set[str]) -> None:
+        new = list(words - self._known.keys())
+        if len(self._known) + len(new) > MOST_WORDS:
+            self._known.clear()
+            new = list(words)
+        self._known |= self._added
+        new = [word for word in new if word not in self._added]
+        for word, found in zip(
+            new, self._backend.encode_batch_fast(new, add_special_tokens=False), strict=True
+        ):
+            self._known[word] = array.array("I", found.ids).tobytes()
+
+    def _joined(self, words: Iterable[str]) -> Ids:
+        return np.frombuffer(b"".join(map(self._known.__getitem__, words)), np.uint32)
+
+
+def word_ids_of(backend: Any) -> WordIds | None:
+    """Those of the tokenizer `backend`, of the library tokenizers; None: it is of another kind."""
+    model = backend.model
+    if type(model).__name__ != "BPE" or model.dropout or backend.encode_special_tokens:
+        return None
+    if model.continuing_subword_prefix or model.end_of_word_suffix:
+        return None
+    added = backend.get_added_tokens_decoder().values()
+    if any(token.lstrip or token.rstrip or token.single_word for token in added):
+        return None
+    normalizer = _state(backend.normalizer)
+    if normalizer is not None and normalizer != {"type": "NFC"}:
+        return None
+    pattern = _pattern_of(_state(backend.pre_tokenizer))
+    translated = None if pattern is None else translate(pattern)
+    if translated is None:
+        return None
+    return WordIds(backend, translated, only_nfc=normalizer is not None)
+
+
+def translate(pattern: str) -> str | None:
+    """A pattern of the library tokenizers as one of `re`, for settled characters; None: it has
+    something that is not known here."""
+    parts: list[str] = []
+    inside = False
+    for found in _PART.finditer(pattern):
+        text = found[0]
+        name = found[1] or found[2]
+        if text.startswith("["):
+            if inside:
+                return None
+            inside = True
+        elif text == "]":
+            inside = False
+        elif text == r"\S":
+            if inside:
+                return None
+            text = f"[^{_SPACES}]"
+        elif name or text == r"\s":
+            ranges = _ranges_of(name) if name else _SPACES
+            text = ranges if inside else f"[{ranges}]"
+        elif (text.startswith("\\") and text[1].isalnum() and text[1] not in "nrt") or (
+            inside and "&&" in text
+        ):
+            return None
+        parts.append(text)
+    try:
+        compiled = re.compile("".join(parts))
+    except re.error:
+        return None
+    return compiled.pattern if not compiled.groups else None
+
+
+def _pattern_of(state: Any) -> str | None:
+    """By what a pre-tokenizer splits; None: by no pattern alone, or by several."""
+    if not isinstance(state, dict):
+        return None
+    steps = state["pretokenizers"] if state["type"] == "Sequence" else [state]
+    *splits, last = steps
+    if last["type"] != "ByteLevel" or last["add_prefix_space"]:
+        return None
+    if last.get("use_regex", True):
+        return None if splits else _BYTE_LEVEL
+    if len(splits) != 1 or splits[0]["type"] != "Split":
+        return None
+    [split] = splits
+    if split["behavior"] != "Isolated" or split["invert"]:
+        return None
+    pattern: str | None = split["pattern"].get("Regex")
+    return pattern
+
+
+def _state(part: Any) -> Any:
+    return None if part is None else json.loads(part.__getstate__())
+
+
+def _passes(added: Iterable[Any]) -> list[list[str]]:
+    """Added tokens are found in two passes: those of the text as it is, then the normalized."""
+    found: list[list[str]] = [[], []]
+    for token in added:
+        found[bool(token.normalized)].append(token.content)
+    return found
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    longest_first = sorted(texts, key=lambda text: (-len(text), text))
+    return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+
+
+def _byte_lengths(backend: Any) -> npt.NDArray[np.int64]:
+    """How many bytes of a text each id stands for. A token of the vocabulary has a letter for each
+    of its bytes."""
+    vocabulary: dict[str, int] = backend.get_vocab(with_added_tokens=False)
+    added = backend.get_added_tokens_decoder()
+    sizes = np.zeros(1 + max((*vocabulary.values(), *added)), np.int64)
+    sizes[list(vocabulary.values())] = [*map(len, vocabulary)]
+    for number, token in added.items():
+        sizes[number] = len(token.content.encode())
+    return sizes
+
+
+@cache
+def _categories() -> dict[str, list[int]]:
+    """The settled characters of each general category, in order."""
+    found: dict[str, list[int]] = {}
+    old: Callable[[str], str] = unicodedata.ucd_3_2_0.category
+    for number in (*range(0xD800), *range(0xE000, 0x10000), *range(_SYMBOLS[0], _SYMBOLS[1] + 1)):
+        letter = chr(number)
+        category = unicodedata.category(letter)
+        if category != "Cn" and (number >= _SYMBOLS[0] or old(letter) == category):
+            found.setdefault(category, []).append(number)
+    return found
+
+
+@cache
+def _unsettled() -> re.Pattern[str]:
+    return re.compile(f"[^{_ranges_of('')}]")
+
+
+@cache
+def _ranges_of(category: str) -> str:
+    """Settled characters of a general category, by its name or by the first letter of that."""
+    numbers = sorted(
+        number
+        for name, each in _categories().items()
+        if name.startswith(category)
+        for number in each
+    )
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return "".join(f"{_escaped(first)}-{_escaped(last)}" for first, last in ranges)
+
+
+def _escaped(number: int) -> str:
+    return f"\\U{number:08x}"

@@ -1,0 +1,64 @@
+"""How far the reading of a job's data is, for people to look at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zerotools.jobs.binding.durations import in_words
+
+MEGABYTE = 10**6
+
+
+@dataclass
+class ReadingProgress:
+    """Counts bytes of files that are read; one thread writes, others look."""
+
+    total: int = 0
+    clock: Callable[[], float] = time.monotonic
+    _before: int = 0
+    _within: int = 0
+    _began: float | None = None
+    _first: int = field(default=0, repr=False)
+
+    def through(self, paths: Sequence[Path]) -> Iterator[Path]:
+        """Yield each of `paths`, and count it as read when the next one is asked for."""
+        sizes = [_size(path) for path in paths]
+        self.total += sum(sizes)
+        self._began = self.clock()
+        self._first = self._before
+        for path, size in zip(paths, sizes, strict=True):
+            yield path
+            self._within = 0
+            self._before += size
+
+    def seen(self, nbytes: int) -> None:
+        """So many bytes of the file at hand are read."""
+        self._within = nbytes
+
+    @property
+    def done(self) -> int:
+        """Bytes that are read."""
+        return self._before + self._within
+
+    def words(self) -> str:
+        """How much of the data is read, how fast, and how long the rest takes; empty: nothing is
+        read yet."""
+        if self._began is None or not self.done:
+            return ""
+        seconds = self.clock() - self._began
+        rate = (self.done - self._first) / seconds if seconds > 0 else 0.0
+        found = f"{self.done / MEGABYTE:.0f} of {self.total / MEGABYTE:.0f} MB"
+        if not rate:
+            return found
+        left = max(0, self.total - self.done) / rate
+        return f"{found}, {rate / MEGABYTE:.1f} MB/s, {in_words(max(1, round(left)))} left"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # reading it says why
+        return 0

@@ -1,0 +1,130 @@
+"""Batches through processes that tokenise beside a rank, in the order in which they come.
+
+Rendering chats, finding answers and looking words up is work in Python, of which one process has
+one core. Small data is read in the rank itself.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
+Maker = Callable[..., Callable[[Any], Any]]
+"""Makes of its arguments what does a batch. A process imports it by its name."""
+
+BYTES_FOR_EACH = 16 << 20
+"""A process takes two seconds to begin, and reads about so much in ten."""
+MOST_PROCESSES = 16
+MEMORY_FOR_EACH = 1 << 30
+"""Of a job's limit of memory; a process takes about a quarter of it."""
+_PROGRAM = Path(__file__).with_name("tokenizing_process.py")
+_VARIABLES = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+
+
+def count_for(nbytes: int, memory_limit: int | None = None) -> int:
+    """How many processes are to tokenise so much text; 0: the rank does it."""
+    cores = len(os.sched_getaffinity(0))
+    fits = MOST_PROCESSES if memory_limit is None else memory_limit // MEMORY_FOR_EACH
+    count = min(cores, MOST_PROCESSES, nbytes // BYTES_FOR_EACH, fits)
+    return count if count > 1 else 0
+
+
+def in_processes(
+    batches: Iterable[Batch], make: Maker, arguments: tuple[Any, ...], count: int
+) -> Iterator[Any]:
+    """What `make(*arguments)` makes of each batch, by `count` processes; 0: in this one.
+
+    A process that ends, such as one that the kernel has killed for memory, is done without: this
+    process does the batch in its place.
+
+    Raises:
+        Exception: what a batch raises, once the results before it were taken.
+    """
+    do = make(*arguments)
+    left = iter(batches)
+    first = next(left, None)
+    if first is None:
+        return
+    yield do(first)
+    if not count:
+        yield from map(do, left)
+        return
+    with ExitStack() as until_done:
+        # Left last: threads that wait for a process then read the end of its answers.
+        threads = until_done.enter_context(ThreadPoolExecutor(count))
+        idle: queue.SimpleQueue[subprocess.Popen[bytes] | None] = queue.SimpleQueue()
+        for _ in range(count):
+            idle.put(until_done.enter_context(_process()))
+        until_done.callback(threads.shutdown, wait=False, cancel_futures=True)
+        begin = pickle.dumps((make, arguments, first), pickle.HIGHEST_PROTOCOL)
+        begun: set[int] = set()
+
+        def ask(batch: Batch) -> tuple[bool, Any] | None:
+            process = idle.get()
+            answer = None
+            if process is not None:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                with suppress(OSError, EOFError, pickle.UnpicklingError):
+                    if process.pid not in begun:
+                        begun.add(process.pid)
+                        process.stdin.write(begin)
+                    pickle.dump(batch, process.stdin, pickle.HIGHEST_PROTOCOL)
+                    process.stdin.flush()
+                    answer = pickle.load(process.stdout)
+            idle.put(process if answer is not None else None)
+            return answer
+
+        asked: deque[tuple[Batch, Future[tuple[bool, Any] | None]]] = deque()
+        for batch in left:
+            asked.append((batch, threads.submit(ask, batch)))
+            if len(asked) > 2 * count:
+                yield _taken(asked, do)
+        while asked:
+            yield _taken(asked, do)
+
+
+def _taken(
+    asked: deque[tuple[Batch, Future[tuple[bool, Any] | None]]], do: Callable[[Batch], Any]
+) -> Any:
+    batch, future = asked.popleft()
+    answer = future.result()
+    if answer is None:
+        return do(batch)
+    is_done, value = answer
+    if not is_done:
+        raise value
+    return value
+
+
+@contextmanager
+def _process() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(_PROGRAM)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **_VARIABLES},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):  # what it was not told any more
+                pipe.close()  # type: ignore[union-attr]

@@ -1,0 +1,60 @@
+"""A process that tokenises for a rank: `python -P tokenizing_process.py`.
+
+Reads pickles from standard input: first (maker, arguments), of which it makes what it does, and the
+first batch, which it does without an answer, so that all processes have seen the same before they
+begin; then batches. Writes (True, result) or (False, exception) for each. Ends with its input.
+
+Torch takes more time to import than a process needs to begin, and no tokenizer needs it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the rank ends this process
+        signal.signal(number, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    _make_importable()
+    batches = sys.stdin.buffer
+    make, arguments, first = pickle.load(batches)
+    do = make(*arguments)
+    _answer(do, first)
+    while True:
+        try:
+            batch = pickle.load(batches)
+        except EOFError:
+            return
+        pickle.dump(_answer(do, batch), answers, pickle.HIGHEST_PROTOCOL)
+        answers.flush()
+
+
+def _answer(do: Any, batch: Any) -> tuple[bool, Any]:
+    try:
+        return True, do(batch)
+    except Exception as error:  # raised again where the result is taken
+        return False, error
+
+
+def _make_importable() -> None:
+    entry = Path(__file__).resolve().parents[1] / "entry.py"
+    spec = importlib.util.spec_from_file_location("entry", entry)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.make_importable()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Batches through processes: in order, with what they raise, also where a process is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from zerotools.core.errors import BadFile
+from zerotoolsd.trainer.data import tokenizers_beside
+from zerotoolsd.trainer.data.tokenizers_beside import count_for, in_processes
+
+
+def make(home: int, what: str) -> Callable[[Sequence[int]], tuple[bool, list[int]]]:
+    """What doubles numbers, and says whether it is at `home`."""
+
+    def do(batch: Sequence[int]) -> tuple[bool, list[int]]:
+        is_home = os.getpid() == home
+        if 7 in batch and what == "killed" and not is_home:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if 7 in batch and what == "refused":
+            raise BadFile("seven")
+        return is_home, [2 * number for number in batch]
+
+    return do
+
+
+def results(what: str) -> list[tuple[bool, list[int]]]:
+    return list(in_processes([[n] for n in range(12)], make, (os.getpid(), what), 2))
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
+
+
+def test_results_come_in_order_and_from_other_processes() -> None:
+    found = results("all")
+    assert [numbers for _, numbers in found] == [[2 * n] for n in range(12)]
+    assert found[0][0]  # the first batch, which each process is shown before it begins
+    assert not any(is_home for is_home, _ in found[1:])
+
+
+def test_what_a_killed_process_had_is_done_here() -> None:
+    found = results("killed")
+    assert [numbers for _, numbers in found] == [[2 * n] for n in range(12)]
+    assert found[7][0]
+
+
+def test_what_a_batch_raises_comes_after_the_results_before_it() -> None:
+    taken: list[list[int]] = []
+    found = in_processes([[n] for n in range(12)], make, (0, "refused"), 2)
+    with pytest.raises(BadFile, match="seven"):
+        taken.extend(numbers for _, numbers in found)
+    assert taken == [[2 * n] for n in range(7)]
+
+
+def test_no_process_is_left() -> None:
+    found = in_processes([[n] for n in range(40)], make, (0, "all"), 2)
+    next(found)
+    next(found)
+    found.close()  # type: ignore[attr-defined]
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_as_many_processes_as_cores_data_and_memory_are_enough_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(24))
+    each, memory = tokenizers_beside.BYTES_FOR_EACH, tokenizers_beside.MEMORY_FOR_EACH
+    assert count_for(100 * each) == tokenizers_beside.MOST_PROCESSES
+    assert count_for(3 * each) == 3
+    assert count_for(each) == 0  # one more process is no faster than none
+    assert count_for(100 * each, 5 * memory) == 5
