@@ -20,8 +20,9 @@ def test_equal_refused_and_different() -> None:
     refused = compared(granite, granite, "tool calls")
     assert refused.verdict == "refused"
     assert "tool_calls" in refused.why
-    all_learned = llama.replace("other", "").replace("{{ m.content", "«{{ m.content", 1)
-    wrong = compared(llama, all_learned.replace("<|eot_id|>", "<|eot_id|>»", 1), "several turns")
+    asked = "user<|end_header_id|>\n\n{{ m.content | trim }}<|eot_id|>"
+    more = asked.replace("{{", "«{{") + "»"
+    wrong = compared(llama, llama.replace(asked, more), "several turns")
     assert wrong.verdict == DIFFERS
     table = "\n".join(lines({"Llama 3": {"several turns": wrong}}))
     assert "1 chats: 0 equal, 0 refused, 1 **differs**" in table

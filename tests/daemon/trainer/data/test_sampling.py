@@ -117,3 +117,40 @@ def test_examples_are_shown_as_the_model_sees_them(tmp_path: Path) -> None:
     assert [view["lengths"][0][2], view["lengths"][-1][2]] == [2, 1]
     assert second["parts"] == first["parts"]
     assert sample_data(asked, READER, fits).view is None
+
+
+def test_text_and_preferences_are_shown_and_what_an_epoch_comes_to(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("abcdefgh" * 12)
+    keys = {"text": [str(tmp_path / "*.txt")], "sequence_length": 32}
+    on_text = job_from_dict(job(tmp_path, data=keys, train={"batch_size": 2}), source="job")
+    view = sample_data(on_text, READER, fits, show=1).view
+    assert view is not None
+    [shown] = view["examples"]
+    assert shown["parts"] == [{"text": "abcdefgh" * 4, "trained": True}]
+    assert view["epoch"] == {"tokens": 96, "sequences": 3, "steps": 2, "operations": None}
+    rows = [{"prompt": "ab", "chosen": "c", "rejected": "defg"}] * 2
+    path = write_lines(tmp_path / "a.jsonl", rows)
+    tokenizer = str(make_tokenizer(tmp_path / "tokenizer"))
+    keys = {"text": [], "preferences": [str(path)], "tokenizer": tokenizer}
+    tree = job(tmp_path, model={"config": TINY_LLAMA}, data=keys)
+    del tree["data"]["sequence_length"]  # which is for text
+    pairs = job_from_dict(tree, source="job")
+    view = sample_data(pairs, READER, fits, show=2).view
+    assert view is not None
+    assert [each["place"].rpartition(", ")[2] for each in view["examples"]] == [
+        "chosen",
+        "rejected",
+    ]
+    assert view["epoch"]["sequences"] == 2
+
+
+def test_packed_sequences_are_counted(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "cd"}]
+    rows = [{"messages": turns}] * 8
+    asked = spec(tmp_path, rows, template=TEMPLATE, packing=True, sequence_length=32)
+    view = sample_data(asked, READER, fits, show=1).view
+    assert view is not None
+    size = view["examples"][0]["tokens"] - 1
+    each = 32 // size
+    assert view["packed"]["sequences"] == view["epoch"]["sequences"] == -(-8 // each)
+    assert view["packed"]["filled"] == pytest.approx(8 * size / (32 * -(-8 // each)), rel=0.2)

@@ -22,7 +22,7 @@ def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str
     Text that the model is trained to say is green, or stands between `{+` and `+}` without colour.
     """
     if sample is None:
-        yield f"{clean(source)}: its data is a stream of tokens, which has no examples to show"
+        yield f"{clean(source)}: its data has no examples to show: it is of token ids, or too short for one sequence"
         return
     total, trained = sample["tokens"], sample["trained_tokens"]
     how = "in green" if wants_colour(sys.stdout) else "between {+ and +}"
@@ -45,7 +45,7 @@ def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str
 
 
 def _expected(sample: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the training will come to. Daemons before 0.6 do not say it."""
+    """Yield what the training will come to. Older daemons do not say it."""
     packed, epoch, memory = (sample.get(name) for name in ("packed", "epoch", "memory"))
     if packed:
         sequences = counted(packed["sequences"], "sequence")

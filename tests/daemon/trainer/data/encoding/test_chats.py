@@ -295,3 +295,55 @@ def test_thoughts_of_the_last_answer_alone_are_shown(folder: Path) -> None:
 def test_other_fields_are_named(folder: Path) -> None:
     turns = [{**TURNS[0], "time": "12:00", "name": "Ann"}, TURNS[1]]
     assert template(folder, TEMPLATE).rendered(chat(*turns)).left_out == ("time", "name")
+
+
+ALWAYS_THINKS = (  # as Qwen3's without thinking: the header has thoughts that are none
+    "{% for turn in messages %}<|{{ turn.role }}|>{% if turn.reasoning_content %}"
+    "<think>{{ turn.reasoning_content }}</think>{% endif %}{{ turn.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|><think></think>{% endif %}"
+)
+
+
+def test_thoughts_of_an_earlier_answer_are_learned_where_the_header_has_others(
+    folder: Path,
+) -> None:
+    turns = [TURNS[0], {**TURNS[1], "reasoning_content": "t"}, *TURNS[2:]]
+    found = template(folder, ALWAYS_THINKS).rendered(chat(*turns))
+    assert answers(found) == ["<think>t</think>b<|end|>", "d<|end|>"]
+    assert not found.is_changed
+
+
+@pytest.mark.parametrize(
+    "text", [TEMPLATE, MARKED, THINKING, LATE_SYSTEM, HARMONY, NO_ENDS, BEGUN, ALWAYS_THINKS]
+)
+def test_chats_of_the_same_roles_are_rendered_together_as_each_alone(
+    folder: Path, text: str
+) -> None:
+    texts = ("x <|end|> y", " spaced \n", "t</think>b", "<think>", "好", "\u20420\u2042")
+    chats = [
+        chat(*({**turn, "content": content + turn["content"]} for turn in TURNS))
+        for content in texts
+    ]
+    chats.append(chat(*TURNS[:2]).with_last_answer())
+    made = template(folder, text)
+    made.rendered(chat())  # which shows what fields the template has
+    alone = template(folder, text)
+    for found, each in zip(made.rendered_together(chats), chats, strict=True):
+        try:
+            wanted = alone.rendered(each)
+        except BadRequest:
+            continue
+        if "<|end|> y" not in str(each.turns):  # alone, an answer ends at the first end in it
+            assert found == wanted
+
+
+def test_what_a_template_rejects_among_others_is_named(folder: Path) -> None:
+    strict = TEMPLATE.replace(
+        "{% for",
+        "{% if 'bad' in messages[0].content %}{{ raise_exception('no') }}{% endif %}{% for",
+        1,
+    )
+    made = template(folder, strict)
+    made.rendered(chat())
+    with pytest.raises(BadFile, match=r"data\.jsonl, line 3: .* rejects it: no"):
+        made.rendered_together([chat(), chat({**TURNS[0], "content": "bad"}, TURNS[1])])
