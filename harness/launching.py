@@ -36,7 +36,10 @@ KEPT = (
     *("CPATH", "LIBRARY_PATH", "TORCH_EXTENSIONS_DIR"),  # of what DeepSpeed compiles
 )
 """Variables that ranks take over."""
-READ_LATE = {"PATH", "TORCH_EXTENSIONS_DIR"}
+READ_LATE = {
+    *("PATH", "TORCH_EXTENSIONS_DIR", "STOP_AT"),
+    *("ZEROTOOLS_DATA_CACHE", "ZEROTOOLS_DATA_CACHE_BYTES"),
+}
 """Variables that no library looks at while it is imported."""
 
 TINY_LLAMA = {

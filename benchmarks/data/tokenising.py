@@ -4,7 +4,7 @@
     python -m benchmarks.data.tokenising OUT --megabytes 50 --against PYTHON --rounds 3
 
 A byte-level BPE of 16,000 tokens is trained on Python's standard library, whose text is also the
-corpus, with a number in each line, so that no line comes twice. OUT is written to; nothing is
+corpus: its lines in a random order, some of them numbers. OUT is written to; nothing is
 removed. `--against` takes an interpreter that has `datasets`: its `map` and ours read the same
 chats in turn, with as many processes as there are cores, and pack them.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import sysconfig
@@ -158,12 +159,20 @@ def make_tokenizer(directory: Path) -> Any:
 
 
 def lines(size: int) -> Iterator[str]:
-    """Lines of the standard library, `size` bytes of them."""
-    sources = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    text = [line for path in sources for line in path.read_text("utf-8").splitlines() if line]
+    """Lines of the standard library in a random order, `size` bytes of them, every twentieth with a
+    number, so that no text comes twice."""
+    sources = sorted(Path(sysconfig.get_path("stdlib")).glob("**/*.py"))
+    text = [
+        line
+        for path in sources
+        if "site-packages" not in path.parts and "test" not in path.parts
+        for line in path.read_text("utf-8", "ignore").splitlines()
+        if line
+    ]
+    chosen = random.Random(1)
     written = number = 0
     while written < size:
-        line = f"{number} {text[number % len(text)]}\n"
+        line = f"{chosen.choice(text)}\n" if number % 20 else f"{number}\n"
         number += 1
         written += len(line.encode())
         yield line

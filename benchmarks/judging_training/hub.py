@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainingArguments
 
@@ -22,10 +21,10 @@ from benchmarks.judging_training.setting import (
     RATE,
     STEPS,
     TASKS,
+    WARMUP,
     Setting,
     filled,
     load_model,
-    rate_factor,
     texts_of,
 )
 
@@ -33,17 +32,13 @@ ACCUMULATED = BATCH // MICRO
 
 
 class _InOrder:
-    """What both trainers need to do as the others do: the order, the schedule, exact losses."""
+    """What both trainers need to do as the others do: the order, exact losses. The schedule is
+    their own."""
 
     parts: list[float]
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         return SequentialSampler(dataset if dataset is not None else self.train_dataset)  # type: ignore[attr-defined]
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The rate of each step, as all programs have it."""
-        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, rate_factor)  # type: ignore[attr-defined]
-        return self.lr_scheduler
 
     def training_step(self, *arguments: Any, **options: Any) -> Any:
         """Keep the loss of each micro batch, which is its part of the step's."""
@@ -110,6 +105,8 @@ def _arguments(directory: str) -> dict[str, Any]:
         "gradient_accumulation_steps": ACCUMULATED,
         "max_steps": STEPS,
         "learning_rate": RATE,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": WARMUP,
         "adam_beta1": BETAS[0],
         "adam_beta2": BETAS[1],
         "adam_epsilon": EPS,
