@@ -39,7 +39,7 @@ from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.rank.same_files import check_same_files
 
 PACKS_FILE = "packs.u64"
-TELL_SECONDS = 2.0
+TELL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)

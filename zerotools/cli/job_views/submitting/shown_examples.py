@@ -22,7 +22,8 @@ def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str
     Text that the model is trained to say is green, or stands between `{+` and `+}` without colour.
     """
     if sample is None:
-        yield f"{clean(source)}: its data has no examples to show: it is of token ids, or too short for one sequence"
+        why = "it is of token ids, or too short for one sequence"
+        yield f"{clean(source)}: its data has no examples to show: {why}"
         return
     total, trained = sample["tokens"], sample["trained_tokens"]
     how = "in green" if wants_colour(sys.stdout) else "between {+ and +}"

@@ -1,0 +1,46 @@
+"""How far the reading of the data is: to the supervisor each time, to the log now and then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+
+class Heard:
+    """A notifier that keeps what it is told, and a pulse."""
+
+    def __init__(self) -> None:
+        self.phases: list[tuple[str, str]] = []
+        self.events: list[str] = []
+        self.pulse = self
+        self.step = 0
+
+    def enter(self, phase: str, doing: str) -> None:
+        self.phases.append((phase, doing))
+
+    def event(self, name: str, **fields: Any) -> None:
+        assert name == "phase"
+        self.events.append(fields["doing"])
+
+
+def test_each_progress_is_a_phase_and_few_are_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zerotoolsd.trainer.rank.settings import Rank
+    from zerotoolsd.trainer.reporting import reporter
+
+    now = [0.0]
+    monkeypatch.setattr(reporter.time, "monotonic", lambda: now[0])
+    heard: Any = Heard()
+    rank = Rank(0, 0, 1)
+    told = reporter.Reporter(rank, heard, steps=None)
+    for seconds in (0, 2, 29, 31):
+        now[0] = float(seconds)
+        told.reads(f"{seconds} of 40 MB")
+    lines = [f"reading the data: {n} of 40 MB" for n in (0, 2, 29, 31)]
+    assert heard.events == lines
+    assert heard.phases == [("reading the data", line) for line in lines]
+    assert capsys.readouterr().out.splitlines() == [lines[0], lines[3]]
