@@ -41,8 +41,8 @@ def write_examples(examples: Iterable[Encoded], path: Path, *, encoder_decoder: 
         for example in examples:
             marked, split = example.marked, example.split
             first = split if encoder_decoder else 1
-            said = np.count_nonzero(marked[first:] >= SAID)
-            ids.write(marked.astype(_NUMPY[ID_TYPE], copy=False))
+            said = int(np.count_nonzero(marked[first:] >= SAID))
+            ids.write(marked.astype(_NUMPY[ID_TYPE], copy=False).data)
             array.array(PLACE_TYPE, [at, len(marked), split, said]).tofile(places)
             at += len(marked)
             count += 1

@@ -41,12 +41,14 @@ class Encoded:
     @property
     def source(self) -> list[int]:
         """The ids of what is asked."""
-        return bare(self.marked[: self.split]).tolist()
+        found: list[int] = bare(self.marked[: self.split]).tolist()
+        return found
 
     @property
     def target(self) -> list[int]:
         """The ids of the last answer."""
-        return bare(self.marked[self.split :]).tolist()
+        found: list[int] = bare(self.marked[self.split :]).tolist()
+        return found
 
 
 def as_ids(ids: Sequence[int]) -> Marked:
