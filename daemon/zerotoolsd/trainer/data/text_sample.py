@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ def sample_text(
     length = fixed_length(spec.data, positions)
     if not paths or length is None:
         return None
+    tokenized: Callable[[Sequence[Piece]], bytes]
     named = tokenizer_of(spec.data, spec.model.path)
     if named is None or named == BYTES:
         view = SampleView(show, lambda ids: bytes(ids).decode("utf-8", "replace"))
