@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.name_service import user_name
@@ -32,14 +30,15 @@ from zerotoolsd.attempts.job_limits import why_refused
 from zerotoolsd.cleaning.looks import CLEANING_LOOKS
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask
+from zerotoolsd.needed import ComingJob
 from zerotoolsd.notifying.addresses import why_job_refused
-from zerotoolsd.queue.changes import NewJob
+from zerotoolsd.queue.changes import JobParts, NewJob
 from zerotoolsd.queue.group_commit import GroupCommit, when_free
+from zerotoolsd.queue.job_texts import slices
 from zerotoolsd.queue.placement import largest_gpu, memory_of_host, memory_of_machine, need_of
 from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.scheduling.gpus import impossible
 from zerotoolsd.queue.scheduling.user_room import never_within
-from zerotoolsd.queue.values import json_of
 from zerotoolsd.queue.writers import Writers
 from zerotoolsd.queue_terms import PLAIN_TERMS, QueueTerms
 from zerotoolsd.results.result_looks import RESULT_LOOKS
@@ -50,6 +49,9 @@ from zerotoolsd.supervisor.trouble import is_of_machine
 
 LOOK_SECONDS = 10.0
 """How long a look at the files of a job may take at submit."""
+
+MOST_ARRAY_DEPENDENCIES = 4096
+"""Members of an array times the jobs that each starts after: all are written in one transaction."""
 
 _LAST_REHEARSED = 16
 """Jobs that their interpreter was asked about, and is not asked again when they are submitted."""
@@ -67,6 +69,25 @@ _OWN_LOOKS = (
 )
 LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_LOOKS)}
 """What is done by a process that looks."""
+
+
+@dataclass(frozen=True)
+class _LookedAt:
+    """A job that was looked at. `seen` is None for one that was queued before."""
+
+    parts: JobParts
+    seen: Survey | None
+    coming: ComingJob
+    writers: Writers
+
+    def note(self, job: JobRow) -> None:
+        """It is being queued: no other job may write where it writes."""
+        self.writers.note(job, self.seen.place if self.seen else None)
+
+    def queued(self, job: JobRow) -> None:
+        """It is being queued: as `note`, and what it needs is kept under its number."""
+        self.note(job)
+        self.coming.taken(job)
 
 
 class Admittance:
@@ -113,8 +134,16 @@ class Admittance:
     async def _submit(
         self, spec: JobSpec, uid: int, key: str | None, rehearse: bool, terms: QueueTerms
     ) -> tuple[JobRow, bool]:
-        async with self._looked_at(spec, uid, key, rehearse, terms) as new:
-            return await self._group.submit(new)
+        parts = await _parts_of(spec)
+        known = self._dispatcher.store.by_key(uid, key) is not None
+        if not known:
+            terms = self._may_come(uid, terms, size=len(parts.full_text))
+        looked = self._looked_at(parts, uid, look=not known, rehearse=rehearse)
+        async with looked as coming:
+            # Nothing gives way between the check and the commit: two submits may come at once.
+            check = partial(self._check_last, [coming], uid, terms)
+            new = self._new_job(coming, uid=uid, key=key, terms=terms)
+            return await self._group.submit(replace(new, check=check, queued=coming.queued))
 
     async def submit_array(
         self,
@@ -128,81 +157,109 @@ class Admittance:
         named = [
             (label or str(spec.name), spec.output_dir, spec.resume_from) for spec, label in members
         ]
+        _refuse_many(len(members), terms)
         user = self._dispatcher.users.of(uid)
         if (problem := await self.look(members[0][0], clash_of, named, user=user)) is not None:
             raise BadRequest(problem)
+        known = self._dispatcher.store.by_key(uid, key) is not None
+        if not known:
+            terms = self._may_come(uid, terms, count=len(members))
         async with AsyncExitStack() as stack:
-            jobs: list[NewJob] = []
-            for index, (spec, label) in enumerate(members):
-                first = index == 0
-                came = self._looked_at(spec, uid, key if first else None, first, terms, key)
-                new = await stack.enter_async_context(came)
-                place = ArrayPlace(id=0, index=index, size=len(members), label=label)
-                jobs.append(replace(new, array=place))
-
-            async def commit() -> list[JobRow]:
-                return self._dispatcher.store.submit_array(jobs)
-
+            looked = list[_LookedAt]()
+            for spec, _ in members:
+                parts, first = await _parts_of(spec), not looked
+                one = self._looked_at(parts, uid, look=not known, rehearse=first)
+                looked.append(await stack.enter_async_context(one))
+            jobs = [
+                replace(
+                    self._new_job(each, uid=uid, key=None if index else key, terms=terms),
+                    array=ArrayPlace(id=0, index=index, size=len(members), label=label),
+                    queued=each.note,
+                )
+                for index, (each, (_, label)) in enumerate(zip(looked, members, strict=True))
+            ]
+            check = partial(self._check_last, looked, uid, terms)
             try:
-                queued = await when_free(commit)
+                queued, is_new = await self._write_array(jobs, check, write=not known)
             except sqlite3.OperationalError as error:
                 raise Unavailable(
                     f"the jobs cannot be queued: writing the queue failed: {error}"
                 ) from None
+            if is_new:
+                await _note_all(looked, queued)
         self._dispatcher.announce()
         return queued
+
+    async def _write_array(
+        self, jobs: Sequence[NewJob], check: Callable[[], None], *, write: bool
+    ) -> tuple[list[JobRow], bool]:
+        """Write the texts of the jobs in several transactions, then the jobs in a short one. Return
+        what `Store.submit_array` does."""
+        store, numbers = self._dispatcher.store, list[int]()
+        texts = [(each.full_text, each.set_text) for each in (new.parts for new in jobs) if each]
+
+        async def written(some: Sequence[tuple[str, str]]) -> list[int]:
+            return store.texts.write(some)
+
+        async def commit() -> tuple[list[JobRow], bool]:
+            return store.submit_array(jobs, check)
+
+        is_new = False
+        if write:
+            check()  # what is refused is not written first
+        try:
+            for some in slices(texts) if write else ():
+                numbers += await when_free(partial(written, some))
+                await asyncio.sleep(0)
+            jobs = [
+                replace(new, text_number=number) for new, number in zip(jobs, numbers, strict=False)
+            ] or jobs
+            queued, is_new = await when_free(commit)
+            return queued, is_new
+        finally:
+            if numbers and not is_new:
+                with suppress(sqlite3.OperationalError):  # the next start deletes them
+                    store.texts.delete(numbers)
 
     @asynccontextmanager
     async def edited(self, job: JobRow, spec: JobSpec) -> AsyncIterator[NewJob]:
         """As `submit`, of what is to become of `job`; its caller changes it inside."""
-        async with self._looked_at(spec, job.uid, None, True, PLAIN_TERMS, own=job.id) as new:
-            yield new
+        uid, parts = job.uid, await _parts_of(spec)
+        self._may_come(uid, PLAIN_TERMS, size=len(parts.full_text), own=job.id)
+        async with self._looked_at(parts, uid) as coming:
+            check = partial(self._check_last, [coming], uid, PLAIN_TERMS, job.id)
+            new = self._new_job(coming, uid=uid, key=None, terms=PLAIN_TERMS)
+            yield replace(new, check=check)
             self._writers.forget(job.id)
             self._dispatcher.store.of_user.forget()
-            new.queued(job)
+            coming.queued(job)
+
+    def _may_come(
+        self, uid: int, terms: QueueTerms, *, size: int = 0, count: int = 1, own: int | None = None
+    ) -> QueueTerms:
+        """Return the terms as they come to count for `count` jobs, whose texts have `size`
+        characters. Raises Unavailable, BadRequest, Forbidden, Conflict: they may not be queued."""
+        self._refuse_full()
+        self._refuse_over(uid, size, count, own)
+        return self._settled(terms, uid)
 
     @asynccontextmanager
     async def _looked_at(
-        self,
-        spec: JobSpec,
-        uid: int,
-        key: str | None,
-        rehearse: bool,
-        terms: QueueTerms,
-        known: str | None = None,
-        own: int | None = None,
-    ) -> AsyncIterator[NewJob]:
-        """The job, to be queued inside. One that was queued under the key, or under `known`, is not
-        looked at again: its files may be gone since."""
-        tree = job_to_dict(spec)
-        await asyncio.sleep(0)
-        text = json.dumps(tree)
-        await asyncio.sleep(0)  # what a large job takes is done in parts
-        given = given_of(spec)
-        await asyncio.sleep(0)
-        texts = (json_of(tree), json_of(given))
-        await asyncio.sleep(0)
+        self, parts: JobParts, uid: int, *, look: bool = True, rehearse: bool = True
+    ) -> AsyncIterator[_LookedAt]:
+        """The job, to be queued inside. Without `look`, nothing of it is looked at: it was queued
+        under its key before, and its files may be gone since."""
+        spec, text = parts.spec, parts.full_text
         user = self._dispatcher.users.of(uid)
         with self._dispatcher.needed.coming(text, uid) as coming:
             seen: Survey | None = None
-            if self._dispatcher.store.by_key(uid, known or key) is None:
-                self._refuse_full()
-                self._refuse_over(uid, len(text), own)
-                terms = self._settled(terms, uid)
+            if look:
                 seen = await self._check(spec, text, user)
                 coming.seen(seen.named)
                 if rehearse and seen.asked and (user, text) not in self._rehearsed:
                     await self._ask_interpreter(spec, user)
-
-            def queued(job: JobRow) -> None:
-                self._writers.note(job, seen.place if seen else None)
-                coming.taken(job)
-
-            # Nothing gives way between these and the commit: two submits may come at once.
-            checked = partial(self._check_last, spec, seen, terms, uid, own, len(text))
-            new = self._new_job(spec, tree, uid, key, checked, queued, terms)
-            expected = expected_text(seen.memory if seen else None)
-            yield replace(new, expected=expected, given=given, texts=texts)
+            yield _LookedAt(parts, seen, coming, self._writers)
+        await asyncio.sleep(0)  # of many jobs, others are answered between two
 
     def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
         """The terms as they come to count. Raises BadRequest, Forbidden."""
@@ -212,15 +269,9 @@ class Admittance:
         return replace(terms, priority=classes.priority_for(uid, terms.priority))
 
     def _new_job(
-        self,
-        spec: JobSpec,
-        tree: Mapping[str, Any],
-        uid: int,
-        key: str | None,
-        check: Callable[[], None],
-        queued: Callable[[JobRow], None],
-        terms: QueueTerms,
+        self, looked: _LookedAt, *, uid: int, key: str | None, terms: QueueTerms
     ) -> NewJob:
+        spec = looked.parts.spec
         return NewJob(
             uid=uid,
             name=spec.name,
@@ -233,9 +284,8 @@ class Admittance:
             hold=f"held by {user_name(uid)} when it was submitted" if terms.hold else None,
             begin=terms.begin,
             after=terms.after,
-            tree=tree,
-            check=check,
-            queued=queued,
+            parts=looked.parts,
+            expected=expected_text(looked.seen.memory if looked.seen else None),
         )
 
     def _refuse_full(self) -> None:
@@ -243,9 +293,10 @@ class Admittance:
         if (why := self._dispatcher.store.room.why_full()) is not None:
             raise Unavailable(f"the job cannot be queued: {why}; make room there")
 
-    def _refuse_over(self, uid: int, size: int, own: int | None) -> None:
-        """Raises Conflict: the user has as much of the queue as one may have. A job that becomes
-        another one (`own`) takes no place of a new one, and no bytes where it shrinks."""
+    def _refuse_over(self, uid: int, size: int, count: int, own: int | None) -> None:
+        """Raises Conflict: `count` more jobs, whose texts have `size` characters together, are more
+        of the queue than the user may have. A job that becomes another one (`own`) takes no place
+        of a new one, and no bytes where it shrinks."""
         quota, rows = self._dispatcher.users.quotas.of(uid), self._dispatcher.store.of_user
         if own is not None:
             quota = replace(quota, max_queued=None)
@@ -256,25 +307,30 @@ class Admittance:
             quota,
             queued=0 if quota.max_queued is None else rows.waiting(uid),
             queue_bytes=0 if quota.queue_bytes is None else rows.text_bytes(uid),
+            new_jobs=count,
             new_bytes=size,
         )
         if why is not None:
-            raise Conflict(f"the job is not queued: {why}")
+            raise Conflict(f"{'the job is' if count == 1 else 'the jobs are'} not queued: {why}")
 
     def _check_last(
-        self,
-        spec: JobSpec,
-        seen: Survey | None,
-        terms: QueueTerms,
-        uid: int,
-        own: int | None,
-        size: int,
+        self, jobs: Sequence[_LookedAt], uid: int, terms: QueueTerms, own: int | None = None
     ) -> None:
-        self._refuse_over(uid, size, own)
+        """Refuse jobs that come together for what may have changed since they were looked at."""
+        self._refuse_over(uid, sum(len(job.parts.full_text) for job in jobs), len(jobs), own)
         self.dependable.refuse_hopeless(terms.after, uid)
-        if seen is not None:
-            self._writers.refuse_taken(spec, seen.place, own)
-            self._dispatcher.cleaner.refuse_going(seen.named)
+        places: dict[str, JobSpec] = {}
+        for job in jobs:
+            if job.seen is None:
+                continue
+            spec, place = job.parts.spec, job.seen.place
+            self._writers.refuse_taken(spec, place, own)
+            self._dispatcher.cleaner.refuse_going(job.seen.named)
+            if place is not None and places.setdefault(place, spec) is not spec:
+                raise Conflict(
+                    f"output_dir = {spec.output_dir}: another job of these writes there; name "
+                    "another directory"
+                )
 
     async def check(
         self,
@@ -287,10 +343,7 @@ class Admittance:
     ) -> CheckedJob:
         """See `JobService.check`."""
         self._settled(terms, uid)
-        tree = job_to_dict(spec)
-        await asyncio.sleep(0)
-        text = json.dumps(tree)
-        await asyncio.sleep(0)
+        text = (await _parts_of(spec)).full_text
         user = self._dispatcher.users.of(uid)
         seen = await self._check(spec, text, user)
         self._writers.refuse_taken(spec, seen.place)
@@ -388,6 +441,41 @@ class Admittance:
             if is_of_machine(error):
                 raise Unavailable(f"the files of the job cannot be read now: {why}") from None
             raise BadRequest(f"{why}; name another, or open it to that user") from None
+
+
+async def _parts_of(spec: JobSpec) -> JobParts:
+    """What is stored of a job. For a large one it is made in steps, so that others are answered."""
+    steps = JobParts.steps(spec)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            parts: JobParts = end.value
+            return parts
+        await asyncio.sleep(0)
+
+
+async def _note_all(looked: Sequence[_LookedAt], queued: Sequence[JobRow]) -> None:
+    """Keep what the jobs of an array need under their numbers; others are answered meanwhile."""
+    left = iter(list(zip(looked, queued, strict=True)))
+    try:
+        for one, job in left:
+            one.coming.taken(job)
+            await asyncio.sleep(0)
+    finally:
+        for one, job in left:  # where the request was cancelled
+            one.coming.taken(job)
+
+
+def _refuse_many(count: int, terms: QueueTerms) -> None:
+    """Raises BadRequest: so many jobs that start after so many are too many for one transaction."""
+    if count * len(terms.after) > MOST_ARRAY_DEPENDENCIES:
+        raise BadRequest(
+            f"after: {count:,} jobs that start after {len(terms.after)} others are "
+            f"{count * len(terms.after):,} dependencies, and an array has at most "
+            f"{MOST_ARRAY_DEPENDENCIES:,}; let one job start after the others, and the array after "
+            "that job"
+        )
 
 
 def _places(spec: JobSpec) -> str:

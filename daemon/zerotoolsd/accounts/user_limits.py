@@ -124,18 +124,21 @@ class LimitsOfUsers:
 
 
 def why_queued_too_much(
-    limits: UserLimits, *, queued: int, queue_bytes: int, new_bytes: int
+    limits: UserLimits, *, queued: int, queue_bytes: int, new_bytes: int, new_jobs: int = 1
 ) -> str | None:
     """Why a user with so many jobs that wait, whose jobs take so many bytes of the queue, submits
-    nothing of `new_bytes`; None: it is within the limits."""
-    if limits.max_queued is not None and queued >= limits.max_queued:
+    no `new_jobs` of `new_bytes` together; None: they are within the limits."""
+    if limits.max_queued is not None and queued + new_jobs > limits.max_queued:
+        more = "" if new_jobs == 1 else f" and submit {new_jobs} more"
         return (
-            f"you have {queued} jobs that wait, and users.max_queued of the daemon's configuration "
-            f"lets you have {limits.max_queued}; wait until one starts, or cancel some"
+            f"you have {queued} jobs that wait{more}, and users.max_queued of the daemon's "
+            f"configuration lets you have {limits.max_queued}; wait until one starts, or cancel "
+            "some"
         )
     if limits.queue_bytes is not None and queue_bytes + new_bytes > limits.queue_bytes:
+        these = "this one" if new_jobs == 1 else f"these {new_jobs}"
         return (
-            f"your jobs take {queue_bytes} bytes of the queue and this one {new_bytes}, and "
+            f"your jobs take {queue_bytes} bytes of the queue and {these} {new_bytes}, and "
             f"users.queue_bytes of the daemon's configuration lets you have {limits.queue_bytes}; "
             "remove some that are over: zerotools clean"
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
-from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
+from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.sweeps import check_key, put_key, remove_key
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.name_service import user_name
@@ -18,10 +18,9 @@ from zerotoolsd.admission.dependable import refuse_past, refuse_ring
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.operations.shown_specs import TimeSlice
 from zerotoolsd.operations.waiting_jobs import FindJob
-from zerotoolsd.queue.changes import Changed
+from zerotoolsd.queue.changes import Changed, JobParts
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.values import json_of
 from zerotoolsd.queue_terms import AT_ANY_TIME, JobEdit
 from zerotoolsd.service.refusals import Conflict, Unavailable
 from zerotoolsd.submission import Admittance
@@ -61,9 +60,10 @@ class JobEdits:
                 after, now = found.standing, time.time()
                 with self._store.change(found, after, states.EDIT, now=now, why=why) as change:
                     place = spec.output_dir or str(new.default_output / str(job.id) / "output")
-                    tree, given = new.texts or (json_of(job_to_dict(spec)), json_of(given_of(spec)))
+                    parts = new.parts or JobParts.of(spec)
                     name = spec.name or f"job-{job.id}"
-                    change.set_spec(name, tree, given, place, new.expected)
+                    texts = parts.full_text, parts.set_text
+                    change.set_spec(name, *texts, place, new.expected)
                     if edit.after is not None:
                         self._store.dependencies.replace(job.id, edit.after)
                     if edit.begin is not None:

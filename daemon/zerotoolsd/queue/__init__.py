@@ -2,6 +2,7 @@
 
 lifecycle, clocks             which state follows which event; moments in time
 schema, values, rows, store   one SQLite database; every change is a transaction with an event
+job_texts                     job files of arrays, which are written before their jobs
 changes                       what such a transaction writes
 scheduling, placement         which jobs start on which GPUs; the line of those that wait
 writers                       which job writes into which directory

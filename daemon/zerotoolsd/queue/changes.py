@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import zerotools
 from zerotools.jobs import states
+from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.booking.gpu_use import book_end
@@ -18,6 +19,7 @@ from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.retrying.causes import KILLED
 from zerotoolsd.queue.rows import ENDED, RUNNING, ArrayPlace, AttemptRow, Fence, JobRow
+from zerotoolsd.queue.values import json_of
 from zerotoolsd.queue.yielding.yield_table import YieldTable
 from zerotoolsd.queue_terms import Dependency
 from zerotoolsd.service.refusals import Conflict
@@ -35,14 +37,51 @@ def _nothing(*_: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobParts:
+    """What is stored of a job file: `spec` with the keys that were set, `tree` with all keys, and
+    the texts of both."""
+
+    spec: JobSpec
+    tree: Mapping[str, Any]
+    full_text: str
+    set_text: str
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> JobParts:
+        """Return those of a job."""
+        steps = cls.steps(spec)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                parts: JobParts = end.value
+                return parts
+
+    @classmethod
+    def steps(cls, spec: JobSpec) -> Generator[None, None, JobParts]:
+        """As `of`, in steps, of which each takes long where the job is large."""
+        tree = job_to_dict(spec)
+        yield
+        given = given_of(spec)
+        yield
+        full_text = json_of(tree)
+        yield
+        set_text = json_of(given)
+        yield
+        spec = replace(spec, given=given)
+        return cls(spec=spec, tree=tree, full_text=full_text, set_text=set_text)
+
+
+@dataclass(frozen=True, kw_only=True)
 class NewJob:
     """A job to be queued. Without `output_dir` it is `default_output / <id> / "output"`; without
     `name`, `job-<id>`. `now` in seconds since the epoch.
 
     `array` says which of several it is; its id does not count yet. `hold` says why it is on hold
     from the start; `begin` and `after` what it waits for.
-    `tree` is `job_to_dict(spec)`, `given` is `given_of(spec)` and `texts` are both as they are
-    stored, where that was made already: large ones take long. `expected` is for `queue.expected`.
+    `parts` are those of `spec`, where they were made already: large ones take long. `text_number`
+    is the number of their texts where these are written (`queue.job_texts`). `expected` is for
+    `queue.expected`.
     `check` is called last, in the transaction: what it raises refuses this job alone. `queued` is
     called with the job's row, before the commit.
     """
@@ -59,9 +98,8 @@ class NewJob:
     begin: float | None = None
     after: tuple[Dependency, ...] = ()
     array: ArrayPlace | None = None
-    tree: Mapping[str, Any] | None = None
-    given: Mapping[str, Any] | None = None
-    texts: tuple[str, str] | None = None
+    parts: JobParts | None = None
+    text_number: int | None = None
     expected: str | None = None
     check: Callable[[], None] = _nothing
     queued: Callable[[JobRow], None] = _nothing
@@ -84,35 +122,36 @@ def refuse_other_size(jobs: Sequence[NewJob], known: int) -> None:
         )
 
 
-def insert_job(
-    run: RunSql, new: NewJob, spec_text: str, given_text: str, array_id: int | None
-) -> JobRow:
-    """The row of a job, with its name and its place. `array_id` is the array that it joins, None:
-    it is the first of one, or of none."""
-    # One statement writes the row: an UPDATE would write all pages of a long spec once more.
-    newest = run("SELECT max(seq) AS seq FROM sqlite_sequence WHERE name = 'job'").fetchone()
-    job_id = (newest["seq"] or 0) + 1
-    place = new.output_dir or str(new.default_output / str(job_id) / "output")
+_COLUMNS = (
+    *("id", "uid", "name", "spec", "spec_given", "text_number", "spec_version", "idempotency_key"),
+    *("output_dir", "state", "reason", "restarts_used", "best_step", "created", "priority"),
+    *("begin_at", "expected", "array_id", "array_index", "array_size", "array_label"),
+)
+INSERT_JOB = f"INSERT INTO job ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+"""One statement writes the row: an UPDATE would write all pages of a long spec once more."""
+
+
+def new_row(
+    new: NewJob, parts: JobParts, job_id: int, array_id: int | None
+) -> tuple[JobRow, tuple[object, ...]]:
+    """Return a job with its name and its place, and the values for `INSERT_JOB`. `array_id` is the
+    array that it joins; None: it is the first of one, or of none."""
+    place = new.output_dir or f"{new.default_output}/{job_id}/output"
     array = None if new.array is None else replace(new.array, id=array_id or job_id)
     name = new.name or f"job-{job_id}"
-    run(
-        "INSERT INTO job (id, uid, name, spec, spec_given, spec_version, idempotency_key,"
-        " output_dir, state, reason, restarts_used, best_step, created, priority, begin_at,"
-        " expected, array_id, array_index, array_size, array_label)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            *(job_id, new.uid, name, spec_text, given_text, zerotools.__version__),
-            *(new.idempotency_key, place, new.state, new.hold, new.now, new.priority, new.begin),
-            *(new.expected, array and array.id, array and array.index, array and array.size),
-            array and array.label,
-        ),
+    texts = (parts.full_text, parts.set_text) if new.text_number is None else ("", None)
+    values = (
+        *(job_id, new.uid, name, *texts, new.text_number, zerotools.__version__),
+        *(new.idempotency_key, place, new.state, new.hold, 0, 0, new.now, new.priority, new.begin),
+        *(new.expected, array and array.id, array and array.index, array and array.size),
+        array and array.label,
     )
-    return JobRow(
+    row = JobRow(
         id=job_id,
         uid=new.uid,
         name=name,
-        spec_text=spec_text,
-        given_text=given_text,
+        spec_text=parts.full_text,
+        given_text=parts.set_text,
         spec_version=zerotools.__version__,
         output_dir=place,
         standing=Standing(state=new.state, reason=new.hold),
@@ -124,6 +163,7 @@ def insert_job(
         array=array,
         expected=new.expected,
     )
+    return row.with_reading(parts.spec), values
 
 
 class Change:
@@ -139,8 +179,12 @@ class Change:
     ) -> None:
         """Another job file, as this version takes it."""
         self._sql(
+            "DELETE FROM job_text WHERE number = (SELECT text_number FROM job WHERE id = ?)",
+            (self._job_id,),
+        )
+        self._sql(
             "UPDATE job SET name = ?, spec = ?, spec_given = ?, spec_version = ?, output_dir = ?,"
-            " expected = ? WHERE id = ?",
+            " expected = ?, text_number = NULL WHERE id = ?",
             (
                 *(name, spec_text, given_text, zerotools.__version__, output_dir, expected),
                 self._job_id,

@@ -197,6 +197,17 @@ MIGRATIONS: tuple[str, ...] = (
     "ALTER TABLE job ADD COLUMN expected TEXT;",
     # Memory of its GPUs that no process held when an attempt began, in bytes by UUID, as JSON.
     "ALTER TABLE attempt ADD COLUMN gpu_baseline TEXT;",
+    # Job files of an array, which are written before its jobs are (`queue.job_texts`); null: `spec`
+    # and `spec_given` of the job have its file.
+    """
+    CREATE TABLE job_text (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        full_text TEXT NOT NULL,
+        set_text TEXT NOT NULL
+    );
+    ALTER TABLE job ADD COLUMN text_number INTEGER;
+    CREATE UNIQUE INDEX job_text_number ON job (text_number) WHERE text_number IS NOT NULL;
+    """,
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 

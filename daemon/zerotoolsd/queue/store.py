@@ -5,20 +5,28 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.jobs import states
-from zerotools.jobs.jobfile.parse import given_of, job_to_dict
+from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.booking.gpu_use import GpuUse, book_running
-from zerotoolsd.queue.changes import Change, Changed, NewJob, insert_job, refuse_other_size
+from zerotoolsd.queue.changes import (
+    INSERT_JOB,
+    Change,
+    Changed,
+    JobParts,
+    NewJob,
+    new_row,
+    refuse_other_size,
+)
 from zerotoolsd.queue.committing.last_change import LastChange, newest_job
 from zerotoolsd.queue.committing.transactions import Transactions
 from zerotoolsd.queue.counting.user_rows import UserRows
 from zerotoolsd.queue.dependencies.dependency_table import DependencyTable
 from zerotoolsd.queue.dependencies.drain_table import DrainTable
+from zerotoolsd.queue.job_texts import JOBS, JobTexts
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.outbox.notices import Notice, Outbox
 from zerotoolsd.queue.outlived.outlived_leases import OutlivedLeases
@@ -27,13 +35,20 @@ from zerotoolsd.queue.room import QueueRoom
 from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import open_database, refuse_older
 from zerotoolsd.queue.taking_in import Rebuild
-from zerotoolsd.queue.values import json_of, loaded_row, short, stored
+from zerotoolsd.queue.values import loaded_row, short, stored
 from zerotoolsd.queue.yielding.yield_table import YieldTable
 from zerotoolsd.queue_terms import Drain
 from zerotoolsd.service.exchanged import Event
 from zerotoolsd.service.refusals import Conflict
 
 BUSY_MILLISECONDS = 20
+CHECKPOINT_PAGES = 256
+"""Pages of the log after which a commit moves them into the database. Many at a time take long."""
+
+_INSERT_EVENT = (
+    "INSERT INTO event (time, job_id, attempt, kind, from_state, to_state, why)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 class Store:
@@ -48,6 +63,7 @@ class Store:
         self._transaction = self.transactions.one
         self.room, self.gpu_use = QueueRoom(state_dir, self._connection), GpuUse(self._connection)
         self.of_user = UserRows(self._sql)
+        self.texts = JobTexts(self._sql, self._transaction)
         self.outbox = Outbox(self._sql, self._transaction)
         self.tell: Callable[..., Iterable[Notice]] = lambda *change: ()
         self.on_commit: Callable[[float], None] = lambda seconds: None
@@ -60,6 +76,8 @@ class Store:
         try:
             # Whoever waits for another process's lock does so without holding up the event loop.
             self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+            self._connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            self.texts.delete_unused()
             if not rebuild:
                 refuse_older(state_dir, self.last_change)
             self.noted_id = max(newest_job(state_dir), self.highest_id)
@@ -71,6 +89,10 @@ class Store:
     def _sql(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         """The one place where values enter the database. Raises Unstorable."""
         return self._connection.execute(statement, [stored(value) for value in values])
+
+    def _sql_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        """Run a statement for each row of values. Raises Unstorable."""
+        self._connection.executemany(statement, ([stored(each) for each in row] for row in rows))
 
     def close(self) -> None:
         """Nothing may be called afterwards."""
@@ -115,19 +137,22 @@ class Store:
             raise result
         return result
 
-    def submit_array(self, jobs: Sequence[NewJob]) -> list[JobRow]:
-        """Queue all of them, or none; or what was queued under the key of the first before.
+    def submit_array(
+        self, jobs: Sequence[NewJob], check: Callable[[], None] = lambda: None
+    ) -> tuple[list[JobRow], bool]:
+        """Queue all of them, or none; or, False, what was queued under the key of the first before.
+        `check` is called first in the transaction, for all jobs, and then each job's own.
 
         Raises what `submit` does, of any of them.
         """
+        parts = [new.parts or JobParts.of(new.spec) for new in jobs]
         with self._transaction():
-            first, new = self._submit(jobs[0])
-            if not new:
+            if (first := self._known(jobs[0], parts[0])) is not None:
                 known = self.jobs(array=first.array.id)[::-1] if first.array else [first]
                 refuse_other_size(jobs, len(known))
-                return known
-            later = [self._submit(each, first.id)[0] for each in jobs[1:]]
-        return [first, *later]
+                return known, False
+            check()
+            return self._insert(jobs, parts), True
 
     def submit_all(self, jobs: Sequence[NewJob]) -> list[tuple[JobRow, bool] | Exception]:
         """As `submit`, of many in one transaction: what each would return, or raise.
@@ -148,35 +173,51 @@ class Store:
                 self._sql("RELEASE one")
         return results
 
-    def _submit(self, new: NewJob, array_id: int | None = None) -> tuple[JobRow, bool]:
-        tree = job_to_dict(new.spec) if new.tree is None else new.tree
-        given = given_of(new.spec) if new.given is None else new.given
-        spec_text, given_text = new.texts or (json_of(tree), json_of(given))
-        if (old := self.by_key(new.uid, new.idempotency_key)) is not None:
-            read = old.reading.spec
-            # Sent again after an upgrade, the same job may have got other defaults.
-            same = read is not None and (job_to_dict(read) == tree or old.given_text == given_text)
-            if not same:
-                raise Conflict(
-                    f"the idempotency key {new.idempotency_key} was used for job {old.id}, "
-                    "whose spec differs; use a new key"
-                )
+    def _submit(self, new: NewJob) -> tuple[JobRow, bool]:
+        parts = new.parts or JobParts.of(new.spec)
+        if (old := self._known(new, parts)) is not None:
             return old, False
-        new.check()
-        job = insert_job(self._sql, new, spec_text, given_text, array_id)
-        self.dependencies.add(job.id, new.after)
-        self._append(new.now, job.id, None, "submit", None, new.state, new.hold)
-        job = job.with_reading(replace(new.spec, given=given))
-        new.queued(job)
+        (job,) = self._insert([new], [parts])
         return job, True
+
+    def _known(self, new: NewJob, parts: JobParts) -> JobRow | None:
+        """Return the job that was queued under the key of `new`. Raises Conflict: it differs."""
+        if (old := self.by_key(new.uid, new.idempotency_key)) is None:
+            return None
+        read = old.reading.spec
+        # Sent again after an upgrade, the same job may have got other defaults.
+        is_same = read is not None and (
+            job_to_dict(read) == parts.tree or old.given_text == parts.set_text
+        )
+        if not is_same:
+            raise Conflict(
+                f"the idempotency key {new.idempotency_key} was used for job {old.id}, "
+                "whose spec differs; use a new key"
+            )
+        return old
+
+    def _insert(self, jobs: Sequence[NewJob], parts: Sequence[JobParts]) -> list[JobRow]:
+        """Write jobs that come together, by few statements: an array has 1,000."""
+        first = self.highest_id + 1
+        rows, values, events = list[JobRow](), [], []
+        for job_id, (new, part) in enumerate(zip(jobs, parts, strict=True), first):
+            new.check()
+            row, inserted = new_row(new, part, job_id, first)
+            rows.append(row)
+            values.append(inserted)
+            events.append((new.now, job_id, None, "submit", None, new.state, new.hold))
+        self._sql_many(INSERT_JOB, values)
+        self._sql_many(_INSERT_EVENT, events)
+        self.dependencies.add_all((row.id, new.after) for row, new in zip(rows, jobs, strict=True))
+        for row, new in zip(rows, jobs, strict=True):
+            new.queued(row)
+        return rows
 
     def by_key(self, uid: int, key: str | None) -> JobRow | None:
         """The job that this uid submitted under this idempotency key."""
         if key is None:
             return None
-        row = self._sql(
-            "SELECT * FROM job WHERE uid = ? AND idempotency_key = ?", (uid, key)
-        ).fetchone()
+        row = self._sql(f"{JOBS} WHERE uid = ? AND idempotency_key = ?", (uid, key)).fetchone()
         return None if row is None else job_row(row)
 
     @contextmanager
@@ -215,11 +256,7 @@ class Store:
 
     def _append(self, now: float, *values: object) -> int:
         """The number of the event."""
-        cursor = self._sql(
-            "INSERT INTO event (time, job_id, attempt, kind, from_state, to_state, why)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (now, *values),
-        )
+        cursor = self._sql(_INSERT_EVENT, (now, *values))
         return cursor.lastrowid or 0
 
     def note(self, lease: Lease, kind: str, why: str, now: float) -> None:
@@ -270,6 +307,8 @@ class Store:
         """
         with self._transaction():
             self._sql("DELETE FROM attempt WHERE job_id = ?", (job.id,))
+            text = "SELECT text_number FROM job WHERE id = ?"
+            self._sql(f"DELETE FROM job_text WHERE number = ({text})", (job.id,))
             gone = self._sql("DELETE FROM job WHERE id = ? AND state = ?", (job.id, job.state))
             if gone.rowcount != 1:
                 raise Changed(f"job {job.id} is no longer {job.state}")
@@ -289,7 +328,7 @@ class Store:
 
     def job(self, job_id: int) -> JobRow:
         """Raises KeyError."""
-        row = self._sql("SELECT * FROM job WHERE id = ?", (job_id,)).fetchone()
+        row = self._sql(f"{JOBS} WHERE id = ?", (job_id,)).fetchone()
         if row is None:
             raise KeyError(job_id)
         return job_row(row)
@@ -312,15 +351,15 @@ class Store:
         for column, value in (("name", name), ("uid", uid), ("array_id", array)):
             if value is not None:
                 where, values = f"{where} AND {column} = ?", [*values, value]
-        rows = self._sql(
-            f"SELECT * FROM job WHERE {where} ORDER BY id DESC LIMIT ?", (*values, limit)
-        )
+        # The texts of jobs are read once it is known which jobs are listed.
+        found = f"SELECT id FROM job WHERE {where} ORDER BY id DESC LIMIT ?"
+        rows = self._sql(f"{JOBS} WHERE id IN ({found}) ORDER BY id DESC", (*values, limit))
         return [job_row(row) for row in rows]
 
     def jobs_with_open_attempts(self, state: str) -> list[JobRow]:
         """Those in this state of which an attempt is not known to be over."""
         rows = self._sql(
-            "SELECT * FROM job WHERE state = ? AND EXISTS"
+            f"{JOBS} WHERE state = ? AND EXISTS"
             " (SELECT 1 FROM attempt WHERE job_id = job.id AND attempt.state != ?)",
             (state, ENDED),
         )
@@ -359,7 +398,10 @@ class Store:
         """The jobs that are not over and have `word` in the text of their job, and that text."""
         over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
         rows = self._sql(
-            f"SELECT id, spec FROM job WHERE state NOT IN ({over}) AND instr(spec, ?)", (word,)
+            f"SELECT id, coalesce(full_text, spec) AS spec FROM job LEFT JOIN job_text"
+            f" ON number = text_number WHERE state NOT IN ({over})"
+            " AND instr(coalesce(full_text, spec), ?)",
+            (word,),
         )
         return [(row["id"], row["spec"]) for row in rows]
 

@@ -12,6 +12,7 @@ import zerotools
 from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
 from zerotoolsd.queue.booking.gpu_use import GpuTime, book_found
+from zerotoolsd.queue.job_texts import JOBS
 from zerotoolsd.queue.rows import ENDED, AttemptRow
 
 REBUILD = "rebuild"
@@ -144,7 +145,7 @@ def _add(sql: RunSql, row: AttemptRow) -> None:
 
 def _declared(sql: RunSql, job_id: int) -> int | None:
     """What the job declares of each GPU; None: nothing, or it cannot be read."""
-    row = sql("SELECT spec FROM job WHERE id = ?", (job_id,)).fetchone()
+    row = sql(f"{JOBS} WHERE id = ?", (job_id,)).fetchone()
     try:
         return bytes_of(json.loads(row["spec"])["memory"]["per_gpu"])
     except (KeyError, TypeError, ValueError, RecursionError):

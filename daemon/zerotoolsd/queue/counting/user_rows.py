@@ -11,7 +11,10 @@ RunSql = Callable[..., sqlite3.Cursor]
 _WAITING = [
     state for state in states.STATES if state not in states.TERMINAL and state not in states.ACTIVE
 ]
-_BYTES = "length(CAST(spec AS BLOB)) + coalesce(length(CAST(spec_given AS BLOB)), 0)"
+_BYTES = " + ".join(
+    f"coalesce(length(CAST({text} AS BLOB)), 0)"
+    for text in ("spec", "spec_given", "full_text", "set_text")
+)
 
 
 class UserRows:
@@ -44,7 +47,8 @@ class UserRows:
         newest, size = self._known.get(uid, (0, 0))
         # "+": by the number of the job. The index of the uid would have all of the user's read.
         row = self._sql(
-            f"SELECT max(id) AS newest, sum({_BYTES}) AS size FROM job WHERE +uid = ? AND id > ?",
+            f"SELECT max(id) AS newest, sum({_BYTES}) AS size FROM job LEFT JOIN job_text"
+            " ON number = text_number WHERE +uid = ? AND id > ?",
             (uid, newest),
         ).fetchone()
         if row["newest"] is not None:

@@ -69,6 +69,11 @@ class DependencyTable:
                 (job_id, each.job_id, each.condition),
             )
 
+    def add_all(self, jobs: Iterable[tuple[int, Iterable[Dependency]]]) -> None:
+        """Each job starts after those that stand with it."""
+        for job_id, after in jobs:
+            self.add(job_id, after)
+
     def replace(self, job_id: int, after: Iterable[Dependency]) -> None:
         """`job_id` starts after these, and no others."""
         self._sql("DELETE FROM dependency WHERE job_id = ?", (job_id,))
