@@ -238,7 +238,7 @@ class DispatcherService:
         """See `JobService`."""
         change = self._array_change(wish, uid)
         found = await self._arrays.change(job_id, change, STATES_OF.get(wish.do))
-        jobs = [self._find(number) for number in found.changed]
+        jobs = await self._arrays.jobs(found.changed)
         return ArrayView(jobs=tuple(await self._views.of_all(jobs)), kept=found.kept)
 
     def _array_change(self, wish: ArrayWish, uid: int) -> ChangeJob:
@@ -260,7 +260,7 @@ class DispatcherService:
         self, job_id: int, *, uid: int, output_dir: str | None = None
     ) -> list[JobView]:
         """See `JobService`."""
-        members = self._arrays.members(job_id)
+        members = await self._arrays.members(job_id)
         jobs = await self._again.retry_array(members, uid, output_dir)
         return await self._views.of_all(jobs)
 

@@ -45,6 +45,7 @@ from zerotoolsd.results.result_looks import RESULT_LOOKS
 from zerotoolsd.rights.people import uid_of, who_is
 from zerotoolsd.service.exchanged import CheckedJob
 from zerotoolsd.service.refusals import Conflict, Unavailable
+from zerotoolsd.service.time_slice import TimeSlice
 from zerotoolsd.supervisor.trouble import is_of_machine
 
 LOOK_SECONDS = 10.0
@@ -445,23 +446,16 @@ class Admittance:
 
 async def _parts_of(spec: JobSpec) -> JobParts:
     """What is stored of a job. For a large one it is made in steps, so that others are answered."""
-    steps = JobParts.steps(spec)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            parts: JobParts = end.value
-            return parts
-        await asyncio.sleep(0)
+    return await TimeSlice().run(JobParts.steps(spec))
 
 
 async def _note_all(looked: Sequence[_LookedAt], queued: Sequence[JobRow]) -> None:
     """Keep what the jobs of an array need under their numbers; others are answered meanwhile."""
-    left = iter(list(zip(looked, queued, strict=True)))
+    left, time_slice = iter(list(zip(looked, queued, strict=True))), TimeSlice()
     try:
         for one, job in left:
             one.coming.taken(job)
-            await asyncio.sleep(0)
+            await time_slice.pause_if_due()
     finally:
         for one, job in left:  # where the request was cancelled
             one.coming.taken(job)

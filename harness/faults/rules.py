@@ -46,7 +46,12 @@ class Rules:
         with closing(sqlite3.connect(self._state / "zerotools.db", isolation_level=None)) as queue:
             queue.execute("BEGIN")
             events = list(queue.execute("SELECT * FROM event ORDER BY seq"))
-            rows = list(queue.execute("SELECT id, state, spec FROM job"))
+            rows = list(
+                queue.execute(
+                    "SELECT id, state, coalesce(full_text, spec) FROM job"
+                    " LEFT JOIN job_text ON number = text_number"
+                )
+            )
             ends = dict(queue.execute(f"{_ENDS} GROUP BY job_id", (CANCELLED,)))
             moved = "SELECT job_id, from_state, kind, to_state FROM event WHERE seq > ?"
             last = max(self._events, default=0)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 from tests.daemon.daemons import make_job
-from tests.daemon.dispatchers import Running
+from tests.daemon.dispatchers import Running, running
 from tests.daemon.test_jobservice import ME, refusal, submit, tell
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
-from zerotoolsd.queue_terms import QueueTerms
+from zerotoolsd.accounts.serving import OWN_ONLY
+from zerotoolsd.accounts.user_limits import LimitsOfUsers
+from zerotoolsd.queue.job_texts import SLICE_CHARACTERS
+from zerotoolsd.queue.store import Store
+from zerotoolsd.queue_terms import Dependency, QueueTerms
 from zerotoolsd.service.refusals import Conflict
 
 
@@ -55,6 +60,126 @@ def test_all_of_an_array_are_queued_or_none(tmp_path: Path) -> None:
             await it.reach(job.id, "succeeded")
 
     tell(tmp_path / "state", story)
+
+
+class Texts:
+    """What each transaction has written of an array, as SQLite was asked to."""
+
+    def __init__(self, store: Store) -> None:
+        self.sizes = [0]
+        store._connection.set_trace_callback(self._note)
+
+    def _note(self, statement: str) -> None:
+        if statement.startswith("COMMIT"):
+            self.sizes.append(0)
+        self.sizes[-1] += len(statement)
+
+
+def long_members(place: Path, count: int) -> list[tuple[JobSpec, str]]:
+    return [
+        (replace(spec, env={"A": "x" * 20_000}), label) for spec, label in members(place, count)
+    ]
+
+
+def test_no_transaction_of_an_array_is_long_and_others_are_queued_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async def story(it: Running) -> None:
+        texts, turns, done = Texts(it.engine.store), 0, asyncio.Event()
+
+        async def others() -> None:
+            nonlocal turns
+            while not done.is_set():
+                turns += 1
+                await asyncio.sleep(0)
+
+        async def one_more() -> str:
+            while it.engine.store._sql("SELECT 1 FROM job_text").fetchone() is None:
+                await asyncio.sleep(0)
+            job = await submit(it, fake="exit=0", name="alone")
+            return f"{job.id}: {len(it.engine.store.jobs(name='tiny-0'))}"
+
+        waiting, meanwhile = asyncio.create_task(others()), asyncio.create_task(one_more())
+        jobs = long_members(tmp_path / "runs", 20)
+        terms = QueueTerms(hold=True)
+        found = await it.service.submit_array(jobs, uid=ME, idempotency_key=None, terms=terms)
+        done.set()
+        await waiting
+        assert await meanwhile == "1: 0"  # while the texts were written, no member was there
+        assert [job.id for job in found] == list(range(2, 22))
+        assert sum(texts.sizes) > 20 * 2 * 20_000
+        assert max(texts.sizes) < 2 * SLICE_CHARACTERS
+        assert turns > 20
+
+    tell(tmp_path / "state", story)
+
+
+def test_an_array_that_is_refused_at_last_leaves_no_texts(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        store, place = it.engine.store, tmp_path / "runs"
+
+        async def comes_between() -> None:
+            while store._sql("SELECT 1 FROM job_text").fetchone() is None:
+                await asyncio.sleep(0)
+            await submit(it, fake="exit=0", output_dir=str(place / "1"))
+
+        between = asyncio.create_task(comes_between())
+        attempt = it.service.submit_array(long_members(place, 20), uid=ME, idempotency_key=None)
+        said = await refusal(attempt, Conflict)
+        await between
+        assert "writes there; name another directory" in said
+        assert [job.id for job in store.jobs()] == [1]
+        assert store._sql("SELECT 1 FROM job_text").fetchone() is None
+
+    tell(tmp_path / "state", story)
+
+
+def test_an_array_has_few_dependencies_in_all(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        first = await submit(it, fake="exit=0")
+        after = tuple(Dependency(job_id=number) for number in range(1, 257))
+        many = members(tmp_path / "runs", 17)
+        attempt = it.service.submit_array(
+            many, uid=ME, idempotency_key=None, terms=QueueTerms(after=after)
+        )
+        said = await refusal(attempt, BadRequest)
+        assert "17 jobs that start after 256 others are 4,352 dependencies" in said
+        found = await it.service.submit_array(
+            members(tmp_path / "runs", 2),
+            uid=ME,
+            idempotency_key=None,
+            terms=QueueTerms(after=(Dependency(job_id=first.id),)),
+        )
+        assert [row.on_id for row in it.engine.store.dependencies.of(found[1].id)] == [first.id]
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_user_has_no_more_jobs_by_an_array_than_one_by_one(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        terms = QueueTerms(hold=True)
+        attempt = it.service.submit_array(
+            members(tmp_path / "a", 3), uid=ME, idempotency_key=None, terms=terms
+        )
+        said = await refusal(attempt, Conflict)
+        assert "you have 0 jobs that wait and submit 3 more" in said
+        assert "lets you have 2" in said
+        both = [
+            it.service.submit_array(
+                members(tmp_path / name, 2), uid=ME, idempotency_key=None, terms=terms
+            )
+            for name in ("b", "c")
+        ]
+        ends = await asyncio.gather(*both, return_exceptions=True)
+        assert sorted(type(end).__name__ for end in ends) == ["Conflict", "list"]
+        assert len(it.engine.store.jobs()) == 2
+
+    async def told() -> None:
+        users = replace(OWN_ONLY, quotas=LimitsOfUsers({"max_queued": 2}))
+        async with running(tmp_path / "state", users=users) as it:
+            await story(it)
+
+    asyncio.run(told())
 
 
 def test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit(tmp_path: Path) -> None:

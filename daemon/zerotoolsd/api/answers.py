@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from zerotoolsd.operations.shown_specs import TimeSlice
+from zerotoolsd.service.time_slice import TimeSlice
 
 
 def answer(tree: Any, *, status: int = 200) -> web.Response:

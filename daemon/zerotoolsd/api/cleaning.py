@@ -13,9 +13,9 @@ from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import encode
 from zerotoolsd.api.asking.asked import asked
 from zerotoolsd.api.keys import SERVICE
-from zerotoolsd.operations.shown_specs import TimeSlice
 from zerotoolsd.rights.policy import Access
 from zerotoolsd.service.exchanged import CleanRequest
+from zerotoolsd.service.time_slice import TimeSlice
 
 KEYS = ("jobs", "states", "older_than_seconds", "keep", "outputs", "logs_only", "dry_run")
 

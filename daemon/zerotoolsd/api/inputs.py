@@ -59,7 +59,16 @@ def _encodings(request: web.Request) -> list[str]:
 
 async def json_object(request: web.Request, *, known: tuple[str, ...]) -> dict[str, Any]:
     """The body, which must be one JSON object with no keys but `known`."""
-    return _object(await _body(request), known)
+    return await _known_object(await _body(request), known)
+
+
+async def _known_object(raw: bytes, known: tuple[str, ...]) -> dict[str, Any]:
+    tree = _object(raw)
+    if len(raw) > LONGEST_TEXT:
+        await asyncio.sleep(0)  # parsing it took some time
+        _refuse_long(tree)
+    refuse_unknown(tree, known, "key")
+    return tree
 
 
 async def no_body(request: web.Request) -> None:
@@ -70,7 +79,7 @@ async def no_body(request: web.Request) -> None:
 async def body_if_any(request: web.Request, *, known: tuple[str, ...]) -> dict[str, Any]:
     """The body as of `json_object`; empty where there is none."""
     raw = await _body(request)
-    return _object(raw, known) if raw else {}
+    return await _known_object(raw, known) if raw else {}
 
 
 def flag(body: Mapping[str, Any], name: str, default: bool = False) -> bool:
@@ -90,7 +99,7 @@ async def _body(request: web.Request) -> bytes:
         raise BadRequest(f"the request was cut off or cannot be decoded: {error}") from error
 
 
-def _object(raw: bytes, known: tuple[str, ...]) -> dict[str, Any]:
+def _object(raw: bytes) -> dict[str, Any]:
     _refuse_many(raw)
     try:
         tree = json.loads(raw, parse_constant=_refuse_constant, object_pairs_hook=_unique)
@@ -100,9 +109,6 @@ def _object(raw: bytes, known: tuple[str, ...]) -> dict[str, Any]:
         raise BadRequest(f"the request is not valid JSON: {error}") from None
     if not isinstance(tree, dict):
         raise BadRequest("the request must be a JSON object")
-    if len(raw) > LONGEST_TEXT:
-        _refuse_long(tree)
-    refuse_unknown(tree, known, "key")
     return tree
 
 

@@ -21,10 +21,10 @@ from zerotoolsd.api.asking.asked import Asked, asked
 from zerotoolsd.api.document.request_schemas import LARGEST_PID, LONGEST_SPAN, MOST_SHOWN
 from zerotoolsd.api.keys import PEOPLE, SERVICE
 from zerotoolsd.api.readers import named, view_for
-from zerotoolsd.operations.shown_specs import TimeSlice
 from zerotoolsd.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
 from zerotoolsd.rights.policy import Access
 from zerotoolsd.service.exchanged import Adoption, JobView
+from zerotoolsd.service.time_slice import TimeSlice
 
 MAX_JOBS = 1000
 MOST_ARRAY_BYTES = 16 << 20

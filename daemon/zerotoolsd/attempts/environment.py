@@ -61,7 +61,9 @@ def secrets_of(spec: JobSpec | None) -> list[str]:
 def unshown_values(spec: JobSpec | None) -> list[str]:
     """The values that no reason may show: the secrets, and all values of `[env]` except short ones,
     which are parts of ordinary words."""
-    if spec is None:
-        return []
-    long = [value for value in spec.env.values() if len(value) >= LEAST_UNSHOWN]
-    return [*secrets_of(spec), *long]
+    return [] if spec is None else [*secrets_of(spec), *long_values(spec)]
+
+
+def long_values(spec: JobSpec) -> list[str]:
+    """The values of `[env]` that are no parts of ordinary words."""
+    return [value for value in spec.env.values() if len(value) >= LEAST_UNSHOWN]

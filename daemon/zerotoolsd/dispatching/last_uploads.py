@@ -1,9 +1,10 @@
 """Uploads the last checkpoint of a finished job if no supervisor has uploaded it.
 
 When its ranks end, a supervisor uploads their last checkpoint. It skips this if the attempt
-crashed, or if the job will start again soon: the next attempt uploads the checkpoint then. If no
-attempt follows because the job was cancelled in the queue, the daemon runs the same upload command
-as the user of the job. Example: job 7 saves step 40 for a preemption and is queued. `zerotools
+crashed, or if the job will start again soon: the next attempt uploads the checkpoint then. A
+supervisor that is killed does not finish it. If no attempt follows, as the job was cancelled in
+the queue, or if the upload was cut off, the daemon runs the same upload command as the user of the
+job. Example: job 7 saves step 40 for a preemption and is queued. `zerotools
 cancel 7` comes before it starts again. The job is cancelled at once, and step 40 is uploaded after
 that.
 
@@ -36,6 +37,7 @@ from zerotoolsd.notifying.commands import end_session
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.values import one_line
+from zerotoolsd.service.time_slice import TimeSlice
 
 LOOK_SECONDS = 1.0
 BEFORE_SECONDS = 7 * 86400.0
@@ -89,7 +91,7 @@ class LastUploads:
         try:
             while True:
                 try:
-                    self._look()
+                    await self._look()
                 except sqlite3.OperationalError as error:
                     log.error("cannot search for missing uploads now: %s", error)
                 await asyncio.sleep(LOOK_SECONDS)
@@ -98,7 +100,7 @@ class LastUploads:
                 task.cancel()
             await asyncio.gather(*self._going.values(), return_exceptions=True)
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
         self._going = {job: task for job, task in self._going.items() if not task.done()}
         newest = self._store.last_change
         if newest == self._seen:
@@ -106,19 +108,21 @@ class LastUploads:
         changed = None if self._seen is None else self._store.changed_since(self._seen)
         if changed is None:
             changed = self._store.uploads.over_since(time.time() - BEFORE_SECONDS)
-        self._seen = newest
+        self._seen, time_slice = newest, TimeSlice()
         for job_id in changed:
+            await time_slice.pause_if_due()
             if job_id not in self._going and (upload := self._left_of(job_id)) is not None:
                 self._going[job_id] = asyncio.create_task(self._send(upload))
 
     def _left_of(self, job_id: int) -> Upload | None:
         """Return the missing upload of a job; None if there is none."""
+        if not (attempts := self._store.attempts(job_id)):
+            return None
         try:
             job = self._store.job(job_id)
         except KeyError:  # it was removed
             return None
-        is_over = job.state in states.TERMINAL
-        return upload_of(job, self._store.attempts(job_id)) if is_over else None
+        return upload_of(job, attempts) if job.state in states.TERMINAL else None
 
     async def _send(self, upload: Upload) -> None:
         job = upload.job
@@ -199,12 +203,19 @@ def upload_of(job: JobRow, attempts: list[AttemptRow]) -> Upload | None:
         return None
     last, command = attempts[-1], mirroring_commands(spec, job.output_dir, known_as(job))[1]
     saved = last_report.latest_checkpoint(job, attempts)
-    if not command or saved is None or last.state != ENDED or "uploading" in (last.result or {}):
+    if not command or saved is None or last.state != ENDED or _was_tried(last):
         return None
     sent = [_uploaded(attempt).get("step") for attempt in attempts]
     if any(isinstance(step, int) and step >= saved[0] for step in sent):
         return None
     return Upload(job, spec, last, saved[0], command)
+
+
+def _was_tried(attempt: AttemptRow) -> bool:
+    """Whether an upload of the attempt came to an end. One without a time was cut off: its
+    supervisor was killed."""
+    found = (attempt.result or {}).get("uploading")
+    return isinstance(found, Mapping) and "seconds" in found
 
 
 def _uploaded(attempt: AttemptRow) -> Mapping[str, Any]:

@@ -16,13 +16,13 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.admission.dependable import refuse_past, refuse_ring
 from zerotoolsd.dispatcher import Dispatcher
-from zerotoolsd.operations.shown_specs import TimeSlice
 from zerotoolsd.operations.waiting_jobs import FindJob
 from zerotoolsd.queue.changes import Changed, JobParts
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import AT_ANY_TIME, JobEdit
 from zerotoolsd.service.refusals import Conflict, Unavailable
+from zerotoolsd.service.time_slice import TimeSlice
 from zerotoolsd.submission import Admittance
 
 _EDITABLE = frozenset({states.ON_HOLD, states.WAITING, states.QUEUED})

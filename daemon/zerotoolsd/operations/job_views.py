@@ -10,10 +10,11 @@ from contextlib import suppress
 from zerotoolsd.attempts.movement.start_history import StartHistory
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask
-from zerotoolsd.operations.shown_specs import STEP_SECONDS, ShownSpecs, TimeSlice
+from zerotoolsd.operations.shown_specs import ShownSpecs
 from zerotoolsd.operations.thinned_checkpoints import ThinnedCheckpoints
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.exchanged import JobView
+from zerotoolsd.service.time_slice import STEP_SECONDS, TimeSlice
 from zerotoolsd.views import bare_view, glance, job_view
 
 ROWS_AT_ONCE = 20

@@ -22,6 +22,7 @@ from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import QueueTerms
 from zerotoolsd.service.refusals import Conflict, Unavailable
+from zerotoolsd.service.time_slice import TimeSlice
 from zerotoolsd.submission import Admittance
 
 
@@ -76,13 +77,20 @@ class JobsAgain:
 
     async def _from_the_start(self, jobs: Sequence[JobRow]) -> list[JobSpec]:
         """The jobs as they were submitted first. Paths are compared with links followed."""
-        specs, real = [job.spec for job in jobs], dict[str, str]()
+        specs, real, time_slice = list[JobSpec](), dict[str, str](), TimeSlice()
+        for job in jobs:
+            specs.append(job.spec)
+            await time_slice.pause_if_due()
         named = [path for spec in specs for path in (spec.output_dir, spec.resume_from) if path]
         if any(spec.resume_from for spec in specs):
             user = self._dispatcher.users.of(jobs[0].uid)
             found = await self._submission.look(specs[0], real_paths, named, user=user)
             real = dict(zip(named, map(str, found), strict=True))
-        return [from_the_start(spec, str(self._dispatcher.jobs_dir), real) for spec in specs]
+        own, first = names_of(str(self._dispatcher.jobs_dir)), list[JobSpec]()
+        for spec in specs:
+            first.append(from_the_start(spec, own, real))
+            await time_slice.pause_if_due()
+        return first
 
     async def resume(self, job_id: int, uid: int) -> JobRow:
         """See `JobService`."""
@@ -177,15 +185,16 @@ def _check_over(job: JobRow) -> None:
 
 
 def from_the_start(
-    spec: JobSpec, jobs_dir: str, real: Mapping[str, str] = MappingProxyType({})
+    spec: JobSpec, jobs_dirs: Sequence[str], real: Mapping[str, str] = MappingProxyType({})
 ) -> JobSpec:
     """The job as it was before it was ever resumed: in a directory of its own where it had one, and
-    not from its own checkpoints. `real` are paths of the job with links followed."""
+    not from its own checkpoints. `jobs_dirs` are the names of the directory of all jobs, `real` are
+    paths of the job with links followed."""
     place, start = spec.output_dir, spec.resume_from
     pairs = {(start, place), (real.get(start or ""), real.get(place or ""))}
     if any(one and other and _is_within(one, other) for one, other in pairs):
         spec = replace(spec, resume_from=None)
-    own = "|".join(map(re.escape, names_of(jobs_dir)))
+    own = "|".join(map(re.escape, jobs_dirs))
     if place is not None and re.fullmatch(rf"(?:{own})/[0-9]+/output", place):
         spec = replace(spec, output_dir=None)
     return spec

@@ -6,53 +6,22 @@ serves other requests between them.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from zerotools.jobs.jobfile.parse import job_to_dict
-from zerotools.jobs.text.secrets import Steps
-from zerotoolsd.attempts.environment import secrets_of, unshown_values
+from zerotoolsd.attempts.environment import long_values, secrets_of
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.service.time_slice import TimeSlice
 from zerotoolsd.views import NO_SPEC, ShownSpec, spec_steps
 
-STEP_SECONDS = 0.01
-"""Seconds of work before other requests get the event loop."""
 MOST_CHARACTERS = 2 << 20
 """Total size of the job files in memory; short forms may take the same again."""
 WHOLE_CHARACTERS = 16 << 10
 """A longer job file is shown short in a list."""
 _LONGEST_TEXT, _SHORT_TEXT, _MOST_ENTRIES = 1000, 64, 50
-
-Result = TypeVar("Result")
-
-
-class TimeSlice:
-    """Lets other requests run after each `STEP_SECONDS` of work."""
-
-    def __init__(self) -> None:
-        self._since = time.monotonic()
-        self.pauses = 0
-
-    async def pause_if_due(self) -> None:
-        """Let others run if the slice is used up. Call it between short pieces of work."""
-        if time.monotonic() - self._since > STEP_SECONDS:
-            await asyncio.sleep(0)
-            self.pauses += 1
-            self._since = time.monotonic()
-
-    async def run(self, steps: Steps[Result]) -> Result:
-        """Take all steps, and return their result."""
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
-            await self.pause_if_due()
 
 
 class ShownSpecs:
@@ -72,11 +41,13 @@ class ShownSpecs:
             return NO_SPEC
         await time_slice.pause_if_due()
         secrets = tuple(secrets_of(spec))
+        await time_slice.pause_if_due()
         tree = job_to_dict(spec)
         if short:
             tree = shortened(tree)
+        await time_slice.pause_if_due()
         shown = await time_slice.run(spec_steps(spec, tree, secrets))
-        found = ShownSpec(secrets, shown, short, unshown=tuple(unshown_values(spec)))
+        found = ShownSpec(secrets, shown, short, unshown=(*secrets, *long_values(spec)))
         kept.keep(job, found, WHOLE_CHARACTERS if short else len(job.spec_text))
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -16,9 +17,10 @@ from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow, UnreadableSpec
 from zerotoolsd.service.refusals import Conflict, NotFound, Unavailable
+from zerotoolsd.service.time_slice import STEP_SECONDS, TimeSlice
 
 AT_ONCE = 50
-"""Members that are changed in one transaction: it takes some 20 ms."""
+"""Members that are changed in one transaction, at most."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,19 @@ class WholeArrays:
         self._store = dispatcher.store
         self._find = find
 
-    def members(self, job_id: int) -> list[JobRow]:
+    async def members(self, job_id: int) -> list[JobRow]:
         """All jobs of the array that the job is one of, the first one first. Raises NotFound,
         Conflict: it is of none."""
-        return self._store.jobs(array=self._array_of(job_id))[::-1]
+        numbers = [number for number, _ in self._store.array_states(self._array_of(job_id))]
+        return await self.jobs(numbers)
+
+    async def jobs(self, numbers: Sequence[int]) -> list[JobRow]:
+        """Read these jobs. Raises NotFound."""
+        time_slice, jobs = TimeSlice(), list[JobRow]()
+        for number in numbers:
+            jobs.append(self._find(number))
+            await time_slice.pause_if_due()
+        return jobs
 
     def _array_of(self, job_id: int) -> int:
         job = self._find(job_id)
@@ -54,7 +65,7 @@ class WholeArrays:
         """Make the change of each member that is not over and allows it; where any is in one of the
         states `of`, of those alone, as the others are as they are to be.
 
-        `AT_ONCE` members are changed in one transaction; between two, others are answered.
+        Between two transactions of some members, others are answered.
 
         Raises NotFound, Conflict (none does, or it is no array), Unavailable: of the members that
         it does not name, none was changed.
@@ -65,7 +76,7 @@ class WholeArrays:
         if not open_ones:
             raise Conflict(f"all {len(members)} jobs of the array are over")
         changed, kept = list[int](), list[tuple[int, str]]()
-        for first in range(0, len(open_ones), AT_ONCE):
+        while (first := len(changed) + len(kept)) < len(open_ones):
             some = open_ones[first : first + AT_ONCE]
 
             async def made(some: Sequence[int] = some) -> ArrayChange:
@@ -87,9 +98,13 @@ class WholeArrays:
         return ArrayChange(tuple(changed), tuple(kept))
 
     def _change(self, members: Sequence[int], change: ChangeJob) -> ArrayChange:
-        changed, kept = [], []
+        """Change the first of these jobs, as many as there is time for."""
+        changed, kept = list[int](), list[tuple[int, str]]()
+        until = time.monotonic() + STEP_SECONDS
         with self._store.transactions.together():
             for job_id in members:
+                if (changed or kept) and time.monotonic() > until:
+                    break
                 try:
                     change(self._find(job_id))
                 except (Conflict, NotAllowed, NotFound, Changed, UnreadableSpec) as error:

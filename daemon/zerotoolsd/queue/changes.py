@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -131,18 +132,26 @@ INSERT_JOB = f"INSERT INTO job ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * 
 """One statement writes the row: an UPDATE would write all pages of a long spec once more."""
 
 
+@cache
+def _version() -> str:
+    return zerotools.__version__
+
+
 def new_row(
-    new: NewJob, parts: JobParts, job_id: int, array_id: int | None
+    new: NewJob, parts: JobParts, job_id: int, array_id: int
 ) -> tuple[JobRow, tuple[object, ...]]:
     """Return a job with its name and its place, and the values for `INSERT_JOB`. `array_id` is the
-    array that it joins; None: it is the first of one, or of none."""
+    number of the array, where it belongs to one."""
     place = new.output_dir or f"{new.default_output}/{job_id}/output"
-    array = None if new.array is None else replace(new.array, id=array_id or job_id)
+    array = new.array
+    if array is not None:
+        array = ArrayPlace(id=array_id, index=array.index, size=array.size, label=array.label)
     name = new.name or f"job-{job_id}"
     texts = (parts.full_text, parts.set_text) if new.text_number is None else ("", None)
+    version, state = _version(), new.state
     values = (
-        *(job_id, new.uid, name, *texts, new.text_number, zerotools.__version__),
-        *(new.idempotency_key, place, new.state, new.hold, 0, 0, new.now, new.priority, new.begin),
+        *(job_id, new.uid, name, *texts, new.text_number, version),
+        *(new.idempotency_key, place, state, new.hold, 0, 0, new.now, new.priority, new.begin),
         *(new.expected, array and array.id, array and array.index, array and array.size),
         array and array.label,
     )
@@ -152,9 +161,9 @@ def new_row(
         name=name,
         spec_text=parts.full_text,
         given_text=parts.set_text,
-        spec_version=zerotools.__version__,
+        spec_version=version,
         output_dir=place,
-        standing=Standing(state=new.state, reason=new.hold),
+        standing=Standing(state=state, reason=new.hold),
         created=new.now,
         started=None,
         ended=None,

@@ -193,14 +193,10 @@ class QueuePlacement:
         self._seen = newest
 
     def _look_up(self, job_id: int) -> None:
-        try:
-            job = self._store.job(job_id)
-        except KeyError:  # it was removed
+        if self._store.state(job_id) != states.QUEUED:  # or it was removed
             self.line.remove(job_id)
             return
-        if job.state != states.QUEUED:
-            self.line.remove(job_id)
-            return
+        job = self._store.job(job_id)
         request = self._requests.get(job_id)
         if request is None or request.priority not in (job.priority, WATCHED_PRIORITY):
             request = self._request_of(job)

@@ -35,7 +35,7 @@ from zerotoolsd.queue.room import QueueRoom
 from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import open_database, refuse_older
 from zerotoolsd.queue.taking_in import Rebuild
-from zerotoolsd.queue.values import loaded_row, short, stored
+from zerotoolsd.queue.values import loaded_row, short, stored, stored_row
 from zerotoolsd.queue.yielding.yield_table import YieldTable
 from zerotoolsd.queue_terms import Drain
 from zerotoolsd.service.exchanged import Event
@@ -92,7 +92,7 @@ class Store:
 
     def _sql_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         """Run a statement for each row of values. Raises Unstorable."""
-        self._connection.executemany(statement, ([stored(each) for each in row] for row in rows))
+        self._connection.executemany(statement, map(stored_row, rows))
 
     def close(self) -> None:
         """Nothing may be called afterwards."""
@@ -332,6 +332,11 @@ class Store:
         if row is None:
             raise KeyError(job_id)
         return job_row(row)
+
+    def state(self, job_id: int) -> str | None:
+        """The state of a job, without reading its job file; None: there is no such job."""
+        row = self._sql("SELECT state FROM job WHERE id = ?", (job_id,)).fetchone()
+        return None if row is None else str(row["state"])
 
     def jobs(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 LONGEST_REASON = 4000
@@ -24,13 +24,21 @@ class Unstorable(OverflowError, ValueError):
 
 def stored(value: object) -> object:
     """`value` as it is bound to a statement. Raises Unstorable."""
+    if value is None:
+        return None
     if isinstance(value, str):
-        return _stored_text(value)
+        return value if value.isascii() and "\0" not in value else _stored_text(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise Unstorable(f"a number of {value.bit_length()} bits does not fit in 64")
     if isinstance(value, float) and math.isnan(value):
         raise Unstorable("NaN is not a number that can be stored")  # SQLite makes it NULL
     return value
+
+
+def stored_row(row: Iterable[object]) -> list[object]:
+    """The values of a row as they are bound. Raises Unstorable, and OverflowError when they are
+    bound: see `stored`."""
+    return [value if value is None or type(value) is int else stored(value) for value in row]
 
 
 def _stored_text(text: str) -> str | bytes:

@@ -3,4 +3,5 @@
 protocol   what can be asked
 exchanged  what is asked with, and what is answered
 refusals   why not
+time_slice divides long work, so that others are answered meanwhile
 """

@@ -182,7 +182,8 @@ def test_what_the_supervisor_has_tried_or_nobody_saved_is_not_sent_again() -> No
     assert left(saved, {"outcome": "crashed"}) == 7
     assert left() is None
     assert left({"outcome": "crashed"}) is None
-    assert left(saved | {"uploading": {"why": "no room"}}) is None
+    assert left(saved | {"uploading": {"why": "no room", "seconds": 1.0}}) is None
+    assert left(saved | {"uploading": {"why": "its supervisor was killed"}}) == 7
     assert left(saved | {"uploaded": {"step": 7}}) is None
     assert left(saved | {"uploaded": {"step": 6}}) == 7
     assert left(saved, checkpoint=replace(spec.checkpoint, upload_to=None)) is None

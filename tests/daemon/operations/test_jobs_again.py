@@ -12,6 +12,7 @@ from tests.daemon.dispatchers import Running
 from tests.daemon.test_jobservice import ME, refusal, submit, tell
 from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.admission.file_looks import real_paths
+from zerotoolsd.cleaning.removal import names_of
 from zerotoolsd.operations.jobs_again import from_the_start
 from zerotoolsd.service.refusals import Conflict
 
@@ -32,7 +33,7 @@ def test_what_it_was_before_it_was_resumed(
     before: tuple[str | None, str | None], after: tuple[str | None, str | None]
 ) -> None:
     spec = replace(make_job("exit=0"), output_dir=before[0], resume_from=before[1])
-    found = from_the_start(spec, "/state/jobs")
+    found = from_the_start(spec, ["/state/jobs"])
     assert (found.output_dir, found.resume_from) == after
 
 
@@ -42,11 +43,11 @@ def test_its_own_checkpoint_is_known_by_another_path(tmp_path: Path) -> None:
     output, start = str(tmp_path / "real" / "out"), str(tmp_path / "link" / "out")
     spec = replace(make_job("exit=0"), output_dir=output, resume_from=start)
     real = dict(zip((output, start), real_paths([output, start]), strict=True))
-    assert from_the_start(spec, "/state/jobs", real).resume_from is None
-    assert from_the_start(spec, "/state/jobs").resume_from == start
+    assert from_the_start(spec, ["/state/jobs"], real).resume_from is None
+    assert from_the_start(spec, ["/state/jobs"]).resume_from == start
     (tmp_path / "jobs").symlink_to(tmp_path / "real")
     own = replace(make_job("exit=0"), output_dir=str(tmp_path / "real" / "7" / "output"))
-    assert from_the_start(own, str(tmp_path / "jobs")).output_dir is None
+    assert from_the_start(own, names_of(str(tmp_path / "jobs"))).output_dir is None
 
 
 def test_a_retry_is_a_new_job_with_a_directory_of_its_own(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import pytest
 from tests.daemon.explaining.test_explanation import JOB as ROW
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotoolsd.operations import shown_specs
-from zerotoolsd.operations.shown_specs import ShownSpecs, TimeSlice, shortened
+from zerotoolsd.operations.shown_specs import ShownSpecs, shortened
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.service.time_slice import TimeSlice
 
 
 def row(number: int = 1, **changes: Any) -> JobRow:

@@ -360,7 +360,7 @@ def test_a_job_that_was_queued_is_as_it_is_read_again(
         array=place,
         expected="{}",
     )
-    found = store.submit_array([new, replace(new, array=replace(place, index=1))])
+    found, _ = store.submit_array([new, replace(new, array=replace(place, index=1))])
     assert found == [store.job(1), store.job(2)]
     assert [job.array and job.array.id for job in found] == [1, 1]
     ((alone, _),) = store.submit_all([replace(new, array=None, hold=None)])  # type: ignore[misc]

@@ -131,12 +131,9 @@ class WaitingConditions:
 
     def _note(self, job_id: int) -> None:
         self._waiting.pop(job_id, None)
-        try:
-            job = self._store.job(job_id)
-        except KeyError:  # it was removed
+        if self._store.state(job_id) != states.WAITING:  # or it was removed
             return
-        if job.state != states.WAITING:
-            return
+        job = self._store.job(job_id)
         self._waiting[job_id] = job.begin
         if job.begin is not None and job.begin > self._calendar():
             heapq.heappush(self._times, (job.begin, job_id))

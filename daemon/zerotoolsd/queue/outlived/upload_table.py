@@ -33,8 +33,9 @@ class UploadTable:
         upload."""
         over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
         rows = self._sql(
-            f"SELECT id FROM job WHERE state IN ({over}) AND ended > ?"
-            " AND instr(spec, 'upload_to') ORDER BY id",
+            "SELECT id FROM job LEFT JOIN job_text ON number = text_number"
+            f" WHERE state IN ({over}) AND ended > ?"
+            " AND instr(coalesce(full_text, spec), 'upload_to') ORDER BY id",
             (when,),
         )
         return [row["id"] for row in rows]

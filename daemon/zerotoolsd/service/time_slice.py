@@ -1,0 +1,39 @@
+"""Divides long work on the event loop into short steps."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TypeVar
+
+from zerotools.jobs.text.secrets import Steps
+
+STEP_SECONDS = 0.01
+"""Seconds of work before other requests get the event loop."""
+
+Result = TypeVar("Result")
+
+
+class TimeSlice:
+    """Lets other requests run after each `STEP_SECONDS` of work."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self.pauses = 0
+
+    async def pause_if_due(self) -> None:
+        """Let others run if the slice is used up. Call it between short pieces of work."""
+        if time.monotonic() - self._since > STEP_SECONDS:
+            await asyncio.sleep(0)
+            self.pauses += 1
+            self._since = time.monotonic()
+
+    async def run(self, steps: Steps[Result]) -> Result:
+        """Take all steps, and return their result."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            await self.pause_if_due()

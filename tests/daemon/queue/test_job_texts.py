@@ -1,0 +1,106 @@
+"""Job files that are written before their jobs are seen by nobody until these are queued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from zerotools.jobs.tables.spec import JobSpec, with_key
+from zerotoolsd.queue.changes import JobParts, NewJob
+from zerotoolsd.queue.job_texts import SLICE_CHARACTERS, slices
+from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.rows import ArrayPlace, JobRow
+from zerotoolsd.queue.store import Store
+
+SPEC = with_key(JobSpec(name="long"), "checkpoint", upload_to="s3://bucket/run")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(tmp_path)) as found:
+        yield found
+
+
+def new(index: int = 0) -> NewJob:
+    return NewJob(
+        uid=7,
+        name=None,
+        spec=SPEC,
+        output_dir=None,
+        default_output=Path("/state/jobs"),
+        idempotency_key=None,
+        now=5.0,
+        parts=JobParts.of(SPEC),
+        array=ArrayPlace(id=0, index=index, size=2, label=""),
+    )
+
+
+def write(store: Store, count: int = 2) -> list[int]:
+    parts = JobParts.of(SPEC)
+    return store.texts.write([(parts.full_text, parts.set_text)] * count)
+
+
+def queue(store: Store) -> list[JobRow]:
+    jobs = [replace(new(index), text_number=each) for index, each in enumerate(write(store))]
+    return store.submit_array(jobs)[0]
+
+
+def kept(store: Store) -> int:
+    return int(store._sql("SELECT count(*) AS n FROM job_text").fetchone()["n"])
+
+
+def test_a_written_text_is_no_job_and_counts_for_nobody(store: Store) -> None:
+    write(store)
+    assert (store.jobs(), store.state_counts(), store.last_change) == ([], {}, 0)
+    assert store.of_user.text_bytes(7) == 0
+    assert store.specs_with("upload_to") == []
+
+
+def test_a_job_with_a_written_text_is_as_any_other(store: Store) -> None:
+    first, second = queue(store)
+    inline, _ = store.submit_array([new(), new(1)])
+    assert [first, second] == [store.job(1), store.job(2)] == store.jobs(array=1)[::-1]
+    assert store.job(1).spec_text == inline[0].spec_text
+    assert store.job(2).reading.spec == inline[1].reading.spec
+    assert [job_id for job_id, _ in store.specs_with("upload_to")] == [1, 2, 3, 4]
+    each = sum(len(text) for text in (first.spec_text, first.given_text or ""))
+    assert store.of_user.text_bytes(7) == 4 * each
+    with store.change(first, Standing(state="cancelled"), "cancel", now=6.0):
+        pass
+    assert store.uploads.over_since(1.0) == [1]
+    assert store.state(1) == "cancelled"
+    assert store.state(9) is None
+
+
+def test_texts_without_jobs_are_deleted_when_the_queue_is_opened(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        queue(store)
+        write(store, 3)  # the daemon is killed before the jobs are queued
+        assert kept(store) == 5
+    with closing(Store(tmp_path)) as store:
+        assert kept(store) == 2
+        assert [job.name for job in store.jobs()] == ["long", "long"]
+
+
+def test_a_text_goes_with_its_job_and_never_before(store: Store) -> None:
+    first, second = queue(store)
+    store.texts.delete([1, 2])
+    assert store.job(2).spec_text == second.spec_text
+    with store.change(second, second.standing, "edit", now=6.0) as change:
+        change.set_spec("short", "{}", "{}", "/out", None)
+    assert (store.job(2).spec_text, kept(store)) == ("{}", 1)
+    with store.change(first, Standing(state="cancelled"), "cancel", now=6.0):
+        pass
+    store.remove(store.job(1), 7.0, "it is old")
+    assert kept(store) == 0
+
+
+def test_a_slice_has_few_characters_and_at_least_one_text() -> None:
+    large, small = ("x" * SLICE_CHARACTERS, "y"), ("x", "")
+    texts = [small, large, large, small, small]
+    assert list(slices(texts)) == [texts[:2], [large], texts[3:]]
+    assert list(slices([])) == []
