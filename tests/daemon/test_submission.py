@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
+from tests.daemon.queue.test_placement import queue_one
 from tests.daemon.test_jobservice import ME, refusal, submit, tell
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest
@@ -96,7 +97,7 @@ def test_no_transaction_of_an_array_is_long_and_others_are_queued_meanwhile(
         async def one_more() -> str:
             while it.engine.store._sql("SELECT 1 FROM job_text").fetchone() is None:
                 await asyncio.sleep(0)
-            job = await submit(it, fake="exit=0", name="alone")
+            job = queue_one(it.engine.store)
             return f"{job.id}: {len(it.engine.store.jobs(name='tiny-0'))}"
 
         waiting, meanwhile = asyncio.create_task(others()), asyncio.create_task(one_more())
@@ -110,26 +111,6 @@ def test_no_transaction_of_an_array_is_long_and_others_are_queued_meanwhile(
         assert sum(texts.sizes) > 20 * 2 * 20_000
         assert max(texts.sizes) < 2 * SLICE_CHARACTERS
         assert turns > 20
-
-    tell(tmp_path / "state", story)
-
-
-def test_an_array_that_is_refused_at_last_leaves_no_texts(tmp_path: Path) -> None:
-    async def story(it: Running) -> None:
-        store, place = it.engine.store, tmp_path / "runs"
-
-        async def comes_between() -> None:
-            while store._sql("SELECT 1 FROM job_text").fetchone() is None:
-                await asyncio.sleep(0)
-            await submit(it, fake="exit=0", output_dir=str(place / "1"))
-
-        between = asyncio.create_task(comes_between())
-        attempt = it.service.submit_array(long_members(place, 20), uid=ME, idempotency_key=None)
-        said = await refusal(attempt, Conflict)
-        await between
-        assert "writes there; name another directory" in said
-        assert [job.id for job in store.jobs()] == [1]
-        assert store._sql("SELECT 1 FROM job_text").fetchone() is None
 
     tell(tmp_path / "state", story)
 
@@ -155,7 +136,9 @@ def test_an_array_has_few_dependencies_in_all(tmp_path: Path) -> None:
     tell(tmp_path / "state", story)
 
 
-def test_a_user_has_no_more_jobs_by_an_array_than_one_by_one(tmp_path: Path) -> None:
+def test_an_array_that_is_over_a_limit_at_last_leaves_no_texts(
+    tmp_path: Path,
+) -> None:
     async def story(it: Running) -> None:
         terms = QueueTerms(hold=True)
         attempt = it.service.submit_array(
@@ -172,7 +155,9 @@ def test_a_user_has_no_more_jobs_by_an_array_than_one_by_one(tmp_path: Path) -> 
         ]
         ends = await asyncio.gather(*both, return_exceptions=True)
         assert sorted(type(end).__name__ for end in ends) == ["Conflict", "list"]
-        assert len(it.engine.store.jobs()) == 2
+        store = it.engine.store
+        assert len(store.jobs()) == 2
+        assert len(store._sql("SELECT number FROM job_text").fetchall()) == 2
 
     async def told() -> None:
         users = replace(OWN_ONLY, quotas=LimitsOfUsers({"max_queued": 2}))

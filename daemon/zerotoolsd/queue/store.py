@@ -77,11 +77,11 @@ class Store:
             # Whoever waits for another process's lock does so without holding up the event loop.
             self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
             self._connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-            self.texts.delete_unused()
             if not rebuild:
                 refuse_older(state_dir, self.last_change)
             self.noted_id = max(newest_job(state_dir), self.highest_id)
             self._mark = LastChange(state_dir, self.last_change, self.noted_id)
+            self.texts.delete_unused()
         except BaseException:  # undone, and raised again
             self.room.close()
             raise

@@ -14,6 +14,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotoolsd.operations import shown_specs
 from zerotoolsd.operations.shown_specs import ShownSpecs, shortened
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.service import time_slice
 from zerotoolsd.service.time_slice import TimeSlice
 
 
@@ -73,7 +74,7 @@ def test_no_part_of_a_text_is_shown() -> None:
 
 
 def test_others_get_the_loop_between_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shown_specs, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(time_slice, "STEP_SECONDS", 0.0)
     job = row(script={"command": ["sleep", *["a=b " * 4000] * 8]})
 
     async def story() -> int:

@@ -103,6 +103,7 @@ def test_where_writing_fails_half_way_nothing_was_changed(
                 raise sqlite3.OperationalError("disk I/O error")
             return append(store, now, *values)
 
+        monkeypatch.setattr(whole_arrays, "STEP_SECONDS", 60.0)  # one transaction
         monkeypatch.setattr(queue_store.Store, "_append", fails)
         wish = ArrayWish(do="release")
         said = await refusal(it.service.change_array(jobs[0].id, wish, uid=ME), Unavailable)
@@ -198,6 +199,7 @@ def test_where_writing_fails_between_two_commits_it_is_said_how_many_were_change
 ) -> None:
     async def story(it: Running) -> None:
         monkeypatch.setattr(whole_arrays, "AT_ONCE", 2)
+        monkeypatch.setattr(whole_arrays, "STEP_SECONDS", 60.0)
         jobs = await array(it, ["exit=0"] * 5, hold=True)
         written, append = 0, queue_store.Store._append
 

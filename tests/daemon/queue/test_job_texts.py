@@ -83,7 +83,7 @@ def test_texts_without_jobs_are_deleted_when_the_queue_is_opened(tmp_path: Path)
         assert kept(store) == 5
     with closing(Store(tmp_path)) as store:
         assert kept(store) == 2
-        assert [job.name for job in store.jobs()] == ["long", "long"]
+        assert [job.spec.name for job in store.jobs()] == ["long", "long"]
 
 
 def test_a_text_goes_with_its_job_and_never_before(store: Store) -> None:
