@@ -105,6 +105,8 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/test_users_starving",
         "daemon/test_restarts",
         "daemon/test_two_daemons",
+        "daemon/dispatching/test_stops_meeting",
+        "daemon/supervisor/ending/test_killed_stops",
         "daemon/test_scripts",
         "daemon/test_starting",
         "daemon/api/doors/test_tls",

@@ -32,9 +32,10 @@ def rules(tmp_path: Path) -> Rules:
     state.mkdir()
     sql(
         state,
-        "CREATE TABLE job (id, state, ended, spec);"
+        "CREATE TABLE job (id, state, ended, spec, text_number);"
+        "CREATE TABLE job_text (number, full_text, set_text);"
         "CREATE TABLE event (seq, time, job_id, attempt, kind, from_state, to_state, why);"
-        f"INSERT INTO job VALUES (1, 'running', NULL, '{SCRIPT}');"
+        f"INSERT INTO job VALUES (1, 'running', NULL, '{SCRIPT}', NULL);"
         "INSERT INTO event VALUES (1, 1, 1, NULL, 'submit', NULL, 'launching', NULL);"
         "INSERT INTO event VALUES (2, 2, 1, 1, 'started', 'launching', 'running', NULL);",
     )
