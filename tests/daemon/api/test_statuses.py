@@ -301,7 +301,9 @@ async def meet_jobs_of_a_later_version(api: Asker, state: Path) -> None:
     ended, first, waits = await over(api), await array_of(api), await hold_new(api)
     await api.ask("changeArray", 200, {"do": "cancel"}, job=first)
     with closing(sqlite3.connect(state / DATABASE)) as other, other:
-        other.execute("UPDATE job SET spec = ?, spec_given = NULL", (json.dumps(FUTURE),))
+        other.execute(
+            "UPDATE job SET spec = ?, spec_given = NULL, text_number = NULL", (json.dumps(FUTURE),)
+        )
     for name in ("resumeJob", "retryJob"):
         await api.ask(name, 422, job=ended)
     await api.ask("retryArray", 422, job=first)
