@@ -24,6 +24,8 @@ from zerotoolsd.supervisor.procfs import Process, boot_id
 from zerotoolsd.supervisor.trouble import NOT_READY
 
 _MOST_LISTED = 4
+_NOT_UPLOADED = "its newest checkpoint was not uploaded"
+_UPLOAD_FAILED = "the upload failed"
 
 
 def end_event(
@@ -48,7 +50,7 @@ def end_event(
     known = unshown_values(spec)
     cause = one_line(str(record.get("cause") or "its record does not say how it ended"))
     if outcome == lifecycle.STOPPED and (why := _why_not(record, "uploading")) is not None:
-        cause = f"{cause}; its newest checkpoint was not uploaded: {why}"
+        cause = f"{cause}; {_NOT_UPLOADED}: {why}"
     note = _what_failed_after(record)
     if left is not None:
         cause, note = f"{cause}; {left}", left if note is None else f"{note}; {left}"
@@ -129,10 +131,18 @@ def _joined(words: Sequence[str]) -> str:
 
 def _what_failed_after(record: Mapping[str, Any]) -> str | None:
     said = []
-    for name, what in (("closing", "the export"), ("uploading", "the upload")):
+    for name, what in (("closing", "the export failed"), ("uploading", _UPLOAD_FAILED)):
         if (why := _why_not(record, name)) is not None:
-            said.append(f"{what} failed: {why}")
+            said.append(f"{what}: {why}")
     return f"all its steps are done and saved; {'; '.join(said)}" if said else None
+
+
+def with_upload(reason: str, record: Mapping[str, Any]) -> str:
+    """Return the reason of a job after an upload that makes up for the one in `record`."""
+    why = _why_not(record, "uploading")
+    for failure in (_NOT_UPLOADED, _UPLOAD_FAILED):
+        reason = reason.replace(f"{failure}: {why}", "its newest checkpoint was uploaded later")
+    return reason
 
 
 def _why_not(record: Mapping[str, Any], name: str) -> str | None:

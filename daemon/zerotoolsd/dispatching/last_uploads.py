@@ -4,9 +4,8 @@ When its ranks end, a supervisor uploads their last checkpoint. It skips this if
 crashed, or if the job will start again soon: the next attempt uploads the checkpoint then. A
 supervisor that is killed does not finish it. If no attempt follows, as the job was cancelled in
 the queue, or if the upload was cut off, the daemon runs the same upload command as the user of the
-job. Example: job 7 saves step 40 for a preemption and is queued. `zerotools
-cancel 7` comes before it starts again. The job is cancelled at once, and step 40 is uploaded after
-that.
+job. Example: job 7 saves step 40 for a preemption and is queued. `zerotools cancel 7` comes before
+it starts again. The job is cancelled at once, and step 40 is uploaded after that.
 
 The result is in the record of the last attempt, as `uploading` and `uploaded`. If a restart of the
 daemon interrupts an upload, it is not recorded, and the new daemon repeats it.
@@ -31,6 +30,7 @@ from zerotoolsd.accounts.job_user import given_env
 from zerotoolsd.accounts.name_service import SilentNames
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.attempts import last_report
+from zerotoolsd.attempts.ending import with_upload
 from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.attempts.launch import known_as, mirroring_commands
 from zerotoolsd.notifying.commands import end_session
@@ -190,7 +190,12 @@ class LastUploads:
         }
         came = f"was uploaded to {place}" if end.why is None else f"was not uploaded: {end.why}"
         why = f"its last checkpoint, step {upload.step}, {came}"
-        self._store.uploads.done(job.id, upload.attempt.number, result, why, now)
+        old, new = job.standing.reason, None
+        if old is not None and end.why is None:
+            new = with_upload(old, upload.attempt.result or {})
+        self._store.uploads.done(
+            job.id, upload.attempt.number, result, why=why, reasons=(old, new), now=now
+        )
         log.info("job %d: %s", job.id, why)
         self._announce()
 

@@ -135,4 +135,11 @@ def test_p5_a_checkpoint_whose_upload_was_cut_off_is_sent_by_the_daemon(
 
             await wait_async(sent, "the upload")
 
+            async def corrected() -> bool:
+                return "not uploaded" not in str(it.engine.store.job(1).standing.reason)
+
+            await wait_async(corrected, "its reason to be corrected")
+            reason = str(it.engine.store.job(1).standing.reason)
+            assert reason.endswith("; its newest checkpoint was uploaded later")
+
     asyncio.run(story())

@@ -104,3 +104,24 @@ def test_a_slice_has_few_characters_and_at_least_one_text() -> None:
     texts = [small, large, large, small, small]
     assert list(slices(texts)) == [texts[:2], [large], texts[3:]]
     assert list(slices([])) == []
+
+
+def test_lists_find_each_text_by_its_number(store: Store) -> None:
+    queue(store)
+    statements: list[str] = []
+    store._connection.set_trace_callback(statements.append)
+    store.jobs(limit=1)
+    store.jobs(["queued"], limit=1, after=9, name="long", uid=7, array=1)
+    store.job(1)
+    store.by_key(7, "key")
+    store.jobs_with_open_attempts("queued")
+    store.specs_with("upload_to")
+    store.uploads.over_since(1.0)
+    store.of_user.text_bytes(7)
+    store._connection.set_trace_callback(None)
+    read = [each for each in statements if "job_text" in each]
+    assert len(read) == 8
+    for statement in read:
+        plan = [row["detail"] for row in store._sql(f"EXPLAIN QUERY PLAN {statement}")]
+        assert not any(step.startswith("SCAN job_text") for step in plan), (statement, plan)
+        assert any("SEARCH job_text USING INTEGER PRIMARY KEY" in step for step in plan), plan

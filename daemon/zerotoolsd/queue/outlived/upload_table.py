@@ -41,14 +41,28 @@ class UploadTable:
         return [row["id"] for row in rows]
 
     def done(
-        self, job_id: int, number: int, result: Mapping[str, Any], why: str, now: float
+        self,
+        job_id: int,
+        number: int,
+        result: Mapping[str, Any],
+        *,
+        why: str,
+        reasons: tuple[str | None, str | None],
+        now: float,
     ) -> None:
         """Record the end of the upload for attempt `number`. `result` is the new record of the
-        attempt, and `why` is the text of the event."""
+        attempt, and `why` is the text of the event. `reasons` are the reason of the job when the
+        upload began, and the new one; None: it stays."""
         with self._transaction():
             found = self._sql(
                 "UPDATE attempt SET result = ? WHERE job_id = ? AND number = ?",
                 (json.dumps(result), job_id, number),
             )
+            if None not in reasons:
+                old, new = reasons  # a job that goes on since has another reason
+                self._sql(
+                    "UPDATE job SET reason = ? WHERE id = ? AND reason = ?",
+                    (short(new), job_id, old),
+                )
             if found.rowcount:  # the job may have been removed meanwhile
                 self._append(now, job_id, number, KIND, None, None, short(why))
