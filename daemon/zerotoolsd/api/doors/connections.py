@@ -43,9 +43,10 @@ LINGER_SECONDS = 2.0
 MOST_UNREAD = 4 << 20
 """Bytes that are read between the end of an answer and the next request; the longest request has
 less."""
-PARSE_SECONDS, PARSE_BYTES = 0.01, 8 << 10
+PARSE_SECONDS, PARSE_BYTES = 0.01, 10 << 10
 """What has come is parsed for so long before others get a turn, and so many bytes at a time: a body
-may come in a million chunks of one byte."""
+may come in a million chunks of one byte. It is more than a line of the head may have (8,190):
+aiohttp 3.9 compares each piece of a line with that limit, not the line."""
 MOST_UNPARSED = 1 << 20
 SWEEP_SECONDS = 1.0
 RESERVED = 128
