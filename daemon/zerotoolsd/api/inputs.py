@@ -15,6 +15,7 @@ from aiohttp import HttpVersion11, web
 
 from zerotools.core.errors import BadRequest
 from zerotoolsd.service.refusals import NotFound
+from zerotoolsd.service.time_slice import TimeSlice
 
 LARGEST_BODY = 1 << 20
 MOST_VALUES, LONGEST_TEXT = 50_000, 131_072
@@ -66,7 +67,8 @@ async def _known_object(raw: bytes, known: tuple[str, ...]) -> dict[str, Any]:
     tree = _object(raw)
     if len(raw) > LONGEST_TEXT:
         await asyncio.sleep(0)  # parsing it took some time
-        _refuse_long(tree)
+        if _may_be_long(raw):
+            await _refuse_long(tree)
     refuse_unknown(tree, known, "key")
     return tree
 
@@ -125,9 +127,16 @@ def _signs(raw: bytes) -> int:
     return sum(map(raw.count, (b",", b"[", b"{")))
 
 
-def _refuse_long(tree: Any) -> None:
-    left = [tree]
+def _may_be_long(raw: bytes) -> bool:
+    """Return False if no text of a valid JSON document is longer than `LONGEST_TEXT`. Between two
+    quotes is a text, or what separates two texts."""
+    return max(map(len, raw.replace(b'\\"', b"__").split(b'"'))) > LONGEST_TEXT
+
+
+async def _refuse_long(tree: Any) -> None:
+    left, time_slice = [tree], TimeSlice()
     while left:
+        await time_slice.pause_if_due()
         value = left.pop()
         if isinstance(value, dict):
             left += [*value, *value.values()]

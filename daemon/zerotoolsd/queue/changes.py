@@ -20,7 +20,7 @@ from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.retrying.causes import KILLED
 from zerotoolsd.queue.rows import ENDED, RUNNING, ArrayPlace, AttemptRow, Fence, JobRow
-from zerotoolsd.queue.values import json_of
+from zerotoolsd.queue.values import json_steps
 from zerotoolsd.queue.yielding.yield_table import YieldTable
 from zerotoolsd.queue_terms import Dependency
 from zerotoolsd.service.refusals import Conflict
@@ -65,9 +65,9 @@ class JobParts:
         yield
         given = given_of(spec)
         yield
-        full_text = json_of(tree)
+        full_text = yield from json_steps(tree)
         yield
-        set_text = json_of(given)
+        set_text = yield from json_steps(given)
         yield
         spec = replace(spec, given=given)
         return cls(spec=spec, tree=tree, full_text=full_text, set_text=set_text)

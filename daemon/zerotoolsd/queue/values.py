@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 LONGEST_REASON = 4000
 """Characters of a sentence that is kept; what a program says may be of any length."""
+_AT_ONCE = 2000
+"""Keys of a table that are made text in one step."""
 
 
 class Unstorable(OverflowError, ValueError):
@@ -89,3 +91,24 @@ def _plain(letter: str) -> str:
 def json_of(tree: Mapping[str, Any]) -> str:
     """As it is stored: equal trees are equal texts."""
     return json.dumps(tree, sort_keys=True)
+
+
+def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (names[first : first + _AT_ONCE] for first in range(0, len(names), _AT_ONCE))
+
+
+def json_steps(tree: Mapping[str, Any]) -> Generator[None, None, str]:
+    """Do as `json_of` in steps: a table or list of many values takes several."""
+    parts = list[str]()
+    for key in sorted(tree):
+        value, name = tree[key], json.dumps(key)
+        if isinstance(value, Mapping) and value:
+            pieces = list[str]()
+            for names in _batches(sorted(value)):
+                pieces.append(json_of({each: value[each] for each in names})[1:-1])
+                yield
+            parts.append(f"{name}: {{{', '.join(pieces)}}}")
+        else:
+            parts.append(f"{name}: {json.dumps(value, sort_keys=True)}")
+        yield
+    return f"{{{', '.join(parts)}}}"

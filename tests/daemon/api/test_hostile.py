@@ -45,6 +45,8 @@ def ask(
         (b'{"job": [' + b"1," * 50_000 + b"1]}", 400, "the request has about 50,002 values"),
         (b'{"job": "' + b"," * 60_000 + b'"}', 400, "must be a table"),
         (b'{"job": {"name": "' + b"x" * 140_000 + b'"}}', 400, "has 140,000 characters"),
+        (b'{"job": {"name": "' + b'\\"\\\\' * 70_000 + b'"}}', 400, "has 140,000 characters"),
+        (b'{"job": ' + b" " * 140_000 + b"3}", 400, "must be a table"),
         (b'{"job": {"name": "\\ud800"}}', 400, "name"),
         (b'{"job": {}, "idempotency_key": 7}', 400, "idempotency_key"),
         (b'{"job": {}, "idempotency_key": "a\\u0000"}', 400, "idempotency_key"),
