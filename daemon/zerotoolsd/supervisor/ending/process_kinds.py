@@ -35,6 +35,9 @@ FILTERS = frozenset(
         *("pv", "resource_tracker", "sed", "sort", "tail", "tee", "tr", "uniq", "xz", "zstd"),
     }
 )
+_TERMINALS = frozenset({"script"})
+"""Programs that run a command in a terminal of their own. At SIGTERM they close it, and the command
+gets SIGHUP before it has saved; at SIGSTOP nobody reads what it writes."""
 _MANY_IN_ONE = ("busybox", "coreutils")
 """Programs that are what they are called as."""
 _INTERPRETERS = ("perl", "python")
@@ -207,9 +210,9 @@ def effect_of(pid: int) -> TermEffect:
 
 
 def is_launcher(process: Process, children: Sequence[Process]) -> bool:
-    """Whether `process` has started its `children` as ranks, as `torchrun` in a script does: at
-    SIGTERM it would leave them less time than they have."""
-    if b"deepspeed.launcher.launch" in _words(process.pid):
+    """Whether `process` has started its `children` as ranks, as `torchrun` in a script does, or in
+    a terminal: at SIGTERM it would leave them less time than they have."""
+    if _name(process) in _TERMINALS or b"deepspeed.launcher.launch" in _words(process.pid):
         return True
     own = _variables(process.pid)
     if any(variable.startswith(_ELASTIC) for variable in own):

@@ -131,6 +131,12 @@ def test_p12_nothing_begins_after_a_stop(tmp_path: Path, script: str) -> None:
     assert found.record["outcome"] == "stopped"
 
 
+@pytest.mark.skipif(shutil.which("script") is None, reason="script is not installed")
+def test_p12_nor_in_a_terminal(tmp_path: Path) -> None:
+    found = stop(tmp_path, "script -qec '$T train; $T publish' log; $T publish", "train")
+    assert found.notes == ("train begins", "train asked", "train saved")
+
+
 @pytest.mark.parametrize("shell", installed(*SHELLS))
 def test_p12_of_no_shell(tmp_path: Path, shell: str) -> None:
     found = stop(tmp_path, "f() { $T train; $T publish; }; f && f", "train", shell=shell)
