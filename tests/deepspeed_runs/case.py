@@ -58,11 +58,14 @@ def with_zero(config: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     """The configuration of a run that goes on with other ZeRO settings.
 
     Adding gradients up in fp32 would mean BF16_Optimizer at stage 1, and parameters are offloaded
-    at stage 3 alone.
+    at stage 3 alone. A run on NVMe goes on without it, as it would not load its optimizer files.
     """
+    zero = config.get("zero_optimization", {})
+    if zero.get("offload_optimizer", {}).get("device") == "nvme":
+        changes = {"offload_optimizer": {"device": "cpu"}, **changes}
     if not changes:
         return config
-    zero = {**config.get("zero_optimization", {}), **changes}
+    zero = {**zero, **changes}
     if zero["stage"] != 3:
         zero.pop("offload_param", None)
     kept = {key: value for key, value in config.items() if key != "data_types"}

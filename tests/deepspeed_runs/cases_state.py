@@ -137,6 +137,16 @@ OFFLOAD = (
         zero={"offload_optimizer": CPU, "offload_param": CPU},
     ),
     Case(
+        "z3-bf16-w2-nvme",
+        3,
+        2,
+        "optimizer on NVMe: some sub-groups in swap files, others too small",
+        "bf16",
+        "zoo",
+        zero={"offload_optimizer": {"device": "nvme", "nvme_path": "nvme"}, "sub_group_size": 80},
+        config={"aio": {"block_size": 80}},
+    ),
+    Case(
         "z2-bf16-w2-cpu-adam",
         2,
         2,

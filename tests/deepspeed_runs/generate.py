@@ -12,6 +12,8 @@ from .case import Case
 from .cases import CASES
 from .launch import DEADLINE_SECONDS, environment, launch
 
+NVME = "nvme"
+"""Where cases swap to, in their directory."""
 _SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
 
 
@@ -49,6 +51,7 @@ def generate(case: Case, root: Path) -> Path:
     directory.mkdir(parents=True)
     for world_size in filter(None, (case.first_world_size, case.world_size)):
         launch("tests.deepspeed_runs.rank", [case.name], world_size, directory)
+    shutil.rmtree(directory / NVME, ignore_errors=True)  # the checkpoint has copies
     if case.universal:
         convert_to_universal(directory)
     remove_scripts(directory)

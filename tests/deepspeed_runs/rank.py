@@ -24,6 +24,7 @@ from .cases import ALL_CASES
 from .launch import leave
 from .models import MODELS, Model
 from .optimizers import CLIENT_OPTIMIZERS
+from .swapping import stand_in
 
 OVERFLOW = 1e30
 CHECKPOINT = "checkpoint"
@@ -155,6 +156,8 @@ def run_engine(case: Case) -> None:
     groups = model.groups()
     names = model.group_names()
     client = CLIENT_OPTIMIZERS.get(case.optimizer)
+    if case.zero.get("offload_optimizer", {}).get("device") == "nvme":
+        stand_in()
     engine, *_ = deepspeed.initialize(
         model=model,
         model_parameters=None if client else groups,

@@ -100,12 +100,17 @@ def partitioned_state(engine: Any, parameters: list[nn.Parameter]) -> Owned:
         place = optimizer.grad_position[optimizer.get_param_id(parameter)]
         sub_group, start, count = map(int, place)
         flat = optimizer.fp32_partitioned_groups_flat[sub_group]
+        is_swapped = not flat.numel()
+        if is_swapped:
+            optimizer.optimizer_swapper.swap_in_optimizer_state(parameter=flat)
         yield parameter, "param", join_slices(parameter, flat[start : start + count])
         for role, value in optimizer.optimizer.state.get(flat, {}).items():
             if isinstance(value, Tensor) and value.shape == flat.shape:
                 yield parameter, role, join_slices(parameter, value[start : start + count])
             else:
                 yield parameter, role, as_step(value)
+        if is_swapped:
+            optimizer.optimizer_swapper.release_swap_buffers(parameter=flat)
 
 
 def replicated_state(engine: Any, parameters: list[nn.Parameter]) -> Owned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from zerotools.core.checkpoint import Opaque
@@ -19,8 +20,8 @@ _PLAIN_TYPES = (("torch", "Tensor"), ("torch.nn.parameter", "Parameter"))
 def as_tensor(value: Any) -> StoredTensor | None:
     """The tensor that `value` is: plain, a Parameter, or one with Python attributes; else None.
 
-    Attributes are not kept. Tensor subclasses (DTensor and the like) are not plain tensors: None.
-    What other tensors there are `unread` says.
+    Attributes are not kept: `attributes_of` has them. Tensor subclasses (DTensor and the like) are
+    not plain tensors: None. What other tensors there are `unread` says.
     """
     for _ in range(3):
         if isinstance(value, StoredTensor):
@@ -40,6 +41,16 @@ def _unwrapped(value: Opaque) -> Any:
         if isinstance(function, Global) and is_plain(kind) and isinstance(args, tuple):
             return call(function, args)
     return None
+
+
+def attributes_of(value: Any) -> Mapping[str, Any]:
+    """The Python attributes of a tensor, which torch saves since 1.12; of plain tensors none."""
+    if not isinstance(value, Opaque) or (value.module, value.name) != WITH_STATE:
+        return {}
+    state = value.args[3] if len(value.args) == 4 else None
+    if isinstance(state, tuple) and state:  # a class with __slots__ has two dicts
+        state = state[0]
+    return state if isinstance(state, Mapping) else {}
 
 
 def is_plain(kind: Any) -> bool:

@@ -22,6 +22,7 @@ TO_THREE = (
     "z2-fp32-w2-muon",
     "z3-bf16-w2",
     "z3-bf16-w2-exclude-frozen",
+    "z3-bf16-w2-nvme",
     "z3-fp32-w2-frozen-group",
     "z3-fp32-w2-sub-groups",
 )

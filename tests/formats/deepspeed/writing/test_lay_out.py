@@ -16,6 +16,7 @@ from tests.matrices import FULL
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats import read, training_of
+from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.writing.lay_out import lay_out
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
@@ -58,7 +59,7 @@ def test_there_and_back_is_what_deepspeed_wrote(case: Path, tmp_path: Path) -> N
     there = reshard(source, tmp_path / "there", ranks + 1)
     back = reshard(there, tmp_path / "back", ranks)
     for file in source.files:
-        if "leftovers" not in case.name:
+        if not case.name.endswith(("leftovers", "nvme")):  # swap files become ordinary ones
             assert described(back, file) == described(source, file), file
 
 
@@ -179,6 +180,11 @@ def test_the_batch_that_stays_the_same(ranks: int, said: str, tmp_path: Path) ->
 def test_what_cannot_be_laid_out_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="is of stage 0, where each rank has everything"):
         lay_out(read(DEEPSPEED / "z0-bf16-w2" / "checkpoint"), tmp_path / "out", world_size=3)
+    source = read(DEEPSPEED / "z0-fp16-w1" / "checkpoint")
+    shards = native_of(source).mp_shards
+    shards.append(shards[0])
+    with pytest.raises(Unsupported, match=r"2 model-parallel ranks .*by number.*--weights-only"):
+        lay_out(source, tmp_path / "out", world_size=2)
     with pytest.raises(Unsupported, match="pass --stage 1"):  # the state is in the model file, too
         lay_out(
             read(DEEPSPEED / "pipeline-z0-bf16-w2" / "checkpoint"), tmp_path / "out", world_size=4

@@ -11,6 +11,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed.partitioning.expert_blocks import joined_blocks
 from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup, flat_groups
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
+from zerotools.formats.deepspeed.partitioning.swap_files import SWAPPED, original_folder
 from zerotools.formats.deepspeed.schema.experts import ExpertNaming
 from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition, flat_partition_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes, tied_in_module
@@ -18,8 +19,6 @@ from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, STAG
 from zerotools.formats.deepspeed.schema.stacked_experts import ExpertBlock
 
 SIXTEEN_BIT = ("float16", "bfloat16")
-SWAPPED = "offloaded_tensors"
-"""The directory in a tag to which DeepSpeed copies the swap files of every rank."""
 
 
 @dataclass(frozen=True)
@@ -141,13 +140,14 @@ def _check_swapped(group: FlatGroup) -> None:
     is_stage_3 = group.geometry.zero12_numel is None
     if is_stage_3 and masters and all(partition.numel == 0 for partition in masters):
         raise Unsupported(
-            f"{masters[0].file}: the masters of sub-group {group.number} and their optimizer state "
-            f"were swapped to NVMe. They are in swap files, which zerotools does not read: in "
-            f"{SWAPPED} next to this file if DeepSpeed copied them, else only in nvme_path. Load "
-            "the checkpoint with DeepSpeed, on as many ranks and with the same configuration, and "
-            "call save_16bit_model for the weights (with stage3_gather_16bit_weights_on_model_save "
-            'true); to save checkpoints with everything in them, train with "offload_optimizer": '
-            '{"device": "cpu"}'
+            f"{masters[0].file}: the masters of sub-group {group.number} were swapped to NVMe, and "
+            f"no swap files in {SWAPPED} are known to be theirs. DeepSpeed before 0.18.0 saves "
+            "those of one rank alone. If the run has made no step since this save, copy "
+            f"{original_folder('N')} of each rank to {SWAPPED}/rankNN in the tag directory. Files "
+            "of torch before 1.12, or of model-parallel ranks, do not say which swap files are "
+            "theirs: load the checkpoint with DeepSpeed, on as many ranks and with the same "
+            "configuration, and call save_16bit_model for the weights (with "
+            "stage3_gather_16bit_weights_on_model_save true)"
         )
 
 

@@ -16,6 +16,7 @@ from zerotools.formats.deepspeed.partitioning.mp_rank import (
     read_mp_rank,
     whole_tensors,
 )
+from zerotools.formats.deepspeed.partitioning.swap_files import with_swap_files
 from zerotools.formats.deepspeed.reading.consistency import (
     compare_model,
     compare_mp_ranks,
@@ -67,6 +68,8 @@ def load_mp_rank(
     optim_states = _optim_states(directory, save, listing.sequence_ranks, problems)
     in_model = whole_tensors(save.model)
     first = _listed(save, optim_states, {**whole, **in_model}, problems)
+    if listing.mp_ranks == [0] and listing.sequence_ranks == 1:
+        optim_states = with_swap_files(directory, optim_states, first.groups or (), problems)
     models: list[ModelStates | None] = [first]
     if is_rank_file(first.file.name):
         size = len(optim_states) or first.data_parallel_size or 1

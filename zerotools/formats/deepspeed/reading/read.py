@@ -12,6 +12,7 @@ from zerotools.core.thinning import Keep
 from zerotools.formats.deepspeed.partitioning.expert_blocks import stacked
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
+from zerotools.formats.deepspeed.partitioning.swap_files import swap_files
 from zerotools.formats.deepspeed.reading.consistency import compare_mp_ranks
 from zerotools.formats.deepspeed.reading.merge import MergedRanks, merge_mp_ranks
 from zerotools.formats.deepspeed.reading.missing_files import lost_experts, lost_layers
@@ -81,7 +82,7 @@ def read(
         origin=origin_of(path, found, mp_shards),
         native=_native(mp_shards, tensor_ranks, merged),
         aliases=merged.aliases,
-        files=_sizes(directory, listing),
+        files=_sizes(directory, listing, mp_shards),
         model_sidecars=model_sidecars(directory.parent),
         problems=problems,
     )
@@ -240,12 +241,13 @@ def _rules(mp_shards: list[MpShard], layout: Path | None) -> ShardingRules | Non
     return None
 
 
-def _sizes(directory: Path, listing: TagListing) -> dict[str, int]:
+def _sizes(directory: Path, listing: TagListing, mp_shards: list[MpShard]) -> dict[str, int]:
     names = [
         *listing.models.values(),
         *listing.optim_files.values(),
         *listing.layers.values(),
         *listing.experts.values(),
+        *(name for optim in present_optim_states(mp_shards) for name in swap_files(optim)),
     ]
     return dict(_noted(directory, names))
 

@@ -106,7 +106,6 @@ class TagListing:
     layers: dict[tuple[int, int], str] = field(default_factory=dict)
     experts: dict[tuple[int, int, int], str] = field(default_factory=dict)
     expert_optimizers: list[str] = field(default_factory=list)
-    offloaded: bool = False
     sequence_ranks: int = 1
 
     @property
@@ -173,6 +172,4 @@ def _sort(directory: Path, names: Iterable[str]) -> TagListing:
             listing.models[int(match["mp"]), int(dp) if dp is not None else None] = name
         elif _EXPERT_OPTIM.fullmatch(name):
             listing.expert_optimizers.append(name)
-        elif name == "offloaded_tensors":
-            listing.offloaded = True
     return listing

@@ -13,6 +13,7 @@ Source: DeepSpeed `runtime/zero/stage_1_and_2.py`, `stage3.py`, `bf16_optimizer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,11 +26,14 @@ from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition, fla
 from zerotools.formats.deepspeed.schema.model_states import Shapes, parse_groups
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tensors import as_tensor, attributes_of
 
 BF16_OPTIMIZER = "BF16_Optimizer"
 STAGE_1_AND_2 = "DeepSpeedZeroOptimizer"
 STAGE_3 = "DeepSpeedZeroOptimizer_Stage3"
+MASTERS = "param"
+"""The role of masters among the states of a group."""
+_PLAIN_NAME = re.compile(r"[\w-]{1,200}")
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ class OptimStates:
 
     `states[i]` maps a state's name (`exp_avg`) to its partition; it is empty where the group was
     never stepped. `scalars[i]` holds what is not a partition, such as `step`. `param_groups` are
-    torch's, with hyper-parameters; None for elastic state.
+    torch's, with hyper-parameters; None for elastic state. `swapped[i]` maps the states of a group
+    that lie on NVMe, masters as `param`, to the names of their swap files without the suffix.
     """
 
     file: TorchFile
@@ -53,6 +58,7 @@ class OptimStates:
     is_rigid: bool
     fields: Fields
     groups: list[Shapes] | None
+    swapped: Sequence[Mapping[str, str]] = ()
 
 
 def parse_optim_states(file: TorchFile) -> OptimStates:
@@ -77,7 +83,8 @@ def parse_optim_states(file: TorchFile) -> OptimStates:
 
 
 def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
-    masters = _partitions(file, fields.need(keys.SUB_GROUPS, list), keys.SUB_GROUPS)
+    saved = fields.need(keys.SUB_GROUPS, list)
+    masters = _partitions(file, saved, keys.SUB_GROUPS)
     inner = fields.inside(keys.STATE_DICT)
     states, scalars = _rigid_states(file, inner, len(masters))
     return OptimStates(
@@ -93,7 +100,27 @@ def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
         True,
         fields,
         parse_groups(top),
+        _swapped(saved, inner),
     )
+
+
+def _swapped(masters: Sequence[Any], inner: Fields) -> list[dict[str, str]]:
+    """The swap files of each sub-group by state. DeepSpeed names them by the attribute `ds_id` of
+    its tensors, and leaves these without elements."""
+    state = inner.maybe(keys.STATE, dict) or {}
+    found = []
+    for number, master in enumerate(masters):
+        every = {MASTERS: master, **state.get(number, {})}
+        names = ((str(role), _swap_name(value)) for role, value in every.items())
+        found.append({role: name for role, name in names if name is not None})
+    return found
+
+
+def _swap_name(value: Any) -> str | None:
+    tensor, name = as_tensor(value), attributes_of(value).get(keys.SWAP_NAME)
+    if tensor is None or tensor.shape != (0,) or not isinstance(name, str):
+        return None
+    return name if _PLAIN_NAME.fullmatch(name) else None
 
 
 def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:

@@ -15,7 +15,8 @@
 
 Elastic state has a list in place of `base_optimizer_state`, a dict for each group. BF16_Optimizer
 has no `zero_stage`. `param_alignment_paddings` is there where parameters are aligned. With AutoEP
-stage 3 has `ds_zero_partition_groups` after `partition_count`: the ranks of each sub-group.
+stage 3 has `ds_zero_partition_groups` after `partition_count`: the ranks of each sub-group. What
+is on NVMe is a tensor without elements (`partitioning/swap_files.py`).
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py`, `bf16_optimizer.py`: `state_dict`;
 `runtime/zero/stage3.py`: `_rigid_state_dict`.
@@ -51,6 +52,8 @@ SCALER_KEYS = (LOSS_SCALER, DYNAMIC_LOSS_SCALE, OVERFLOW)
 STATE = "state"
 PARAM_GROUPS = "param_groups"
 PARAMS = "params"
+SWAP_NAME = "ds_id"
+"""An attribute of the tensors of a sub-group: the name of its swap file, if it has one."""
 _NOT_OPTIONS = (PARAMS, "param_names", STATE)
 
 _FRAGMENT = Opaque("deepspeed.utils.tensor_fragment", "fragment_address")

@@ -37,6 +37,14 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
         BadFile: a rank is missing, and experts with it.
     """
     if not mp_shard.groups:
+        if mp_shard.model.optimizer is not None and count > 1:
+            raise Unsupported(
+                f"{path} is of stage 0 with {count} model-parallel ranks (pipeline or tensor). The "
+                "model file of each has the optimizer's state by number, and DeepSpeed saves no "
+                "list of the parameters of a rank in the order of its optimizer. It loads on any "
+                "number of data-parallel ranks at stage 0; for another stage, zerotools convert "
+                "--weights-only takes its weights, and the optimizer begins anew"
+            )
         if mp_shard.model.optimizer is not None:
             raise Unsupported(
                 f"{path} is of stage 0, where each rank has everything: it loads on any number of "

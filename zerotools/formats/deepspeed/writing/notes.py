@@ -26,6 +26,7 @@ def notes_on(
         *_batch(mp_shard, layout.dp_size),
         *_sequence_ranks(mp_shard),
         *_mics(logical),
+        *_swapped(mp_shard),
     )
 
 
@@ -99,4 +100,14 @@ def _mics(logical: LogicalState) -> list[str]:
     return [
         "the output is for stage 3 over all ranks, without MiCS: leave "
         f"{', '.join(sorted(keys))} out of the configuration of the resuming run"
+    ]
+
+
+def _swapped(mp_shard: MpShard) -> list[str]:
+    """DeepSpeed that swaps loads `offloaded_tensors`, and no optimizer files."""
+    if not any(swapped for o in mp_shard.optim_states if o is not None for swapped in o.swapped):
+        return []
+    return [
+        "optimizer state from NVMe is written into optimizer files, which DeepSpeed loads with "
+        '"offload_optimizer": {"device": "cpu"} or without it; with "nvme" it does not'
     ]

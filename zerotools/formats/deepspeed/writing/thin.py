@@ -26,6 +26,7 @@ from zerotools.core.target import FilePlan
 from zerotools.core.thinning import Keep, Thinning
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import native_of
+from zerotools.formats.deepspeed.partitioning.swap_files import swap_files
 from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema import optimizer_tree as keys
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, OptimStates
@@ -39,14 +40,17 @@ _DEEPEST = 4
 def masters_alone(source: Checkpoint) -> Thinning:
     """`source` without the state of its optimizer, and with its masters."""
     files: dict[str, FilePlan] = {}
+    removed: list[str] = []
     for mp_shard in native_of(source).mp_shards:
         files |= _model_files(mp_shard, Keep.MASTERS)
         for optim in _present(mp_shard):
+            masters = {partition.file for partition in optim.masters}
+            removed += (name for name in swap_files(optim) if name not in masters)
             tree = _without_state_of(optim)
             if tree is not None:
                 files[optim.file.name] = repacked(optim.file, tree)
     kept = {key: key for key in source.tensors if key.role in STAYS}
-    return Thinning(Keep.MASTERS, kept, rewritten=files)
+    return Thinning(Keep.MASTERS, kept, frozenset(removed), files)
 
 
 def weights_alone(source: Checkpoint, after: Checkpoint) -> Thinning | None:

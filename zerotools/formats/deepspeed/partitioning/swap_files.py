@@ -1,0 +1,117 @@
+"""Masters and optimizer state that a run of stage 3 kept on NVMe, in the swap files of its ranks.
+
+With `offload_optimizer` on NVMe, each sub-group of 1 MiB or more has a file for its masters and one
+for each state. Each holds one rank's partition from its first byte on, and then padding. After the
+files of torch, DeepSpeed copies them into the tag directory:
+
+    offloaded_tensors/rank00/0_7.tensor.swp              masters of a sub-group
+    offloaded_tensors/rank00/exp_avg-0_7.tensor.swp      its first moments
+
+The number of the rank is the global one. 0 and 7 are what DeepSpeed numbered the first and the last
+parameter as; the numbers follow the order in which a model was built, and no list of parameters has
+them. But the tensors of the sub-group, which are left without elements in the optimizer file, have
+the name as an attribute, `ds_id`, and torch saves attributes. Steps are in the optimizer file.
+
+Versions: 0.13.0 is the first that saves them, with the numbers of all parameters in a name up to
+0.13.2. Before 0.18.0 there are no directories of ranks: the second rank to copy fails, and only a
+run of one rank has a whole checkpoint.
+
+Source: DeepSpeed `runtime/zero/stage3.py` (`_create_fp32_partitions`), `runtime/engine.py`
+(`save_checkpoint`), `runtime/swap_tensor/optimizer_utils.py`; torch `_tensor.py`: `__reduce_ex__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Problem
+from zerotools.core.counts import counted
+from zerotools.formats.deepspeed.partitioning.flat_groups import ranks_of_group
+from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
+from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
+from zerotools.formats.deepspeed.schema.model_states import Shapes
+from zerotools.formats.deepspeed.schema.optim_states import MASTERS, OptimStates
+
+SWAPPED = "offloaded_tensors"
+"""The directory in a tag to which DeepSpeed copies the swap files of every rank."""
+_SUFFIX = ".tensor.swp"
+
+
+def with_swap_files(
+    directory: Path,
+    optim_states: Sequence[OptimStates | None],
+    groups: Sequence[Shapes],
+    problems: list[Problem],
+) -> list[OptimStates | None]:
+    """The optimizer files of a run without model parallelism, with the swapped partitions of each
+    where they lie in the tag directory. A swap file that is missing or too short is added to
+    `problems`, and its partition stays without elements."""
+    found: list[OptimStates | None] = []
+    for rank, optim in enumerate(optim_states):
+        if optim is None or not any(optim.swapped):
+            found.append(optim)
+            continue
+        sizes = [
+            FlatLayout(shapes, (), ranks_of_group(number, optim_states, optim), None)
+            for number, shapes in enumerate(groups)
+        ]
+        folder = _folder(directory, rank, len(optim_states))
+        masters, states = [*optim.masters], [dict(state) for state in optim.states]
+        for number, (names, layout) in enumerate(zip(optim.swapped, sizes, strict=False)):
+            for role, name in names.items():
+                empty = masters[number] if role == MASTERS else states[number][role]
+                partition = replace(
+                    empty,
+                    file=f"{folder}/{name}{_SUFFIX}",
+                    offset=0,
+                    numel=layout.partition_numel,
+                )
+                problem = _problem(directory, partition)
+                if problem is not None:
+                    problems.append(problem)
+                elif role == MASTERS:
+                    masters[number] = partition
+                else:
+                    states[number][role] = partition
+        found.append(replace(optim, masters=masters, states=states))
+    return found
+
+
+def original_folder(rank: str) -> str:
+    """Where DeepSpeed keeps the swap files of a rank during the run."""
+    return f"nvme_path/zero_stage_3/optimizer/rank{rank}"
+
+
+def swap_files(optim: OptimStates) -> Iterator[str]:
+    """The names of the swap files that hold partitions of a rank."""
+    for master, states in zip(optim.masters, optim.states, strict=True):
+        for partition in (master, *states.values()):
+            if partition.file != optim.file.name:
+                yield partition.file
+
+
+def _folder(directory: Path, rank: int, ranks: int) -> str:
+    """Where a rank's swap files are, relative to the tag directory."""
+    own = f"{SWAPPED}/rank{rank:02d}"
+    return SWAPPED if ranks == 1 and not (directory / own).is_dir() else own
+
+
+def _problem(directory: Path, partition: FlatPartition) -> Problem | None:
+    """What is wrong with the swap file of a partition."""
+    path, needed = directory / partition.file, partition.numel * partition.dtype.itemsize
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        message = (
+            f"{path} cannot be read ({error.strerror}). Put it back; if the run has made no step "
+            f"since this save, copy it from {original_folder('N')} of the rank"
+        )
+    else:
+        if size >= needed:  # an older, longer file is written over from its beginning
+            return None
+        message = (
+            f"{path} has {counted(size, 'byte')}, and its partition {needed}: take another copy"
+        )
+    return Problem(message, partition.file)
