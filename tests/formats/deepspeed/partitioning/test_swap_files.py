@@ -101,6 +101,15 @@ def test_files_are_not_guessed_where_no_name_is_saved(name: str, tmp_path: Path)
         read(tag)
 
 
+def test_masters_of_16_bits_are_refused(tmp_path: Path) -> None:
+    tag = copied(CASE, tmp_path)
+    precision = {"enabled": True, "bf16_master_weights_and_grads": True}
+    for path in tag.glob("*optim_states.pt"):
+        rewrite(path, lambda tree: tree["ds_config"].update(bf16=precision))
+    with pytest.raises(Unsupported, match="16-bit masters"):
+        read(tag)
+
+
 def test_names_of_other_numbers_are_followed(tmp_path: Path) -> None:
     """Numbers say nothing of the order, and a directory of swap files has those of other runs."""
     tag = copied(CASE, tmp_path)

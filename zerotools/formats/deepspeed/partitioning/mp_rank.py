@@ -145,9 +145,9 @@ def _check_swapped(group: FlatGroup) -> None:
             "those of one rank alone. If the run has made no step since this save, copy "
             f"{original_folder('N')} of each rank to {SWAPPED}/rankNN in the tag directory. Files "
             "of torch before 1.12, or of model-parallel ranks, do not say which swap files are "
-            "theirs: load the checkpoint with DeepSpeed, on as many ranks and with the same "
-            "configuration, and call save_16bit_model for the weights (with "
-            "stage3_gather_16bit_weights_on_model_save true)"
+            "theirs, and with 16-bit masters nothing says the type of the moments: load the "
+            "checkpoint with DeepSpeed, on as many ranks and with the same configuration, and call "
+            "save_16bit_model for the weights (with stage3_gather_16bit_weights_on_model_save true)"
         )
 
 

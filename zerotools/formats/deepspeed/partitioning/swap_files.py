@@ -10,7 +10,9 @@ files of torch, DeepSpeed copies them into the tag directory:
 The number of the rank is the global one. 0 and 7 are what DeepSpeed numbered the first and the last
 parameter as; the numbers follow the order in which a model was built, and no list of parameters has
 them. But the tensors of the sub-group, which are left without elements in the optimizer file, have
-the name as an attribute, `ds_id`, and torch saves attributes. Steps are in the optimizer file.
+the name as an attribute, `ds_id`, and torch saves attributes. Steps are in the optimizer file. All
+swap files are in fp32, whatever the type of the tensors without elements. Those of a run with
+16-bit masters are not read: no run has shown in which type its moments are.
 
 Versions: 0.13.0 is the first that saves them, with the numbers of all parameters in a name up to
 0.13.2. Before 0.18.0 there are no directories of ranks: the second rank to copy fails, and only a
@@ -28,8 +30,11 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Problem
 from zerotools.core.counts import counted
+from zerotools.core.dtypes import FLOAT32
 from zerotools.formats.deepspeed.partitioning.flat_groups import ranks_of_group
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
+from zerotools.formats.deepspeed.schema import model_tree
+from zerotools.formats.deepspeed.schema.ds_config import masters_type
 from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
 from zerotools.formats.deepspeed.schema.model_states import Shapes
 from zerotools.formats.deepspeed.schema.optim_states import MASTERS, OptimStates
@@ -50,7 +55,7 @@ def with_swap_files(
     `problems`, and its partition stays without elements."""
     found: list[OptimStates | None] = []
     for rank, optim in enumerate(optim_states):
-        if optim is None or not any(optim.swapped):
+        if optim is None or not any(optim.swapped) or _has_16_bit_masters(optim):
             found.append(optim)
             continue
         sizes = [
@@ -61,13 +66,8 @@ def with_swap_files(
         masters, states = [*optim.masters], [dict(state) for state in optim.states]
         for number, (names, layout) in enumerate(zip(optim.swapped, sizes, strict=False)):
             for role, name in names.items():
-                empty = masters[number] if role == MASTERS else states[number][role]
-                partition = replace(
-                    empty,
-                    file=f"{folder}/{name}{_SUFFIX}",
-                    offset=0,
-                    numel=layout.partition_numel,
-                )
+                file = f"{folder}/{name}{_SUFFIX}"
+                partition = FlatPartition(file, 0, layout.partition_numel, FLOAT32)
                 problem = _problem(directory, partition)
                 if problem is not None:
                     problems.append(problem)
@@ -77,6 +77,10 @@ def with_swap_files(
                     states[number][role] = partition
         found.append(replace(optim, masters=masters, states=states))
     return found
+
+
+def _has_16_bit_masters(optim: OptimStates) -> bool:
+    return masters_type(optim.file.tree.get(model_tree.DS_CONFIG)) != FLOAT32
 
 
 def original_folder(rank: str) -> str:

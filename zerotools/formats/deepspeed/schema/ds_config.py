@@ -158,6 +158,15 @@ def configured_precision(config: Mapping[str, Any] | None) -> DType | None:
     return FLOAT32
 
 
+def masters_type(config: Any) -> DType:
+    """The type of the masters of a run with ZeRO."""
+    for key, dtype in PRECISION_KEYS.items():
+        section = config.get(key) if isinstance(config, Mapping) else None
+        if isinstance(section, Mapping) and section.get(f"{key}_master_weights_and_grads") is True:
+            return dtype
+    return FLOAT32
+
+
 def adds_up_in_fp32(config: Any) -> bool:
     """Whether a bf16 run of stage 1 with this configuration has BF16_Optimizer.
 
