@@ -54,6 +54,7 @@ class Watch:
     def run(self) -> int:
         """Watch until it has ended, or is to be left alone."""
         signals = SignalWaker()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # it was blocked until here
         pidfd = open_process(self._pid, self._start_ticks)
         if pidfd is None:
             return self.fail(

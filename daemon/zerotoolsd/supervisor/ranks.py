@@ -12,7 +12,12 @@ from typing import Any
 
 from zerotoolsd.supervisor.children import spawning
 from zerotoolsd.supervisor.children.rank_binding import RankBinding
-from zerotoolsd.supervisor.children.spawning import BegunProgram, Execute, execute_program
+from zerotoolsd.supervisor.children.spawning import (
+    BegunProgram,
+    Execute,
+    execute_program,
+    execute_without_sigterm,
+)
 from zerotoolsd.supervisor.logs import RankLog
 from zerotoolsd.supervisor.plan import PORT, Plan
 
@@ -145,7 +150,7 @@ def spawn(
             output=log.write_fd,
             umask=plan.umask,
             entrance=entrance,
-            execute=execute,
+            execute=execute_without_sigterm if plan.watches else execute,
             binding=binding,
         )
     except OSError:

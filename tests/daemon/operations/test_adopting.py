@@ -123,7 +123,7 @@ def test_its_time_limit_ends_it_and_all_below_it_also_where_it_does_not_listen(
             assert deaf.wait() == -signal.SIGKILL
             wait_for(lambda: not _group(deaf.pid), "all of its processes to be gone")
 
-    tell(tmp_path / "state", story, grace=1.5)
+    tell(tmp_path / "state", story, grace=3.0)
 
 
 def _group(pgid: int) -> bool:

@@ -42,6 +42,13 @@ def execute_program(argv: Sequence[str], env: Mapping[str, str]) -> None:
     os.execvpe(argv[0], list(argv), dict(env))
 
 
+def execute_without_sigterm(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Become the program with SIGTERM blocked: one that comes while it loads waits until the
+    program unblocks it. Raises as `execute_program` does."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    execute_program(argv, env)
+
+
 class CannotStart(Exception):
     """A program cannot be executed; `error` is the system's, the message a sentence. `is_ours` says
     that it came as far as nothing of the job's: its control group is the daemon's to make."""
