@@ -46,8 +46,8 @@ class Wanted:
     """How it is to wait; `after` names jobs of the story."""
     edit: Mapping[str, Any] = field(default_factory=dict)
     """Keys that are set while it is on hold; then it is released."""
-    pauses: bool = False
-    """It is paused after its second step, and goes on."""
+    is_held: bool = False
+    """It is held after its second step, and released."""
     members: int | None = None
     """So many jobs of an array, of which the job file is this; they are called NAME-0, NAME-1."""
 
@@ -62,7 +62,7 @@ class Place:
     acknowledged: dict[str, int] = field(default_factory=dict)
     held: dict[str, float] = field(default_factory=dict)
     edited: set[str] = field(default_factory=set)
-    paused: set[str] = field(default_factory=set)
+    was_held: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.path.mkdir(exist_ok=True)
@@ -168,8 +168,8 @@ class Place:
             job = found.get(name)
             if job is not None and wanted.end == "cancelled" and self.lines(name):
                 self._cancel(name, job)
-            if job is not None and wanted.pauses:
-                self._pause(name, job)
+            if job is not None and wanted.is_held:
+                self._hold(name, job)
             if job is not None and wanted.end == GONE and job["state"] in TERMINAL:
                 self.client.clean({"jobs": [job["id"]], "outputs": True})
             if job is not None and job["state"] == "on_hold":
@@ -202,15 +202,15 @@ class Place:
     def _is_over(self, state: str, wanted: Wanted) -> bool:
         return (state == GONE) == (wanted.end == GONE)
 
-    def _pause(self, name: str, job: Mapping[str, Any]) -> None:
-        """Once, when it has made its second step; and let it go on."""
+    def _hold(self, name: str, job: Mapping[str, Any]) -> None:
+        """Once, when it has made its second step; and release it."""
         if job["state"] == "paused":
-            self.paused.add(name)  # also where no answer came
-            self.client.unpause(job["id"])
+            self.was_held.add(name)  # also where no answer came
+            self.client.release(job["id"])
             return
-        runs = name not in self.paused and job["state"] in ("running", "pausing")
+        runs = name not in self.was_held and job["state"] in ("running", "pausing")
         if runs and "step 2" in self.lines(name):
-            self.client.pause(job["id"])
+            self.client.hold(job["id"])
 
     def _cancel(self, name: str, job: Mapping[str, Any]) -> None:
         if job["state"] not in {*TERMINAL, "stopping"}:

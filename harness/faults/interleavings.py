@@ -157,10 +157,12 @@ class Round:
         match operation.name:
             case operations.AGAIN:
                 self._submit_again(job)
-            case "hold" | "release" | "pause" | "unpause" | "resume" | "cancel":
+            case "hold":
+                client.hold(job, lose_steps=one_of((True, False)))
+            case "release" | "pause" | "unpause" | "resume" | "cancel":
                 getattr(client, operation.name)(job)
             case "retry":
-                self._acknowledge([client.retry(job)])
+                self._acknowledge([client.retry(job, from_start=one_of((True, False)))])
             case "priority":
                 client.set_priority(job, one_of(range(-3, 8)))
             case "edit":
@@ -278,14 +280,12 @@ class Round:
             left[number] = f"{state}: {job['reason']}"
             with suppress(DaemonUnreachable):
                 try:
-                    if state == ON_HOLD:
+                    if state in (ON_HOLD, PAUSED):
                         client.release(number)
-                    elif state == PAUSED:
-                        client.unpause(number)
                     elif state == HELD:
                         since = held.setdefault(number, time.monotonic())
                         if time.monotonic() - since > HELD_SECONDS:
-                            client.resume(number)
+                            client.release(number)
                             held.pop(number)
                 except ZerotoolsError:
                     with suppress(ZerotoolsError):  # it has changed, or can never start

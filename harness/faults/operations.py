@@ -61,12 +61,12 @@ SCRIPTS: dict[str, list[str]] = {
 
 REQUESTS = {
     "cancel": 8,
-    "hold": 4,
-    "release": 4,
-    "pause": 9,
-    "unpause": 5,
-    "resume": 4,
-    "retry": 3,
+    "hold": 10,
+    "release": 8,
+    "pause": 3,
+    "unpause": 2,
+    "resume": 2,
+    "retry": 5,
     "priority": 4,
     "edit": 4,
     "array": 4,
@@ -78,8 +78,8 @@ REQUESTS = {
 """What clients ask, each so many times as often as one of 1."""
 MEANT = {
     "cancel": {RUNNING},
-    "hold": {QUEUED, WAITING, WAITING_RETRY},
-    "release": {ON_HOLD},
+    "hold": {RUNNING, QUEUED, WAITING, WAITING_RETRY},
+    "release": {ON_HOLD, PAUSED, PAUSING, HELD},
     "pause": {RUNNING},
     "unpause": {PAUSED, PAUSING},
     "resume": {HELD, *TERMINAL},

@@ -131,8 +131,8 @@ def making_room(place: Place) -> dict[str, Wanted]:
 
 
 def pausing(place: Place) -> dict[str, Wanted]:
-    """One that is paused after its second step, and goes on."""
-    return {"t": replace(place.training("t", 4, env={"WAIT": "2"}), pauses=True)}
+    """One that is held after its second step, and released."""
+    return {"t": replace(place.training("t", 4, env={"WAIT": "2"}), is_held=True)}
 
 
 def judge(place: Place, jobs: Mapping[str, Wanted]) -> list[str]:

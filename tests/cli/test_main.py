@@ -113,6 +113,9 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
         ("zero_to_fp32", "consolidate"),
         ("consolidat", "consolidate"),
         ("nvidia-smi", "monitor"),
+        ("paus", "hold"),
+        ("unpaus", "release"),
+        ("resum", "retry"),
     ],
 )
 def test_what_other_tools_call_a_command_is_answered_with_ours(

@@ -17,9 +17,9 @@ COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("split", "repartition", "resize"), "reshard"),
     **dict.fromkeys(("transform", "ds_to_universal", "translate"), "convert"),
     **dict.fromkeys(("prune", "purge", "gc", "clear", "cleanup"), "clean"),
-    **dict.fromkeys(("restart", "continue", "requeue", "again", "rerun"), "retry"),
-    **dict.fromkeys(("stash", "suspend"), "hold"),
-    **dict.fromkeys(("unhold", "unstash", "unsuspend"), "release"),
+    **dict.fromkeys(("restart", "continue", "requeue", "again", "rerun", "resume"), "retry"),
+    **dict.fromkeys(("stash", "suspend", "pause"), "hold"),
+    **dict.fromkeys(("unhold", "unstash", "unsuspend", "unpause"), "release"),
     **dict.fromkeys(("nice", "renice"), "priority"),
     **dict.fromkeys(("migrate", "config"), "import"),
     **dict.fromkeys(("host", "http", "expose", "mount"), "serve"),
@@ -30,10 +30,15 @@ COMMANDS: Mapping[str, str] = {
 
 
 def suggest_commands(word: str, known: Iterable[str]) -> list[str]:
-    """The commands of `known` that `word` may stand for, the likeliest first; two at most."""
+    """Return the commands of `known` that `word` may stand for, the likeliest first; two at most.
+
+    A word that is near to no command may be near to the name of one elsewhere: `paus`, `mrge`.
+    """
     names = list(known)
     other = COMMANDS.get(word.lower())
     import difflib  # 1 ms at each start
 
     near = difflib.get_close_matches(word, names, n=2, cutoff=0.75 if other else 0.6)
+    if not near and other is None:
+        near = [COMMANDS[each] for each in difflib.get_close_matches(word, COMMANDS, 1, 0.8)]
     return ([other] if other in names and other not in near else []) + near[: 1 if other else 2]

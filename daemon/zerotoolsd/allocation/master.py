@@ -46,7 +46,7 @@ LOOK_SECONDS = 0.5
 BY_SLURM = "Slurm wants its nodes back"
 FORGOTTEN = (
     "Slurm's controller does not know the job any more: it was started again before it had "
-    "written it down; resume it"
+    "written it down; retry it"
 )
 LAST_SECONDS = 20.0
 IN_VAIN = 3
@@ -306,7 +306,7 @@ class Master:
             )
             return self._ended()
         if not self._state.job.spec.slurm.requeue:
-            self._state.halt(f"{reason}; slurm.requeue = false: resume it by hand")
+            self._state.halt(f"{reason}; slurm.requeue = false: retry it by hand")
             return self._ended()
         why = self._requeue()
         if why is None:

@@ -83,7 +83,7 @@ class JobEdits:
     def _refuse_started(self, job: JobRow) -> None:
         if job.state not in _EDITABLE or self._store.attempts(job.id):
             raise Conflict(
-                f"job {job.id} is {job.state.replace('_', ' ')}: only a job that has never started "
+                f"job {job.id} is {states.in_words(job.state)}: only a job that has never started "
                 "can be edited; submit a new one"
             )
 

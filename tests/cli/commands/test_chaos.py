@@ -29,7 +29,7 @@ def report(*promises: Promise, place: Path | None = None) -> DrillReport:
     return DrillReport(
         seed=7,
         seconds=75.0,
-        faults=[Fault(1.0, "SIGKILL of a rank", "job 1"), Fault(2.0, "pause of a job", "job 2")],
+        faults=[Fault(1.0, "SIGKILL of a rank", "job 1"), Fault(2.0, "hold of a job", "job 2")],
         states={"succeeded": 3, "cancelled": 1},
         attempts=9,
         began=4,
@@ -48,7 +48,7 @@ def test_the_page_has_every_figure_and_fits_80_columns() -> None:
         "",
         "fault              times",
         "SIGKILL of a rank      1",
-        "pause of a job         1",
+        "hold of a job          1",
         "all                    2",
         "",
         "jobs                     4: 1 cancelled, 3 succeeded",

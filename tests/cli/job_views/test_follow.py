@@ -31,8 +31,8 @@ def report(service: FakeService, *records: dict[str, Any], attempt: int = 1) -> 
     service.write(1, "progress.jsonl", data, attempt=attempt)
 
 
-def follow(client: DaemonClient, script: Iterator[None]) -> str:
-    out = io.StringIO()
+def follow(client: DaemonClient, script: Iterator[None], stream: io.StringIO | None = None) -> str:
+    out = io.StringIO() if stream is None else stream
     poller = Poller(pause=lambda _: next(script))
     Follower(client, client.job(1), out, poller).run()
     return out.getvalue()
@@ -76,6 +76,26 @@ def test_a_job_from_the_queue_over_a_crash_to_its_end(
         "  host 3.0 GiB (rank 0)",
         "saved step 40: /o/s (2.0 KiB in 0.2 s)",
     ]
+
+
+def test_a_job_that_saves_and_is_held_has_the_words_of_users(
+    service: FakeService, client: DaemonClient
+) -> None:
+    service.add(state="running", reason=None, attempts=(an_attempt(1),))
+
+    def script() -> Iterator[None]:
+        yield
+        service.change(1, state="pausing", reason="held by uid 1000")
+        yield
+        service.change(1, state="paused", reason="held by uid 1000; saved at step 4 and stopped")
+        yield
+
+    stream = io.StringIO()
+    with pytest.raises(
+        JobFailed, match=r"^job 1 \(tiny\) held[^_]*: held by uid 1000; saved at st"
+    ):
+        follow(client, script(), stream)
+    assert stream.getvalue().splitlines()[1] == "job 1 (tiny) holding: held by uid 1000"
 
 
 def test_what_a_job_prepares_is_told_and_its_end_is_not(

@@ -76,7 +76,7 @@ def command(
     """Inject faults into a test daemon on this machine, and check its promises.
 
     A separate zerotoolsd in a new directory runs toy jobs on the CPU. Meanwhile their processes and
-    the daemon are killed and stopped, and jobs are paused and cancelled. Your queue, jobs and GPUs
+    the daemon are killed and stopped, and jobs are held and cancelled. Your queue, jobs and GPUs
     are not touched. The exit status is 1 if a promise was broken.
     """
     request = make_request(

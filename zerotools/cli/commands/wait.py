@@ -52,7 +52,7 @@ def command(
         for job in watch.ends(deadline):
             ended.append(job)
             if not as_json:
-                click.echo(f"{title(job)} {outcome(job).replace('_', ' ')}")
+                click.echo(f"{title(job)} {outcome(job)}")
             if any_one:
                 break
     except DaemonUnreachable as error:

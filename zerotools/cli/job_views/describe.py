@@ -242,7 +242,7 @@ def age(job: Job, now: float | None = None) -> str:
 
 def outcome(job: Job) -> str:
     """How a finished job ended: `succeeded at step 40 of 40, after 32 s`."""
-    text = str(job["state"])
+    text = state_words(job)
     done = steps(job)
     if done != render.UNKNOWN:
         text += f" at step {done.replace('/', ' of ')}"

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from zerotools.cli.job_views.describe import Job, has_old_step, is_over, outcome, title, why
+from zerotools.cli.job_views.describe import (
+    Job,
+    has_old_step,
+    is_over,
+    outcome,
+    state_words,
+    title,
+    why,
+)
 from zerotools.cli.job_views.ending_watch import stands_still
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.job_views.progress_line import ProgressLine
@@ -67,7 +75,7 @@ class Follower:
         known, self._said = self._said, said
         if said == known or (not job["reason"] and (job["state"], number) == known[::2]):
             return
-        text = f"{title(job)} {str(job['state']).replace('_', ' ')}"
+        text = f"{title(job)} {state_words(job)}"
         if job["state"] == "running" and number > 1:
             text += f", attempt {number}"
         if job["reason"]:

@@ -20,7 +20,7 @@ from zerotools.cli.output.messages import called
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote.elsewhere import machine_behind
-from zerotools.jobs.states import TERMINAL
+from zerotools.jobs.states import TERMINAL, in_words
 
 if TYPE_CHECKING:
     from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
@@ -39,9 +39,13 @@ def _complete(
         jobs = client.jobs(limit=_MAX_COMPLETED)
     except ZerotoolsError:
         return []
-    described = {str(job["id"]): f"{job['name'] or ''} {job['state']}".strip() for job in jobs}
+    described = {
+        str(job["id"]): f"{job['name'] or ''} {in_words(job['state'])}".strip() for job in jobs
+    }
     if incomplete and not incomplete.isdecimal():
-        described = {str(job["name"]): str(job["state"]) for job in reversed(jobs) if job["name"]}
+        described = {
+            str(job["name"]): in_words(job["state"]) for job in reversed(jobs) if job["name"]
+        }
     return [
         CompletionItem(word, help=text)
         for word, text in described.items()

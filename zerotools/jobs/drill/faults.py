@@ -85,7 +85,7 @@ class FaultMaker:
             "SIGSTOP of a rank": lambda: self._stop(RANK),
             "SIGSTOP of a supervisor": lambda: self._stop(SUPERVISOR),
             "SIGSTOP of the daemon": self._stop_daemon,
-            "pause of a job": self._pause,
+            "hold of a job": self._hold,
             "cancel of a job": self._cancel,
         }
         self._bag = KindBag(self._kinds, seed, every)
@@ -183,8 +183,8 @@ class FaultMaker:
         found = [job for job in self._queue.live() if job.state == states.RUNNING]
         return self._random.choice(found) if found else None
 
-    def _pause(self) -> str | None:
-        return self._ask(self._queue.pause)
+    def _hold(self) -> str | None:
+        return self._ask(self._queue.hold)
 
     def _cancel(self) -> str | None:
         return self._ask(self._queue.cancel)

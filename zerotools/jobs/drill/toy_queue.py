@@ -25,7 +25,7 @@ SHORTEST, LONGEST = 2.0, 20.0
 PACES = (0.05, 0.1, 0.2)
 EVERY = (5, 10, 20)
 MOST_RESTARTS = 1000
-PAUSED_SECONDS = (0.5, 3.0)
+USER_HELD_SECONDS = (0.5, 3.0)
 HELD_SECONDS = 5.0
 
 
@@ -46,7 +46,7 @@ class ToyJob:
     view: dict[str, Any] = field(default_factory=dict)
     """What the daemon says of it when it is over."""
     due: float = 0.0
-    """When it is let go on, if it is paused or held."""
+    """When it is let go on, if it is held."""
 
     @property
     def is_over(self) -> bool:
@@ -131,7 +131,7 @@ class ToyQueue:
         return job_from_dict(tree, source=job.name)
 
     def look(self) -> None:
-        """See what became of the jobs, and let those go on that are paused or held. Raises
+        """See what became of the jobs, and release those that are held. Raises
         DaemonError."""
         live = self.live()
         listed = {int(each["id"]): each for each in self._client.jobs(limit=3 * len(live) + 20)}
@@ -141,7 +141,7 @@ class ToyQueue:
             job.state, job.reason = str(view["state"]), view.get("reason")
             if job.state in states.TERMINAL:
                 job.view = self._client.job(job.number)
-            elif job.state in (states.PAUSED, states.HELD):
+            elif states.in_words(job.state) == states.HELD:
                 self._let_go_on(job, job.number)
             else:
                 job.due = 0.0
@@ -149,20 +149,18 @@ class ToyQueue:
     def _let_go_on(self, job: ToyJob, number: int) -> None:
         now = time.monotonic()
         if not job.due:
-            wait = self._random.uniform(*PAUSED_SECONDS)
+            wait = self._random.uniform(*USER_HELD_SECONDS)
             job.due = now + (HELD_SECONDS if job.state == states.HELD else wait)
         elif now >= job.due:
             job.due = 0.0
-            if job.state == states.PAUSED:
-                self._client.unpause(number)
-            else:
-                self._client.resume(number)
+            self._client.release(number)
+            if job.state == states.HELD:
                 self.resumed += 1
 
-    def pause(self, job: ToyJob) -> None:
-        """Let a job save and wait; `look` lets it go on. Raises DaemonError."""
+    def hold(self, job: ToyJob) -> None:
+        """Let a job save and stop; `look` releases it. Raises DaemonError."""
         assert job.number is not None
-        self._client.pause(job.number)
+        self._client.hold(job.number)
 
     def cancel(self, job: ToyJob) -> None:
         """Cancel a job; it may be done before it hears of it. Raises DaemonError."""

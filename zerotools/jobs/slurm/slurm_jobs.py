@@ -146,7 +146,7 @@ class SlurmJobs:
         for view in self._views([directory]):
             if view["state"] in states.TERMINAL:
                 return None
-            return f"job {view['id']}, which is {view['state'].replace('_', ' ')}"
+            return f"job {view['id']}, which is {states.in_words(view['state'])}"
         created = float((directory.job() or {}).get("created") or 0.0)
         is_coming = time.time() - created < FRESH_SECONDS
         return f"job {directory.path.name}, which is being submitted" if is_coming else None
@@ -349,7 +349,7 @@ class SlurmJobs:
             return self.job(job_id)
         if view["state"] not in states.TERMINAL:
             raise BadRequest(
-                f"job {view['id']} is {view['state'].replace('_', ' ')}; only one that is over is "
+                f"job {view['id']} is {states.in_words(view['state'])}; only one that is over is "
                 "resumed"
             )
         if view["state"] == states.SUCCEEDED and spec.engine != "script":

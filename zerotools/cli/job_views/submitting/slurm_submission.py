@@ -189,7 +189,7 @@ def _is_to_come(commands: SlurmCommands, jobs: SlurmJobs, number: str, condition
         return True
     if condition == "ok" and view["state"] != states.SUCCEEDED:
         raise BadRequest(
-            f"--after {view['id']}: that job has not succeeded, it is {view['state']}; resume it "
+            f"--after {view['id']}: that job has not succeeded, it is {view['state']}; retry it "
             f"first, or give --after {view['id']}:any"
         )
     return False
