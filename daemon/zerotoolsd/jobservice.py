@@ -257,11 +257,16 @@ class DispatcherService:
                 return self._waiting_jobs.prioritising(wish.priority or 0, uid)
 
     async def retry_array(
-        self, job_id: int, *, uid: int, output_dir: str | None = None
+        self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
     ) -> list[JobView]:
         """See `JobService`."""
         members = await self._arrays.members(job_id)
-        jobs = await self._again.retry_array(members, uid, output_dir)
+        again = self._again
+        jobs = await (
+            again.retry_array(members, uid, output_dir)
+            if from_start
+            else again.retry_array_from_newest(members, uid)
+        )
         return await self._views.of_all(jobs)
 
     async def adopt(self, wanted: Adoption, *, uid: int) -> AdoptedView:

@@ -171,7 +171,8 @@ class Round:
             case "array":
                 wish = one_of(operations.ARRAY_WISHES)
                 if wish == "retry":
-                    self._acknowledge(client.of_array(job, {}, "/retry")["jobs"])
+                    how = one_of(({}, {"from_start": False}))
+                    self._acknowledge(client.of_array(job, how, "/retry")["jobs"])
                 else:
                     more = {"priority": one_of(range(-3, 8))} if wish == "priority" else {}
                     client.of_array(job, {"do": wish, **more})

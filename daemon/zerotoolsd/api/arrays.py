@@ -8,7 +8,7 @@ from zerotools.core.errors import BadRequest
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import encode
 from zerotoolsd.api.asking.asked import asked
-from zerotoolsd.api.jobs import list_text, priority_of
+from zerotoolsd.api.jobs import list_text, priority_of, retry_wish
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.service.exchanged import ARRAY_OPERATIONS, ArrayWish
 
@@ -39,7 +39,9 @@ def _wish(body: dict[str, object]) -> ArrayWish:
 async def retry(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/array/retry."""
     job_id = inputs.job_id(request)
-    body = await inputs.json_object(request, known=("output_dir",))
-    output_dir, by = inputs.text(body, "output_dir"), asked(request)
-    views = await request.app[SERVICE].retry_array(job_id, uid=by.uid, output_dir=output_dir)
+    body = await inputs.json_object(request, known=("output_dir", "from_start"))
+    output_dir, from_start = retry_wish(body)
+    views = await request.app[SERVICE].retry_array(
+        job_id, uid=asked(request).uid, output_dir=output_dir, from_start=from_start
+    )
     return web.json_response(text=f'{{"jobs": {await list_text(request, views)}}}', status=201)

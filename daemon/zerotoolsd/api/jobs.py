@@ -286,15 +286,24 @@ async def retry(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/retry."""
     job_id = inputs.job_id(request)
     body = await inputs.json_object(request, known=("output_dir", "from_start"))
-    output_dir = inputs.text(body, "output_dir")
-    from_start = inputs.flag(body, "from_start", True)
-    if output_dir is not None and not from_start:
-        raise BadRequest("output_dir: is for from_start = true; a job continues where it was")
+    output_dir, from_start = retry_wish(body)
     uid = asked(request).uid
     view = await request.app[SERVICE].retry(
         job_id, uid=uid, output_dir=output_dir, from_start=from_start
     )
     return await _answer(request, view, 201)
+
+
+def retry_wish(body: dict[str, object]) -> tuple[str | None, bool]:
+    """Return `output_dir` and `from_start` of a retry. Raises BadRequest: they do not go together.
+
+    Without `from_start` a job begins from the start, as before there was this key.
+    """
+    output_dir = inputs.text(body, "output_dir")
+    from_start = inputs.flag(body, "from_start", True)
+    if output_dir is not None and not from_start:
+        raise BadRequest("output_dir: is for from_start = true; a job continues where it was")
+    return output_dir, from_start
 
 
 async def adopt(request: web.Request) -> web.Response:

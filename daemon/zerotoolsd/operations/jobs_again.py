@@ -51,8 +51,7 @@ class JobsAgain:
         owner = self._owner_of_next(job, uid)
         (spec,) = await self._from_the_start([job])
         spec = spec if output_dir is None else replace(spec, output_dir=output_dir)
-        least, most = self._dispatcher.priority_classes.range_of(owner)
-        terms = QueueTerms(priority=min(max(job.priority, least), most))
+        terms = self._terms_of_next(job, owner)
         new, _ = await self._submission.submit(spec, uid=owner, key=None, terms=terms)
         return new
 
@@ -71,8 +70,7 @@ class JobsAgain:
             if output_dir is not None:
                 spec = replace(spec, output_dir=str(Path(output_dir) / str(job.array.index)))
             specs.append((spec, job.array.label))
-        least, most = self._dispatcher.priority_classes.range_of(owner)
-        terms = QueueTerms(priority=min(max(members[0].priority, least), most))
+        terms = self._terms_of_next(members[0], owner)
         return await self._submission.submit_array(specs, uid=owner, key=None, terms=terms)
 
     async def _from_the_start(self, jobs: Sequence[JobRow]) -> list[JobSpec]:
@@ -105,26 +103,48 @@ class JobsAgain:
         """See `JobService.retry`."""
         job = self._find(job_id)
         _check_over(job)
-        if (
-            job.state == states.SUCCEEDED
-            and job.spec.engine != "script"
-            and not job.standing.reason
-        ):
+        if _has_done_all(job):
             raise Conflict(
                 f"job {job_id} has succeeded: all its steps are done; to train longer, submit its "
                 f'job file with more steps and resume_from = "{job.output_dir}"; to run it again '
                 f"from the start: zerotools retry --from-start {job_id}"
             )
-        spec, begun = replace(job.spec, output_dir=job.output_dir), True
-        if spec.engine == "script":
-            spec = await self._from_newest(job, spec)
-        elif await self._newest_step(job) is not None:
-            spec = replace(spec, resume_from=job.output_dir)
-        else:
-            begun = False  # it begins as a new job does
+        spec, begun = await self._continued(job)
         owner = self._owner_of_next(job, uid)
-        new, _ = await self._submission.submit(spec, uid=owner, key=None, rehearse=not begun)
+        terms = self._terms_of_next(job, owner)
+        new, _ = await self._submission.submit(
+            spec, uid=owner, key=None, rehearse=not begun, terms=terms
+        )
         return new
+
+    async def retry_array_from_newest(self, members: Sequence[JobRow], uid: int) -> list[JobRow]:
+        """See `JobService.retry_array`."""
+        for job in members:
+            _check_over(job)
+        left = [job for job in members if not _has_done_all(job)]
+        if not left:
+            raise Conflict(
+                f"all {len(members)} jobs of the array have succeeded: all their steps are done; "
+                f"to run them again from the start: zerotools retry --from-start @{members[0].id}"
+            )
+        specs = []
+        for job in left:
+            assert job.array is not None
+            spec, _ = await self._continued(job)
+            specs.append((spec, job.array.label))
+        owner = self._owner_of_next(left[0], uid)
+        terms = self._terms_of_next(left[0], owner)
+        return await self._submission.submit_array(specs, uid=owner, key=None, terms=terms)
+
+    async def _continued(self, job: JobRow) -> tuple[JobSpec, bool]:
+        """Return the job as it continues from its newest checkpoint, and False if it has none: it
+        begins as a new job does then."""
+        spec = replace(job.spec, output_dir=job.output_dir)
+        if spec.engine == "script":
+            return await self._from_newest(job, spec), True
+        if await self._newest_step(job) is not None:
+            return replace(spec, resume_from=job.output_dir), True
+        return spec, False
 
     async def _from_newest(self, job: JobRow, spec: JobSpec) -> JobSpec:
         """Give a job of a program its newest checkpoint: a reported one, else one that was found.
@@ -166,11 +186,22 @@ class JobsAgain:
             ) from None
         return self._find(job.id)
 
+    def _terms_of_next(self, job: JobRow, owner: int) -> QueueTerms:
+        """Return the priority of the job, as far as `owner` may choose it."""
+        least, most = self._dispatcher.priority_classes.range_of(owner)
+        return QueueTerms(priority=min(max(job.priority, least), most))
+
     def _owner_of_next(self, job: JobRow, uid: int) -> int:
         """Whoever runs it again for another user, it is that user's program. Raises Forbidden."""
         owner = job.uid if self._dispatcher.users.own == 0 else uid
         self._check_uid(owner)
         return owner
+
+
+def _has_done_all(job: JobRow) -> bool:
+    """Return whether nothing is left to do of it. Only the user knows that of an own program."""
+    is_ours = job.spec.engine != "script" and not job.standing.reason
+    return job.state == states.SUCCEEDED and is_ours
 
 
 def _check_over(job: JobRow) -> None:

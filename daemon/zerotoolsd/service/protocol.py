@@ -162,9 +162,12 @@ class JobService(Protocol):
         """
 
     async def retry_array(
-        self, job_id: int, *, uid: int, output_dir: str | None = None
+        self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
     ) -> list[JobView]:
-        """As `retry`, of all jobs of the array that this one is of: a new array, or nothing."""
+        """As `retry`, of all jobs of the array that this one is of: a new array, or nothing.
+
+        Without `from_start`, jobs that have done all their steps are left out.
+        """
 
     async def adopt(self, wanted: Adoption, *, uid: int) -> AdoptedView:
         """Queue a job that watches a process of the user's, which goes on as it is.

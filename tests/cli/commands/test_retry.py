@@ -38,6 +38,23 @@ def test_a_job_that_is_over_continues_from_its_newest_checkpoint(
     assert (again["id"], again["state"]) == (3, "queued")
 
 
+def test_of_an_array_those_that_have_not_succeeded_continue(
+    zerotools: Command, service: FakeService
+) -> None:
+    for index, state in enumerate(("failed", "succeeded", "stopped")):
+        place = {"id": 1, "index": index, "size": 3, "label": str(index)}
+        service.add(state=state, name="tiny", array=place, output_dir=f"/runs/{index}")
+    first, second, array = zerotools("retry", "@1").out.splitlines()
+    assert first == "job 4 (tiny) is queued; it resumes from the newest checkpoint in /runs/0"
+    assert second.startswith("job 5 (tiny) is queued; it resumes ")
+    assert array == "they are the array @4"
+    whole = zerotools("retry", "@1", "--from-start").out.splitlines()
+    assert [line.split(";")[1].split(" in ")[0] for line in whole[:-1]] == [
+        " it begins from the start"
+    ] * 3
+    assert zerotools("retry", "@1", "--nodes", "2").status == 2
+
+
 def test_a_job_that_is_not_over_is_left_alone(zerotools: Command, service: FakeService) -> None:
     service.add(state="running")
     done = zerotools("retry", "1")

@@ -13,7 +13,7 @@ from typing import Any
 from tests.daemon.api.made_views import JOB, SHARE, a_job, a_view
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
-from zerotools.jobs.states import TERMINAL
+from zerotools.jobs.states import SUCCEEDED, TERMINAL
 from zerotools.jobs.sweeps import put_key, remove_key
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
@@ -307,10 +307,14 @@ class FakeService:
         return ArrayView(jobs=tuple(asked), kept=said)
 
     async def retry_array(
-        self, job_id: int, *, uid: int, output_dir: str | None = None
+        self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
     ) -> list[JobView]:
         members = self._members(await self.job(job_id))
-        new = [await self.retry(one.id, uid=uid, output_dir=output_dir) for one in members]
+        members = [one for one in members if from_start or one.state != SUCCEEDED]
+        new = [
+            await self.retry(one.id, uid=uid, output_dir=output_dir, from_start=from_start)
+            for one in members
+        ]
         arrays = ({**(one.array or {}), "id": new[0].id} for one in members)
         return [self.change(one.id, array=array) for one, array in zip(new, arrays, strict=True)]
 

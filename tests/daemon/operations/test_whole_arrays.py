@@ -17,6 +17,7 @@ from zerotools.jobs.sweeps import MOST_MEMBERS
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.operations import whole_arrays
 from zerotoolsd.queue import store as queue_store
+from zerotoolsd.queue.lifecycle import Hold
 from zerotoolsd.queue_terms import QueueTerms
 from zerotoolsd.service.exchanged import ArrayWish, JobView
 from zerotoolsd.service.refusals import Conflict, Forbidden, Unavailable
@@ -153,6 +154,44 @@ def test_an_array_is_run_again_as_a_new_one_when_all_of_it_is_over(tmp_path: Pat
         await it.service.change_array(again[0].id, ArrayWish(do="cancel"), uid=ME)
 
     tell(tmp_path / "state", story)
+
+
+def test_of_an_array_those_that_have_not_succeeded_continue_as_a_new_one(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        jobs = await array(it, ["exit=9", "exit=0", "exit=9"], hold=True)
+        await it.service.change_array(jobs[0].id, ArrayWish(do="priority", priority=3), uid=ME)
+        await it.service.change_array(jobs[0].id, ArrayWish(do="release"), uid=ME)
+        await it.reach(jobs[1].id, "succeeded")
+        for job in (jobs[0], jobs[2]):
+            await it.reach(job.id, "failed", "waiting_retry")
+        await it.service.change_array(jobs[0].id, ArrayWish(do="cancel"), uid=ME)
+        for job in (jobs[0], jobs[2]):
+            await it.reach(job.id, "cancelled", "failed")
+        again = await it.service.retry_array(jobs[1].id, uid=ME, from_start=False)
+        assert [(dict(view.array or {})["label"], view.priority) for view in again] == [
+            ("label 0", 3),
+            ("label 2", 3),
+        ]
+        assert [view.output_dir for view in again] == [
+            (await it.service.job(job.id)).output_dir for job in (jobs[0], jobs[2])
+        ]
+        await it.service.change_array(again[0].id, ArrayWish(do="cancel"), uid=ME)
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_release_of_an_array_releases_all_whoever_held_them(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        jobs = await array(it, ["exit=0"] * 3, hold=True)
+        row = it.engine.store.job(jobs[1].id)
+        it.engine.transitions.take(row, Hold(why="its record was odd"))
+        assert await states(it, jobs) == ["on_hold", "held", "on_hold"]
+        await it.service.change_array(jobs[0].id, ArrayWish(do="release"), uid=ME)
+        for job in jobs:
+            await it.reach(job.id, "succeeded")
+
+    tell(tmp_path / "state", story)
+    assert broken(tmp_path / "state", [1, 2, 3]) == []
 
 
 def test_a_job_of_no_array_and_a_priority_above_the_class(tmp_path: Path) -> None:

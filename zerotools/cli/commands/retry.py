@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from zerotools.cli.job_views.again import continue_job
+from zerotools.cli.job_views.again import continue_job, queued_again
 from zerotools.cli.job_views.describe import title
 from zerotools.cli.job_views.job_reference import find_job, job_argument, member_of
 from zerotools.cli.options.shared import json_option, socket_option
@@ -50,13 +51,16 @@ def command(
     directory. A job with checkpoints in its output_dir needs another one (--output-dir), as at a
     new submit: checkpoints are never replaced.
 
-    Without JOB, the newest job is meant. @7 and @tiny are all jobs of an array; they begin with
-    step 1, as a new array, each in DIR/INDEX of --output-dir.
+    Without JOB, the newest job is meant. @7 and @tiny are the jobs of an array: those that have not
+    succeeded, or with --from-start all, become a new array; with --output-dir each has its
+    DIR/INDEX.
     """
     if output_dir == "":
         raise BadRequest("--output-dir: is empty; name a directory, or leave the option out")
     from_start = from_start or output_dir is not None
     of_array = reference is not None and reference.startswith("@")
+    if of_array and nodes is not None:
+        raise BadRequest("--nodes is for one job, not for an array")
     if not from_start and not of_array:
         asked = {} if nodes is None else nodes_of(nodes)
         continue_job(socket, reference, asked=asked, as_json=as_json)
@@ -67,7 +71,10 @@ def command(
     if place is not None and machine_behind(socket) is None:
         place = str(Path.cwd() / place)
     if reference is not None and of_array:
-        _retry_array(client, reference, place, as_json=as_json)
+        body: dict[str, object] = {} if place is None else {"output_dir": place}
+        if not from_start:
+            body["from_start"] = False
+        _retry_array(client, reference, body, as_json=as_json)
         return
     job = client.retry(int(find_job(client, reference)["id"]), output_dir=place)
     if as_json:
@@ -76,12 +83,14 @@ def command(
     click.echo(f"{title(job)} is queued; it begins from the start in {job['output_dir']}")
 
 
-def _retry_array(client: DaemonClient, reference: str, place: str | None, *, as_json: bool) -> None:
-    body = {} if place is None else {"output_dir": place}
+def _retry_array(
+    client: DaemonClient, reference: str, body: Mapping[str, object], *, as_json: bool
+) -> None:
     jobs = client.of_array(member_of(client, reference), body, "/retry")["jobs"]
     if as_json:
         render.print_json({"jobs": jobs})
         return
     for job in jobs:
-        click.echo(f"{title(job)} is queued; it begins from the start in {job['output_dir']}")
+        begins = queued_again(job) if "from_start" in body else "begins from the start"
+        click.echo(f"{title(job)} is queued; it {begins} in {job['output_dir']}")
     click.echo(f"they are the array @{jobs[0]['array']['id']}")

@@ -48,8 +48,12 @@ def continue_job(
     _say_continued(job, before)
 
 
+def queued_again(job: Job) -> str:
+    """Return how a job begins that was queued again: `resumes from the newest checkpoint`."""
+    return "resumes from the newest checkpoint" if job["spec"].get("resume_from") else "begins"
+
+
 def _say_continued(job: Job, before: Job) -> None:
-    begins = "resumes from the newest checkpoint" if job["spec"].get("resume_from") else "begins"
-    click.echo(f"{title(job)} is queued; it {begins} in {job['output_dir']}")
+    click.echo(f"{title(job)} is queued; it {queued_again(job)} in {job['output_dir']}")
     if before["state"] == SUCCEEDED:
         click.echo(f"note: job {before['id']} had succeeded: this is another run of its program")

@@ -78,7 +78,7 @@ def request_components() -> dict[str, Schema]:
             begin=_BEGIN,
         ),
         "RetryRequest": object_of((), output_dir=text_schema(4096), from_start=FLAG),
-        "RetryArrayRequest": object_of((), output_dir=text_schema(4096)),
+        "RetryArrayRequest": object_of((), output_dir=text_schema(4096), from_start=FLAG),
         "ArrayChangeRequest": object_of(
             ("do",),
             do={"type": "string", "enum": list(ARRAY_OPERATIONS)},

@@ -106,7 +106,7 @@ def test_priority_and_what_the_daemon_refuses(two_jobs: FakeService, client: Dae
     async def play(pilot: Pilot[int], app: Top) -> None:
         assert "job 3 (tiny) has priority 1" in await pressed(pilot, app, "plus")
         assert client.job(3)["priority"] == 1
-        assert "job 3 is not over" in await pressed(pilot, app, "r")
+        assert "job 3 is not held: it is running" in await pressed(pilot, app, "r")
 
     drive(client, play)
 
