@@ -23,6 +23,7 @@ from typing import TextIO
 from zerotools.cli.output import render
 from zerotools.cli.output.language import CHINESE, chinese_hint, language
 from zerotools.cli.output.style import paint
+from zerotools.cli.output.wide_lines import columns_of, has_wide, wrap_wide
 
 HINT_IN_CHINESE = "提示"
 _LABELS = {
@@ -35,14 +36,19 @@ _LABELS = {
 }
 _VERBS = """
     add allow ask check choose convert copy correct create delete describe export fetch free give
-    install leave let list load lower make merge move name pass pick point print put raise read
-    redistribute remove rename repeat report reshard resume run save say see set split start state
-    stop submit switch take train try turn type update upgrade use wait write zerotools
+    hold install leave let list load lower make merge move name pass pick point print put raise
+    read redistribute release remove rename repeat report reshard resume retry run save say see
+    set split start state stop submit switch take train try turn type update upgrade use wait write zerotools
 """
 _PHRASES = (
     *("did you mean", "end it", "go on", "is it", "is zerotoolsd", "its log", "its tags"),
     *("known keys", "look at", "pip install", "the daemon is", "the same command with"),
-    *("those that are", r"to [^;,:]+, (?:set|submit|type|use)", "if [^;,:]+, leave"),
+    *(
+        "those that are",
+        r"to [^;,:]+, (?:set|submit|type|use)",
+        "if [^;,:]+, leave",
+        "to run (?:it|them) again",
+    ),
 )
 _ADVICE = "|".join([*_VERBS.split(), *_PHRASES])
 """How a clause begins that tells what to do (a regular expression)."""
@@ -68,10 +74,19 @@ def say_error(message: str, stream: TextIO | None = None) -> None:
     """An error, with its hint on a separate line."""
     what, hint = split(message)
     say("error", what, stream)
-    if language() == CHINESE and (translated := chinese_hint(message)) is not None:
+    translated = chinese_hint(message) if language() == CHINESE else None
+    if translated is not None and _can_show(translated, stream or sys.stderr):
         say(HINT_IN_CHINESE, translated, stream)
     elif hint:
         say("hint", hint, stream)
+
+
+def _can_show(text: str, stream: TextIO) -> bool:
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False  # a stream of ASCII: the English hint is of more use than escapes
+    return True
 
 
 def say(label: str, text: str, stream: TextIO | None = None) -> None:
@@ -113,7 +128,11 @@ def wrapped(label: str, lines: list[str], columns: int) -> list[str]:
     cut: list[str] = []
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()))
-        first = " " * (len(label) + 1) if not cut else indent
+        first = " " * (columns_of(label) + 1) if not cut else indent
+        if has_wide(line):
+            later = f"{indent}  "
+            cut += wrap_wide(line.strip(), width, first=first, later=later)
+            continue
         cut += textwrap.wrap(
             line.strip(),
             width,
@@ -123,5 +142,5 @@ def wrapped(label: str, lines: list[str], columns: int) -> list[str]:
             break_on_hyphens=False,
         ) or [""]
     if cut:
-        cut[0] = cut[0][len(label) + 1 :]
+        cut[0] = cut[0][columns_of(label) + 1 :]
     return cut
