@@ -53,7 +53,7 @@ def bare(path: Path) -> str:
 def test_an_interpreter_without_torch_is_refused_with_the_line_to_type(tmp_path: Path) -> None:
     python = bare(tmp_path / "python")
     assert refusal(python) == (
-        f"python = {python}: has no torch and no transformers; type: "
+        f"python = {python}: has no torch and no transformers; run "
         f"{python} -m pip install 'torch>=2.7' 'transformers>=5.1'"
     )
 
@@ -167,7 +167,7 @@ def test_a_quick_answer_leaves_nothing_to_warn_of(
 def test_only_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "torch.py").touch()
     message = refusal(bare(tmp_path / "python"), PYTHONPATH=str(tmp_path))
-    assert "has no transformers; type:" in message
+    assert "has no transformers; run " in message
 
 
 def test_an_old_python_is_refused(tmp_path: Path) -> None:
