@@ -10,8 +10,7 @@ import pytest
 
 from zerotools.cli.output.failure import Failure
 from zerotools.cli.output.language import CATALOGUE, chinese_hint, language, read_catalogue
-from zerotools.cli.output.messages import say_error, wrapped
-from zerotools.cli.output.wide_lines import columns_of
+from zerotools.cli.output.messages import say_error
 
 ROOT = Path(__file__).resolve().parents[3]
 LEAST_PIECE = 12
@@ -59,18 +58,6 @@ def test_a_stream_of_ascii_has_the_english_hint(monkeypatch: pytest.MonkeyPatch)
     say_error("out exists; choose another output, or pass --overwrite", stream)
     shown = stream.buffer.getvalue()  # type: ignore[attr-defined]
     assert shown.endswith(b"hint: choose another output, or pass --overwrite\n")
-
-
-def test_a_line_of_chinese_is_cut_at_the_width_of_the_terminal() -> None:
-    hint = chinese_hint("nothing answers at /x; is zerotoolsd running?")
-    assert hint is not None
-    lines = wrapped("提示:", [hint], 80)
-    assert len(lines) == 2
-    assert columns_of("提示: " + lines[0]) <= 80 > columns_of(lines[1])
-    assert "".join(line.strip() for line in lines).replace(" ", "") == hint.replace(" ", "")
-    narrow = wrapped("提示:", [hint], 40)
-    assert max(map(columns_of, narrow)) <= 40
-    assert not [line for line in narrow if line.strip()[0] in "，。；："]
 
 
 def test_texts_of_the_message_stand_in_the_hint() -> None:
