@@ -120,6 +120,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/trainer/engine_deepspeed/test_deepspeed",
         "daemon/trainer/engine_deepspeed/test_foreign",
         "daemon/trainer/engine_deepspeed/test_lora",
+        "daemon/trainer/engine_torch/test_alone",
         "daemon/trainer/engine_torch/test_fp16",
         "daemon/trainer/engine_torch/test_frozen",
         "daemon/trainer/engine_torch/test_layouts",
@@ -139,6 +140,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/trainer/test_refusals",
         "daemon/trainer/test_same_losses",
         "daemon/trainer/test_sequence_ranks",
+        "daemon/trainer/test_stopped_jobs",
     ),
     # another project's library reads what we write, or writes what we read
     "judge": (
