@@ -81,6 +81,28 @@ def test_words_begin_anew_where_there_are_too_many(monkeypatch: pytest.MonkeyPat
         check(words, made, [text, text])
 
 
+def test_new_words_go_to_the_library_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_ids, "WORDS_AT_ONCE", 3)
+    made = backend(None, (("Ġ", "a"), ("1", "2")))
+    words = word_ids_of(made)
+    assert words is not None
+    monkeypatch.setattr(words, "_backend", None)  # no word is encoded by itself
+    check(words, made, ["a a12 1\u00a0\u3000é好 'll\n  12<|x>", "b  c 123 é\x00\x7f\xa1", ""])
+
+
+def test_words_are_encoded_by_themselves_where_their_end_has_no_id_of_its_own() -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: n + (n >= 70) for n, letter in enumerate(letters)}  # 70 is left out
+    made = Tokenizer(models.BPE(vocabulary, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    assert made.get_vocab_size() in vocabulary.values()  # the id of the next token that is added
+    words = word_ids_of(made)
+    assert words is not None
+    check(words, made, [f"{bytes(range(33, 127)).decode()} {chr(0xFF)}"])
+
+
 def test_a_text_that_would_be_changed_is_left_to_the_library() -> None:
     from tokenizers import normalizers
 
