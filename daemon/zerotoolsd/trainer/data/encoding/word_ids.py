@@ -219,8 +219,11 @@ def _without_split(model: Any) -> tuple[Any, int]:
     from tokenizers import Tokenizer
 
     made = Tokenizer(model)
-    made.add_special_tokens([chr(_letters()[_END_OF_WORD])])
-    return made, made.token_to_id(chr(_letters()[_END_OF_WORD]))
+    end_of_word = chr(_letters()[_END_OF_WORD])
+    made.add_special_tokens([end_of_word])
+    number = made.token_to_id(end_of_word)
+    assert number is not None
+    return made, number
 
 
 def _letters_of(words: Sequence[str]) -> str:
