@@ -189,6 +189,16 @@ CONSOLE_PROGRAMS: Mapping[str, frozenset[str]] = {
     "axolotl": frozenset(("train",)),
     "swift": frozenset(("sft", "pt", "rlhf", "dpo")),
     "xtuner": frozenset(("train",)),
+    "litgpt": frozenset(
+        (
+            "finetune",
+            "finetune_full",
+            "finetune_lora",
+            "finetune_adapter",
+            "finetune_adapter_v2",
+            "pretrain",
+        )
+    ),
 }
 """Program that starts ranks of its own -> those of its commands that train."""
 PROGRAM_MODULES: Mapping[str, str] = {
@@ -202,9 +212,10 @@ CONSOLE_MODULES: Mapping[str, tuple[str, str]] = {
     "axolotl": ("accelerate", "axolotl.cli.train"),
     "swift": ("torchrun", "swift.cli.sft"),
     "xtuner": ("torchrun", "xtuner.tools.train"),
+    "litgpt": ("plain", "litgpt"),
 }
 """Console program -> the launcher by which it starts its ranks, and the module that they run."""
-ONE_RANK = frozenset(("swift", "xtuner"))
+ONE_RANK = frozenset(("swift", "xtuner", "litgpt"))
 """Those that start one rank where nothing says how many."""
 RANKS_BY = "NPROC_PER_NODE"
 """The variable from which console programs take the number of ranks."""

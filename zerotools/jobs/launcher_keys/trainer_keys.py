@@ -59,10 +59,14 @@ SYNONYMS: Mapping[str, str] = {
         ),
         "sequence_length",
     ),
-    **dict.fromkeys(("per_gpu_train_batch_size",), "per_device_train_batch_size"),
+    **dict.fromkeys(
+        ("per_gpu_train_batch_size", "train_bsz_per_gpu"), "per_device_train_batch_size"
+    ),
     "max_train_steps": "max_steps",
     "num_warmup_steps": "warmup_steps",
-    **dict.fromkeys(("per_gpu_eval_batch_size",), "per_device_eval_batch_size"),
+    **dict.fromkeys(("per_gpu_eval_batch_size", "eval_bsz_per_gpu"), "per_device_eval_batch_size"),
+    "save_step": "save_steps",
+    "eval_step": "eval_steps",
     **dict.fromkeys(("model_path", "model_name", "base_model"), "model_name_or_path"),
     **dict.fromkeys(("train_files", "data_path", "train_data", "train_data_path"), "train_file"),
     **dict.fromkeys(
@@ -84,7 +88,7 @@ SYNONYMS: Mapping[str, str] = {
         ),
         "double_quantization",
     ),
-    **dict.fromkeys(("epochs", "num_epochs"), "num_train_epochs"),
+    **dict.fromkeys(("epochs", "num_epochs", "n_epochs"), "num_train_epochs"),
     **dict.fromkeys(("target_column", "summary_column"), "response_column"),
 }
 """Other names -> the name here."""

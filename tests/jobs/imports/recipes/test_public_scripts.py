@@ -231,8 +231,68 @@ SCRIPTS = {
         "--train_file t.txt",
         {"gpus": 3},
     ),
+    "baichuan2, an empty hostfile and a pipe of both streams": Script(
+        'hostfile=""  # one machine\n# hostfile="/path/to/hostfile"  # several\n'
+        'deepspeed --hostfile=$hostfile fine-tune.py  \\\n    --report_to "none" \\\n'
+        '    --data_path "data/chats.json" --model_name_or_path "owner/Base-7B" \\\n'
+        "    --save_strategy epoch --lr_scheduler_type constant --adam_beta2 0.98 \\\n"
+        f"    {CLM} --model_max_length 512 --max_steps 5 --tf32 True |& tee 1.txt\n",
+        {"data.sequence_length": 512, "train.betas": (0.9, 0.98), "train.steps": 5},
+        ("hf download owner/Base-7B", "data/chats.json is not here"),
+    ),
+    "moss, a sum of machines and arguments of its own": Script(
+        "num_machines=1\nnum_processes=$((num_machines * 4))\nmachine_rank=0\n\n"
+        "accelerate launch \\\n\t--num_processes $num_processes \\\n"
+        "\t--num_machines $num_machines --machine_rank $machine_rank \\\n"
+        "\t--deepspeed_multinode_launcher standard finetune_own.py \\\n"
+        "\t--model_name_or_path owner/base --data_dir ./sft_data --output_dir ./ckpts \\\n"
+        "\t--n_epochs 2 --train_bsz_per_gpu 4 --eval_bsz_per_gpu 4 --save_step 2000\n",
+        {"gpus": 4, "train.epochs": 2.0, "train.batch_size": 16, "checkpoint.every": 2000},
+    ),
+    "firefly, its arguments in a JSON": Script(
+        "deepspeed --num_gpus=4 train.py --train_args_file args/qlora.json --learning_rate 3e-5\n",
+        {
+            "gpus": 4,
+            "train.batch_size": 64,
+            "train.learning_rate": 3e-5,
+            "lora.rank": 64,
+            "lora.frozen_precision": "nf4",
+        },
+        ("hf download owner/base-7b", "chats.jsonl is not here"),
+    ),
+    "firefly, all weights and a JSON that is not there": Script(
+        "torchrun --nproc_per_node={num_gpus} train.py --train_args_file args/full.json\n",
+        problems=('--nproc_per_node = "{num_gpus}"', "args/full.json: there is no such config"),
+    ),
+    "internlm, xtuner's Python": Script(
+        "cd /root/ft\nmkdir hf\nexport MKL_SERVICE_FORCE_INTEL=1\n"
+        "NPROC_PER_NODE=2 xtuner train ./own_copy.py --deepspeed deepspeed_zero2\n",
+        problems=("run.sh:4: the settings of xtuner are Python",),
+    ),
+    "h2o-llmstudio, a YAML of its own": Script(
+        "CUDA_VISIBLE_DEVICES=0 python train.py -Y args/own.yaml\n",
+        problems=("run.sh:1: -Y: args/own.yaml has the program's own settings",),
+    ),
+    "litgpt, download and finetune": Script(
+        "# 1) Download\nlitgpt download owner/base\n\n# 2) Finetune\n"
+        "litgpt finetune_lora owner/base \\\n  --data JSON --data.json_path d.json \\\n"
+        "  --train.micro_batch_size 1\n\nlitgpt chat out/final\n",
+        problems=("run.sh:5: the arguments of litgpt are not read; run the program with --as",),
+    ),
 }
 
+OWN_SETTINGS = """architecture:
+  backbone_dtype: float16
+training:
+  batch_size: 2
+"""
+ARGUMENTS = """{
+  "output_dir": "out", "model_name_or_path": "owner/base-7b", "train_file": "chats.jsonl",
+  "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "learning_rate": 1e-4,
+  "num_train_epochs": 1, "max_seq_length": 1024, "fp16": true, "deepspeed": null,
+  "train_mode": "qlora", "lora_rank": 64, "lora_alpha": 16
+}
+"""
 YAML = """model_name_or_path: owner/base
 stage: sft
 finetuning_type: full
@@ -248,7 +308,13 @@ def test_a_public_script_imports_as_it_stands_or_with_all_its_problems(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    Path("sft.yaml").write_text(YAML)
+    Path("args").mkdir()
+    for name_of_file, text in (
+        ("sft.yaml", YAML),
+        ("args/qlora.json", ARGUMENTS),
+        ("args/own.yaml", OWN_SETTINGS),
+    ):
+        Path(name_of_file).write_text(text)
     script = SCRIPTS[name]
     try:
         imported = of(read_launch(script.text, "run.sh", Path(), lines=True, lenient=True))
@@ -260,3 +326,37 @@ def test_a_public_script_imports_as_it_stands_or_with_all_its_problems(
     assert {key: look_up(imported.tree, key) for key in script.keys} == script.keys
     steps = "\n".join(imported.findings.steps)
     assert all(each in steps for each in script.steps), steps
+
+
+@pytest.mark.parametrize("mode", ["full", "qlora"])
+def test_trl_and_the_trainer_read_their_arguments_from_a_file(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text(ARGUMENTS.replace("qlora", mode))
+    Path("data.json").write_text("[]")
+    line = "accelerate launch --num_processes 2 run_sft.py"
+    for arguments in ("--config recipe.yaml", "recipe.yaml", "recipe.yaml data.json"):
+        script = f"{line} {arguments}"
+        imported = of(read_launch(script, "run.sh", Path(), lines=True))
+        assert imported.problem is None
+        assert look_up(imported.tree, "train.batch_size") == 32
+        assert look_up(imported.tree, "lora.rank") == (64 if mode == "qlora" else None)
+
+
+def test_names_of_directories_are_not_names_on_a_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    Path("bases").mkdir()
+
+    def steps(model: str, data: str) -> str:
+        line = f"deepspeed t.py {CLM} --model_name_or_path {model} --data_path {data}"
+        return "\n".join(of(read_launch(line, "run.sh", Path(), lines=True)).findings.steps)
+
+    assert "hf download" not in steps("bases/big", "data/train")
+    assert "hf download" not in steps("output/checkpoint-9", "bases/chats")
+    said = steps("owner/big", "owner/chats")
+    assert "hf download owner/big" in said
+    assert "hf download --repo-type dataset owner/chats" in said

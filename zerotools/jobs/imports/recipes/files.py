@@ -13,7 +13,7 @@ from zerotools.io.huggingface.hub_cache import config_of_model
 from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.argument_values import ArgumentReading
-from zerotools.jobs.imports.recipes.hub_names import OWN_CODE, fetch_command, is_hub_name
+from zerotools.jobs.imports.recipes.hub_names import OWN_CODE, fetch_command, is_on_hub
 from zerotools.jobs.launcher_keys.key_kinds import ValueKind
 
 _OF_EXAMPLES = ("prompt_column", "response_column", "history_column", "max_source_length")
@@ -71,7 +71,7 @@ def _map_model(reading: ArgumentReading, given: ConfigValue) -> None:
         directory = str(Path.cwd() / found)
         reading.config.map(replace(given, value=directory), "model.path", directory)
         steps = reading.config.findings.steps
-        if is_hub_name(name):
+        if is_on_hub(name, reading.recipe.found):
             steps.append(fetch_command(name, kind="model", who=reading.recipe.who))
             steps.append(f"if {name} lies elsewhere, set model.path to its directory")
         else:
@@ -136,10 +136,7 @@ def _name_hub_data(
 
 
 def _is_hub_data(reading: ArgumentReading, name: str) -> bool:
-    if not is_hub_name(name) or name.lower().endswith(_DATA):
-        return False
-    first = reading.recipe.found(name.split("/")[0])
-    return not (reading.recipe.found(name).exists() or first.exists())
+    return not name.lower().endswith(_DATA) and is_on_hub(name, reading.recipe.found)
 
 
 def _holds_examples(reading: ArgumentReading, given: ConfigValue) -> bool:

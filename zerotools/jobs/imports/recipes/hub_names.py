@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ALONE = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -10,12 +12,28 @@ OWN_CODE = re.compile(
     r"(?i)(?:^|/)(?:chatglm[23]?-6b|qwen-(?:1_8b|7b|14b|72b)|baichuan2?-|internlm2?-|moss-|yi-vl-)"
 )
 """Models of which transformers has no code, by their names."""
+_DIRECTORIES = frozenset(
+    (
+        *("checkpoint", "checkpoints", "ckpt", "ckpts", "data", "dataset", "datasets"),
+        *("model", "models", "out", "output", "outputs", "pretrained", "result", "results"),
+        *("train", "weights"),
+    )
+)
+"""First parts of paths that people have on their own machines, and that own nothing on a hub."""
 _WITH_MODELSCOPE = "ms-swift"
 
 
 def is_hub_name(name: str) -> bool:
     """Return whether `name` can be OWNER/NAME on a hub."""
-    return _NAME.fullmatch(name) is not None
+    owner = name.partition("/")[0]
+    return _NAME.fullmatch(name) is not None and owner.lower() not in _DIRECTORIES
+
+
+def is_on_hub(name: str, found: Callable[[str], Path]) -> bool:
+    """Return whether `name` can be OWNER/NAME on a hub and is no path here: `found`, which gives
+    the path of a name, finds no directory OWNER."""
+    owner = name.partition("/")[0]
+    return is_hub_name(name) and not (found(name).exists() or found(owner).exists())
 
 
 def fetch_command(name: str, *, kind: str, who: str) -> str:

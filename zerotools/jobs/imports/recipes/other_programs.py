@@ -1,4 +1,7 @@
-"""Launch lines of programs with arguments of their own: LLaMA-Factory, axolotl, ms-swift."""
+"""Launch lines of programs with arguments of their own: LLaMA-Factory, axolotl, ms-swift.
+
+Programs built on the Trainer may have their arguments in a file, too, which the line names.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.imports.reading.report import KeyOutcome, ReportRow
+from zerotools.jobs.imports.reading.report import KeyOutcome, ReportRow, note_mends
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.axolotl import read_axolotl
 from zerotools.jobs.imports.recipes.llamafactory import read_llamafactory
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.imports.recipes.swift import read_swift
-from zerotools.jobs.launcher_keys.launch_flags import PROGRAM_MODULES
+from zerotools.jobs.launcher_keys.launch_flags import CONSOLE_PROGRAMS, PROGRAM_MODULES
+from zerotools.jobs.launcher_keys.trainer_keys import TRAINER_DEFAULTS, TRAINERS_OWN
 from zerotools.jobs.text.document import Document, Trail, read_text
 from zerotools.jobs.text.yaml_text import parse_yaml
 
@@ -23,6 +27,8 @@ _FACTORY_FILES = ("train.py", "train_bash.py")
 _YAML = (".yaml", ".yml", ".json")
 _OF_FACTORY = ("finetuning_type", "dataset_dir", "template")
 _OPENRLHF = "openrlhf.cli."
+_ARGUMENT_FILES = ("train_args_file", "args_file", "config", "config_file", "cfg", "Y", "C")
+"""Arguments that name a file with the others: those of Firefly, of TRL and of h2o-llmstudio."""
 
 
 def read_as_of(
@@ -46,12 +52,18 @@ def read_as_of(
         others = [each for each in loose if each is not config]
         reader = read_axolotl if kind == "axolotl" else read_llamafactory
         return _of_yaml(recipe, config, others, reader, lenient)
+    if kind not in CONSOLE_PROGRAMS and not is_factory:
+        named = [given for name in _ARGUMENT_FILES if (given := recipe.given.get(name))]
+        file = next((each for each in named if str(each.value).endswith(_YAML)), config)
+        if file is not None and not (file is config and _is_data(recipe, file)):
+            recipe = _with_file(recipe, file, lenient)
+            loose = [each for each in loose if each is not file]
     _report_loose(recipe, loose)
     if is_factory or sum(name in recipe.given for name in _OF_FACTORY) > 1:
         return _joined(recipe, read_llamafactory(_document(recipe), recipe.beside))
     if kind == "swift":
         return read_swift(recipe, program)
-    if kind == "xtuner" or kind == "axolotl":
+    if kind in ("xtuner", "litgpt", "axolotl"):
         recipe.findings.unsupported.append(_no_settings(recipe, kind))
     if program.startswith(_OPENRLHF):
         recipe.findings.unsupported.append(
@@ -72,6 +84,8 @@ def _no_settings(recipe: Recipe, kind: str) -> str:
             f"{place}: the settings of xtuner are Python, which is not read; run the program with "
             "--as script"
         )
+    if kind == "litgpt":
+        return f"{place}: the arguments of litgpt are not read; run the program with --as script"
     return f"{place}: names no YAML, in which {kind} has its settings; write it behind the command"
 
 
@@ -101,6 +115,63 @@ def _of_yaml(
         recipe.findings.wrong.append(f"{config.place}: {error}")
         return replace(recipe, given={})
     return _joined(recipe, own)
+
+
+def _is_data(recipe: Recipe, file: ConfigValue) -> bool:
+    """Return whether a JSON without a name holds records, or cannot be read: not arguments."""
+    if not str(file.value).endswith(".json"):
+        return False
+    try:
+        with recipe.found(str(file.value)).open("rb") as stream:
+            return not stream.read(64).lstrip().startswith(b"{")
+    except OSError:
+        return True
+
+
+def _with_file(recipe: Recipe, file: ConfigValue, lenient: bool) -> Recipe:
+    """Add the arguments in `file` to those of the command, which count where both say something."""
+    path = recipe.found(str(file.value))
+    given = {name: each for name, each in recipe.given.items() if each is not file}
+    try:
+        text = recipe.documents.get(str(file.value)) or read_text(path, "config")
+        document = parse_yaml(text, source=str(path), lenient=lenient)
+    except BadRequest as error:
+        recipe.findings.wrong.append(f"{file.place}: {file.title}: {error}")
+        return replace(recipe, given=given)
+    note_mends(recipe.findings, document)
+    inside = {
+        name: ConfigValue(name, document.title((name,)), document.place((name,)), value)
+        for name, value in document.tree.items()
+        if value is not None
+    }
+    if TRAINERS_OWN.isdisjoint(inside):
+        recipe.findings.unsupported.append(
+            f"{file.place}: {file.title}: {path} has the program's own settings, which are not "
+            "read; run the program with --as script"
+        )
+        return replace(recipe, given=given)
+    recipe.findings.rows.append(
+        ReportRow(KeyOutcome.MAPPED, file.title, file.place, str(path), None, "its arguments")
+    )
+    _apply_mode(inside)
+    deepspeed = inside.pop("deepspeed", None)
+    return replace(
+        recipe,
+        given={**inside, **given},
+        defaults=TRAINER_DEFAULTS,
+        deepspeed=recipe.deepspeed or (deepspeed if deepspeed and deepspeed.value else None),
+    )
+
+
+def _apply_mode(inside: dict[str, ConfigValue]) -> None:
+    """Replace Firefly's `train_mode` by the switches that say the same."""
+    given = inside.get("train_mode")
+    if given is None or given.value not in ("full", "lora", "qlora"):
+        return
+    del inside["train_mode"]
+    inside["use_lora"] = replace(given, name="use_lora", value=given.value != "full")
+    if given.value == "qlora":
+        inside["load_in_4bit"] = replace(given, name="load_in_4bit", value=True)
 
 
 def _document(recipe: Recipe) -> Document:

@@ -101,6 +101,8 @@ def _of_console(start: Started) -> tuple[str, list[str], list[Word]]:
     if start.kind == "swift" and method in ("rlhf", "dpo"):
         module = "swift.cli.rlhf"
     words = [Word("-m", line), Word(module, line), *start.words[2:]]
+    if start.kind == "litgpt":
+        words = [Word("litgpt", line), *start.words[1:]]
     if start.kind == "swift" and method == "dpo":
         words += [Word("--rlhf_type", line), Word("dpo", line)]
     if start.kind == "xtuner":
