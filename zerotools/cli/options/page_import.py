@@ -32,9 +32,10 @@ def page_import(
     blocks = blocks_of(text)
     if not blocks:
         raise BadRequest(
-            f"{source}: has no launch line and no config of DeepSpeed or accelerate; pass the "
-            "config with --deepspeed, --accelerate or --launch if this is a job file, or begin "
-            "without a page: zerotools init"
+            f"{source}: has no launch line and no config of DeepSpeed or accelerate, so there is "
+            "nothing to import; paste the command or the config that you have into --launch -, "
+            "--deepspeed or --accelerate, or start without one: zerotools init asks for the model "
+            "and the GPUs, zerotools estimate says which way of training fits them"
         )
     for line in (f"# {clean(source)} has these blocks", *listed(blocks)):
         sys.stderr.write(f"{clean(line)}\n" if line.startswith("#") else f"#   {clean(line)}\n")
