@@ -13,7 +13,7 @@ from zerotools.io.huggingface.hub_cache import config_of_model
 from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.argument_values import ArgumentReading
-from zerotools.jobs.imports.recipes.hub_names import OWN_CODE, fetch_command, is_on_hub
+from zerotools.jobs.imports.recipes.hub_owners import OWN_CODE, fetch_command, is_on_hub
 from zerotools.jobs.launcher_keys.key_kinds import ValueKind
 
 _OF_EXAMPLES = ("prompt_column", "response_column", "history_column", "max_source_length")

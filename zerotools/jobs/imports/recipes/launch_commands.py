@@ -31,7 +31,7 @@ _DEEPEST = 4
 
 
 @dataclass(frozen=True)
-class Started:
+class StartCommand:
     """A command that begins with the launcher `kind`; `by` are the words that start it."""
 
     kind: str
@@ -92,13 +92,13 @@ def _given_to_a_shell(words: Sequence[Word]) -> tuple[Word | None, Sequence[Word
     return None, ()
 
 
-def started(words: Sequence[Word]) -> Started | None:
+def started(words: Sequence[Word]) -> StartCommand | None:
     """Return the launcher's command in `words`; None: they start no training program."""
     rest = _without_keywords(words)
     if not rest:
         return None
     if kind := _kind(rest):
-        return Started(kind, rest, ())
+        return StartCommand(kind, rest, ())
     if not _starts_others(rest):
         return None
     found = None
@@ -106,7 +106,7 @@ def started(words: Sequence[Word]) -> Started | None:
         name = rest[at].text
         if ("/" in name and not name.startswith(("/", "."))) or not (kind := _kind(rest[at:])):
             continue  # an image such as deepspeed/deepspeed is no program
-        found = Started(kind, rest[at:], rest[:at])
+        found = StartCommand(kind, rest[at:], rest[:at])
         before = rest[at - 1].text
         if not before.startswith("-") or "=" in before:
             break  # else it may be the value of that option

@@ -19,7 +19,7 @@ from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.accelerate_flags import flags_document
 from zerotools.jobs.imports.recipes.launch_commands import (
     PYTHON,
-    Started,
+    StartCommand,
     commands_within,
     script_of,
     settings_by,
@@ -153,7 +153,7 @@ class _Places:
 
 def _the_one(
     commands: Sequence[Command], places: _Places, number: int | None
-) -> tuple[Command, Started]:
+) -> tuple[Command, StartCommand]:
     launches = [
         (each, replace(found, by=[*each.by, *found.by]))
         for each in commands
@@ -188,7 +188,7 @@ def _the_one(
     return command, start
 
 
-def _beginning(start: Started) -> str:
+def _beginning(start: StartCommand) -> str:
     text = " ".join(word.source for word in start.words)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
@@ -214,7 +214,7 @@ def _exported(commands: Sequence[Command], until: Command) -> dict[str, Word]:
 
 
 def _split(
-    start: Started, settings: dict[str, Word], places: _Places, findings: Findings
+    start: StartCommand, settings: dict[str, Word], places: _Places, findings: Findings
 ) -> Launch:
     kind, words = start.kind, start.words
     texts = [word.text for word in words]
@@ -350,7 +350,7 @@ def _setting(name: str, launch: Launch, places: _Places) -> ConfigValue | None:
     return ConfigValue(name, name, places.of(word.line), word.text)
 
 
-def _report_start(start: Started, places: _Places, findings: Findings) -> None:
+def _report_start(start: StartCommand, places: _Places, findings: Findings) -> None:
     if start.starter in STARTED_BY:
         place = places.of(start.by[0].line)
         why = STARTED_BY[start.starter]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from zerotools.jobs.imports.recipes.launch_commands import PYTHON, Started
+from zerotools.jobs.imports.recipes.launch_commands import PYTHON, StartCommand
 from zerotools.jobs.imports.recipes.recipe import Program
 from zerotools.jobs.imports.recipes.shell_words import REST, Word
 from zerotools.jobs.launcher_keys.launch_flags import (
@@ -54,7 +54,9 @@ _OWN_VARIABLES = frozenset(
 )
 
 
-def program_of(start: Started, program: Word, settings: Mapping[str, Word], source: str) -> Program:
+def program_of(
+    start: StartCommand, program: Word, settings: Mapping[str, Word], source: str
+) -> Program:
     """Return the program, whose first word is `program`, with what starts its ranks. `source` is
     the file that the lines of words count in; empty: they count in none."""
     unknown: list[str] = []
@@ -95,7 +97,7 @@ def program_of(start: Started, program: Word, settings: Mapping[str, Word], sour
     )
 
 
-def _of_console(start: Started) -> tuple[str, list[str], list[Word]]:
+def _of_console(start: StartCommand) -> tuple[str, list[str], list[Word]]:
     launcher, module = CONSOLE_MODULES[start.kind]
     method, line = start.words[1].text, start.words[1].line
     if start.kind == "swift" and method in ("rlhf", "dpo"):
@@ -110,7 +112,7 @@ def _of_console(start: Started) -> tuple[str, list[str], list[Word]]:
     return launcher, [], words
 
 
-def _options(start: Started, until: int) -> tuple[list[str], bool]:
+def _options(start: StartCommand, until: int) -> tuple[list[str], bool]:
     """The launcher's options without those that the job gives, and whether it starts a module."""
     kept: list[str] = []
     is_module = False
@@ -133,7 +135,7 @@ def _options(start: Started, until: int) -> tuple[list[str], bool]:
     return kept, is_module
 
 
-def _first_option(start: Started) -> int:
+def _first_option(start: StartCommand) -> int:
     texts: Sequence[str] = [word.text for word in start.words]
     if start.kind == "accelerate" and texts[1:2] == ["launch"]:
         return 2
