@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zerotools.jobs.imports.recipes.launch_commands import (
-    Started,
+    StartCommand,
     commands_within,
     script_of,
     settings_by,
@@ -13,7 +13,7 @@ from zerotools.jobs.imports.recipes.launch_commands import (
 )
 
 
-def launches(text: str) -> list[Started]:
+def launches(text: str) -> list[StartCommand]:
     found = (started(command.words) for command in commands_within(text, "run.sh"))
     return [each for each in found if each is not None]
 
