@@ -181,10 +181,30 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def test_a_job_of_before_its_order_key_takes_numbers_in_the_order_of_the_model() -> None:
-    tree = resolved()
-    assert tree.pop("resume_order") is None
-    spec, problems = read_stored(tree, JOB)
+def before_the_order_key(given: dict[str, Any]) -> JobSpec:
+    tree = job_to_dict(job_from_dict(given, source="job"))
+    assert tree.pop("resume_order", None) is None
+    spec, problems = read_stored(tree, given)
     assert problems == ()
     assert spec is not None
-    assert spec.resume_order == "model"
+    return spec
+
+
+def test_a_job_of_before_its_order_key_takes_numbers_in_the_order_of_the_model() -> None:
+    assert before_the_order_key({**JOB, "resume_from": "/runs/a"}).resume_order == "model"
+
+
+SCRIPT_JOB = {
+    "name": "script",
+    "engine": "script",
+    "script": {"command": ["true"], "directory": "/", "checkpoint_dir": "/runs/b"},
+}
+
+
+@pytest.mark.parametrize("given", [JOB, SCRIPT_JOB, {**SCRIPT_JOB, "resume_from": "/runs/a"}])
+def test_an_older_job_without_numbers_to_order_can_be_submitted_again(
+    given: dict[str, Any],
+) -> None:
+    spec = before_the_order_key(given)
+    assert spec.resume_order is None
+    assert job_to_dict(job_from_dict(given_of(spec), source="again")) == job_to_dict(spec)

@@ -49,6 +49,9 @@ def read_stored(tree: object, given: object = None) -> StoredJob:
     problems = [f"the table [{name}] is missing" for name in needed if name not in tree]
     given = given if isinstance(given, Mapping) else None
     spec = read_table(JobSpec, tree, given, "", problems)
+    if spec is not None and (spec.resume_from is None or spec.engine == SCRIPT):
+        # The default of an older job would be an order of nothing, which a new job cannot have.
+        spec = replace(spec, resume_order=tree.get("resume_order"))
     return StoredJob(replace(spec, given=given), tuple(problems))
 
 
