@@ -33,6 +33,7 @@ def rehearse(spec: JobSpec, show: int = 0) -> DataSample:
     """
     from zerotools.jobs.jobfile.job_memory import memory_layout_of
     from zerotools.jobs.tables.data import fixed_length, stated_length
+    from zerotools.ops.foreign.names import unused_order
     from zerotools.ops.foreign.run import is_foreign, was_made_elsewhere
     from zerotoolsd.trainer.data.collating import check_decoder_start
     from zerotoolsd.trainer.data.reading import model_input_of, positions_of
@@ -90,6 +91,8 @@ def rehearse(spec: JobSpec, show: int = 0) -> DataSample:
     begun = None if spec.resume_from is None else Path(spec.resume_from)
     if begun is not None and (is_foreign(begun) or was_made_elsewhere(begun)):
         notes += adopt(begun, spec, meta_model).notes
+    elif spec.resume_order is not None:
+        notes.append(unused_order(spec.resume_order, f"{begun} is a checkpoint of a job"))
     fits = partial(check_fit, config, sequence_length=None)
     sample = sample_data(spec, model_input_of(config), fits, show)
     view = sample.view

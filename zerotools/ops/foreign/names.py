@@ -44,10 +44,11 @@ def with_job_names(
     parameter where nothing proves it: "model", or a file of the job's names.
 
     Raises:
-        BadRequest: the state is by number, and nothing says which parameter a number is.
+        BadRequest: the state is by number, and nothing says which parameter a number is; or the
+            order contradicts the masters or the shapes.
         BadFile: a file ends before a master or a weight that proves a name.
     """
-    run = _proved(run) if by_number else run
+    run = _proved(run, order) if by_number else run
     numbered = _numbered(run, wanted, order) if by_number else {}
     weights = [key.name for key in run.checkpoint.tensors if key.role in WEIGHT_ROLES]
     prefix = _prefix({*weights, *run.checkpoint.aliases} - {*run.training.unnamed}, wanted)
@@ -87,14 +88,28 @@ def with_job_names(
     )
 
 
-def _proved(run: ForeignRun) -> ForeignRun:
-    """`run` with names for what is by number, where the checkpoint proves them."""
-    proved = with_proved_names(run.checkpoint, run.training) if run.training.unnamed else None
-    if proved is None:
+def _proved(run: ForeignRun, order: str | None) -> ForeignRun:
+    """`run` with names for what is by number, where the checkpoint proves them and no file orders
+    it. An order that is not used is noted."""
+    training, is_file = run.training, order not in (None, MODEL)
+    why = "the checkpoint has the names of the optimizer's parameters"
+    if training.unnamed:
+        if is_file and not training.flat:
+            return run  # the order is checked against the masters and the shapes
+        proved = with_proved_names(run.checkpoint, training)
+        if proved is None:
+            return run
+        why, training = proved.known_by, proved.named.training
+        numbers = {key: scalar.value for key, scalar in training.scalars.items()}
+        run = replace(run, checkpoint=proved.named.checkpoint, training=training, numbers=numbers)
+    if order is None:
         return run
-    checkpoint, training = proved.named.checkpoint, proved.named.training
-    numbers = {key: scalar.value for key, scalar in training.scalars.items()}
-    return replace(run, checkpoint=checkpoint, training=training, numbers=numbers)
+    return replace(run, notes=(*run.notes, unused_order(order, why)))
+
+
+def unused_order(order: str, why: str) -> str:
+    """The note on a job's order that was not needed."""
+    return f"{RESUME_ORDER} = {order} is not used: {why}"
 
 
 def _numbered(run: ForeignRun, wanted: WantedModel, order: str | None) -> dict[str, str]:

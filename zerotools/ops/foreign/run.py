@@ -31,7 +31,7 @@ class ForeignRun:
 
     `checkpoint` has the weights and the optimizer state, `training` the rest, both under one name
     for each parameter. `beside` says that the optimizer's file lay beside those of a model, whose
-    tensors may have the names of the Hub.
+    tensors may have the names of the Hub. `notes` say where its names come from.
     """
 
     path: Path
@@ -40,6 +40,7 @@ class ForeignRun:
     training: TrainingState
     beside: str | None = None
     numbers: Mapping[Key, int | float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def directory(self) -> Path:

@@ -94,7 +94,7 @@ def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
     record = replace(record, aliases=dict(meta_model.aliases), hub=hub)
     decayed = decayed_names(model, spec.train.decay_by, record)
     job = _job_optimizer(spec.train, decayed, run.step - record.skipped_steps)
-    notes = [*unknown(run), *differences(run, state, job, spec.train.precision)]
+    notes = [*unknown(run), *run.notes, *differences(run, state, job, spec.train.precision)]
     if spec.engine == "deepspeed":
         check_for_deepspeed(run, spec.zero.stage, spec.all_ranks, _groups(spec, wanted, decayed))
         notes.append(OPTIONS_RESTORED)
