@@ -121,6 +121,10 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"text_config": LLAMA, "vision_config": {
             key: value for key, value in CLIP.items() if key != "model_type"}},
     ),
+    "vit": (
+        "ViTForImageClassification", "ViTConfig",
+        {key: value for key, value in CLIP.items() if key != "model_type"},
+    ),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Models with images or sound, whose names differ between transformers' memory and the Hub.
+"""Models with images or sound whose names differ between transformers' memory and the Hub.
 
 Since transformers 4.52 such a model holds its language model and its towers below `model.`, and
 `save_pretrained` writes the names of before. A checkpoint of a training program has those in
@@ -24,19 +24,23 @@ ABOUT = "the model that transformers holds in memory"
 @dataclass(frozen=True, slots=True)
 class PrefixMap:
     """A map of names alone. `prefixes` are pairs of how a name begins in memory and on the Hub; the
-    first that fits is taken."""
+    first that fits is taken. `parts` are pairs of what else differs, each replaced once."""
 
     name: str
     about: str
     model_types: tuple[str, ...]
     prefixes: tuple[tuple[str, str], ...]
+    parts: tuple[tuple[str, str], ...] = ()
 
     def renamed(self, name: str, layout: str) -> str:
         """`name`, which is of the other layout, in `layout`."""
         old, new = (0, 1) if layout == HUB else (1, 0)
         for pair in self.prefixes:
             if name.startswith(pair[old]):
-                return pair[new] + name.removeprefix(pair[old])
+                name = pair[new] + name.removeprefix(pair[old])
+                break
+        for pair in self.parts:
+            name = name.replace(pair[old], pair[new], 1)
         return name
 
     def layout_of(self, names: Collection[str]) -> str:
@@ -97,6 +101,21 @@ PREFIX_MAPS = (
         "Qwen3-VL, Idefics 3 and SmolVLM: the same names in memory and on the Hub",
         ("qwen3_vl", "idefics3", "smolvlm"),
         (("", ""),),
+    ),
+    PrefixMap(
+        "vit",
+        "ViT: names in the memory of transformers 5 and on the Hub",
+        ("vit",),
+        (("", ""),),
+        (
+            ("layers.", "encoder.layer."),
+            (".attention.q_proj.", ".attention.attention.query."),
+            (".attention.k_proj.", ".attention.attention.key."),
+            (".attention.v_proj.", ".attention.attention.value."),
+            (".attention.o_proj.", ".attention.output.dense."),
+            (".mlp.fc1.", ".intermediate.dense."),
+            (".mlp.fc2.", ".output.dense."),
+        ),
     ),
 )  # fmt: skip
 

@@ -144,11 +144,36 @@ def test_a_base_of_hub_names_gets_an_adapter_of_names_in_memory(tmp_path: Path) 
     assert compared.is_equal
 
 
+VIT = {
+    "attention.q_proj": "attention.attention.query",
+    "attention.o_proj": "attention.output.dense",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+}
+
+
+def test_an_adapter_of_vit_is_merged_under_the_names_of_the_hub(tmp_path: Path) -> None:
+    prefix = "base_model.model.vit.layers.0"
+    halves = {
+        f"{prefix}.{part}.lora_{half}.weight": tensor
+        for part in VIT
+        for half, tensor in (("A", DOWN), ("B", UP))
+    }
+    run = model(tmp_path / "run", halves, adapter_config__json=json.dumps(CONFIG))
+    base = WEIGHTS["layers.0.q.weight"]
+    named = {f"vit.encoder.layer.0.{part}.weight": base for part in VIT.values()}
+    given = model(tmp_path / "base", named, config__json='{"model_type": "vit"}')
+    found = export(run, tmp_path / "out", base=given, dtype="fp32", check_names=False)
+    assert set(found) == set(named)
+    for tensor in found.values():
+        np.testing.assert_allclose(tensor, SUM, atol=1e-6)
+
+
 def test_a_type_of_unknown_names_in_memory_is_left_to_peft(tmp_path: Path) -> None:
     run = adapter(tmp_path / "run")
-    sizes = json.dumps({"model_type": "vit", "architectures": ["ViTModel"]})
+    sizes = json.dumps({"model_type": "beit", "architectures": ["BeitModel"]})
     given = model(tmp_path / "base", {"encoder.q.weight": noise(4, 6)}, config__json=sizes)
-    said = r"let PEFT merge it: python -c .*transformers.ViTModel.from_pretrained\('.*base'\)"
+    said = r"let PEFT merge it: python -c .*transformers.BeitModel.from_pretrained\('.*base'\)"
     with pytest.raises(BadRequest, match=said):
         export(run, tmp_path / "out", base=given)
 
