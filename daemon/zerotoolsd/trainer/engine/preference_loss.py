@@ -22,6 +22,7 @@ from zerotoolsd.trainer.data.collating import collate
 from zerotoolsd.trainer.data.examplestore import Preference
 from zerotoolsd.trainer.data.sequences import IGNORED, Example
 from zerotoolsd.trainer.engine.protocol import LossSum, Rewards
+from zerotoolsd.trainer.model.segments import segments_of
 from zerotoolsd.trainer.stretches.cutting import own_stretch, stretch_of
 from zerotoolsd.trainer.stretches.swapping import totalled
 
@@ -36,7 +37,9 @@ def log_probabilities(
 ) -> torch.Tensor:
     """Of each of `examples`, that of all that is to be said, fp32, `[examples]`: on each of the
     ranks that have a stretch of them, too."""
-    with own_stretch(model, *collate(model, examples, device)) as (arguments, labels):
+    # Answers are never packed.
+    whole, lengths = collate(model, examples, device), [example.lengths for example in examples]
+    with segments_of(model, lengths), own_stretch(model, *whole) as (arguments, labels):
         logits = model(**arguments, use_cache=False).logits.float()
     each = functional.cross_entropy(
         logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="none"
@@ -53,9 +56,9 @@ def preference_loss(
     gradients of their stretches. All ranks call it together."""
     answers = [*pairs, *(pair.rejected for pair in pairs)]
     found = log_probabilities(model, answers, device).view(2, len(pairs))
-    reference = torch.tensor([pair.reference for pair in pairs], device=device).T
-    counts = torch.tensor([pair.counts for pair in pairs], device=device)
-    rewards = beta * (found - reference)
+    known = [[*pair.reference, float(pair.counts)] for pair in pairs]
+    *reference, counts = torch.tensor(known).T.to(device, non_blocking=True)
+    rewards = beta * (found - torch.stack(reference))
     losses = -functional.logsigmoid(rewards[0] - rewards[1])
     rewards = rewards.detach()
     right = (rewards[0] > rewards[1]).float()

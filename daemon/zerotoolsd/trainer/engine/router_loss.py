@@ -61,7 +61,7 @@ class RouterLoss:
             chosen.scatter_add_(0, choices, torch.ones_like(choices, dtype=torch.float32))
             likely = likely + weights.float().sum(0)
             rows += weights.shape[0]
-        counted = torch.tensor([float(rows)], device=device)
+        counted = torch.full((1,), float(rows), device=device)
         everyone = torch.cat([chosen, likely.detach(), counted])
         if dist.is_initialized():
             dist.all_reduce(everyone)
@@ -78,12 +78,17 @@ def rows_of_tokens(
 ) -> torch.Tensor:
     """The numbers of rows that are tokens, of all or of those in a `stretch`; shorter sequences are
     filled up on the right."""
-    lengths = torch.tensor([len(example.inputs) for example in examples], device=device)
-    places = torch.arange(int(lengths.max()), device=device)
-    real = places < lengths[:, None]
+    # The host knows the lengths, and need not wait for the device to count.
+    lengths = [len(example.inputs) for example in examples]
+    width, first = max(lengths), 0
     if stretch is not None:
-        real = stretch.of(real)
-    return real.flatten().nonzero().flatten()
+        width = -(-width // stretch.exchange.ranks)
+        first = width * stretch.exchange.index
+    rows = [
+        torch.arange(row * width, row * width + min(max(length - first, 0), width))
+        for row, length in enumerate(lengths)
+    ]
+    return torch.cat(rows).to(device, non_blocking=True)
 
 
 def router_loss_of(spec: JobSpec, model: Any) -> RouterLoss | None:

@@ -17,7 +17,7 @@ class CopyStream(Protocol):
 
     def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Add to what was copied to `target`, as `to_host` copies; the norm of the sum, a scalar on
-        the device, to be read after `wait_on_host`."""
+        the device, which may read it after `wait_on_device`."""
 
     def wait_on_host(self) -> None:
         """Wait until all copies to the host are there, for it to read."""
@@ -26,7 +26,8 @@ class CopyStream(Protocol):
         """Copy to the device; `source` stays as it is until the next `to_host` into it."""
 
     def wait_on_device(self) -> None:
-        """Have the device wait for what was copied to it, before it computes anything else."""
+        """Have the device wait for all copies that were asked for, before it computes anything
+        else; the host does not wait."""
 
 
 class DirectCopy:

@@ -107,7 +107,7 @@ class MasterWeights:
 
     def norm(self) -> torch.Tensor:
         """As `UpdatePath.norm`: the device took it block by block, and freed each."""
-        self._copies.wait_on_host()
+        self._copies.wait_on_device()
         # FSDP reduces in an order that is always the same; that of autograd is nobody's promise.
         order = self._norms if self._is_sharded else self.received()
         return joined_norm([self._norms[name] for name in order], self.reduction)

@@ -68,7 +68,7 @@ def train_step(
         loss += part.detach()
     live.optimizer.update_path.forget(live.experts.untaken(group))
     # That of the scaled gradients, which is not finite if any of them is not.
-    norm = live.optimizer.norm().to(group.device)
+    norm = live.optimizer.norm().to(group.device, non_blocking=True)
     # The stop request travels with the loss, so that all ranks stop after the same step.
     own = mark(live.optimizer.update_path.received())
     numbers = [float(stop_asked()), float(own), float(own * own)]

@@ -11,7 +11,7 @@ Source of the rule: torch/optim/_adafactor.py, with its defaults.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,58 +37,85 @@ class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
         self._reduction = reduction
 
     def step(self, closure: Callable[[], float] | None = None) -> None:
-        """Update the weights that have gradients; all ranks call it together."""
+        """Update the weights that have gradients; all ranks call it together.
+
+        The gradients become the updates. There are two sums over the ranks, and the host waits once
+        for the device, however many weights there are.
+        """
         with torch.no_grad():
-            for group in self.param_groups:
-                for weight in group["params"]:
-                    if weight.grad is not None:
-                        self._update(weight, group["lr"], group["weight_decay"])
+            weights = [
+                (weight, group)
+                for group in self.param_groups
+                for weight in group["params"]
+                if weight.grad is not None
+            ]
+            if weights:
+                self._update(weights)
 
-    def _update(self, weight: torch.Tensor, lr: float, decay: float) -> None:
-        state = self.state[weight]
-        state["step"] += 1
-        step = float(state["step"])
-        values, gradient = local(weight), local(weight.grad)
-        count = weight.numel()
-        beta = step**BETA2_DECAY
-        estimate, squares = self._estimate(weight, gradient, state, beta, values)
-        scale = max(MIN_SCALE, math.sqrt(squares / count))
-        rate = scale * min(lr, 1 / math.sqrt(step))
-        update = estimate.clamp_(min=FLOOR * FLOOR).rsqrt_().mul_(gradient)
-        length = math.sqrt(float(self._reduction.sum(_squares(update))))
-        values.mul_(1 - lr * decay)
-        values.add_(update, alpha=-rate / max(1.0, length / (math.sqrt(count) * CLIPPING)))
+    def _update(self, weights: Sequence[tuple[torch.Tensor, dict[str, Any]]]) -> None:
+        states = [self.state[weight] for weight, _ in weights]
+        for state in states:
+            state["step"] += 1
+        steps = [float(state["step"]) for state in states]
+        betas = [step**BETA2_DECAY for step in steps]
+        sums = self._matrix_sums([weight for weight, _ in weights], betas)
+        squares = [_squares(local(weight)) for weight, _ in weights]
+        for (weight, _), state, beta, of_matrix in zip(weights, states, betas, sums, strict=True):
+            estimate = _estimate(weight, state, beta, of_matrix)
+            local(weight.grad).mul_(estimate.clamp_(min=FLOOR * FLOOR).rsqrt_())
+        squares += [_squares(local(weight.grad)) for weight, _ in weights]
+        numbers = self._reduction.sum(torch.stack(squares)).tolist()
+        of_updates = numbers[len(weights) :]
+        for (weight, group), step, square, of_update in zip(
+            weights, steps, numbers, of_updates, strict=False
+        ):
+            lr, count = group["lr"], weight.numel()
+            rate = max(MIN_SCALE, math.sqrt(square / count)) * min(lr, 1 / math.sqrt(step))
+            clip = max(1.0, math.sqrt(of_update) / (math.sqrt(count) * CLIPPING))
+            values = local(weight)
+            values.mul_(1 - lr * group["weight_decay"])
+            values.add_(local(weight.grad), alpha=-rate / clip)
 
-    def _estimate(
-        self,
-        weight: torch.Tensor,
-        gradient: torch.Tensor,
-        state: Mapping[str, torch.Tensor],
-        beta: float,
-        values: torch.Tensor,
-    ) -> tuple[torch.Tensor, float]:
-        """The estimate of the squared gradients, and the sum of the weight's squares."""
-        if weight.dim() < 2:
-            variance = local(state["variance"])
-            variance.lerp_(gradient.square(), beta)
-            return variance.clone(), float(self._reduction.sum(_squares(values)))
-        row_var, col_var = local(state["row_var"]), local(state["col_var"])
-        squared = gradient.square()
-        row_var.lerp_(squared.mean(dim=-1, keepdim=True), beta)
-        if weight.dim() > 2:  # cut between matrices, each of which a rank has whole
-            col_var.lerp_(squared.mean(dim=-2, keepdim=True), beta)
-            mean = row_var.mean(dim=-2, keepdim=True)
-            total = self._reduction.sum(_squares(values))
-        else:
-            columns = squared.sum(dim=0)
-            one = [columns, row_var.sum().view(1), _squares(values).float().view(1)]
-            sums = self._reduction.sum(torch.cat(one))
-            rows = weight.shape[0]
-            col_var.lerp_((sums[:-2] / rows).view(1, -1), beta)
-            mean, total = (sums[-2] / rows).view(1, 1), sums[-1]
-        estimate = row_var * col_var
-        estimate.div_(mean.clamp_(min=FLOOR))
-        return estimate, float(total)
+    def _matrix_sums(
+        self, weights: Sequence[torch.Tensor], betas: Sequence[float]
+    ) -> list[torch.Tensor | None]:
+        """Update the statistics of rows. Of each matrix, over all of its rows: the sum of the
+        squared gradients of each column, then that of the rows' statistics."""
+        mine = []
+        for weight, beta in zip(weights, betas, strict=True):
+            if weight.dim() < 2:
+                continue
+            squared = local(weight.grad).square()
+            row_var = local(self.state[weight]["row_var"])
+            row_var.lerp_(squared.mean(dim=-1, keepdim=True), beta)
+            if weight.dim() == 2:
+                mine.append(torch.cat([squared.sum(dim=0), row_var.sum().view(1)]))
+            else:  # cut between matrices, each of which a rank has whole
+                col_var = local(self.state[weight]["col_var"])
+                col_var.lerp_(squared.mean(dim=-2, keepdim=True), beta)
+        lengths = [len(each) for each in mine]
+        summed = iter(self._reduction.sum(torch.cat(mine)).split(lengths) if mine else ())
+        return [next(summed) if weight.dim() == 2 else None for weight in weights]
+
+
+def _estimate(
+    weight: torch.Tensor,
+    state: Mapping[str, torch.Tensor],
+    beta: float,
+    sums: torch.Tensor | None,
+) -> torch.Tensor:
+    """The estimate of the squared gradients; `sums` are those of a matrix over all of its rows."""
+    if weight.dim() < 2:
+        variance = local(state["variance"])
+        variance.lerp_(local(weight.grad).square(), beta)
+        return variance.clone()
+    row_var, col_var = local(state["row_var"]), local(state["col_var"])
+    if sums is None:
+        mean = row_var.mean(dim=-2, keepdim=True)
+    else:
+        col_var.lerp_((sums[:-1] / weight.shape[0]).view(1, -1), beta)
+        mean = (sums[-1] / weight.shape[0]).view(1, 1)
+    return (row_var * col_var).div_(mean.clamp_(min=FLOOR))
 
 
 def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
