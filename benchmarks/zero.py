@@ -5,7 +5,8 @@
 states   bytes per rank at every stage and offload: the textbook, what is predicted, what is held
 steps    time of a step, tokens per second and MFU: both engines at every stage, our loop beside a
          bare one, engine torch beside the fastest of the others
-alone    processor time of a step of one rank at four sizes, beside a loop without FSDP2
+alone    processor time of a step of one rank at four sizes, beside a loop without FSDP2; and what
+         of both is outside of forward and backward passes, loss and optimizer
 adam     the optimizer's step on the CPU: torch's fused AdamW, its loop, DeepSpeed's CPU Adam
 largest  the largest model that trains in --gib of one GPU, at every stage and offload: what the
          state alone would allow, and what trained

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import runpy
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,11 @@ class Enough(Exception):
 
 class Clock(Reporter):
     """A reporter that notes when each step was over, all that belongs to it included, and ends the
-    run after the last. The time is that of `look`, a function of `time`."""
+    run after the last. The time is that of `look`."""
 
-    look = "perf_counter"
-
-    def __init__(self, *args: Any, steps: int, **options: Any) -> None:
+    def __init__(self, *args: Any, steps: int, look: Callable[[], float], **options: Any) -> None:
         super().__init__(*args, steps=steps, **options)
+        self._look = look
         self._last = steps
         self.ends: list[float] = []
         self.tokens = 0
@@ -52,7 +52,7 @@ class Clock(Reporter):
     def stepped(self, step: int, outcome: StepResult, tokens: int, seconds: float) -> None:
         """Report it as ever, then look at the clock."""
         super().stepped(step, outcome, tokens, seconds)
-        self.ends.append(getattr(time, self.look)())
+        self.ends.append(self._look())
         self.tokens = tokens
         if step == self._last:
             raise Enough
@@ -62,12 +62,11 @@ class Clock(Reporter):
         return [end - begin for begin, end in zip(self.ends, self.ends[1:], strict=False)]
 
 
-def timed(run_dir: Path, group: WorldGroup, look: str = "perf_counter") -> Clock:
+def timed(run_dir: Path, group: WorldGroup, look: Callable[[], float] = time.perf_counter) -> Clock:
     """All steps of the job in `run_dir`; no checkpoint is written, and nothing of it stays."""
     spec = read_spec(run_dir)
     steps = spec.train.total_steps
-    clock = Clock(group.rank, Notifier(None, group.rank.index), steps=steps)
-    clock.look = look
+    clock = Clock(group.rank, Notifier(None, group.rank.index), steps=steps, look=look)
     ready = prepare(spec, run_dir, group, clock, Phases(time.monotonic()))
     with suppress(Enough):
         ready.train()

@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import runpy
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 clock = runpy.run_path(str(Path(__file__).with_name("clock.py")))
 bare = runpy.run_path(str(Path(__file__).with_name("bare.py")))
+looks = runpy.run_path(str(Path(__file__).with_name("looks.py")))
 
 import torch.distributed as dist  # noqa: E402
 
@@ -36,6 +38,7 @@ def main() -> None:
     home = Path(spec.output_dir or "")
     plan = json.loads((home / "plan.json").read_text())
     group = join(rank_from(), spec.device)
+    look = looks["LOOKS"][plan["look"]]()
     seconds: dict[str, list[float]] = {"ours": [], "bare": []}
     for turn in range(plan["turns"]):
         directory = home / str(turn)
@@ -44,10 +47,10 @@ def main() -> None:
             tree = {**plan["job"], "output_dir": str(directory / "out")}
             (directory / "spec.json").write_text(json.dumps(tree))
         dist.barrier()
-        ours = clock["timed"](directory, group, plan["look"])
+        ours = clock["timed"](directory, group, look)
         seconds["ours"] += ours.seconds()[FIRST - 1 :]
         if plan["bare"]:
-            seconds["bare"] += _bare(plan, spec)[FIRST:]
+            seconds["bare"] += _bare(plan, spec, look)[FIRST:]
             clock["let_go"]()
     if group.rank.leads:
         known = ours.utilization
@@ -56,11 +59,11 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def _bare(plan: dict[str, Any], spec: Any) -> list[float]:
+def _bare(plan: dict[str, Any], spec: Any, look: Callable[[], float]) -> list[float]:
     steps = plan["job"]["train"]["steps"]
     found: list[float]
-    if plan["look"] == "process_time":
-        found = bare["plain_seconds"](spec, steps)
+    if plan["plain"]:
+        found = bare["plain_seconds"](spec, steps, look)
     elif plan["deepspeed"] is not None:
         found = bare["deepspeed_seconds"](spec, plan["deepspeed"], steps)
     else:

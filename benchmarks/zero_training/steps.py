@@ -90,7 +90,8 @@ def measured(case: Case, setting: Setting, work: Workload) -> Found:
         "turns": TURNS,
         "bare": has_bare(case),
         "deepspeed": config,
-        "look": "perf_counter",
+        "look": "wall",
+        "plain": False,
     }
     run_dir = setting.work / case.name.replace(", ", "-").replace(" ", "-")
     found: Found = run_ranks(run_dir, tree, SCRIPT, plan=plan)
