@@ -19,7 +19,7 @@ from zerotools.core.memory_layout import (
 from zerotools.ops.estimate.activations import Activations
 from zerotools.ops.estimate.architecture import architecture_of
 from zerotools.ops.estimate.state import Parameter, bytes_at, torch_engine_state, update_buffer
-from zerotools.ops.estimate.terms import NOT_MEASURED, Buckets, rank_memory
+from zerotools.ops.estimate.terms import CPU_PROCESS_BYTES, NOT_MEASURED, Buckets, rank_memory
 
 LLAMA = architecture_of(config("llama"), "config")
 assert LLAMA is not None
@@ -125,3 +125,24 @@ def test_what_needs_fsdp2_has_it(change: dict[str, Any]) -> None:
     layout = replace(MemoryLayout(stage=3, world_size=1), **change)
     assert layout.is_sharded
     assert rank_memory(PARAMETERS, layout, FEW, on_gpu=False).device["gathered weights"] > 0
+
+
+def test_what_fsdp2_moves_is_of_the_largest_group_that_it_gathers() -> None:
+    blocks = [Parameter((100, 10), block="0"), Parameter((30, 10), block=None)]
+    base = [replace(each, is_trained=False) for each in blocks]
+    adapter = Parameter((10, 4), block="0")
+    two = rank_memory(blocks, LAYOUT, FEW, on_gpu=False).device
+    assert (two["prefetch"], two["reduce buffers"]) == (2 * 1000, 1000 * (2 + 4 + 4))
+    gpu = rank_memory(blocks, LAYOUT, FEW, on_gpu=True).device
+    assert (gpu["prefetch"], gpu["reduce buffers"]) == (2 * 1000, 1000 * (2 + 4))
+    one = replace(LAYOUT, world_size=1, has_adapters=True)
+    adapted = rank_memory([*base, adapter], one, FEW, on_gpu=True).device
+    assert (adapted["prefetch"], adapted["reduce buffers"]) == (2 * 1040, 40 * (2 + 4))
+
+
+def test_a_process_on_the_cpu_holds_more_than_its_tensors() -> None:
+    found = rank_memory(PARAMETERS, LAYOUT, MANY, on_gpu=False).host
+    assert found["process"] == CPU_PROCESS_BYTES
+    going = 10**9 + 30
+    assert 0.15 * going < found["allocator"] < 0.16 * going
+    assert "allocator" not in rank_memory(PARAMETERS, LAYOUT, MANY, on_gpu=True).host

@@ -49,7 +49,11 @@ NCCL_BUFFERS = 320 * MIB
 ALLOCATOR_SHARE = 0.05
 """Of what comes and goes, that torch's caching allocator holds beyond the tensors."""
 PROCESS_BYTES = 700 * MIB
-"""Host memory of a rank without a tensor: Python, torch and transformers, measured on a CPU."""
+"""Host memory of a rank that trains on a GPU: Python, torch and transformers."""
+CPU_PROCESS_BYTES = 450 * MIB
+"""The same of a rank on the CPU, and what the C library keeps when a model has been built."""
+CPU_ALLOCATOR_SHARE = 0.15
+"""Of what comes and goes on the CPU, that the C library holds beyond the tensors."""
 COPY_BUFFERS = 3 * UPDATE_BUCKET_BYTES
 """Pinned host memory through which offloaded state goes to the GPU and back by engine
 `torch`."""
@@ -177,8 +181,11 @@ def with_activations(
         "activations": kept + block,
         "loss": loss,
     }
-    if on_gpu:
-        coming = max(kept + max(loss, block), gradients) + sum(going.values())
+    coming = max(kept + max(loss, block), gradients) + sum(going.values())
+    host = _host(state, layout, held.widened, on_gpu=on_gpu)
+    if not on_gpu:
+        host["allocator"] = int(CPU_ALLOCATOR_SHARE * coming)
+    else:
         overhead = {
             "allocator": int(ALLOCATOR_SHARE * coming),
             "CUDA context": CUDA_CONTEXT,
@@ -188,7 +195,7 @@ def with_activations(
         peak += sum(overhead.values())
     return RankMemory(
         device,
-        _host(state, layout, held.widened, on_gpu=on_gpu),
+        host,
         bytes_at(state, DISK),
         peak,
         knows_activations=activations is not None,
@@ -208,7 +215,7 @@ def _optimizer(state: State, tier: str) -> int:
 
 def _host(state: State, layout: MemoryLayout, widened: int, *, on_gpu: bool) -> dict[str, int]:
     found = {
-        "process": PROCESS_BYTES,
+        "process": PROCESS_BYTES if on_gpu else CPU_PROCESS_BYTES,
         "weights": state.get((HOST, WEIGHTS), 0),
         "gradients": state.get((HOST, GRADIENTS), 0),
         "optimizer": _optimizer(state, HOST),
@@ -233,11 +240,14 @@ def _in_the_passes(
         return _deepspeed_buckets(parameters, layout, buckets)
     width = ITEM_BYTES[layout.precision]
     found = {"gathered weights": gathered(parameters, layout)}
-    if on_gpu and layout.is_sharded and not layout.keeps_gathered:
+    if layout.is_sharded and not layout.keeps_gathered:
         found["prefetch"] = largest  # the next block's, while one is computed with
-    if layout.world_size > 1:
-        elements = largest // width
-        found["reduce buffers"] = elements * (width + ITEM_BYTES["fp32"])
+    if layout.is_sharded:
+        trained = [each for each in parameters if each.is_trained]
+        elements = _largest_block(trained, layout) // width
+        # Where gloo reduces, it does so in a copy.
+        copies = 1 if on_gpu or layout.world_size == 1 else 2
+        found["reduce buffers"] = elements * (width + copies * ITEM_BYTES["fp32"])
     return found
 
 
