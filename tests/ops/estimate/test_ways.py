@@ -151,7 +151,7 @@ def test_ranks_compute_together_where_nothing_else_helps() -> None:
 def test_adapters_are_offered_only_beside_weights() -> None:
     for freedom in (Freedom(), Freedom(packed=True)):
         assert all(FitChange.LORA not in way.changes for way in found(CARDS, 24, 30, freedom).found)
-    packed = {way.changes for way in found(CARDS, 12, 8, ADAPTERS).found}
+    packed = {way.changes for way in found(CARDS, 10, 8, ADAPTERS).found}
     assert any(FitChange.PACKED in changes for changes in packed)
     trained = replace(CARDS, model=with_adapters(THIRTEEN, 8))
     assert all(FitChange.LORA not in way.changes for way in found(trained, 8, 8, ADAPTERS).found)

@@ -323,14 +323,14 @@ class _Search:
         plain = replace(
             work,
             model=with_adapters(work.model, LORA_RANK),
-            layout=replace(work.layout, frozen_precision="train"),
+            layout=replace(work.layout, frozen_precision="train", has_adapters=True),
         )
         has_any = self._take(self._sets(_LORA, (NONE,)), plain, self._machine, _LORA)
         if can_pack:
             packed = replace(
                 work,
                 model=with_adapters(work.model, LORA_RANK, packs_frozen=True),
-                layout=replace(work.layout, frozen_precision=NF4),
+                layout=replace(work.layout, frozen_precision=NF4, has_adapters=True),
             )
             has_any |= self._take(self._sets(_QLORA, (NONE,)), packed, self._machine, _QLORA)
         if not has_any:  # their optimizer is small wherever it is, so all is moved or nothing
