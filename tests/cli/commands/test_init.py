@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -104,7 +105,9 @@ def test_the_ways_are_shown_and_one_is_chosen(
     assert "It fits with one of these, cheapest first:" in done.err
     assert "1. an 8-bit optimizer and the optimizer in host memory (up to twice as" in done.err
     found = json.loads(done.out)
-    assert found["way"] == found["estimate"]["ways"][1]["changes"]
+    free = shutil.disk_usage(here).free  # ways that need more of it are not shown
+    shown = [way for way in found["estimate"]["ways"] if way["disk_bytes"] <= free]
+    assert found["way"] == shown[1]["changes"]
     assert found["job"] == tomllib.loads((here / "job.toml").read_text())
 
 

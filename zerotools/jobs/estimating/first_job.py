@@ -124,7 +124,7 @@ def _work_of(wanted: FirstTraining, machine: Machine) -> Workload:
     layout = MemoryLayout(stage=3, world_size=machine.gpus, precision=wanted.precision)
     if wanted.method != FULL:
         shape = with_adapters(shape, LORA_RANK, packs_frozen=packs)
-        layout = replace(layout, frozen_precision=NF4 if packs else "train")
+        layout = replace(layout, frozen_precision=NF4 if packs else "train", has_adapters=True)
     chunked = "auto" if pair == 1 else "off"
     micro = MicroBatch(pair, sequence, wanted.precision, chunked_loss=chunked, per_example=pair)
     return Workload(shape, layout, micro)
