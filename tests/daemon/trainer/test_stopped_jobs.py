@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import psutil
 import pytest
 
 from harness.launching import TINY_LLAMA, Attempt, job, start
-from harness.patience import Deadline
 from tests.daemon.trainer.finetuning import VOCABULARY, make_tokenizer
+from tests.daemon.waiting import wait_for
 from zerotoolsd.trainer.data.cache.tokencache import DIRECTORY, MOST_BYTES
 
 pytestmark = [pytest.mark.torch, pytest.mark.full]
@@ -30,11 +29,12 @@ PROGRAM = Path(__file__).with_name("stopped_rank.py")
 
 def wait_until_stopped(attempt: Attempt) -> None:
     [rank] = attempt.processes
-    deadline = Deadline(120.0)
-    while psutil.Process(rank.pid).status() != psutil.STATUS_STOPPED:
+
+    def is_stopped() -> bool:
         assert rank.poll() is None, attempt.log()
-        assert not deadline.has_passed(), attempt.log()
-        time.sleep(0.05)
+        return psutil.Process(rank.pid).status() == psutil.STATUS_STOPPED
+
+    wait_for(is_stopped, "the rank to stop", deadline=120.0)
 
 
 def test_a_job_that_is_stopped_anywhere_holds_no_other_up(tmp_path: Path, text: Path) -> None:

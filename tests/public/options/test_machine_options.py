@@ -19,32 +19,21 @@ def machine(**given: Any) -> Any:
     return given_machine(bound(MachineOptions, given)).machine()
 
 
-class TwoCards:
+def two_cards() -> Snapshot:
     """A machine with two cards, a desktop on the first of them, and a job on the second."""
-
-    def __enter__(self) -> TwoCards:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def read(self) -> Snapshot:
-        desktop = GpuProcess(1, 2 * GIB, graphics=True)
-        gpus = (
-            Gpu(0, memory_total_bytes=24 * GIB, processes=(desktop,)),
-            Gpu(1, memory_total_bytes=24 * GIB, processes=(GpuProcess(2, 20 * GIB),)),
-        )
-        host = Host(64 * GIB, 0, 0, 0, 0, 1, (0.0, 0.0, 0.0))
-        return Snapshot(taken_at=0.0, host=host, gpus=gpus)
+    desktop = GpuProcess(1, 2 * GIB, graphics=True)
+    gpus = (
+        Gpu(0, memory_total_bytes=24 * GIB, processes=(desktop,)),
+        Gpu(1, memory_total_bytes=24 * GIB, processes=(GpuProcess(2, 20 * GIB),)),
+    )
+    host = Host(64 * GIB, 0, 0, 0, 0, 1, (0.0, 0.0, 0.0))
+    return Snapshot(taken_at=0.0, host=host, gpus=gpus)
 
 
 @pytest.mark.parametrize("given", [{}, {"gpus": "this machine"}], ids=str)
-def test_what_a_desktop_holds_is_not_there(
-    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_desktop_holds_is_not_there(given: dict[str, Any]) -> None:
     """Jobs end, and a desktop does not."""
-    monkeypatch.setattr("zerotools.sensors.source.SnapshotSource", TwoCards)
-    found = machine(**given)
+    found = given_machine(bound(MachineOptions, given)).machine(look=two_cards)
     assert (found.gpus, found.gpu_memory, found.host_memory) == (2, 22 * GIB, 64 * GIB)
     assert "without 2.0 GiB that a desktop holds" in found.notes[1]
 

@@ -1,6 +1,6 @@
 """Options that describe a machine. The defaults come from this machine."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
 
@@ -9,6 +9,7 @@ from zerotools.ops.estimate.cards import MOST_GPU_MEMORY, Cards
 from zerotools.ops.estimate.terms import Machine
 from zerotools.public.options.option import RESOURCES, Gpus, Option, Size
 from zerotools.sensors.foreign_memory import drawn_bytes
+from zerotools.sensors.snapshot import Snapshot
 
 MOST_HOST_MEMORY = 64 * 2**40
 ASSUMED_GPU = 80 * 2**30
@@ -63,12 +64,15 @@ class GivenMachine:
     host_memory: int | None
     notes: tuple[str, ...] = ()
 
-    def machine(self, *, on_gpu: bool = True) -> Machine:
-        """The machine. Its notes list the assumptions and their sources."""
+    def machine(
+        self, *, on_gpu: bool = True, look: Callable[[], Snapshot] | None = None
+    ) -> Machine:
+        """The machine. Its notes list the assumptions and their sources; `look` reads this machine
+        where something was not given."""
         memory, host = self.gpu_memory, self.host_memory
         count, notes = self.gpus, list(self.notes)
         if host is None or (on_gpu and (memory is None or count is None)):
-            seen, least, total, drawn = _this_machine()
+            seen, least, total, drawn = _memory_in((look or _look_here)())
             if host is None:
                 host = total
                 notes.append("host memory: that of this machine; --host-memory sets another")
@@ -107,13 +111,16 @@ def given_machine(given: Mapping[str, Any]) -> GivenMachine:
     return GivenMachine(cards.count, cards.memory or memory, host, notes)
 
 
-def _this_machine() -> tuple[int, int | None, int, int]:
-    """Return the number of GPUs, the memory of the smallest, that of the host, and what programs
-    that only draw on a screen hold of that GPU."""
+def _look_here() -> Snapshot:
     from zerotools.sensors.source import SnapshotSource  # 30 ms, where all is given needlessly
 
     with SnapshotSource() as source:
-        found = source.read()
+        return source.read()
+
+
+def _memory_in(found: Snapshot) -> tuple[int, int | None, int, int]:
+    """Return the number of GPUs, the memory of the smallest, that of the host, and what programs
+    that only draw on a screen hold of that GPU."""
     sizes = [
         (gpu.memory_total_bytes - drawn_bytes(gpu), drawn_bytes(gpu))
         for gpu in found.gpus

@@ -81,12 +81,22 @@ def test_words_begin_anew_where_there_are_too_many(monkeypatch: pytest.MonkeyPat
         check(words, made, [text, text])
 
 
+class WithoutBatches:
+    """A tokenizer that encodes no list of words, one by one."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+
+    def __getattr__(self, name: str) -> Any:
+        assert name != "encode_batch_fast"
+        return getattr(self._made, name)
+
+
 def test_new_words_go_to_the_library_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_ids, "WORDS_AT_ONCE", 3)
     made = backend(None, (("Ġ", "a"), ("1", "2")))
-    words = word_ids_of(made)
+    words = word_ids_of(WithoutBatches(made))
     assert words is not None
-    monkeypatch.setattr(words, "_backend", None)  # no word is encoded by itself
     check(words, made, ["a a12 1\u00a0\u3000é好 'll\n  12<|x>", "b  c 123 é\x00\x7f\xa1", ""])
 
 
