@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.imports.recipes.told import of
+from tests.jobs.imports.recipes.told import key, of, of_line
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.imports.combine import Imported
 from zerotools.jobs.imports.recipes.axolotl import read_axolotl
@@ -102,3 +102,18 @@ def test_what_another_argument_makes_useless_is_in_the_report(given: str) -> Non
     said = "\n".join([*found.findings.wrong, *found.findings.unsupported])
     names = [word for word in given.split() if word.startswith("--")]
     assert [name for name in names if name not in listed and name not in said] == []
+
+
+@pytest.mark.parametrize(("name", "order"), [("optimizer.pt", "model"), ("global_step500", None)])
+def test_optimizer_state_by_number_comes_with_its_order(
+    tmp_path: Path, name: str, order: str | None
+) -> None:
+    checkpoint = tmp_path / "checkpoint-500"
+    checkpoint.mkdir()
+    (checkpoint / name).touch()
+    imported = of_line(
+        f"python run_clm.py --model_name_or_path {tmp_path} --train_file a.txt "
+        f"--resume_from_checkpoint {checkpoint}"
+    )
+    assert key(imported, "resume_from") == str(checkpoint)
+    assert key(imported, "resume_order") == order

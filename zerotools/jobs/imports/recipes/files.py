@@ -18,6 +18,8 @@ from zerotools.jobs.launcher_keys.key_kinds import ValueKind
 
 _OF_EXAMPLES = ("prompt_column", "response_column", "history_column", "max_source_length")
 _BEGIN = 1 << 16
+_NUMBERED = ("optimizer.pt", "optimizer.bin")
+"""The Trainer's and accelerate's optimizer state: by number, in the order of the model."""
 _DATA = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".txt", ".arrow", ".gz", ".zst")
 
 
@@ -178,6 +180,9 @@ def _read_resume(reading: ArgumentReading) -> None:
         return
     if isinstance(given.value, str) and given.value.lower() not in ("true", "false", "", "none"):
         reading.path(given, "resume_from")
+        checkpoint = reading.recipe.found(given.value)
+        if any((checkpoint / name).is_file() for name in _NUMBERED):
+            reading.config.claims.add("resume_order", "model", given.said)
     else:
         why = "zerotools retry continues a job from its last checkpoint"
         reading.config.row(KeyOutcome.IGNORED, given, None, why)
