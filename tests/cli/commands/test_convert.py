@@ -79,9 +79,9 @@ def test_to_universal(convert: Convert, tmp_path: Path) -> None:
     assert status == 0, err
     assert '"checkpoint": {"load_universal": true}' in err
     assert "dropped:" not in err
-    status, _, err = convert(tmp_path / "out", tmp_path / "back", "--to", "deepspeed", "--stage", 3)
-    assert status == 2
-    assert "pass --world-size" in err
+    status, _, err = convert(tmp_path / "out", tmp_path / "one", "--to", "deepspeed", "--stage", 3)
+    assert status == 0, err
+    assert "--world-size" in err
     back = (tmp_path / "out", tmp_path / "back", "--to", "deepspeed", "--stage", 3)
     status, _, err = convert(*back, "--world-size", 3)
     assert status == 0, err
@@ -109,7 +109,6 @@ def test_what_deepspeed_needs_and_nothing_says_is_listed(convert: Convert, tmp_p
     status, out, err = convert(source, tmp_path / "out", "--to", "deepspeed", "--world-size", 2)
     assert (status, out) == (2, "")
     assert "the ZeRO stage (--stage or --ds-config); the optimizer's parameters" in err
-    assert "pass --world-size" in convert(source, tmp_path / "out", "--to", "deepspeed")[2]
     assert not (tmp_path / "out").exists()
 
 

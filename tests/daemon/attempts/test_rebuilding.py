@@ -257,7 +257,7 @@ def test_a_waiting_job_of_which_nobody_knows_whether_it_ran_is_held(
     async def after(it: Running) -> None:
         job = await it.reach(2, "held")
         assert "its attempts cannot be read (" in str(job.reason)
-        assert "zerotools resume or zerotools cancel" in str(job.reason)
+        assert "zerotools release or zerotools cancel" in str(job.reason)
         await it.service.cancel(1, uid=UID)
         await it.reach(3, "succeeded")  # the others go on
         if damage != "directory":

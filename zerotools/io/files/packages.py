@@ -6,10 +6,10 @@ zerotools: so it works wherever zerotools was installed from, and changes nothin
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import sys
 from collections.abc import Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
@@ -70,4 +70,4 @@ def _made_by_uv(place: Path) -> bool:
 
 def _lacks_pip(python: str) -> bool:
     """Whether this interpreter has no pip; others are not asked."""
-    return python == sys.executable and importlib.util.find_spec("pip") is None
+    return python == sys.executable and PathFinder.find_spec("pip") is None

@@ -80,8 +80,10 @@ class Optimizer:
         self.grad_norm, self.seen = 1.0, ""
         self.update_path = SimpleNamespace(forget=lambda _: None, received=list)
 
-    def norm(self) -> float:
-        return self.grad_norm
+    def norm(self) -> Any:
+        import torch
+
+        return torch.tensor(self.grad_norm)
 
     def step(self, rate: float, **_: float) -> None:
         self.seen = UPDATE
@@ -125,7 +127,13 @@ class Scaler:
             self.optimizer.cur_scale /= 2 if self._dynamic else 1
 
 
-GROUP: Any = SimpleNamespace(rank=Rank(0, 0, 1), device="cpu", total=lambda values: values)
+def total_of(values: Any, own: Any) -> tuple[list[float], float]:
+    return values.tolist(), own.item()
+
+
+GROUP: Any = SimpleNamespace(
+    rank=Rank(0, 0, 1), device="cpu", total=lambda values: values, total_of=total_of
+)
 
 
 def engine_torch(text: Path, precision: str, scale: float, stop_after_nan: int = 1) -> Any:
@@ -137,7 +145,7 @@ def engine_torch(text: Path, precision: str, scale: float, stop_after_nan: int =
     env = {"env": {"ZEROTOOLS_FP16_ON_CPU": "1"}} if fp16 else {}
     spec = job_from_dict(job(text, train=train, **fp16, **env), source="job")
     model, optimizer = Model(), Optimizer()
-    layout = SimpleNamespace(accumulate="local")
+    layout = SimpleNamespace(accumulate="local", is_sharded=False)
     experts = SimpleNamespace(untaken=lambda _: ())
     live: Any = SimpleNamespace(model=model, optimizer=optimizer, layout=layout, experts=experts)
     return TorchEngine(spec, live, GROUP), model, optimizer

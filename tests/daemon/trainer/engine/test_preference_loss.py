@@ -20,7 +20,10 @@ BETA = 0.1
 class Uniform:
     """A model that gives each token id the probability that its table says."""
 
-    config = SimpleNamespace(is_encoder_decoder=False)
+    config = SimpleNamespace(
+        is_encoder_decoder=False,
+        get_text_config=lambda: SimpleNamespace(_attn_implementation="sdpa"),
+    )
 
     def __init__(self, probabilities: list[float]) -> None:
         import torch
