@@ -16,7 +16,6 @@ import pytest
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import running
 from tests.daemon.exposing.reading import Sample, read_page
-from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.states import STATES
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
@@ -115,16 +114,14 @@ def test_the_official_parser_reads_the_same(parser: str, openmetrics: bool) -> N
 
 def test_ten_thousand_jobs_cost_little(tmp_path: Path) -> None:
     with closing(Store(tmp_path)) as store:
-        job, spec = make_job("exit=0"), job_to_dict(make_job("exit=0"))
         store.submit(
             uid=0,
             name="x",
-            spec=job,
+            spec=make_job("exit=0"),
             output_dir=None,
             default_output=tmp_path,
             idempotency_key=None,
             now=1.0,
-            tree=spec,
         )
         more = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) "
         columns = (

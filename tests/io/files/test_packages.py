@@ -46,7 +46,7 @@ def test_the_command_is_that_of_who_made_the_environment(
 
 
 def test_an_environment_without_pip_is_filled_by_uv(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pip", None)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if "-packages" not in each])
     said = install_command("a")
     assert said == f"uv pip install --python {sys.executable} a"
 
