@@ -25,7 +25,7 @@ SAID = (
     "{'equal': 12, 'differs': 1}\nembed.weight 0.068",
     "('exp_avg', 'exp_avg_sq', 'step')",
     "read 1745 bytes",
-    "70B nothing fits: ",
+    "70B stage 3, offload disk, ",
     "complete\n6 pieces are from output/checkpoint-2",
 )
 """Words that each recipe prints, in their order."""

@@ -10,5 +10,6 @@ mp_rank            the tensors of one model-parallel rank
 pipeline_layers    which layers of a pipeline a stage can have beside those that it names
 weight_pairs       masters and the weights that are their casts
 whole_parameters   whole momenta in place of partitions, as Muon has them
+swap_files         the files in which the optimizer lay on NVMe
 native             what is kept of a checkpoint for its own writers: the model-parallel ranks
 """

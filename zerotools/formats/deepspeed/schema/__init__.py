@@ -16,5 +16,6 @@ flat_partition   one rank's partition of a flat buffer, as its file has it
 ds_config        what a DeepSpeed configuration, or a flag, says of ZeRO
 experts          which data-parallel rank has which experts, and their names
 stacked_experts  AutoEP's experts, one tensor for all of a layer
+autoep_layers    the record of AutoEP's layers
 tensor_parallel  how tensor-parallel ranks share each parameter
 """

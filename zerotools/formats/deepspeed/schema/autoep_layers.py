@@ -20,12 +20,13 @@ from typing import Any
 from zerotools.core.boxes import row_major_strides
 from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema.experts import ExpertPlacement
+from zerotools.formats.deepspeed.schema.model_tree import TENSOR_PARALLEL_INFO
+from zerotools.formats.deepspeed.schema.optimizer_tree import PARTITION_COUNT
 
 EXPERT_PARALLEL, EXPERT_RANKS = "expert_parallel", "autoep_size"
 """The table of a configuration for AutoEP, and its key with the expert-parallel ranks."""
 GROUP_NAME = "name"
 _MAPS, _PARAMS = "affine_maps", "params"
-_UNIVERSAL = "universal_checkpoint_info"
 
 
 def configured_ranks(config: Any) -> int | None:
@@ -48,10 +49,10 @@ def model_tree_on(tree: Mapping[str, Any], placement: ExpertPlacement, rank: int
     for key in (model_tree.AUTOEP_LAYERS, model_tree.AUTOEP_LAYERS_BEFORE):
         if isinstance(changed.get(key), list):
             changed[key] = _layers_on(changed[key], placement, rank)
-    known = changed.get(_UNIVERSAL)
+    known = changed.get(TENSOR_PARALLEL_INFO)
     if isinstance(known, Mapping) and isinstance(known.get(model_tree.AUTOEP_LAYERS), list):
         layers = _layers_on(known[model_tree.AUTOEP_LAYERS], placement, rank)
-        changed[_UNIVERSAL] = {**known, model_tree.AUTOEP_LAYERS: layers}
+        changed[TENSOR_PARALLEL_INFO] = {**known, model_tree.AUTOEP_LAYERS: layers}
     return changed
 
 
@@ -65,7 +66,7 @@ def partition_groups_on(
         found.append(
             {
                 "sub_group": number,
-                "partition_count": placement.expert_dp_size,
+                PARTITION_COUNT: placement.expert_dp_size,
                 "partition_rank": part,
                 "partition_ranks": list(placement.ranks_of(expert_rank)),
                 "families": ["autoep_expert" if is_experts else "replicated"],
