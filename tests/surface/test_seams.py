@@ -1,4 +1,4 @@
-"""What a test may replace, and where it may sleep: CONTRIBUTING.md ("How we write") says the rule.
+"""What a test may replace, and where it may sleep: docs/contributing/write-tests.md says the rule.
 
 A constant of a module may be replaced, and so may what the system or a person does. `REPLACED` and
 `SLEEPING` list all else; neither gets new lines, and a line that is not needed any more goes.

@@ -1,5 +1,6 @@
-"""toy: a format that no program has, complete and small, as the section "Add a format" of
-CONTRIBUTING.md says how to write one.
+"""toy: a format that no program has, complete and small.
+
+docs/contributing/add-a-format.md describes how to write one.
 
 A checkpoint is a directory. `rank-N.bin` has the bytes of rank N: its rows of every tensor, one
 block after another. `toy.json` says the rest::
