@@ -16,7 +16,7 @@ from zerotools.jobs.jobfile.parse import parse_job
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-LONGEST_ARCHITECTURE = 280
+LONGEST_ARCHITECTURE = 200
 
 
 def named(path: Path) -> str:
