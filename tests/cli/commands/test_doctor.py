@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.cli.conftest import Command
 from zerotools.cli.commands.doctor import lines_of
@@ -32,3 +33,12 @@ def test_a_problem_is_exit_status_1(zerotools: Command) -> None:
     assert found["torch"]["level"] == "problem"
     assert found["daemon"]["level"] == "ok"
     assert "problem: torch: /bin/false" in zerotools("doctor", "--python", "/bin/false").out
+
+
+def test_a_report_is_written_once(zerotools: Command, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = zerotools("doctor", "--report", str(report))
+    assert f"wrote {report}" in done.err
+    assert json.loads(report.read_text())["schema"] == "zerotools.report/1"
+    again = zerotools("doctor", "--report", str(report))
+    assert (again.status, "exists" in again.err) == (2, True)

@@ -14,7 +14,7 @@ import click
 from zerotools.cli.job_views.machine_screen import snapshot_of
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.core.errors import DaemonError
+from zerotools.core.errors import BadRequest, DaemonError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.daemon_package import why_no_daemon
 from zerotools.jobs.client.location import default_socket, default_state_dir
@@ -26,6 +26,7 @@ from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpu_choice, look_
 from zerotools.jobs.doctor.kernel import look_at_kernel
 from zerotools.jobs.doctor.memory_nodes import look_at_memory_nodes
 from zerotools.jobs.doctor.python import ask_python, look_at_compilers, look_at_python
+from zerotools.jobs.doctor.report import bug_report, write_report
 from zerotools.jobs.doctor.service import (
     look_at_daemon_package,
     look_at_drain,
@@ -33,6 +34,7 @@ from zerotools.jobs.doctor.service import (
     manager_group,
 )
 from zerotools.jobs.doctor.storage import look_at_locks, look_at_room, look_at_state
+from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.source import SnapshotSource
 
 EXIT_PROBLEMS = 1
@@ -46,9 +48,15 @@ DAEMON_SECONDS = 2.0
     default=sys.executable,
     help="The Python of your jobs; default: the one that runs zerotools.",
 )
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write a report for a bug: versions, machine and findings as JSON, without secrets.",
+)
 @socket_option
 @json_option
-def command(python: str, socket: Path | None, as_json: bool) -> int:
+def command(python: str, report: Path | None, socket: Path | None, as_json: bool) -> int:
     """Find problems of this machine that could stop jobs, with advice for each.
 
     It checks GPUs, memory nodes, cgroups, the launch of processes, memory pressure, the clock, free
@@ -56,7 +64,16 @@ def command(python: str, socket: Path | None, as_json: bool) -> int:
     processes and locks. It changes nothing. The exit status is 1 if there is a problem; warnings
     alone leave it 0.
     """
-    findings = list(examine(python, socket or default_socket()))
+    socket = socket or default_socket()
+    told = _machine(socket)
+    with SnapshotSource() as source:
+        snapshot = source.read()
+    if machine_behind(socket) is None:
+        snapshot = snapshot_of(snapshot, told)
+    health = _health(socket)
+    findings = list(examine(python, socket, snapshot=snapshot, machine=told, health=health))
+    if report is not None:
+        _write(report, findings, python=python, snapshot=snapshot, health=health)
     if as_json:
         render.print_json({"findings": [finding.to_json() for finding in findings]})
     else:
@@ -64,30 +81,35 @@ def command(python: str, socket: Path | None, as_json: bool) -> int:
     return EXIT_PROBLEMS if any(finding.level == PROBLEM for finding in findings) else 0
 
 
-def examine(python: str, socket: Path) -> Iterator[DoctorFinding]:
-    """All findings on this machine."""
+def examine(
+    python: str,
+    socket: Path,
+    *,
+    snapshot: Snapshot,
+    machine: Mapping[str, Any],
+    health: Mapping[str, Any],
+) -> Iterator[DoctorFinding]:
+    """Yield all findings on this machine.
+
+    `machine` and `health` are the daemon's answers, empty if none answers.
+    """
     state_dir = default_state_dir()
-    with SnapshotSource() as source:
-        snapshot = source.read()
-    told = _machine(socket)
-    if machine_behind(socket) is None:
-        snapshot = snapshot_of(snapshot, told)
-    if not told:
+    if not machine:
         yield from look_at_daemon_package(why_no_daemon())
-    yield from look_at_drain(_health(socket).get("drain"))
-    leased = frozenset(str(lease["gpu_uuid"]) for lease in told.get("leases", ()))
-    seen = told.get("snapshot", {}).get("gpus", ())
+    yield from look_at_drain(health.get("drain"))
+    leased = frozenset(str(lease["gpu_uuid"]) for lease in machine.get("leases", ()))
+    seen = machine.get("snapshot", {}).get("gpus", ())
     excluded = frozenset(str(gpu.get("uuid")) for gpu in seen if gpu.get("excluded"))
     yield from look_at_gpus(snapshot, leased, excluded)
-    yield from look_at_gpu_choice(told.get("gpu_choice"))
-    yield from look_at_fences(told.get("leases", ()))
-    yield from look_at_memory_nodes(snapshot.gpus, told.get("numa"))
+    yield from look_at_gpu_choice(machine.get("gpu_choice"))
+    yield from look_at_fences(machine.get("leases", ()))
+    yield from look_at_memory_nodes(snapshot.gpus, machine.get("numa"))
     if snapshot.gpus:
-        yield from look_at_gpu_locks(told.get("gpu_locks"))
-    launch, uid = told.get("launch"), os.geteuid()
+        yield from look_at_gpu_locks(machine.get("gpu_locks"))
+    launch, uid = machine.get("launch"), os.geteuid()
     yield from look_at_kernel(manager=manager_group(launch, uid))
     yield from look_at_service(launch, uid)
-    yield from look_at_fork_servers(told.get("warm_start"), launch)
+    yield from look_at_fork_servers(machine.get("warm_start"), launch)
     places = {
         "the queue": state_dir,
         "this directory": Path.cwd(),
@@ -100,6 +122,30 @@ def examine(python: str, socket: Path) -> Iterator[DoctorFinding]:
     yield from look_at_python(python, ask_python(python), has_gpus=has_gpus)
     yield from look_at_compilers(has_gpus=has_gpus)
     yield from look_at_locks(os.environ)
+
+
+def _write(
+    path: Path,
+    findings: Sequence[DoctorFinding],
+    *,
+    python: str,
+    snapshot: Snapshot,
+    health: Mapping[str, Any],
+) -> None:
+    report = bug_report(
+        findings,
+        python=python,
+        snapshot=snapshot,
+        daemon_version=health.get("version"),
+        environment=os.environ,
+    )
+    try:
+        write_report(path, report)
+    except FileExistsError:
+        raise BadRequest(f"{path} exists; name another file for the report") from None
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be written: {error.strerror}") from None
+    click.echo(f"wrote {path}; read it before you publish it", err=True)
 
 
 def _machine(socket: Path) -> Mapping[str, Any]:

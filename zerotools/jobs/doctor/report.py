@@ -1,0 +1,148 @@
+"""The report for a bug: versions, machine, settings and the doctor's findings, without secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+from zerotools.io.files.packages import REQUIREMENTS
+from zerotools.jobs.doctor.finding import DoctorFinding
+from zerotools.jobs.text.secrets import mask_tree
+from zerotools.sensors.snapshot import Snapshot
+from zerotools.version import version as zerotools_version
+
+SCHEMA = "zerotools.report/1"
+SECONDS = 30.0
+SETTINGS = (
+    *(
+        "CUDA_",
+        "NVIDIA_",
+        "NCCL_",
+        "GLOO_",
+        "TORCH",
+        "PYTORCH_",
+        "DS_",
+        "DEEPSPEED_",
+        "ACCELERATE_",
+    ),
+    *("OMP_", "MKL_", "HF_", "TRANSFORMERS_", "ZEROTOOLS_", "SLURM_", "LD_", "LANG", "LC_"),
+)
+"""Prefixes of the environment variables that a report has. No other variable is in it."""
+FOUND_WITH = ("safetensors", "numpy", "accelerate", "ml_dtypes", "bitsandbytes", "nvidia-ml-py")
+ASK_VERSIONS = """
+import json, sys
+from importlib.metadata import PackageNotFoundError, version
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = version(name)
+    except PackageNotFoundError:
+        found[name] = None
+print(json.dumps({"python": sys.version.split()[0], "packages": found}))
+"""
+
+
+def bug_report(
+    findings: Iterable[DoctorFinding],
+    *,
+    python: str,
+    snapshot: Snapshot,
+    daemon_version: str | None,
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return everything that a bug report needs, as plain values for JSON.
+
+    `python` is the interpreter of the user's jobs. Secrets are replaced by `***`, the home
+    directory by `~`, and the name of the machine is left out.
+    """
+    report = {
+        "schema": SCHEMA,
+        "zerotools": zerotools_version(),
+        "daemon": daemon_version,
+        "system": {"platform": platform.platform(), "libc": " ".join(platform.libc_ver())},
+        "host": {
+            "cpus": snapshot.host.cpu_count,
+            "memory_total_bytes": snapshot.host.memory_total_bytes,
+        },
+        "gpus": [
+            {
+                "index": gpu.index,
+                "name": gpu.name,
+                "memory_total_bytes": gpu.memory_total_bytes,
+                "compute_capability": gpu.compute_capability,
+                "error": gpu.error,
+            }
+            for gpu in snapshot.gpus
+        ],
+        "own_python": {"python": platform.python_version(), "packages": _own_packages()},
+        "job_python": job_packages(python),
+        "environment": {
+            name: value for name, value in sorted(environment.items()) if name.startswith(SETTINGS)
+        },
+        "findings": [finding.to_json() for finding in findings],
+    }
+    masked: dict[str, Any] = _without_home(mask_tree(report), environment.get("HOME", ""))
+    return masked
+
+
+def write_report(path: Path, report: Mapping[str, Any]) -> None:
+    """Write the report as JSON to a new file, which its owner alone may read.
+
+    Raises:
+        FileExistsError: the file exists.
+        OSError: the file cannot be written.
+    """
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        json.dump(report, stream, indent=2)
+        stream.write("\n")
+
+
+def job_packages(python: str, seconds: float = SECONDS) -> dict[str, Any] | str:
+    """Return the versions of the packages that `python` has, or the reason why they are unknown.
+
+    Packages that are not installed have the version None. Nothing is imported but metadata.
+    """
+    names = sorted({*map(_name, REQUIREMENTS.values()), *FOUND_WITH})
+    command = [python, "-P", "-c", ASK_VERSIONS, *names]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=seconds, check=True, cwd="/")
+        answer = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return f"{type(error).__name__}: {error}"
+    return answer if isinstance(answer, dict) else "no answer"
+
+
+def _own_packages() -> dict[str, str | None]:
+    """Return the versions of the packages that zerotools always requires, as installed here."""
+    needed = [each for each in requires("zerotools") or () if "extra ==" not in each]
+    return {name: _version(name) for name in sorted(map(_name, needed))}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _name(requirement: str) -> str:
+    """Return the package of a requirement such as `torch>=2.7; extra == "train"`."""
+    end = next((i for i, c in enumerate(requirement) if not (c.isalnum() or c in "-_.")), None)
+    return requirement[:end]
+
+
+def _without_home(tree: Any, home: str) -> Any:
+    if isinstance(tree, str):
+        return tree.replace(home, "~") if len(home) > 1 else tree
+    if isinstance(tree, Mapping):
+        return {name: _without_home(value, home) for name, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_without_home(each, home) for each in tree]
+    return tree
