@@ -26,7 +26,7 @@ from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpu_choice, look_
 from zerotools.jobs.doctor.kernel import look_at_kernel
 from zerotools.jobs.doctor.memory_nodes import look_at_memory_nodes
 from zerotools.jobs.doctor.python import ask_python, look_at_compilers, look_at_python
-from zerotools.jobs.doctor.report import bug_report, write_report
+from zerotools.jobs.doctor.bug_report import bug_report, write_report
 from zerotools.jobs.doctor.service import (
     look_at_daemon_package,
     look_at_drain,
