@@ -56,10 +56,12 @@ def counted(name: str, micro: MicroBatch) -> int:
     if micro.sequence_ranks > 1:
         attend_over_ranks(model, micro.sequence_ranks)
         give_stretch(model, Stretch(Echo(0, micro.sequence_ranks)))
+    gc.freeze()  # so that what is collected below is what the passes made
     with LiveBytes(given) as live, own_stretch(model, {"input_ids": ids}, ids) as (arguments, _):
         hidden = model.base_model(**arguments, use_cache=False).last_hidden_state
         gc.collect()
         kept = live.now
+    gc.unfreeze()
     assert hidden.shape[:2] == (ranks * micro.batch, micro.stretch)
     return kept // ranks
 

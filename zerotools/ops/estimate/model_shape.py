@@ -40,22 +40,24 @@ _WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.distcp", "latest"
 _PROGRAM = """
 import json, sys, warnings
 warnings.filterwarnings("ignore")
-import torch, transformers
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 tree = json.load(sys.stdin)
 config = CONFIG_MAPPING[tree["model_type"]].from_dict(tree)
-kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-own = getattr(transformers, sys.argv[1], None)
+import torch, transformers
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+kind, known = AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING
+if config.is_encoder_decoder:
+    kind, known = AutoModelForSeq2SeqLM, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+own = None
+if type(config) not in known:  # images, sound: no language model
+    own = getattr(transformers, sys.argv[1], None)
+is_model = isinstance(own, type) and issubclass(own, transformers.PreTrainedModel)
 with torch.device("meta"):
-    try:
-        model = kind.from_config(config)
-    except ValueError as error:
-        if "Unrecognized configuration class" not in str(error):
-            raise
-        # Images, sound: no language model.
-        is_model = isinstance(own, type) and issubclass(own, transformers.PreTrainedModel)
-        model = own(config) if is_model else AutoModel.from_config(config)
+    if is_model:
+        model = own(config)
+    else:
+        model = (kind if type(config) in known else AutoModel).from_config(config)
 model.tie_weights()
 shapes = [[name, list(p.shape)] for name, p in model.named_parameters()]
 print(json.dumps([type(model).__name__, shapes]))
