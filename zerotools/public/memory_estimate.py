@@ -54,7 +54,7 @@ class TrainingOptions(TypedDict, total=False):
             least=1,
             most=2**24,
             metavar="TOKENS",
-            help="Length of a sequence.  [default: the positions of the model, at most 4096]",
+            help="Length of a sequence.  [default: the positions of the model, at most 2048]",
         ),
     ]
     precision: Annotated[

@@ -13,6 +13,7 @@ from harness.started import run as start
 from tests.cli.conftest import Command, Done
 from tests.ops.estimate.tiny_configs import config
 from zerotools.cli.main import build, run
+from zerotools.jobs.jobfile.parse import parse_job
 
 MACHINE = ("--gpus", "8", "--gpu-memory", "80GiB", "--host-memory", "512GiB")
 JOB = """
@@ -125,7 +126,8 @@ def test_a_config_alone(estimate: Command, kind: str) -> None:
     if kind == "deepspeed":
         assert json.loads(done.out)["zero_optimization"]["stage"] == 1
     assert "stage" in done.out
-    assert "GiB" not in done.out
+    assert "fits  " not in done.out
+    assert "not measured" not in done.out
 
 
 @pytest.mark.parametrize(
@@ -238,6 +240,43 @@ def test_the_job_of_a_way_is_written_and_is_estimated_as_it(
         assert again["asked"]["host_bytes"] == way["host_bytes"]
     assert len(ways) >= 3
     assert "exists already" in estimate("job.toml", *cards, "--write", "1.toml").err
+
+
+@pytest.mark.parametrize("way", [1, 3], ids=["all weights", "adapters"])
+def test_a_size_makes_a_job_that_is_accepted_as_it_is_written(
+    estimate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: int
+) -> None:
+    """It says what is to be set, and its estimate is that of the size, but for less than a row."""
+    monkeypatch.chdir(tmp_path)
+    done = estimate("13B", *CARDS[:-2], "--write", "job.toml", "--way", str(way))
+    assert done.status == 0
+    assert done.out.split("\n\n")[0].splitlines()[-1].startswith("sequences of 2,048 tokens are")
+    assert "data.text (now data/*.txt)" in done.err
+    assert ("model.path (now model)" in done.err) == (way == 3)
+    assert ("starts from random weights" in done.err) == (way == 1)
+    spec = parse_job(Path("job.toml").read_text(), source="job.toml", base_dir=tmp_path)
+    assert spec.data.sequence_length == 2048
+    if way == 1:
+        again = json.loads(estimate("job.toml", *CARDS[:-2], "--json").out)
+        assert again["asked"]["fits"]
+        peak = json.loads(estimate("13B", *CARDS, "--json").out)["ways"][0]["peak_bytes"]
+        assert again["asked"]["peak_bytes"] == pytest.approx(peak, rel=1e-3)
+
+
+def test_a_config_of_another_launcher_leaves_no_placeholder(
+    estimate: Command, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(model.parent)
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    Path("ds.json").write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": zero}))
+    given = ("--deepspeed", "ds.json", "--batch", "2", "--write", "job.toml")
+    done = estimate("model", *MACHINE, *given)
+    assert done.status == 0, done.err
+    assert "sequences of 64 tokens are assumed" in done.out
+    tree = tomllib.loads(Path("job.toml").read_text())
+    assert tree["data"]["text"] == ["data/*.txt"]
+    assert tree["train"]["epochs"] == 1.0
+    assert "steps" not in tree["train"]
 
 
 WIDE = {

@@ -13,7 +13,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.memory_layout import MemoryLayout
 from zerotools.jobs.estimating.estimating import Estimate, estimate_job, estimate_model, offload_of
 from zerotools.jobs.estimating.job_workload import with_ranks, workload_of
-from zerotools.jobs.estimating.written import job_text
+from zerotools.jobs.estimating.whole_job import whole_job
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, read_tree
 from zerotools.ops.estimate.model_shape import of_count
@@ -114,9 +114,8 @@ def test_the_job_file_of_the_choice_has_its_layout(gpu_gib: int) -> None:
     assert row is not None
     way = found.search.best
     assert way is not None
-    tree = read_tree(job_text(found.configs(way)["job"]), source="job")
+    tree = read_tree(whole_job(found, way, found.configs(way)["job"]).text, source="job")
     tree["data"]["text"] = ["/text"]
-    tree["train"]["steps"] = 1
     spec = job_from_dict(tree, source="job")
     assert memory_layout_of(spec) == row.layout
     assert spec.train.activation_checkpointing

@@ -14,13 +14,13 @@ from zerotools.jobs.estimating.first_job import (
     LORA,
     METHODS,
     QLORA,
-    RATES,
     FirstJob,
     FirstTraining,
     first_job,
 )
 from zerotools.jobs.estimating.job_workload import workload_of
 from zerotools.jobs.estimating.seen_here import EXAMPLES, PREFERENCES, TEXT, SeenData
+from zerotools.jobs.estimating.whole_job import RATES
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.text.toml_text import to_toml
 from zerotools.ops.estimate.terms import Machine
@@ -98,6 +98,15 @@ def test_where_nothing_fits_it_says_what_would(tmp_path: Path) -> None:
         made(tmp_path, Machine(1, 12 * GIB, 16 * GIB), **WIDE)
 
 
+def test_the_nearest_has_all_that_it_takes(tmp_path: Path) -> None:
+    said = (
+        r"the nearest is .*, which takes [\d.]+ GiB of a GPU's 12\.0 GiB, [\d.]+ GiB of the host's "
+        r"16\.0 GiB and [\d.]+ GiB of disk"
+    )
+    with pytest.raises(BadRequest, match=said):
+        made(tmp_path, Machine(1, 12 * GIB, 16 * GIB), **WIDE)
+
+
 def with_weights(directory: Path) -> None:
     (directory / "model.safetensors").touch()
     (directory / "tokenizer.json").touch()
@@ -138,7 +147,7 @@ def test_a_disk_that_is_full_is_no_way(tmp_path: Path) -> None:
     machine = Machine(1, 24 * GIB, 32 * GIB)
     found = made(tmp_path, machine, free_disk=100 * GIB, **WIDE)
     assert found.tree["offload"] == {"optimizer": "disk", "path": str(tmp_path / "offload")}
-    with pytest.raises(BadRequest, match=r"of disk, and 9\.0 GiB are free"):
+    with pytest.raises(BadRequest, match=r"GiB of disk, of which 9\.0 GiB are"):
         made(tmp_path, machine, free_disk=9 * GIB, **WIDE)
 
 

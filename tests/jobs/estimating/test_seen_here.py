@@ -44,6 +44,23 @@ def test_the_columns_say_what_lines_are(row: Any, key: str | None, tmp_path: Pat
     assert data_of(file) == (None if key is None else SeenData(str(file), key))
 
 
+def test_arrays_and_tables_are_data_as_lines_are(tmp_path: Path) -> None:
+    array = tmp_path / "alpaca.json"
+    array.write_text(json.dumps([{"instruction": "a", "input": "", "output": "b"}] * 2, indent=1))
+    table = tmp_path / "pairs.csv"
+    table.write_text("prompt,chosen,rejected\na,b,c\n")
+    assert data_of(array) == SeenData(str(array), "examples")
+    assert data_of(table) == SeenData(str(table), "preferences")
+    for name, text in (
+        ("a.json", '{"name": "a"}'),
+        ("b.json", "[1"),
+        ("c.csv", ""),
+        ("d.tsv", "a"),
+    ):
+        (tmp_path / name).write_text(text)
+        assert data_of(tmp_path / name) is None
+
+
 def test_examples_come_before_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "b.txt").write_text("text")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,15 @@ from zerotools.cli.options.grouped import OUTPUT, GroupedCommand, option
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
 from zerotools.core.errors import EXIT_DONE, EXIT_TOO_LARGE, BadRequest, ZerotoolsError
-from zerotools.jobs.estimating.estimating import Estimate
+from zerotools.jobs.estimating.estimating import Estimate, assumed_length
 from zerotools.jobs.estimating.job_workload import is_job_file
-from zerotools.jobs.estimating.launched import WITH_CONFIG, job_with_config
+from zerotools.jobs.estimating.launched import (
+    WITH_CONFIG,
+    job_with_config,
+    without_placeholders,
+)
 from zerotools.jobs.estimating.way_keys import keys_text
-from zerotools.jobs.estimating.written import job_text
+from zerotools.jobs.estimating.whole_job import whole_job
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.text.toml_text import to_toml
 from zerotools.ops.estimate.ways import Way
@@ -114,7 +119,12 @@ def _estimated(model: str, configs: Configs, given: Mapping[str, Any]) -> Estima
         assert spec is not None, "a job file was given"
     else:
         spec = job_from_tree(job.tree, source=job.source, base_dir=job.base_dir)
-    return estimated_job(spec, machine, given)
+    found = estimated_job(spec, machine, given)
+    if named:
+        return found
+    assert found.job is not None
+    assumed = None if given["sequence_length"] else assumed_length(found.work.model)
+    return replace(found, job=without_placeholders(found.job), assumed=assumed)
 
 
 def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
@@ -154,7 +164,11 @@ def _write(found: Estimate, path: Path, way: Way) -> None:
             "--write: the stage and offload of this job are in DeepSpeed's config; change there "
             f"{keys_text(found.keys_of(way))}"
         )
-    text = job_text(tree) if found.job is None else to_toml(tree, {})
+    text, said = to_toml(tree, {}), [f"wrote {path}"]
+    if not tree["train"].keys() & {"steps", "epochs"}:  # not of a job file
+        whole = whole_job(found, way, tree)
+        text, said = whole.text, [*said, *whole.advice]
+    said.append(f"next: zerotools submit {path} --dry-run")
     try:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(text)
@@ -162,7 +176,7 @@ def _write(found: Estimate, path: Path, way: Way) -> None:
         raise BadRequest(f"{path}: exists already; name another file with --write") from None
     except OSError as error:
         raise BadRequest(f"{path}: cannot be written: {error.strerror}") from None
-    sys.stderr.write(render.clean(f"wrote {path}") + "\n")
+    sys.stderr.writelines(f"{render.clean(line)}\n" for line in said)
 
 
 def _print_config(found: Estimate, config: str, way: Way) -> int:
@@ -176,7 +190,7 @@ def _print_config(found: Estimate, config: str, way: Way) -> int:
         )
     tree = found.configs(way)[config]
     if config == "job":
-        sys.stdout.write(job_text(tree))
+        sys.stdout.write(whole_job(found, way, tree).text)
     elif config == "deepspeed":
         sys.stdout.write(json.dumps(tree, indent=2) + "\n")
     else:

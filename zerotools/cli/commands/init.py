@@ -20,7 +20,7 @@ from zerotools.jobs.estimating.first_job import FULL, METHODS, FirstJob, FirstTr
 from zerotools.jobs.estimating.seen_here import CONFIG, SeenData, data_in, data_of, models_in
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.text.toml_text import to_toml
-from zerotools.ops.estimate.chosen_way import gib
+from zerotools.ops.estimate.chosen_way import MOST_TOKENS, gib
 from zerotools.ops.estimate.ways import Way
 from zerotools.public.options.machine_options import GivenMachine, MachineOptions, given_machine
 from zerotools.public.options.option import bound
@@ -62,6 +62,13 @@ _INTRODUCTION = """\
     help="Train all weights, adapters (LoRA), or adapters of a base model in 4 bits (QLoRA).  "
     "[default: asked, else full]",
 )
+@option(
+    "--sequence-length",
+    group=JOB,
+    type=click.IntRange(1, MOST_TOKENS),
+    metavar="TOKENS",
+    help="Length of a sequence.  [default: the positions of the model, at most 2048]",
+)
 @options_of(MachineOptions)
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing; take what is seen on this machine.")
 @json_option
@@ -70,6 +77,7 @@ def command(
     model: Path | None,
     data: str | None,
     method: str | None,
+    sequence_length: int | None,
     yes: bool,
     as_json: bool,
     **machine: Any,
@@ -96,6 +104,7 @@ def command(
         data=seen,
         precision=_precision(snapshot, where),
         method=method,
+        sequence=sequence_length,
         directory=output.parent,
         free_disk=shutil.disk_usage(output.parent).free,
     )
@@ -145,7 +154,7 @@ def _data(given: str | None, *, yes: bool) -> SeenData:
         given = _ask("Which data? A file, a directory or a pattern", seen and seen.pattern)
     if given is None:
         if seen is None:
-            raise BadRequest("there is no data here (.jsonl or .txt); name it by --data")
+            raise BadRequest("there is no data here (.jsonl, .json, .csv, .txt); name it by --data")
         return seen
     path = Path(given)
     if "*" in given:
@@ -156,9 +165,9 @@ def _data(given: str | None, *, yes: bool) -> SeenData:
         found = data_of(path)
     if found is None:
         raise BadRequest(
-            f"{given}: has no data of a kind that is known: .txt files, or .jsonl files with "
-            "messages, with prompt and response, with instruction and output, with chosen and "
-            'rejected, or with "text"'
+            f"{given}: has no data of a kind that is known: .txt files; or .jsonl, .json, .csv or "
+            ".parquet files with messages, with prompt and response, with instruction and output, "
+            'with chosen and rejected, or with "text"'
         )
     return replace(found, pattern=str(Path(found.pattern).absolute()))
 

@@ -23,7 +23,8 @@ MOST_WAYS = 8
 
 def page(found: Estimate) -> list[str]:
     """Lines for people: the verdict first, then the ways that fit, and what they are made of."""
-    lines = [*_wrapped(verdict(found)), ""]
+    lines = _wrapped(verdict(found))
+    lines += [*([] if found.assumed is None else _wrapped(found.assumed)), ""]
     ways = _ways(found)
     lines += [*ways, ""] if ways else []
     lines += [*_head(found), "", *_table(found), ""]
@@ -43,7 +44,9 @@ def page(found: Estimate) -> list[str]:
     shown = found.asked or found.choice.row
     if shown is not None:
         lines += ["", *_terms(found, shown)]
-    lines += [part for note in found.notes for part in _wrapped(f"note: {note}")]
+    lines += [
+        part for note in found.notes if note != found.assumed for part in _wrapped(f"note: {note}")
+    ]
     return lines
 
 

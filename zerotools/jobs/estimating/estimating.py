@@ -14,7 +14,7 @@ from zerotools.jobs.estimating.written import accelerate_text, deepspeed_tree, j
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.ops.estimate.activations import MicroBatch
 from zerotools.ops.estimate.chosen_way import Choice, choose
-from zerotools.ops.estimate.model_shape import ModelShape
+from zerotools.ops.estimate.model_shape import USUAL_LENGTH, ModelShape
 from zerotools.ops.estimate.offload_table import (
     ALL,
     ALL_DISK,
@@ -32,7 +32,6 @@ from zerotools.ops.estimate.offload_table import (
 from zerotools.ops.estimate.terms import NOT_MEASURED, Machine, RankMemory
 from zerotools.ops.estimate.ways import Freedom, Way, Ways, ways_of
 
-LONGEST_DEFAULT = 4096
 SCHEMA = "zerotools.estimate/1"
 
 
@@ -40,7 +39,8 @@ SCHEMA = "zerotools.estimate/1"
 class Estimate:
     """Every row of the table, the ways that fit, the choice among these, and the row that a job
     file asks for, if it was of one. `tables` are those of a job file that say the model and its
-    adapters, `batch` the sequences of a step that it asks for, `job` all of its keys."""
+    adapters, `batch` the sequences of a step that it asks for, `job` all of its keys. `assumed`
+    says the length of sequences where none was given."""
 
     work: Workload = field(repr=False)
     machine: Machine
@@ -51,6 +51,7 @@ class Estimate:
     batch: int | None = None
     search: Ways = field(default_factory=lambda: Ways(()), repr=False)
     job: Mapping[str, Any] | None = field(default=None, repr=False)
+    assumed: str | None = None
 
     @property
     def ways(self) -> tuple[Way, ...]:
@@ -112,7 +113,8 @@ class Estimate:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was assumed, in sentences."""
-        return (*self.work.model.notes, *self.machine.notes)
+        assumed = () if self.assumed is None else (self.assumed,)
+        return (*assumed, *self.work.model.notes, *self.machine.notes)
 
     def to_json(self) -> dict[str, Any]:
         """The estimate as plain values; sizes in bytes."""
@@ -158,7 +160,7 @@ class Estimate:
     def configs(self, way: Way) -> dict[str, Any]:
         """The configs that ask for a way, by launcher."""
         micro, layout = way.work.micro, way.row.layout
-        tables = {**self.tables, **way.lora_table}
+        tables = {**self._model_table(way), **self.tables, **way.lora_table}
         batch = self.batch or self._batch_of_step
         return {
             "job": job_tree(tables, layout, micro, batch, on_gpu=self.machine.on_gpu),
@@ -178,6 +180,14 @@ class Estimate:
         """The keys of the job file that a way sets, by dotted name; None: to be left out."""
         asked = None if self.asked is None else self.asked.layout
         return way_keys(way, self.work, asked, self.batch)
+
+    def _model_table(self, way: Way) -> dict[str, Any]:
+        """The table `[model]` of a model that is only a size: adapters need weights beside them."""
+        shape, micro = self.work.model.config, way.work.micro
+        if shape is None or way.lora_table:
+            return {}
+        positions = max(USUAL_LENGTH, 0 if micro is None else micro.sequence)
+        return {"model": {"config": {**shape, "max_position_embeddings": positions}}}
 
     @property
     def _batch_of_step(self) -> int | None:
@@ -235,7 +245,7 @@ def estimate_model(
     model_table: Mapping[str, Any] | None = None,
 ) -> Estimate:
     """Every stage and offload of a model, `batch` sequences (default 1) of `sequence` tokens at a
-    time on each rank; default: as many as the model has positions for, at most 4096."""
+    time on each rank; default: its usual length."""
     layout = MemoryLayout(
         stage=3,
         world_size=machine.gpus,
@@ -244,15 +254,14 @@ def estimate_model(
         accumulate=SHARDED if accumulation > 1 else None,
         engine=engine,
     )
-    positions = 0 if model.architecture is None else model.architecture.positions
-    longest = sequence or min(positions or LONGEST_DEFAULT, LONGEST_DEFAULT)
-    micro = MicroBatch(batch or 1, longest, precision, checkpointing)
+    micro = MicroBatch(batch or 1, sequence or model.usual_length, precision, checkpointing)
     tables = {"model": model_table} if model_table else {}
     # What is only a size, or a directory, may have weights that adapters can be trained beside.
     has_weights = "config" not in tables.get("model", {})
     free = Freedom(stages=stages, offloads=offloads, adapters=has_weights, packed=has_weights)
     work = Workload(model, layout, micro, sums=layout.accumulate)
-    return estimate_work(work, machine, free, tables)
+    found = estimate_work(work, machine, free, tables)
+    return found if sequence else replace(found, assumed=assumed_length(model))
 
 
 def estimate_job(
@@ -313,6 +322,14 @@ def estimate_work(
     ways = ways_of(work, machine, free)
     choice = choose(work, machine, rows, ways)
     return Estimate(work, machine, tuple(rows), choice, tables=tables, search=ways)
+
+
+def assumed_length(model: ModelShape) -> str:
+    """Say how long sequences are taken to be, where nobody named a number."""
+    return (
+        f"sequences of {model.usual_length:,} tokens are assumed; --sequence-length sets another "
+        "length"
+    )
 
 
 def model_table_of(model: str) -> dict[str, Any]:

@@ -14,42 +14,24 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.memory_layout import NF4, MemoryLayout
-from zerotools.jobs.estimating.estimating import Estimate, estimate_work
-from zerotools.jobs.estimating.seen_here import CONFIG, EXAMPLES, PREFERENCES, TEXT, SeenData
+from zerotools.jobs.estimating.estimating import Estimate, assumed_length, estimate_work
+from zerotools.jobs.estimating.seen_here import CONFIG, PREFERENCES, SeenData
 from zerotools.jobs.estimating.way_keys import OFFLOAD_DIRECTORY
+from zerotools.jobs.estimating.whole_job import whole_job
 from zerotools.jobs.estimating.written import job_tree
 from zerotools.ops.estimate.activations import MicroBatch
 from zerotools.ops.estimate.adapters import with_adapters
-from zerotools.ops.estimate.chosen_way import gib, largest_batch
+from zerotools.ops.estimate.chosen_way import gib, largest_batch, needs_of
 from zerotools.ops.estimate.model_shape import read_shape
 from zerotools.ops.estimate.offload_table import Workload, row_of_layout
 from zerotools.ops.estimate.terms import Machine
 from zerotools.ops.estimate.ways import LORA_RANK, FitChange, Freedom, Way
 
-GIB = 1 << 30
 MOST_SEQUENCES = 8
-LONGEST_SEQUENCE = 2048
 FULL, LORA, QLORA = "full", "lora", "qlora"
 METHODS = (FULL, LORA, QLORA)
 """What is trained: all weights, adapters, or adapters of a base model in 4 bits."""
-FIRST_RATE = 3e-4
-RATES = {
-    (TEXT, False): 2e-5,
-    (EXAMPLES, False): 1e-5,
-    (PREFERENCES, False): 5e-7,
-    (TEXT, True): 1e-4,
-    (EXAMPLES, True): 1e-4,
-    (PREFERENCES, True): 5e-6,
-}
-"""Usual learning rates by kind of data, of all weights and of adapters."""
-LEARNED = {
-    TEXT: "continued pretraining",
-    EXAMPLES: "fine-tuning",
-    PREFERENCES: "preference optimisation (DPO)",
-}
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
-CHECKPOINTS_OF_A_RUN = 500
 
 Chooser = Callable[[Sequence[Way]], Way]
 """Chooses among ways that fit, cheapest first."""
@@ -68,13 +50,15 @@ class FirstJob:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstTraining:
-    """What is to be trained: a model on data, in a precision, by one of METHODS. Files of the job
-    lie in `directory`, where so many bytes of disk are free (None: not known)."""
+    """What is to be trained: a model on data, in a precision, by one of METHODS, in sequences of so
+    many tokens (None: a usual length). Files of the job lie in `directory`, where so many bytes of
+    disk are free (None: not known)."""
 
     model: Path
     data: SeenData
     precision: str
     method: str = FULL
+    sequence: int | None = None
     directory: Path = Path()
     free_disk: int | None = None
 
@@ -100,26 +84,23 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
     work = _work_of(wanted, machine)
     free = Freedom(adapters=has_weights, packed=has_weights)
     found = estimate_work(work, machine, free, {"model": table, **_lora_of(wanted.method)})
+    if wanted.sequence is None:
+        found = replace(found, assumed=assumed_length(work.model))
     way = _chosen(wanted, found, choose)
     way = _with_batch(way, replace(machine, gpus=way.row.layout.world_size))
     tables = {**found.tables, **way.lora_table}
     tree = job_tree(tables, way.row.layout, way.work.micro, on_gpu=machine.on_gpu)
     tree["data"] = {data.key: [data.pattern], **tree["data"]}
-    if data.key == TEXT and not any((directory / name).is_file() for name in _TOKENIZERS):
-        tree["data"]["tokenizer"] = "bytes"
     if "path" in tree.get("offload", {}):
         tree["offload"]["path"] = str(wanted.directory.absolute() / OFFLOAD_DIRECTORY)
-    rate = RATES[data.key, "lora" in tree] if has_weights else FIRST_RATE
-    tree["train"] |= {"epochs": 1.0, "learning_rate": rate}
-    tree["checkpoint"] = {"every": CHECKPOINTS_OF_A_RUN}
-    return FirstJob(tree, _comments(found, data, way, has_weights=has_weights), found, way)
+    whole = whole_job(found, way, tree)
+    return FirstJob(whole.tree, whole.comments, found, way)
 
 
 def _work_of(wanted: FirstTraining, machine: Machine) -> Workload:
     """One example at a time, before anything is changed to make it fit."""
     shape = read_shape(str(wanted.model))
-    positions = 0 if shape.architecture is None else shape.architecture.positions
-    sequence = min(positions or LONGEST_SEQUENCE, LONGEST_SEQUENCE)
+    sequence = wanted.sequence or shape.usual_length
     packs, pair = wanted.method == QLORA, 2 if wanted.data.key == PREFERENCES else 1
     layout = MemoryLayout(stage=3, world_size=machine.gpus, precision=wanted.precision)
     if wanted.method != FULL:
@@ -152,8 +133,8 @@ def _chosen(wanted: FirstTraining, found: Estimate, choose: Chooser | None) -> W
         others.append(f"--method {QLORA if packed else LORA} would fit")
     others += [f"{way.words} would do" for way in found.ways if FitChange.MORE_GPUS in way.changes]
     if free is not None and found.search.best is not None:
-        near = found.search.best
-        reason = f"{near.words} needs {gib(near.disk_bytes)} of disk, and {gib(free)} are free"
+        near = needs_of(found.search.best, found.machine)
+        reason = f"{found.search.best.words} takes {near}, of which {gib(free)} are free"
     else:
         reason = found.choice.reason
     raise BadRequest("; ".join([f"{wanted.model}: {reason}", *others]))
@@ -177,33 +158,3 @@ def _model_table(model: Path, directory: Path) -> dict[str, str]:
     if model.is_dir() and has_weights:
         return {"path": str(model)}
     return {"config": str(model / CONFIG if model.is_dir() else model)}
-
-
-def _comments(found: Estimate, data: SeenData, way: Way, *, has_weights: bool) -> dict[str, str]:
-    learned = LEARNED[data.key] if has_weights else "a small model from the start"
-    kinds = {TEXT: "plain text", EXAMPLES: "prompts and answers", PREFERENCES: "pairs of answers"}
-    reason = f"stage {way.row.stage}: the lowest that fits"
-    comments = {
-        "model.path": "the weights to start from",
-        "model.config": "no weights: the run starts from random ones",
-        f"data.{data.key}": kinds[data.key],
-        "data.sequence_length": "tokens; longer sequences take more memory",
-        "data.tokenizer": "the model has no tokenizer beside it; name a directory with one",
-        "train.batch_size": "sequences of a step, of all ranks together",
-        "train.learning_rate": f"usual for {learned}",
-        "train.activation_checkpointing": "less memory, about a third more time",
-        "train.epochs": "or train.steps",
-        "train.optimizer": "AdamW; adamw8bit keeps its two numbers in a byte each",
-        "zero.stage": found.choice.reason if way.is_as_asked and found.search.best else reason,
-        "offload.optimizer": "host memory or disk in place of the GPU: slower",
-        "offload.params": "copied to the GPU block by block: slower",
-        "offload.path": "a local NVMe disk is best",
-        "lora.rank": "adapters alone are trained",
-        "checkpoint.every": "steps; a stopped or crashed job resumes from the newest",
-    }
-    if data.key == PREFERENCES:
-        comments["train.batch_size"] = "pairs of a step, of all ranks together"
-    if found.machine.on_gpu:
-        peak = f"{way.row.peak_bytes / GIB:.1f} of {found.machine.gpu_memory / GIB:.1f} GiB on each"
-        comments["gpus"] = f"estimated: {peak}"
-    return comments

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.estimating.estimating import LONGEST_DEFAULT, model_table_of
+from zerotools.jobs.estimating.estimating import model_table_of
 from zerotools.jobs.imports.combine import JobFile
 from zerotools.ops.estimate.model_shape import read_shape
 
@@ -38,7 +38,7 @@ def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> J
         "model": table,
         "data": {
             "text": [_ANY_DATA],
-            "sequence_length": given["sequence_length"] or _longest(model),
+            "sequence_length": given["sequence_length"] or read_shape(model).usual_length,
         },
         "train": train,
     }
@@ -49,8 +49,8 @@ def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> J
     return JobFile(tree, "the command line", Path.cwd())
 
 
-def _longest(model: str) -> int:
-    """The length of sequences where it is not given."""
-    architecture = read_shape(model).architecture
-    positions = 0 if architecture is None else architecture.positions
-    return min(positions or LONGEST_DEFAULT, LONGEST_DEFAULT)
+def without_placeholders(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of such a job that were given, or are of the config."""
+    data = {name: value for name, value in job["data"].items() if name != "text"}
+    train = {name: value for name, value in job["train"].items() if name != "steps"}
+    return {**job, "data": data, "train": train}

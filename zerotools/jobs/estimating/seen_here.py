@@ -1,7 +1,7 @@
 """What lies in a directory that a first job could train: models, and data to train them on.
 
 The directory itself and those in it are looked at, names in order; nothing is read but configs and
-the first line of files of examples.
+the first record of files of examples.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.datafiles.rows import read_records
+
 CONFIG = "config.json"
 MOST_ENTRIES = 200
-_LONGEST_LINE = 1 << 20
+_LONGEST_RECORD = 1 << 20
 _TEXT = (".txt", ".md", ".rst")
-_LINES = (".jsonl", ".ndjson")
+_RECORDS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 _EXAMPLES = (
     frozenset({"messages"}),
     frozenset({"conversations"}),
@@ -73,9 +76,9 @@ def data_of(path: Path) -> SeenData | None:
         return None
     if path.suffix in _TEXT:
         return SeenData(str(path), TEXT)
-    if path.suffix not in _LINES:
+    if path.suffix not in _RECORDS:
         return None
-    columns = set(_first_line(path))
+    columns = _columns(path)
     if columns >= _PREFERENCES:
         return SeenData(str(path), PREFERENCES)
     if any(needed <= columns for needed in _EXAMPLES):
@@ -98,22 +101,16 @@ def _entries(directory: Path) -> list[Path]:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        return _as_object(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return {}
-
-
-def _first_line(path: Path) -> dict[str, Any]:
-    try:
-        with path.open(encoding="utf-8") as stream:
-            return _as_object(stream.readline(_LONGEST_LINE))
-    except (OSError, UnicodeDecodeError):
-        return {}
-
-
-def _as_object(text: str) -> dict[str, Any]:
-    try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError):
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
     return tree if isinstance(tree, dict) else {}
+
+
+def _columns(path: Path) -> frozenset[str]:
+    """Names in the first record of a file; none where there is no record."""
+    try:
+        _, record = next(read_records(path, _LONGEST_RECORD), ("", None))
+    except ZerotoolsError:  # it is not what its name says, or pyarrow is not installed
+        return frozenset()
+    return frozenset(record) if isinstance(record, dict) else frozenset()

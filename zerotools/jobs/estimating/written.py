@@ -1,7 +1,7 @@
 """The configs that ask for what an estimate chose: a job file, DeepSpeed's JSON, accelerate's YAML.
 
-They have what the estimate knows, which is all of the memory and nothing of the rates: what is
-missing (data, steps, learning rate) is named in the job file.
+They have what the estimate knows, which is all of the memory and nothing of the rates: `whole_job`
+adds what is missing to a job file (data, steps, learning rate).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 
 from zerotools.core.memory_layout import MemoryLayout
 from zerotools.jobs.estimating.way_keys import OFFLOAD_DIRECTORY
-from zerotools.jobs.text.toml_text import to_toml
 from zerotools.ops.estimate.activations import MicroBatch
 
 _OFF = "none"
@@ -61,18 +60,6 @@ def job_tree(
         if layout.offload_optimizer == "disk":
             tree["offload"]["path"] = OFFLOAD_DIRECTORY
     return tree
-
-
-def job_text(tree: Mapping[str, Any]) -> str:
-    """The job file, with what it still needs in its last lines."""
-    needed = [
-        "model.path, or model.config to start from random weights" if "model" not in tree else "",
-        "data.text, data.tokens or data.examples",
-        "train.steps or train.epochs",
-        "train.learning_rate",
-    ]
-    listed = "".join(f"#   {line}\n" for line in needed if line)
-    return f"{to_toml(tree, {})}\n# A job also needs these keys:\n{listed}"
 
 
 def deepspeed_tree(layout: MemoryLayout, micro: MicroBatch | None) -> dict[str, Any]:

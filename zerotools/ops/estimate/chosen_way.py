@@ -18,7 +18,7 @@ from zerotools.ops.estimate.offload_table import (
     row_of_layout,
 )
 from zerotools.ops.estimate.terms import Machine
-from zerotools.ops.estimate.ways import Way, Ways
+from zerotools.ops.estimate.ways import Way, Ways, listed
 
 MOST_SEQUENCES = 1 << 16
 MOST_TOKENS = 1 << 24
@@ -120,6 +120,16 @@ def excess(machine: Machine, row: Row) -> str:
     return f"takes {gib(row.host_bytes)} of the host's {gib(machine.host_memory)}"
 
 
+def needs_of(way: Way, machine: Machine) -> str:
+    """What a way takes of each GPU, of the host and of the disk, and what there is of the first
+    two."""
+    row = way.row
+    needs = [f"{gib(row.peak_bytes)} of a GPU's {gib(machine.gpu_memory)}"] * machine.on_gpu
+    needs.append(f"{gib(row.host_bytes)} of the host's {gib(machine.host_memory)}")
+    needs += [f"{gib(way.disk_bytes)} of disk"] * bool(way.disk_bytes)
+    return listed(needs)
+
+
 def _why_nothing(machine: Machine, ways: Ways) -> str:
     if ways.found:
         return f"nothing fits that trains all weights on this machine: {_nearest(machine, ways)}"
@@ -133,8 +143,7 @@ def _nearest(machine: Machine, ways: Ways) -> str:
     if near is None:
         return "no setting is near"
     at = f"stage {near.row.stage}" + (f" with {near.words}" if near.changes else "")
-    here = replace(machine, gpus=near.row.layout.world_size)
-    return f"the nearest is {at}, which {excess(here, near.row)}"
+    return f"the nearest is {at}, which takes {needs_of(near, machine)}"
 
 
 def _ways_out(machine: Machine, rows: Sequence[Row], ways: Ways) -> Iterator[str]:

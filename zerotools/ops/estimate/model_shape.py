@@ -31,6 +31,7 @@ CONFIG = "config.json"
 BUILD_SECONDS = 120.0
 _LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
 LONGEST_REASON = 300
+USUAL_LENGTH = 2048
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMbBtT])")
 _UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _BLOCK = re.compile(r"^(.*?\.?(?:layers|layer|h|blocks|block)\.\d+)\.")
@@ -67,17 +68,25 @@ print(json.dumps([type(model).__name__, shapes]))
 @dataclass(frozen=True)
 class ModelShape:
     """Parameters of a model, tied ones once; its architecture where it is known in every part.
-    `notes` are what was assumed, in sentences."""
+    `notes` are what was assumed, in sentences. `config` is that of a model that is only a size."""
 
     source: str
     parameters: tuple[Parameter, ...]
     architecture: Architecture | None
     notes: tuple[str, ...] = ()
+    config: Mapping[str, Any] | None = None
 
     @property
     def count(self) -> int:
         """Elements of all parameters."""
         return sum(parameter.numel for parameter in self.parameters)
+
+    @property
+    def usual_length(self) -> int:
+        """Tokens of a sequence where no number is given: `USUAL_LENGTH`, or the positions of the
+        model where these are fewer."""
+        positions = 0 if self.architecture is None else self.architecture.positions
+        return min(positions or USUAL_LENGTH, USUAL_LENGTH)
 
 
 def cut_by_tensor_ranks(model: ModelShape, tensor_ranks: int) -> ModelShape:
@@ -195,7 +204,7 @@ def of_count(text: str) -> ModelShape:
         f"{text}: taken for a Llama-like model of {layers} layers with hidden size {hidden} and a "
         f"vocabulary of {vocabulary:,}; name its config.json for its own activations"
     )
-    return ModelShape(text, tuple(parameters), architecture, (said,))
+    return ModelShape(text, tuple(parameters), architecture, (said,), shape)
 
 
 def _config(path: Path) -> Mapping[str, Any]:

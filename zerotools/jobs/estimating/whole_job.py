@@ -1,0 +1,132 @@
+"""Job files that are whole: what an estimate knows, and usual values for the rest.
+
+What nobody named has a value that a first run can begin with: one epoch, a usual learning rate. The
+model and the data have a place where they are looked for, which is all that a person has to set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.estimating.estimating import Estimate
+from zerotools.jobs.estimating.seen_here import EXAMPLES, PREFERENCES, TEXT
+from zerotools.jobs.text.toml_text import to_toml
+from zerotools.ops.estimate.ways import Way
+
+GIB = 1 << 30
+FIRST_RATE = 3e-4
+RATES = {
+    (TEXT, False): 2e-5,
+    (EXAMPLES, False): 1e-5,
+    (PREFERENCES, False): 5e-7,
+    (TEXT, True): 1e-4,
+    (EXAMPLES, True): 1e-4,
+    (PREFERENCES, True): 5e-6,
+}
+"""Usual learning rates by kind of data, of all weights and of adapters."""
+LEARNED = {
+    TEXT: "continued pretraining",
+    EXAMPLES: "fine-tuning",
+    PREFERENCES: "preference optimisation (DPO)",
+}
+_SAID = {TEXT: "plain text", EXAMPLES: "prompts and answers", PREFERENCES: "pairs of answers"}
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+CHECKPOINTS_OF_A_RUN = 500
+MODEL_PLACE, DATA_PLACE = "model", "data/*.txt"
+"""Where model and data are looked for, if nobody named them."""
+
+
+@dataclass(frozen=True)
+class WholeJob:
+    """A job file as a tree, a comment beside some of its keys, and the keys that have a place in
+    place of a name, with that place."""
+
+    tree: Mapping[str, Any]
+    comments: Mapping[str, str]
+    places: Mapping[str, str]
+
+    @property
+    def text(self) -> str:
+        """The job file."""
+        return to_toml(self.tree, self.comments)
+
+    @property
+    def advice(self) -> Iterator[str]:
+        """Sentences that say what is to be set before the job is submitted."""
+        if self.places:
+            named = " and ".join(f"{key} (now {place})" for key, place in self.places.items())
+            yield f"set {named}, or put yours there"
+        if isinstance(self.tree["model"].get("config"), Mapping):
+            yield (
+                "the run starts from random weights; to train those of a model, put [model] with "
+                'path = "DIR" in place of [model.config]'
+            )
+
+
+def whole_job(found: Estimate, way: Way, tree: Mapping[str, Any]) -> WholeJob:
+    """Return the job of `tree`, which asks for `way`, with all keys that a job needs."""
+    tree = {
+        name: dict(table) if isinstance(table, Mapping) else table for name, table in tree.items()
+    }
+    places = {}
+    if "model" not in tree:
+        tree = {"model": {"path": MODEL_PLACE}, **tree}
+        places["model.path"] = MODEL_PLACE
+    data, train, model = tree.setdefault("data", {}), tree["train"], tree["model"]
+    kind = next((kind for kind in (EXAMPLES, PREFERENCES) if kind in data), TEXT)
+    if not data.keys() & {*LEARNED, "tokens"}:
+        tree["data"] = data = {TEXT: [DATA_PLACE], **data}
+        places[f"data.{TEXT}"] = DATA_PLACE
+    if TEXT in data and "tokenizer" not in data and not _has_tokenizer(model):
+        data["tokenizer"] = "bytes"
+    if not train.keys() & {"steps", "epochs"}:
+        train["epochs"] = 1.0
+    rate = RATES[kind, "lora" in tree] if "path" in model else FIRST_RATE
+    train.setdefault("learning_rate", rate)
+    tree.setdefault("checkpoint", {"every": CHECKPOINTS_OF_A_RUN})
+    return WholeJob(tree, _comments(found, way, kind, has_weights="path" in model), places)
+
+
+def _has_tokenizer(model: Mapping[str, Any]) -> bool:
+    """Return whether a tokenizer lies beside the model; one that is not there yet will have it."""
+    named = model.get("path", model.get("config"))
+    if not isinstance(named, str):
+        return False
+    directory = Path(named).parent if "config" in model else Path(named)
+    return not directory.is_dir() or any((directory / name).is_file() for name in _TOKENIZERS)
+
+
+def _comments(found: Estimate, way: Way, kind: str, *, has_weights: bool) -> dict[str, str]:
+    learned = LEARNED[kind] if has_weights else "a run from random weights"
+    best = found.choice.row
+    is_best = best is not None and best.layout == way.row.layout and not way.changes
+    lowest = f"stage {way.row.stage}: the lowest that fits"
+    comments = {
+        "model.path": "the weights to start from",
+        "model.config": "no weights: the run starts from random ones",
+        "model.config.model_type": f"a model of the size of {found.work.model.source}",
+        f"data.{kind}": _SAID[kind],
+        "data.sequence_length": "tokens; longer sequences take more memory",
+        "data.tokenizer": "the model has no tokenizer beside it; name a directory with one",
+        "train.batch_size": "sequences of a step, of all ranks together",
+        "train.learning_rate": f"usual for {learned}",
+        "train.activation_checkpointing": "less memory, about a third more time",
+        "train.epochs": "or train.steps",
+        "zero.stage": found.choice.reason if is_best else lowest,
+        "offload.optimizer": "host memory or disk in place of the GPU: slower",
+        "offload.params": "copied to the GPU block by block: slower",
+        "offload.path": "a local NVMe disk is best",
+        "lora.rank": "adapters alone are trained",
+        "checkpoint.every": "steps; a stopped or crashed job resumes from the newest",
+    }
+    if way.row.layout.optimizer == "adamw8bit":
+        comments["train.optimizer"] = "AdamW, whose two numbers take a byte each"
+    if kind == PREFERENCES:
+        comments["train.batch_size"] = "pairs of a step, of all ranks together"
+    if found.machine.on_gpu:
+        peak = f"{way.row.peak_bytes / GIB:.1f} of {found.machine.gpu_memory / GIB:.1f} GiB on each"
+        comments["gpus"] = f"estimated: {peak}"
+    return comments
