@@ -82,7 +82,7 @@ def test_weights_are_fine_tuned_and_a_config_is_not(tmp_path: Path) -> None:
     tuned = made(tmp_path, machine)
     assert tuned.tree["model"] == {"path": str(tmp_path)}
     assert tuned.tree["train"]["learning_rate"] == 2e-5
-    assert "tokenizer" not in tuned.tree["data"]
+    assert tuned.tree["data"]["tokenizer"] == str(tmp_path)  # without it, tokens are bytes
 
 
 def test_every_comment_is_of_a_key_or_of_none(tmp_path: Path) -> None:
@@ -128,6 +128,18 @@ def test_every_method_and_kind_of_data_makes_a_job_that_is_accepted(
     assert spec.lora.packs_frozen == (method == QLORA)
     assert spec.train.learning_rate == RATES[kind, method != FULL]
     assert bool(spec.data.preferences) == (kind == PREFERENCES)
+
+
+def test_examples_need_a_tokenizer_and_conversations_a_template(tmp_path: Path) -> None:
+    machine = Machine(1, 80 * GIB, 100 * GIB)
+    with pytest.raises(BadRequest, match="has no tokenizer beside it"):
+        made(tmp_path, machine, data=SeenData("/a.jsonl", EXAMPLES))
+    with_weights(tmp_path)
+    talks = SeenData("/a.jsonl", EXAMPLES, is_conversation=True)
+    with pytest.raises(BadRequest, match=r"/a\.jsonl: has conversations, .* no chat template"):
+        made(tmp_path, machine, data=talks)
+    (tmp_path / "chat_template.jinja").touch()
+    assert made(tmp_path, machine, data=talks).tree["data"]["examples"] == ["/a.jsonl"]
 
 
 def test_where_only_adapters_fit_that_is_said(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def test_models_are_directories_with_a_config(tmp_path: Path) -> None:
 )
 def test_the_columns_say_what_lines_are(row: Any, key: str | None, tmp_path: Path) -> None:
     file = lines(tmp_path / "data.jsonl", row)
-    assert data_of(file) == (None if key is None else SeenData(str(file), key))
+    talks = isinstance(row, dict) and not {"messages", "conversations"}.isdisjoint(row)
+    assert data_of(file) == (None if key is None else SeenData(str(file), key, talks))
 
 
 def test_arrays_and_tables_are_data_as_lines_are(tmp_path: Path) -> None:
@@ -66,7 +67,10 @@ def test_examples_come_before_text(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("text")
     file = lines(tmp_path / "sub" / "chat.jsonl", {"messages": []})
     found = list(data_in(tmp_path))
-    assert found == [SeenData(str(file), "examples"), SeenData(str(tmp_path / "*.txt"), "text")]
+    assert found == [
+        SeenData(str(file), "examples", True),
+        SeenData(str(tmp_path / "*.txt"), "text"),
+    ]
 
 
 def test_what_belongs_to_a_model_is_no_data(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from zerotools.cli.options.grouped import JOB, OUTPUT, GroupedCommand, option
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.packages import EXTRAS, REQUIREMENTS, install_command
 from zerotools.jobs.estimating.first_job import FULL, METHODS, FirstJob, FirstTraining, first_job
 from zerotools.jobs.estimating.seen_here import CONFIG, SeenData, data_in, data_of, models_in
 from zerotools.jobs.jobfile.parse import job_from_tree
@@ -160,14 +162,14 @@ def _data(given: str | None, *, yes: bool) -> SeenData:
     if "*" in given:
         first = next(iter(sorted(path.parent.glob(path.name))), None)
         kind = None if first is None else data_of(first)
-        found = None if kind is None else SeenData(given, kind.key)
+        found = None if kind is None else replace(kind, pattern=given)
     else:
         found = data_of(path)
     if found is None:
         raise BadRequest(
             f"{given}: has no data of a kind that is known: .txt files; or .jsonl, .json, .csv or "
             ".parquet files with messages, with prompt and response, with instruction and output, "
-            'with chosen and rejected, or with "text"'
+            'with prompt, chosen and rejected, or with "text"'
         )
     return replace(found, pattern=str(Path(found.pattern).absolute()))
 
@@ -238,4 +240,9 @@ def _said(output: Path, job: FirstJob) -> list[str]:
     if way != job.estimate.search.best and not way.is_as_asked:
         reason = f"{way.words} fits"
     lines = [f"wrote {output}: {reason}", *job.estimate.notes]
+    for extra, key in (("lora", "rank"), ("qlora", "frozen_precision")):
+        lacks = [name for name in EXTRAS[extra] if find_spec(name) is None]
+        if lacks and key in job.tree.get("lora", {}):
+            needs = [REQUIREMENTS[name] for name in lacks]
+            lines.append(f"{', '.join(lacks)} is not installed: {install_command(*needs)}")
     return [*map(render.clean, lines), "", f"next: zerotools submit {output} --dry-run"]

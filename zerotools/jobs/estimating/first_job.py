@@ -15,9 +15,9 @@ from typing import Any
 from zerotools.core.errors import BadRequest
 from zerotools.core.memory_layout import NF4, MemoryLayout
 from zerotools.jobs.estimating.estimating import Estimate, assumed_length, estimate_work
-from zerotools.jobs.estimating.seen_here import CONFIG, PREFERENCES, SeenData
+from zerotools.jobs.estimating.seen_here import CONFIG, PREFERENCES, TEXT, SeenData
 from zerotools.jobs.estimating.way_keys import OFFLOAD_DIRECTORY
-from zerotools.jobs.estimating.whole_job import whole_job
+from zerotools.jobs.estimating.whole_job import tokenizer_of, whole_job
 from zerotools.jobs.estimating.written import job_tree
 from zerotools.ops.estimate.activations import MicroBatch
 from zerotools.ops.estimate.adapters import with_adapters
@@ -31,6 +31,7 @@ MOST_SEQUENCES = 8
 FULL, LORA, QLORA = "full", "lora", "qlora"
 METHODS = (FULL, LORA, QLORA)
 """What is trained: all weights, adapters, or adapters of a base model in 4 bits."""
+_TEMPLATES = ("chat_template.jinja", "chat_template.json")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 
 Chooser = Callable[[Sequence[Way]], Way]
@@ -81,6 +82,8 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
             f"{model}: has no weights (.safetensors) that adapters could be trained beside; name a "
             "model directory that has, or train all weights (--method full)"
         )
+    if data.key != TEXT:
+        _check_tokenizer(wanted, tokenizer_of({"config": str(directory / CONFIG)}))
     work = _work_of(wanted, machine)
     free = Freedom(adapters=has_weights, packed=has_weights)
     found = estimate_work(work, machine, free, {"model": table, **_lora_of(wanted.method)})
@@ -95,6 +98,30 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
         tree["offload"]["path"] = str(wanted.directory.absolute() / OFFLOAD_DIRECTORY)
     whole = whole_job(found, way, tree)
     return FirstJob(whole.tree, whole.comments, found, way)
+
+
+def _check_tokenizer(wanted: FirstTraining, directory: str | None) -> None:
+    """Refuse examples that nothing beside the model can turn into tokens."""
+    if directory is None:
+        raise BadRequest(
+            f"{wanted.model}: has no tokenizer beside it, which examples are read with; put its "
+            "tokenizer.json there, or train on text"
+        )
+    if wanted.data.is_conversation and not has_chat_template(Path(directory)):
+        raise BadRequest(
+            f"{wanted.data.pattern}: has conversations, and the tokenizer in {directory} has no "
+            "chat template to render them; put its chat_template.jinja there"
+        )
+
+
+def has_chat_template(directory: Path) -> bool:
+    """Return whether the tokenizer in `directory` has a chat template."""
+    if any((directory / name).is_file() for name in _TEMPLATES):
+        return True
+    try:
+        return '"chat_template"' in (directory / "tokenizer_config.json").read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _work_of(wanted: FirstTraining, machine: Machine) -> Workload:

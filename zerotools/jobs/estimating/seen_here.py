@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,14 @@ MOST_ENTRIES = 200
 _LONGEST_RECORD = 1 << 20
 _TEXT = (".txt", ".md", ".rst")
 _RECORDS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+_CONVERSATIONS = frozenset({"messages", "conversations"})
 _EXAMPLES = (
-    frozenset({"messages"}),
-    frozenset({"conversations"}),
+    *(frozenset({name}) for name in sorted(_CONVERSATIONS)),
     frozenset({"prompt", "response"}),
     frozenset({"instruction", "output"}),
 )
 """Columns by which a file has examples with answers (`[data]` of the job file)."""
-_PREFERENCES = frozenset({"chosen", "rejected"})
+_PREFERENCES = frozenset({"prompt", "chosen", "rejected"})
 """Columns by which a file has preferences."""
 _DOCUMENTS = "text"
 TEXT, EXAMPLES, PREFERENCES = "text", "examples", "preferences"
@@ -35,10 +35,12 @@ TEXT, EXAMPLES, PREFERENCES = "text", "examples", "preferences"
 
 @dataclass(frozen=True)
 class SeenData:
-    """Data: the pattern of its files, and the key of `[data]` that it is for."""
+    """Data: the pattern of its files, and the key of `[data]` that it is for. Examples that are
+    conversations are rendered by a chat template."""
 
     pattern: str
     key: str
+    is_conversation: bool = False
 
 
 def models_in(directory: Path) -> Iterator[Path]:
@@ -71,7 +73,7 @@ def data_of(path: Path) -> SeenData | None:
         if not inside:
             return None
         first = inside[0]
-        return SeenData(str(path / f"*{Path(first.pattern).suffix}"), first.key)
+        return replace(first, pattern=str(path / f"*{Path(first.pattern).suffix}"))
     if not path.is_file():
         return None
     if path.suffix in _TEXT:
@@ -82,7 +84,7 @@ def data_of(path: Path) -> SeenData | None:
     if columns >= _PREFERENCES:
         return SeenData(str(path), PREFERENCES)
     if any(needed <= columns for needed in _EXAMPLES):
-        return SeenData(str(path), EXAMPLES)
+        return SeenData(str(path), EXAMPLES, not _CONVERSATIONS.isdisjoint(columns))
     return SeenData(str(path), TEXT) if _DOCUMENTS in columns else None
 
 

@@ -80,28 +80,32 @@ def whole_job(found: Estimate, way: Way, tree: Mapping[str, Any]) -> WholeJob:
     if not data.keys() & {*LEARNED, "tokens"}:
         tree["data"] = data = {TEXT: [DATA_PLACE], **data}
         places[f"data.{TEXT}"] = DATA_PLACE
-    if TEXT in data and "tokenizer" not in data and not _has_tokenizer(model):
-        data["tokenizer"] = "bytes"
+    if TEXT in data and "tokenizer" not in data:
+        data["tokenizer"] = tokenizer_of(model) or "bytes"
     if not train.keys() & {"steps", "epochs"}:
         train["epochs"] = 1.0
     rate = RATES[kind, "lora" in tree] if "path" in model else FIRST_RATE
     train.setdefault("learning_rate", rate)
     tree.setdefault("checkpoint", {"every": CHECKPOINTS_OF_A_RUN})
-    return WholeJob(tree, _comments(found, way, kind, has_weights="path" in model), places)
+    return WholeJob(tree, _comments(found, way, kind, tree), places)
 
 
-def _has_tokenizer(model: Mapping[str, Any]) -> bool:
-    """Return whether a tokenizer lies beside the model; one that is not there yet will have it."""
+def tokenizer_of(model: Mapping[str, Any]) -> str | None:
+    """Return the directory of the tokenizer that lies beside the model of a table `[model]`. A
+    model that is not there yet will have one."""
     named = model.get("path", model.get("config"))
     if not isinstance(named, str):
-        return False
+        return None
     directory = Path(named).parent if "config" in model else Path(named)
-    return not directory.is_dir() or any((directory / name).is_file() for name in _TOKENIZERS)
+    is_there = any((directory / name).is_file() for name in _TOKENIZERS)
+    return str(directory) if is_there or not directory.is_dir() else None
 
 
-def _comments(found: Estimate, way: Way, kind: str, *, has_weights: bool) -> dict[str, str]:
+def _comments(found: Estimate, way: Way, kind: str, tree: Mapping[str, Any]) -> dict[str, str]:
+    has_weights, tokenizer = "path" in tree["model"], tree["data"].get("tokenizer")
     learned = LEARNED[kind] if has_weights else "a run from random weights"
     best = found.choice.row
+    has_tokenizer = tokenizer != "bytes"
     is_best = best is not None and best.layout == way.row.layout and not way.changes
     lowest = f"stage {way.row.stage}: the lowest that fits"
     comments = {
@@ -110,7 +114,9 @@ def _comments(found: Estimate, way: Way, kind: str, *, has_weights: bool) -> dic
         "model.config.model_type": f"a model of the size of {found.work.model.source}",
         f"data.{kind}": _SAID[kind],
         "data.sequence_length": "tokens; longer sequences take more memory",
-        "data.tokenizer": "the model has no tokenizer beside it; name a directory with one",
+        "data.tokenizer": "that of the model"
+        if has_tokenizer
+        else "the model has no tokenizer beside it; name a directory with one",
         "train.batch_size": "sequences of a step, of all ranks together",
         "train.learning_rate": f"usual for {learned}",
         "train.activation_checkpointing": "less memory, about a third more time",

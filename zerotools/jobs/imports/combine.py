@@ -113,6 +113,8 @@ def import_configs(
         read_batch_of(arguments)
     for_deepspeed = None
     if deepspeed is not None:
+        if recipe is not None and recipe.defaults:
+            _leave_schedule(recipe, deepspeed, claims, findings)
         hidden = hidden_size(_with_model(tree, claims), base_dir)
         for_deepspeed = read_deepspeed(
             deepspeed, claims, findings, hidden_size=hidden, release=release
@@ -125,7 +127,8 @@ def import_configs(
     if recipe is not None and recipe.program is not None:
         findings.differs += differences(tree, findings.rows, recipe.program.name)
     spec: JobSpec | None = None
-    missing = tuple(_missing(tree)) if job is None else ()
+    data_key = "data.text" if recipe is None else recipe.data_key
+    missing = tuple(_missing(tree, data_key)) if job is None else ()
     if not findings.wrong:
         spec, refusal = _judge(_completed(tree, missing), source, base_dir, origins)
         if isinstance(refusal, Unsupported):
@@ -182,6 +185,26 @@ def _configured(
         )
         return given
     return Document(place, config, {}) if isinstance(config, Mapping) else None
+
+
+def _leave_schedule(
+    recipe: Recipe, deepspeed: Document, claims: Claims, findings: Findings
+) -> None:
+    """Drop the Trainer's schedule where DeepSpeed's config has one: the Trainer makes none then."""
+    given = recipe.given.get("lr_scheduler_type")
+    kind = look_up(deepspeed.tree, "scheduler.type")
+    if given is None or kind is None:
+        return
+    claims.said[:] = [
+        each for each in claims.said if (each.key, each.place) != ("train.schedule", given.said)
+    ]
+    why = f"the Trainer takes the scheduler of {deepspeed.source} then: {kind}"
+    findings.rows[:] = [
+        replace(row, outcome=KeyOutcome.IGNORED, job=None, why=why)
+        if (row.key, row.place) == (given.title, given.place)
+        else row
+        for row in findings.rows
+    ]
 
 
 def _chosen(
@@ -269,22 +292,23 @@ def _judge(
         return None, type(error)(text)
 
 
-def _missing(tree: JobTree) -> Iterator[str]:
-    for key in _PLACEHOLDERS:
+def _missing(tree: JobTree, data_key: str) -> Iterator[str]:
+    for key in ("model.path", data_key, "train.steps", "train.batch_size"):
         if all(look_up(tree, each) is None for each in (key, *_INSTEAD.get(key, ()))):
             yield key
 
 
+_DATA = ("data.text", "data.tokens", "data.examples", "data.preferences")
 _PLACEHOLDERS: dict[str, Any] = {
     "model.path": "/",
-    "data.text": ["/"],
+    **{key: ["/"] for key in _DATA},
     "train.steps": 2**62,
     "train.batch_size": None,
 }
 """The keys that a job needs, with values that pass any check."""
 _INSTEAD = {
     "model.path": ("model.config",),
-    "data.text": ("data.examples", "data.tokens"),
+    **dict.fromkeys(_DATA, _DATA),
     "train.steps": ("train.epochs",),
 }
 """What serves in their place."""

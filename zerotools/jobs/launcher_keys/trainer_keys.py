@@ -12,6 +12,8 @@ from zerotools.jobs.launcher_keys.key_kinds import ValueKind
 
 DIRECT: Mapping[str, tuple[str, ValueKind]] = {
     "learning_rate": ("train.learning_rate", ValueKind.NUMBER),
+    "total_batch_size": ("train.batch_size", ValueKind.COUNT),
+    "dpo_beta": ("dpo.beta", ValueKind.NUMBER),
     "weight_decay": ("train.weight_decay", ValueKind.NUMBER),
     "max_grad_norm": ("train.max_grad_norm", ValueKind.NUMBER),
     "seed": ("seed", ValueKind.COUNT),
@@ -137,7 +139,8 @@ OPTIMIZERS: Mapping[str, str] = {
         ),
         "adamw",
     ),
-    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit"), "adamw8bit"),
+    **dict.fromkeys(("paged_adamw", "paged_adamw_32bit"), "adamw"),
+    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit"), "adamw8bit"),
     "adafactor": "adafactor",
     "sgd": "sgd",
 }
@@ -256,6 +259,11 @@ IGNORED: Mapping[str, str] = {
         ),
         _HABITS,
     ),
+    "only_optimize_lora": "adapters alone are trained in any case",
+    "group_by_length": "examples come in another order, and not by length",
+    **dict.fromkeys(
+        ("train_on_inputs", "train_on_prompt"), "the loss is on responses alone in any case"
+    ),
     "data_seed": "the order of the data follows seed",
     "dataloader_drop_last": "no batch is ever short",
     "auto_find_batch_size": "the batch is the one that is said",
@@ -283,12 +291,10 @@ FEATURES: frozenset[str] = frozenset(
         "pretrain_mm_mlp_adapter",
         "tune_mm_mlp_adapter",
         "lora_weight_path",
-        "only_optimize_lora",
         "use_int8_training",
         "rlhf_type",
         "label_smoothing_factor",
         "neftune_noise_alpha",
-        "group_by_length",
         "use_dora",
         "use_rslora",
         "use_galore",
@@ -308,8 +314,6 @@ FEATURES: frozenset[str] = frozenset(
         "additional_target",
         "lora_modules_to_save",
         "pure_bf16",
-        "train_on_inputs",
-        "train_on_prompt",
         "resize_vocab",
         "early_stopping_patience",
     ]

@@ -121,9 +121,9 @@ def test_weights_of_4_bits_without_adapters_are_refused(tmp_path: Path) -> None:
         ("adapter: lora", "adapter: qlora", "needs load_in_4bit: true, as axolotl itself does"),
         ("load_in_8bit: false", "load_in_8bit: true", "does not support this yet"),
         ("type: alpaca", "type: input_output", 'type = "input_output": is not supported'),
-        ("strict: false", "train_on_inputs: true", "does not support this yet"),
+        ("strict: false", "neftune_noise_alpha: 5", "does not support this yet"),
         ("strict: false", "rl: dpo", "does not support this yet"),
-        ("optimizer: adamw_torch", "optimizer: paged_adamw_8bit", "is not supported"),
+        ("optimizer: adamw_torch", "optimizer: lion_8bit", "is not supported"),
     ],
 )
 def test_what_a_job_cannot_have_is_refused(tmp_path: Path, old: str, new: str, why: str) -> None:
@@ -166,12 +166,12 @@ def test_what_a_dataset_says_besides_is_listed(tmp_path: Path) -> None:
     more = "type: alpaca\n    split: train\n  - path: some/where\n    type: alpaca"
     job = imported(tmp_path, CONFIG.replace("type: alpaca", more))
     assert "datasets.split" in rows(job, "unknown")
-    assert "data.text" in job.missing
+    assert "data.examples" in job.missing
 
 
 def test_data_of_a_hub_is_missing(tmp_path: Path) -> None:
     job = imported(tmp_path, CONFIG.replace("{root}/a.jsonl", "tatsu-lab/alpaca"))
-    assert "data.text" in job.missing
+    assert "data.examples" in job.missing
     assert "is not downloaded" in rows(job, "ignored")["datasets"]
 
 

@@ -122,12 +122,12 @@ def test_packing_and_the_last_answer_have_other_names(root: Path) -> None:
 
 
 def test_data_of_which_a_part_is_on_a_hub_is_missing(root: Path) -> None:
-    assert "data.text" in imported(root, SFT.replace("mine,chats", "mine,far")).missing
+    assert "data.examples" in imported(root, SFT.replace("mine,chats", "mine,far")).missing
 
 
 def test_data_of_a_hub_is_missing(root: Path) -> None:
     job = imported(root, SFT.replace("mine,chats", "far"))
-    assert "data.text" in job.missing
+    assert "data.examples" in job.missing
     assert "is not downloaded" in rows(job, "ignored")["dataset"]
 
 
@@ -144,7 +144,7 @@ def test_a_newer_key_is_listed(root: Path) -> None:
         ("bf16: true", "quantization_bit: 8", "is not supported; those that are: 4"),
         ("bf16: true", "quantization_bit: 4\nquantization_method: hqq", "those that are: bnb"),
         ("bf16: true", "pure_bf16: true", "does not support this yet"),
-        ("bf16: true", "train_on_prompt: true", "does not support this yet"),
+        ("bf16: true", "neftune_noise_alpha: 5", "does not support this yet"),
         ("cutoff_len: 1024", "cutoff_len: 1\nsequence_length: 2", "say the same"),
         ("dataset: mine,chats", "dataset: mine,talk", "a job takes one"),
     ],

@@ -15,8 +15,10 @@ import pytest
 
 from tests.jobs.imports.recipes.told import of
 from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.imports.combine import import_configs
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.imports.recipes.launch_line import read_launch
+from zerotools.jobs.text.document import Document
 
 
 class Script(NamedTuple):
@@ -84,11 +86,70 @@ SCRIPTS = {
         "   --per_device_train_batch_size 4 --max_seq_len 512 --num_train_epochs 4 \\\n"
         "   --zero_stage $ZERO_STAGE --deepspeed --lora_dim 128 --output_dir $OUTPUT \\\n"
         "   &> $OUTPUT/training.log\n",
-        {"gpus": 1, "zero.stage": 3, "offload.params": "cpu", "lora.rank": 128},
+        {
+            "gpus": 1,
+            "zero.stage": 3,
+            "offload.params": "cpu",
+            "lora.rank": 128,
+            "lora.alpha": 1,
+            "train.precision": "bf16",
+            "train.betas": (0.9, 0.95),
+        },
         (
             "hf download --repo-type dataset owner/rm-static --local-dir owner/rm-static",
-            "set data.text to the files of the data",
+            "set data.examples to the files of the data",
         ),
+    ),
+    "deepspeed-chat, half precision where it is told nothing": Script(
+        "deepspeed main.py --data_path owner/rm-static --data_split 2,4,4 \\\n"
+        "   --model_name_or_path owner/base-7b-hf --zero_stage 2 --deepspeed --output_dir o\n",
+        {
+            "train.precision": "fp16",
+            "train.learning_rate": 1e-3,
+            "train.schedule": "cosine",
+            "train.batch_size": 16,
+            "seed": 1234,
+        },
+    ),
+    "alpaca-lora, the batch of a step and of a GPU": Script(
+        "torchrun --nnodes 1 --nproc_per_node 4 finetune.py \\\n  --base_model 'owner/base-7b' \\\n"
+        "  --data_path 'alpaca.json' --output_dir './out' --batch_size 64 --micro_batch_size 2 \\\n"
+        "  --num_epochs 5 --cutoff_len 1024 --val_set_size 0 --train_on_inputs \\\n"
+        "  --lora_target_modules '[q_proj,o_proj]' --group_by_length\n",
+        {
+            "gpus": 4,
+            "train.batch_size": 64,
+            "train.micro_batch_size": 2,
+            "train.epochs": 5.0,
+            "train.learning_rate": 3e-4,
+            "train.warmup_steps": 100,
+            "train.precision": "fp16",
+            "data.sequence_length": 1024,
+            "lora.rank": 8,
+            "lora.alpha": 16,
+            "lora.target_modules": ("q_proj", "o_proj"),
+        },
+        ("alpaca.json is not here; put it there, or set data.examples",),
+    ),
+    "trl, preferences with adapters": Script(
+        "accelerate launch --num_processes 2 examples/scripts/dpo.py --model_name_or_path o/m \\\n"
+        "  --dataset_name o/pairs --output_dir out --beta 0.05 --use_peft --max_length 512 \\\n"
+        "  --per_device_train_batch_size 2 --optim paged_adamw_32bit\n",
+        {
+            "dpo.beta": 0.05,
+            "lora.rank": 16,
+            "lora.alpha": 32,
+            "train.learning_rate": 1e-6,
+            "train.optimizer": "adamw",
+            "train.precision": "bf16",
+            "data.sequence_length": 512,
+        },
+        ("set data.preferences to the files of the data",),
+    ),
+    "chinese-llama-alpaca, a seed by chance": Script(
+        f"torchrun --nproc_per_node 2 run_clm.py --model_name_or_path m {CLM} --seed $RANDOM \\\n"
+        "  --train_file corpus.txt\n",
+        {"seed": 42},
     ),
     "belle, whole commands in comments": Script(
         "#! /bin/bash\nexport CUDA_VISIBLE_DEVICES='0,1'\nexport WANDB_PROJECT=...\n"
@@ -360,3 +421,27 @@ def test_names_of_directories_are_not_names_on_a_hub(
     said = steps("owner/big", "owner/chats")
     assert "hf download owner/big" in said
     assert "hf download --repo-type dataset owner/chats" in said
+
+
+def test_text_has_the_tokens_of_the_model_and_not_bytes() -> None:
+    text = f"torchrun --nproc_per_node 2 run_clm.py --model_name_or_path m {CLM}"
+    imported = of(read_launch(f"{text} --train_file corpus.txt", "run.sh", Path(), lines=True))
+    assert look_up(imported.tree, "data.text")
+    assert look_up(imported.tree, "data.tokenizer") == look_up(imported.tree, "model.path")
+    examples = of(read_launch(f"{text} --data_path a.json", "run.sh", Path(), lines=True))
+    assert look_up(examples.tree, "data.examples")
+    assert look_up(examples.tree, "data.tokenizer") is None
+
+
+def test_a_scheduler_of_deepspeed_takes_the_place_of_the_trainer_s() -> None:
+    """As `deepspeed_optim_sched` of transformers has it: the Trainer makes none then."""
+    scheduler = {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}}
+    config = Document("ds.json", {"zero_optimization": {"stage": 2}, "scheduler": scheduler}, {})
+    line = f"deepspeed --num_gpus 2 f.py {CLM} --lr_scheduler_type cosine --max_steps 10"
+    recipe = read_launch(f"{line} --warmup_steps 3 --deepspeed ds.json", "x", Path(), lines=True)
+    imported = import_configs(None, recipe=recipe, deepspeed=config)
+    assert imported.problem is None
+    assert look_up(imported.tree, "train.schedule") == "constant"
+    assert look_up(imported.tree, "train.warmup_steps") == 3
+    row = next(row for row in imported.findings.rows if row.key == "--lr_scheduler_type")
+    assert row.why == "the Trainer takes the scheduler of ds.json then: WarmupLR"

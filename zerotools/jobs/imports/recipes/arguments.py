@@ -167,8 +167,10 @@ def _read_optimizer(reading: ArgumentReading) -> None:
 
 
 def read_batch_of(reading: ArgumentReading) -> None:
-    """batch = micro batch x accumulation x ranks, which are known now."""
+    """batch = micro batch x accumulation x ranks, which are known now; or it is said itself."""
     config = reading.config
+    if "total_batch_size" in reading.recipe.given:
+        return
     given = reading.typed(ACCUMULATION, ValueKind.COUNT)
     micro, world = config.claims.of(JOB_MICRO), shares(config.claims)
     steps = reading.recipe.defaults.get(ACCUMULATION) if given is None else given.value

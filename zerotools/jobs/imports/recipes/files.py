@@ -30,6 +30,7 @@ def read_files(reading: ArgumentReading) -> None:
     if any(reading.config.peek(name) is not None for name in _OF_EXAMPLES):
         examples = True
     _read_data(reading, examples)
+    _claim_tokenizer(reading)
     held_out = reading.config.take("validation_file")
     if held_out is not None:
         _map_paths(reading, held_out, "eval.files")
@@ -38,6 +39,16 @@ def read_files(reading: ArgumentReading) -> None:
         reading.path(output, "output_dir", new=True)
     _read_resume(reading)
     _read_fraction(reading)
+
+
+def _claim_tokenizer(reading: ArgumentReading) -> None:
+    """Claim the model's tokenizer for text, whose tokens are bytes where a job names none."""
+    claims = reading.config.claims
+    model = claims.of("model.path")
+    has_other = any(claims.of(key) for key in ("data.examples", "data.preferences"))
+    is_text = claims.of("data.text") is not None or reading.recipe.data_key == "data.text"
+    if model is not None and is_text and not has_other:
+        claims.add("data.tokenizer", model.value, f"{model.place}, its tokenizer", weak=True)
 
 
 def _read_model(reading: ArgumentReading) -> None:
@@ -98,7 +109,7 @@ def _read_data(reading: ArgumentReading, examples: bool | None) -> None:
     if given is not None:
         if examples is None:
             examples = _holds_examples(reading, given)
-        key = "data.examples" if examples else "data.text"
+        key = replace(reading.recipe, examples=examples).data_key
         names = given.value if isinstance(given.value, list) else [given.value]
         if names and all(isinstance(n, str) and _is_hub_data(reading, n) for n in names):
             _name_hub_data(reading, given, names, key)
@@ -107,7 +118,7 @@ def _read_data(reading: ArgumentReading, examples: bool | None) -> None:
     hub = reading.config.take("dataset_name")
     if hub is not None:
         names = hub.value if isinstance(hub.value, list) else str(hub.value).split(",")
-        _name_hub_data(reading, hub, names, "data.examples" if examples else "data.text")
+        _name_hub_data(reading, hub, names, replace(reading.recipe, examples=examples).data_key)
     held_out = reading.config.take("eval_dataset_name")
     if held_out is not None:
         names = held_out.value if isinstance(held_out.value, list) else [held_out.value]
@@ -146,6 +157,8 @@ def _holds_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
     `text`, programs of conversations and instructions on others."""
     name = str(given.value[0] if isinstance(given.value, list) else given.value)
     kind = Path(name).suffix.lower()
+    if not kind and given.title.endswith("data_path") and not reading.recipe.found(name).exists():
+        return True  # of FastChat and those made after it
     if kind not in (".json", ".jsonl", ".csv", ".tsv", ".parquet"):
         return False
     if kind == ".parquet" or given.title.endswith("data_path"):

@@ -44,8 +44,9 @@ from zerotools.jobs.text.shell_mend import mend_shell
 
 _NUMBER = re.compile(r"-[\d.]")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_UNNEEDED = frozenset((*IGNORED, "output_dir"))
-"""Arguments whose values a job does without: its directory is by default the daemon's choice."""
+_UNNEEDED = frozenset((*IGNORED, "output_dir", "seed"))
+"""Arguments whose values a job does without: its directory is by default the daemon's choice, and
+any seed will do."""
 _SHOWN = 40
 """Letters of a comment that a message repeats."""
 _MEND = "repair it with --lenient"

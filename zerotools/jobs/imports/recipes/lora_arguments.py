@@ -14,6 +14,8 @@ from zerotools.jobs.launcher_keys.key_kinds import ValueKind
 from zerotools.jobs.launcher_keys.trainer_keys import ALL_LINEAR
 
 _EVERY = ("all", "all-linear")
+_AROUND_NAMES = " \t[]'\""
+"""What is around names of a list that is written as Python has it: [q_proj,v_proj]."""
 RANK = "lora.rank"
 PACKED, DOUBLE = "lora.frozen_precision", "lora.double_quant"
 _BITSANDBYTES = ("bnb", "bitsandbytes")
@@ -40,6 +42,8 @@ def read_adapters(reading: ArgumentReading) -> None:
         config.row(KeyOutcome.MAPPED, switch, RANK, "by lora_rank")
     if rank is not None:
         config.map(rank, RANK, rank.value)
+    elif "lora_rank" in reading.recipe.defaults:
+        reading.default("lora_rank", RANK)
     else:
         config.default("lora_rank", RANK, 8, "peft's default")
     if alpha is not None:
@@ -48,6 +52,8 @@ def read_adapters(reading: ArgumentReading) -> None:
         reading.default("lora_alpha", "lora.alpha")
     if dropout is not None:
         config.map(dropout, "lora.dropout", dropout.value)
+    elif "lora_dropout" in reading.recipe.defaults:
+        reading.default("lora_dropout", "lora.dropout")
     if targets is not None:
         _read_targets(reading, targets)
 
@@ -103,7 +109,7 @@ def _check(reading: ArgumentReading, given: ConfigValue | None, known: tuple[str
 
 def _read_targets(reading: ArgumentReading, given: ConfigValue) -> None:
     names = given.value if isinstance(given.value, list) else str(given.value).split(",")
-    names = [str(name).strip() for name in names if str(name).strip()]
+    names = [name for each in names if (name := str(each).strip(_AROUND_NAMES))]
     if not names or any("*" in name or "(" in name for name in names):
         what = f"{given.said} = {show(given.value)}: must be names of layers"
         reading.config.findings.wrong.append(what)

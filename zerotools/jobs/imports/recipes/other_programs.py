@@ -14,6 +14,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.reading.report import KeyOutcome, ReportRow, note_mends
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.axolotl import read_axolotl
+from zerotools.jobs.imports.recipes.known_programs import read_as_known
 from zerotools.jobs.imports.recipes.llamafactory import read_llamafactory
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.imports.recipes.swift import read_swift
@@ -65,6 +66,8 @@ def read_as_of(
         return read_swift(recipe, program)
     if kind in ("xtuner", "litgpt", "axolotl"):
         recipe.findings.unsupported.append(_no_settings(recipe, kind))
+    if kind not in CONSOLE_PROGRAMS:
+        recipe = read_as_known(recipe, program)
     if program.startswith(_OPENRLHF):
         recipe.findings.unsupported.append(
             f"{_place(recipe)}: the arguments of {program} are not read; run the program with "

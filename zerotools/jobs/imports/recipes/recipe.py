@@ -40,9 +40,10 @@ class Recipe:
     is the DeepSpeed config that is named, `accelerate` what `accelerate launch` was given beside
     the file `accelerate_file`; `launcher` the program that starts every rank there is a GPU for,
     if one does; `numa` is what the launcher was told of processors. `examples` says whether the
-    data are examples, not text; None: the data says. `documents` are the texts of files that the
-    script itself writes, by their paths. `program` is the program that has the arguments, if it was
-    started. `findings` are those made on the way.
+    data are examples, not text (None: the data says), `preferences` whether they are pairs of
+    answers. `documents` are the texts of files that the script itself writes, by their paths.
+    `program` is the program that has the arguments, if it was started. `findings` are those made
+    on the way.
     """
 
     source: str
@@ -57,6 +58,7 @@ class Recipe:
     launcher: str = ""
     numa: NumaAsked | None = None
     examples: bool | None = None
+    preferences: bool = False
     documents: Mapping[str, str] = field(default_factory=dict)
     program: Program | None = None
     findings: Findings = field(default_factory=Findings)
@@ -66,3 +68,10 @@ class Recipe:
         path = expanded(name)
         beside = self.beside / path
         return beside if not path.exists() and beside.exists() else path
+
+    @property
+    def data_key(self) -> str:
+        """The key of the job file that its data is for."""
+        if self.preferences:
+            return "data.preferences"
+        return "data.examples" if self.examples else "data.text"

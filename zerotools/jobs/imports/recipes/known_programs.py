@@ -1,0 +1,110 @@
+"""Programs whose arguments look like a Trainer's, and which read them with defaults of their own.
+
+alpaca-lora (finetune.py, and programs made after it), the programs of DeepSpeed-Chat, and those of
+TRL and of the alignment handbook, which are known by their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.imports.recipes.recipe import Recipe
+from zerotools.jobs.launcher_keys.program_keys import (
+    ALPACA_LORA_DEFAULTS,
+    ALPACA_LORA_NAMES,
+    DEEPSPEED_CHAT_DEFAULTS,
+    DEEPSPEED_CHAT_OWN,
+    DPO_NAMES,
+    DPO_RATE,
+    SFT_RATE,
+    TRL_DEFAULTS,
+    TRL_OWN,
+)
+from zerotools.jobs.launcher_keys.trainer_keys import TRAINERS_OWN
+
+_OF_TRL = re.compile(r"(?:^|[._/])(?:run_)?(sft|dpo)(?:\.py)?")
+
+
+def read_as_known(recipe: Recipe, program: str) -> Recipe:
+    """Return `recipe` as the program reads it, if it is one of those that are known here."""
+    given = recipe.given
+    if "base_model" in given and TRAINERS_OWN.isdisjoint(given.keys() - {"output_dir"}):
+        return _alpaca_lora(recipe)
+    if not DEEPSPEED_CHAT_OWN.isdisjoint(given):
+        return _deepspeed_chat(recipe)
+    of_trl = _OF_TRL.search(program)
+    is_named = of_trl is not None and program.endswith(of_trl[0])
+    if of_trl is not None and is_named and not TRL_OWN.isdisjoint(given):
+        return _trl(recipe, is_dpo=of_trl[1] == "dpo")
+    return recipe
+
+
+def _alpaca_lora(recipe: Recipe) -> Recipe:
+    given = _renamed(recipe.given, ALPACA_LORA_NAMES)
+    given["use_lora"] = _always(recipe, "use_lora", True)
+    given.setdefault(
+        "lora_target_modules", _always(recipe, "lora_target_modules", ["q_proj", "v_proj"])
+    )
+    recipe.findings.differs.append(
+        'base model: in 8 bits there, and whole here; lora.frozen_precision = "nf4" takes 4 bits'
+    )
+    return replace(
+        recipe, given=given, defaults=ALPACA_LORA_DEFAULTS, who="alpaca-lora", examples=True
+    )
+
+
+def _deepspeed_chat(recipe: Recipe) -> Recipe:
+    given = dict(recipe.given)
+    kind = given.pop("dtype", None)
+    if kind is not None and kind.value in ("fp16", "bf16"):
+        given[str(kind.value)] = replace(kind, value=True)
+    if "lora_dim" in given and str(given["lora_dim"].value) == "0":
+        del given["lora_dim"]  # all weights
+    if "lora_dim" in given:
+        recipe.findings.differs.append(
+            "adapters: norms and embeddings are trained beside them there, at --learning_rate, and "
+            "the adapters at --lora_learning_rate"
+        )
+    return replace(
+        recipe, given=given, defaults=DEEPSPEED_CHAT_DEFAULTS, who="DeepSpeed-Chat", examples=True
+    )
+
+
+def _trl(recipe: Recipe, *, is_dpo: bool) -> Recipe:
+    given = _renamed(recipe.given, DPO_NAMES) if is_dpo else dict(recipe.given)
+    defaults: dict[str, Any] = {
+        **TRL_DEFAULTS,
+        "learning_rate": DPO_RATE if is_dpo else SFT_RATE,
+    }
+    mixer = given.pop("dataset_mixer", None)  # of the alignment handbook
+    if mixer is not None and isinstance(mixer.value, Mapping):
+        given["dataset_name"] = replace(mixer, value=list(mixer.value))
+    loss = given.pop("loss_type", None)
+    if is_dpo and loss is not None and loss.value not in ("sigmoid", ["sigmoid"]):
+        recipe.findings.unsupported.append(
+            f"{loss.said} = {loss.value}: is not supported; those that are: sigmoid"
+        )
+    return replace(
+        recipe,
+        given=given,
+        defaults=defaults,
+        who="TRL",
+        examples=True,
+        preferences=is_dpo,
+    )
+
+
+def _renamed(given: Mapping[str, ConfigValue], names: Mapping[str, str]) -> dict[str, ConfigValue]:
+    return {names.get(name, name): each for name, each in given.items()}
+
+
+def _always(recipe: Recipe, name: str, value: Any) -> ConfigValue:
+    """What the program does, told or not."""
+    place = recipe.source if recipe.program is None else recipe.program.place
+    title = "the program" if recipe.program is None else Path(recipe.program.name).name
+    return ConfigValue(name, title, place, value)

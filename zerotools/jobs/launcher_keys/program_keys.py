@@ -1,0 +1,74 @@
+"""Arguments and defaults of programs that are known by name or by arguments of their own.
+
+alpaca-lora, finetune.py; DeepSpeedExamples, applications/DeepSpeed-Chat, step 1, main.py and
+utils/ds_utils.py; TRL 0.20 and later, ModelConfig, SFTConfig and DPOConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zerotools.jobs.launcher_keys.trainer_keys import TRAINER_DEFAULTS
+
+ALPACA_LORA_NAMES: Mapping[str, str] = {
+    "batch_size": "total_batch_size",
+    "micro_batch_size": "per_device_train_batch_size",
+    "val_set_size": "eval_fraction",
+}
+ALPACA_LORA_DEFAULTS: Mapping[str, object] = {
+    **{name: each for name, each in TRAINER_DEFAULTS.items() if "accumulation" not in name},
+    "total_batch_size": 128,
+    "per_device_train_batch_size": 4,
+    "learning_rate": 3e-4,
+    "warmup_steps": 100,
+    "precision": "fp16",
+    "sequence_length": 256,
+    "save_steps": 200,
+    "save_total_limit": 3,
+    "lora_rank": 8,
+    "lora_alpha": 16,
+    "lora_dropout": 0.05,
+}
+
+DEEPSPEED_CHAT_OWN = frozenset(
+    (
+        "zero_stage",
+        "data_split",
+        "sft_only_data_path",
+        "lora_module_name",
+        "enable_hybrid_engine",
+        "print_loss",
+    )
+)
+"""Arguments that no other program has."""
+DEEPSPEED_CHAT_DEFAULTS: Mapping[str, object] = {
+    **{name: each for name, each in TRAINER_DEFAULTS.items() if name != "save_steps"},
+    "per_device_train_batch_size": 16,
+    "num_train_epochs": 1.0,
+    "learning_rate": 1e-3,
+    "adam_beta2": 0.95,
+    "lr_scheduler_type": "cosine",
+    "precision": "fp16",
+    "seed": 1234,
+    "sequence_length": 512,
+    "lora_alpha": 1,
+}
+"""It saves the model once, at the end."""
+
+TRL_OWN = frozenset(("dataset_name", "dataset_mixer", "dataset_mixture", "use_peft"))
+"""Arguments of its programs, of which one is always given: others are called sft.py as well."""
+TRL_DEFAULTS: Mapping[str, object] = {
+    **TRAINER_DEFAULTS,
+    "precision": "bf16",
+    "gradient_checkpointing": True,
+    "sequence_length": 1024,
+    "lora_rank": 16,
+    "lora_alpha": 32,
+    "lora_dropout": 0.05,
+}
+SFT_RATE, DPO_RATE = 2e-5, 1e-6
+DPO_NAMES: Mapping[str, str] = {
+    "beta": "dpo_beta",
+    "max_prompt_length": "max_source_length",
+    "max_completion_length": "max_target_length",
+}
