@@ -40,9 +40,12 @@ class ShownSpec:
     unshown: Sequence[str] = ()
 
 
-UsualSeconds = Callable[[JobRow, str], float | None]
+UsualSeconds = Callable[[JobRow, str | None], float | None]
+"""How long a phase of a job usually takes, or its whole start."""
 STARTING = "starting the processes"
 """The phase of an attempt whose processes do not report yet."""
+_BEFORE_A_START = frozenset((states.WAITING, states.QUEUED, states.WAITING_RETRY))
+_AT_A_START = frozenset((states.LAUNCHING, states.RUNNING))
 NO_SPEC = ShownSpec((), {})
 """Shown for a job that cannot be read."""
 
@@ -77,6 +80,7 @@ def job_view(
     progress = next((each.step for each in known if each.step is not None), None)
     evaluation = next((each.evaluation for each in known if each.evaluation is not None), None)
     phase = _phase(job, attempts, known, quiet_seconds, usual)
+    starts = job.state in _BEFORE_A_START or (job.state in _AT_A_START and known[0].step is None)
     doing = phase["doing"] if phase else None
     uploaded = next((each.uploaded for each in known if each.uploaded is not None), None)
     return JobView(
@@ -105,6 +109,7 @@ def job_view(
         progress=_with_last_loss(progress),
         evaluation=evaluation,
         phase=_masked_phase(phase, secrets),
+        usual_start_seconds=usual(job, None) if usual and starts else None,
         spec=shown.tree,
         shortened=shown.shortened,
         environment=NOT_CAPTURED if spec and spec.captured_env is None else None,

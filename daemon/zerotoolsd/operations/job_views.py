@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from zerotools.jobs.states import ACTIVE
 from zerotoolsd.attempts.movement.start_history import StartHistory
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask
@@ -90,7 +91,7 @@ class JobViews:
                 quiet_seconds=self._dispatcher.config.watch.no_progress_seconds,
                 after=self._store.dependencies.of(job.id),
                 shown=shown,
-                usual=self._history.usual_seconds,
+                usual=self._history.usual_seconds if not short or job.state in ACTIVE else None,
             )
             return await self._thinned.noted(view, job, waits=not short)
         except MemoryError:  # it is not the record that is odd

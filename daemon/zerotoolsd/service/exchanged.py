@@ -57,9 +57,10 @@ class JobView:
     `reason` says why it waits, what it does before its first step, or why it ended; `progress` is
     the last step's datagram, and `evaluation` that of the last evaluation; `phase`, of a job whose
     ranks run, is `{"doing", "since", "last_progress", "quiet", "last_line"}` and what `standstill`
-    says; `latest_checkpoint` is `{"step", "path", "verified", "not_verified"}`; `uploaded` is the
-    newest copy in a store, `{"step", "path", "time", "why"}`, where `why` says why the next one
-    failed;
+    says; `usual_start_seconds` is how long starts of such jobs take here up to the first step, of
+    one that has not come there (in a list, of one that runs); `latest_checkpoint` is
+    `{"step", "path", "verified", "not_verified"}`; `uploaded` is the newest copy in a store,
+    `{"step", "path", "time", "why"}`, where `why` says why the next one failed;
     `world_size` is that of the newest attempt, or the one with which it starts at least; `sizes`
     are those that an elastic job may have, None of one that has a single size;
     `stage` is None for a program of the user's own; `spec` has its `env` values blanked;
@@ -95,6 +96,7 @@ class JobView:
     progress: Mapping[str, Any] | None
     evaluation: Mapping[str, Any] | None = None
     phase: Mapping[str, Any] | None = None
+    usual_start_seconds: float | None = None
     spec: Mapping[str, Any]
     set_keys: tuple[str, ...] | None = None
     environment: str | None = None

@@ -72,3 +72,12 @@ def test_a_phase_says_how_long_it_takes_and_how_long_it_usually_does_here() -> N
     assert why(shown, now=1012.0) == "loading for 12 s"
     shown["phase"] = {**shown["phase"], "usual_seconds": 40.0}
     assert why(shown, now=1012.0) == "loading for 12 s (usually 40 s here)"
+    shown |= {
+        "usual_start_seconds": 90.0,
+        "attempt": {**(shown["attempt"] or {}), "started": 990.0},
+    }
+    said = "loading for 12 s (usually 40 s here), 22 s of usually 1 min 30 s to the first step"
+    assert why(shown, now=1012.0) == said
+    waits = {**shown, "phase": None, "reason": "waits for memory"}
+    said = "waits for memory; usually 1 min 30 s from the start to the first step here"
+    assert why(waits, now=1012.0) == said

@@ -14,6 +14,7 @@ from zerotools.cli.job_views.describe import (
     how_it_waits,
     plan,
     title,
+    usual_start,
 )
 from zerotools.cli.job_views.job_reference import numbers_of
 from zerotools.cli.job_views.polling import Poller
@@ -377,7 +378,8 @@ def _queue(
     def tell(job: Job) -> None:
         queued.append(job)
         if not as_json:
-            click.echo(f"{title(job)} is {how_it_waits(job)}: {plan(job)}")
+            said = [plan(job), *usual_start(job)]
+            click.echo(f"{title(job)} is {how_it_waits(job)}: {'; '.join(said)}")
 
     try:
         return queue_all(client, jobs, tell, key)

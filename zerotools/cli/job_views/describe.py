@@ -69,13 +69,14 @@ def why(job: Job, now: float | None = None) -> str:
     line: ...`."""
     phase, reason = job.get("phase"), str(job["reason"] or "")
     if not phase:
-        return reason
+        return "; ".join(filter(None, (reason, *usual_start(job))))
     now = time.time() if now is None else now
     parts = [reason] if reason else []
     if reason and reason == phase["doing"] and phase["since"] is not None:
         parts = [f"{reason} for {render.duration(now - phase['since'])}"]
         if (usual := phase.get("usual_seconds")) is not None:
             parts[0] += f" (usually {render.duration(usual)} here)"
+        parts += usual_start(job, now)
     if is_stalled(job) and phase.get("stall"):  # a daemon of an older version says no sentence
         parts.append(render.clean(str(phase["stall"])))
     elif standing := standstill(job, now):
@@ -86,6 +87,19 @@ def why(job: Job, now: float | None = None) -> str:
     if phase["last_line"] and (phase["quiet"] or is_compiling(job)):
         text += f"; the last log line: {render.shorten(phase['last_line'], LONGEST_LINE)}"
     return text
+
+
+def usual_start(job: Job, now: float | None = None) -> list[str]:
+    """How long starts of such jobs take here up to the first step, and how much of that is over;
+    nothing where that is not known, or the job steps already."""
+    usual, attempt = job.get("usual_start_seconds"), job.get("attempt")
+    if usual is None:
+        return []
+    begun = attempt["started"] if attempt and job.get("phase") else None
+    if begun is None or now is None:
+        return [f"usually {render.duration(usual)} from the start to the first step here"]
+    passed, whole = render.duration(now - begun), render.duration(usual)
+    return [f"{passed} of usually {whole} to the first step"]
 
 
 def is_stalled(job: Job) -> bool:

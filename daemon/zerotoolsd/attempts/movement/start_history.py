@@ -1,4 +1,5 @@
-"""How long the phases before the first step usually take on this machine, by earlier attempts.
+"""How long the phases before the first step, and all of them together, usually take on this
+machine, by earlier attempts.
 
 progress.jsonl of an attempt:  importing torch  10.0     its phases:  importing torch      4 s
                                reading the data 14.0                  reading the data     2 s
@@ -31,6 +32,8 @@ MOST_ATTEMPTS = 5
 """Attempts of similar jobs that the median is of."""
 _HEAD_BYTES = 64 * 1024
 _MOST_KEPT = 1000
+TO_FIRST_STEP = "to the first step"
+"""Stands for all phases of a start."""
 _NUMBER = re.compile(r"\d+")
 
 
@@ -41,10 +44,11 @@ class StartHistory:
         self._store = store
         self._kept: dict[tuple[int, str], float | None] = {}
 
-    def usual_seconds(self, job: JobRow, doing: str) -> float | None:
+    def usual_seconds(self, job: JobRow, doing: str | None) -> float | None:
         """Return the median time of this phase in the newest attempts of similar jobs that came
-        before this job; None if there are none."""
-        name = _name_of(doing)
+        before this job; None if there are none. Without `doing`, of all phases up to the first
+        step."""
+        name = TO_FIRST_STEP if doing is None else _name_of(doing)
         if (job.id, name) not in self._kept:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
@@ -76,12 +80,15 @@ def _kind(spec: JobSpec, name: str) -> tuple[object, ...]:
 
 
 def phase_seconds(run_dir: Path) -> Mapping[str, float]:
-    """Return how long each phase of an attempt took up to its first step, by its name."""
+    """Return how long each phase of an attempt took up to its first step, by its name; if it came
+    to that step, also how long all of them took."""
     events = list(_events(run_dir))
     found: dict[str, float] = {}
     for (begun, name), (ended, _) in pairwise(events):
         if name is not None:
             found[name] = found.get(name, 0.0) + max(0.0, ended - begun)
+    if events and events[-1][1] is None:
+        found[TO_FIRST_STEP] = sum(found.values())
     return found
 
 

@@ -35,6 +35,7 @@ def test_a_phase_lasts_until_the_next_one_or_the_first_step(tmp_path: Path) -> N
         "reading the data": 2.0,
         "loading step N": 30.0,
         "taking the first step": 4.0,
+        "to the first step": 40.0,
     }
     assert phase_seconds(tmp_path / "gone") == {}
 
@@ -53,9 +54,14 @@ def test_the_median_is_of_earlier_starts_of_similar_jobs(tmp_path: Path) -> None
         rows = {number: it.engine.store.job(number) for number in (1, other.id, mine.id)}
         assert history.usual_seconds(rows[mine.id], "loading step 80") == pytest.approx(40.0)
         assert history.usual_seconds(rows[mine.id], "importing torch") == pytest.approx(4.0)
+        assert history.usual_seconds(rows[mine.id], None) == pytest.approx(50.0)
+        assert history.usual_seconds(rows[other.id], None) is None
         assert history.usual_seconds(rows[other.id], "importing torch") == pytest.approx(4.0)
         assert history.usual_seconds(rows[other.id], "loading step 80") is None
         assert history.usual_seconds(rows[1], "importing torch") is None
+        assert mine.usual_start_seconds == pytest.approx(50.0)
         await it.reach(mine.id, "succeeded")
+        over = await it.service.job(mine.id)
+        assert over.usual_start_seconds is None
 
     tell(tmp_path / "state", story)

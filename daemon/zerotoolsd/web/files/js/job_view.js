@@ -194,7 +194,9 @@ function phaseWords(job, time) {
   const name = plainName(phase.name ?? phase.doing ?? "");
   if (!name) return null;
   const usual = isNumber(phase.usual_seconds) && phase.doing ? `, usually ${duration(phase.usual_seconds)} here` : "";
-  return isNumber(phase.since) ? `${name}, for ${between(phase.since, time)}${usual}` : name;
+  const begun = job.attempts.at(-1)?.started;
+  const start = isNumber(job.usual_start_seconds) && isNumber(begun) ? `; ${between(begun, time)} of usually ${duration(job.usual_start_seconds)} to the first step` : "";
+  return isNumber(phase.since) ? `${name}, for ${between(phase.since, time)}${usual}${start}` : name;
 }
 
 function attemptsTable(job) {
