@@ -23,6 +23,10 @@ def test_models_are_directories_with_a_config(tmp_path: Path) -> None:
         (tmp_path / name / "config.json").write_text(text)
     assert list(models_in(tmp_path)) == [tmp_path / "b"]
     assert list(models_in(tmp_path / "b")) == [tmp_path / "b"]
+    (tmp_path / "z").mkdir()
+    (tmp_path / "z" / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "z" / "model.safetensors").touch()
+    assert list(models_in(tmp_path)) == [tmp_path / "z", tmp_path / "b"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest
 from zerotools.core.memory_layout import NF4, MemoryLayout
 from zerotools.jobs.estimating.estimating import Estimate, assumed_length, estimate_work
-from zerotools.jobs.estimating.seen_here import CONFIG, PREFERENCES, TEXT, SeenData
+from zerotools.jobs.estimating.seen_here import CONFIG, PREFERENCES, TEXT, SeenData, has_weights
 from zerotools.jobs.estimating.way_keys import OFFLOAD_DIRECTORY
 from zerotools.jobs.estimating.whole_job import tokenizer_of, whole_job
 from zerotools.jobs.estimating.written import job_tree
@@ -32,7 +32,6 @@ FULL, LORA, QLORA = "full", "lora", "qlora"
 METHODS = (FULL, LORA, QLORA)
 """What is trained: all weights, adapters, or adapters of a base model in 4 bits."""
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 
 Chooser = Callable[[Sequence[Way]], Way]
 """Chooses among ways that fit, cheapest first."""
@@ -76,8 +75,8 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
     model, data = wanted.model, wanted.data
     directory = model if model.is_dir() else model.parent
     table = _model_table(model, directory)
-    has_weights = "path" in table
-    if wanted.method != FULL and not has_weights:
+    adapts = "path" in table
+    if wanted.method != FULL and not adapts:
         raise BadRequest(
             f"{model}: has no weights (.safetensors) that adapters could be trained beside; name a "
             "model directory that has, or train all weights (--method full)"
@@ -85,7 +84,7 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
     if data.key != TEXT:
         _check_tokenizer(wanted, tokenizer_of({"config": str(directory / CONFIG)}))
     work = _work_of(wanted, machine)
-    free = Freedom(adapters=has_weights, packed=has_weights)
+    free = Freedom(adapters=adapts, packed=adapts)
     found = estimate_work(work, machine, free, {"model": table, **_lora_of(wanted.method)})
     if wanted.sequence is None:
         found = replace(found, assumed=assumed_length(work.model))
@@ -181,7 +180,6 @@ def _with_batch(way: Way, machine: Machine) -> Way:
 
 
 def _model_table(model: Path, directory: Path) -> dict[str, str]:
-    has_weights = any(next(directory.glob(pattern), None) is not None for pattern in _WEIGHTS)
-    if model.is_dir() and has_weights:
+    if model.is_dir() and has_weights(directory):
         return {"path": str(model)}
     return {"config": str(model / CONFIG if model.is_dir() else model)}

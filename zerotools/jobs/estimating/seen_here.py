@@ -16,6 +16,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.datafiles.rows import read_records
 
 CONFIG = "config.json"
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 MOST_ENTRIES = 200
 _LONGEST_RECORD = 1 << 20
 _TEXT = (".txt", ".md", ".rst")
@@ -44,10 +45,18 @@ class SeenData:
 
 
 def models_in(directory: Path) -> Iterator[Path]:
-    """Model directories: a config.json with a `model_type`."""
-    for place in _places(directory):
-        if isinstance(_object(place / CONFIG).get("model_type"), str):
-            yield place
+    """Model directories: a config.json with a `model_type`. Those with weights come first."""
+    found = (
+        place
+        for place in _places(directory)
+        if isinstance(_object(place / CONFIG).get("model_type"), str)
+    )
+    yield from sorted(found, key=lambda place: not has_weights(place))
+
+
+def has_weights(directory: Path) -> bool:
+    """Return whether weights lie in a model directory, as safetensors."""
+    return any(next(directory.glob(pattern), None) is not None for pattern in _WEIGHTS)
 
 
 def data_in(directory: Path) -> Iterator[SeenData]:

@@ -14,13 +14,14 @@ LLAMAFACTORY_NAMES: Mapping[str, str] = {
     "cutoff_len": "sequence_length",
     "val_size": "eval_fraction",
     "lora_target": "lora_target_modules",
+    "pref_beta": "dpo_beta",
 }
 LLAMAFACTORY_DEFAULTS: Mapping[str, object] = {
     **TRAINER_DEFAULTS,
     "sequence_length": 2048,
     "double_quantization": True,
 }
-LLAMAFACTORY_STAGES: Mapping[str, bool] = {"sft": True, "pt": False}
+LLAMAFACTORY_STAGES: Mapping[str, bool] = {"sft": True, "pt": False, "dpo": True}
 """Stage -> whether it is trained on examples."""
 LLAMAFACTORY_METHODS: Mapping[str, bool] = {"full": False, "lora": True}
 """`finetuning_type` -> whether adapters are trained."""

@@ -61,6 +61,11 @@ REGISTER: dict[str, Any] = {
     },
     "other": {"file_name": "d.json", "columns": {"prompt": "question", "response": "answer"}},
     "far": {"hf_hub_url": "some/where"},
+    "pairs": {
+        "file_name": "p.json",
+        "ranking": True,
+        "columns": {"prompt": "question", "chosen": "good", "rejected": "bad"},
+    },
 }
 
 
@@ -125,6 +130,22 @@ def test_data_of_which_a_part_is_on_a_hub_is_missing(root: Path) -> None:
     assert "data.examples" in imported(root, SFT.replace("mine,chats", "mine,far")).missing
 
 
+def test_preferences_are_learned_from_by_dpo(root: Path) -> None:
+    pairs = SFT.replace("mine,chats", "pairs")
+    dpo = pairs.replace("stage: sft", "stage: dpo\npref_beta: 0.2\npref_loss: sigmoid")
+    job = imported(root, dpo)
+    assert job.problem is None
+    assert key(job, "data.preferences") == [str(root / "p.json")]
+    columns = [key(job, f"data.{name}_column") for name in ("prompt", "chosen", "rejected")]
+    assert columns == ["question", "good", "bad"]
+    assert (key(job, "dpo.beta"), key(job, "data.sequence_length")) == (0.2, 1024)
+    assert "pairs has pairs of answers, and stage is not dpo" in str(imported(root, pairs).problem)
+    mixed = dpo.replace("dataset: pairs", "dataset: pairs,mine")
+    assert "mine has single answers, and stage is dpo" in str(imported(root, mixed).problem)
+    other = dpo.replace("sigmoid", "orpo")
+    assert "those that are: sigmoid" in str(imported(root, other).problem)
+
+
 def test_data_of_a_hub_is_missing(root: Path) -> None:
     job = imported(root, SFT.replace("mine,chats", "far"))
     assert "data.examples" in job.missing
@@ -138,7 +159,7 @@ def test_a_newer_key_is_listed(root: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("stage: sft", "stage: dpo", "those that are: sft, pt"),
+        ("stage: sft", "stage: kto", "those that are: sft, pt, dpo"),
         ("finetuning_type: lora", "finetuning_type: freeze", "those that are: full, lora"),
         ("dataset: mine,chats", "dataset: nobody", "has no nobody"),
         ("bf16: true", "quantization_bit: 8", "is not supported; those that are: 4"),

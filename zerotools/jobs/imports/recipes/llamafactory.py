@@ -25,6 +25,7 @@ from zerotools.jobs.text.json_text import parse_json
 
 REGISTER = "dataset_info.json"
 _COLUMNS = {"prompt": "prompt_column", "response": "response_column", "history": "history_column"}
+_DPO = "dpo"
 _ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 
 
@@ -33,9 +34,14 @@ def read_llamafactory(document: Document, beside: Path) -> Recipe:
     others = {"base_model": "axolotl's is given with --axolotl"}
     others |= {"distributed_type": "accelerate's is given with --accelerate"}
     yaml = YamlRecipe(document, "LLaMA-Factory", "model_name_or_path", others)
+    stage = yaml.left.get("stage")
+    is_dpo = stage is not None and stage.value == _DPO
     examples = yaml.choice("stage", LLAMAFACTORY_STAGES, "sft")
     adapters = yaml.choice("finetuning_type", LLAMAFACTORY_METHODS, "lora")
-    found = {**_data(yaml, beside), **_switches(yaml)}
+    found = {**_data(yaml, beside, is_dpo=is_dpo), **_switches(yaml)}
+    loss = yaml.take("pref_loss")
+    if is_dpo and loss is not None and loss.value != "sigmoid":
+        yaml.refuse(loss, "is not supported; those that are: sigmoid")
     yaml.ignore(LLAMAFACTORY_IGNORED)
     named = yaml.take("deepspeed")
     given = {**yaml.renamed(LLAMAFACTORY_NAMES), **found}
@@ -52,11 +58,12 @@ def read_llamafactory(document: Document, beside: Path) -> Recipe:
         deepspeed=named if named is not None and named.value else None,
         launcher="llamafactory-cli",
         examples=examples,
+        preferences=is_dpo,
         findings=yaml.findings,
     )
 
 
-def _data(yaml: YamlRecipe, beside: Path) -> dict[str, ConfigValue]:
+def _data(yaml: YamlRecipe, beside: Path, *, is_dpo: bool) -> dict[str, ConfigValue]:
     """The files that stand in the register by the names in `dataset`, as arguments."""
     directory = yaml.left.get("dataset_dir")
     root = _found("data" if directory is None else str(directory.value), beside)
@@ -65,7 +72,10 @@ def _data(yaml: YamlRecipe, beside: Path) -> dict[str, ConfigValue]:
         named = yaml.take(key)
         if named is None or not named.value:
             continue
-        files = [_file(yaml, named, str(entry), root, given) for entry in _names(named.value)]
+        files = [
+            _file(yaml, named, str(entry), root, given, is_dpo=is_dpo)
+            for entry in _names(named.value)
+        ]
         known = [file for file in files if file is not None]
         if known and len(known) == len(files):
             given[name] = replace(named, name=name, value=known)
@@ -98,7 +108,13 @@ def _found(name: str, beside: Path) -> Path:
 
 
 def _file(
-    yaml: YamlRecipe, named: ConfigValue, name: str, root: Path, given: dict[str, ConfigValue]
+    yaml: YamlRecipe,
+    named: ConfigValue,
+    name: str,
+    root: Path,
+    given: dict[str, ConfigValue],
+    *,
+    is_dpo: bool,
 ) -> str | None:
     """The file of a dataset; what its register says of it goes to `given`."""
     if not (root / REGISTER).exists():
@@ -119,8 +135,34 @@ def _file(
         why = f"{name} is on a hub and is not downloaded; set data.examples"
         yaml.row(KeyOutcome.IGNORED, replace(named, value=name), None, why)
         return None
-    _form(yaml, named, entry, given)
+    if bool(entry.get("ranking")) != is_dpo:
+        kind = "pairs of answers" if entry.get("ranking") else "single answers"
+        yaml.refuse(named, f"{name} has {kind}, and stage is {'' if is_dpo else 'not '}{_DPO}")
+    elif is_dpo:
+        _pairs(yaml, named, entry, given)
+    else:
+        _form(yaml, named, entry, given)
     return str(root / file)
+
+
+def _pairs(
+    yaml: YamlRecipe, named: ConfigValue, entry: Mapping[str, Any], given: dict[str, ConfigValue]
+) -> None:
+    """The columns of pairs of answers."""
+    columns = entry.get("columns")
+    columns = columns if isinstance(columns, Mapping) else {}
+    if columns.get("query") or columns.get("history"):
+        yaml.refuse(named, "has a prompt in several columns; join them in one")
+    talks = entry.get("formatting") == "sharegpt"
+    prompt = ("messages", "conversations") if talks else ("prompt", "instruction")
+    for name, column in (
+        ("prompt_column", columns.get(*prompt)),
+        ("chosen_column", columns.get("chosen", "chosen")),
+        ("rejected_column", columns.get("rejected", "rejected")),
+    ):
+        if name in given and given[name].value != column:
+            yaml.refuse(named, f"has datasets with other names of {name}; a job takes one")
+        given[name] = replace(named, name=name, value=column)
 
 
 def _form(
@@ -139,8 +181,6 @@ def _form(
         for key, name in _COLUMNS.items():
             if isinstance(columns.get(key), str):
                 given[name] = replace(named, value=columns[key])
-    if entry.get("ranking"):
-        yaml.refuse(named, "has pairs of which one is preferred, which are not trained on here")
     before = given.get("data_format")
     if before is not None and before.value != form:
         yaml.refuse(named, f"has datasets of the forms {before.value} and {form}; a job takes one")
