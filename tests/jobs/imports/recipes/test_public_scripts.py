@@ -445,3 +445,18 @@ def test_a_scheduler_of_deepspeed_takes_the_place_of_the_trainer_s() -> None:
     assert look_up(imported.tree, "train.warmup_steps") == 3
     row = next(row for row in imported.findings.rows if row.key == "--lr_scheduler_type")
     assert row.why == "the Trainer takes the scheduler of ds.json then: WarmupLR"
+
+
+def test_adapters_in_a_file_of_their_own_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = f"torchrun --nproc_per_node 2 sft.py --model_name_or_path m --train_file t.json {CLM}"
+    line = f"{text} --use_lora --lora_config lora.json"
+    absent = of(read_launch(line, "run.sh", Path(), lines=True))
+    assert any("lora.json is not here; set lora.rank" in step for step in absent.findings.steps)
+    Path("lora.json").write_text('{"lora_r": 4, "lora_alpha": 12, "target_modules": ["q_proj"]}')
+    imported = of(read_launch(line, "run.sh", Path(), lines=True))
+    assert imported.problem is None
+    keys = ("rank", "alpha", "target_modules")
+    assert [look_up(imported.tree, f"lora.{key}") for key in keys] == [4, 12, ("q_proj",)]

@@ -143,7 +143,9 @@ def _read_optimizer(reading: ArgumentReading) -> None:
     if given is not None and given.value not in OPTIMIZERS:
         reading.unsupported(given, f"those that are: {', '.join(OPTIMIZERS)}")
     elif given is not None:
-        reading.config.map(given, "train.optimizer", OPTIMIZERS[given.value])
+        paged = "not paged; where memory lacks, set offload.optimizer"
+        why = paged if str(given.value).startswith("paged") else ""
+        reading.config.map(given, "train.optimizer", OPTIMIZERS[given.value], why)
     if given is not None and OPTIMIZERS.get(given.value) not in ("adamw", "adamw8bit"):
         for useless in filter(None, (*betas, eps)):
             reading.config.row(KeyOutcome.IGNORED, useless, None, "is of AdamW")

@@ -59,6 +59,7 @@ def read_as_of(
         if file is not None and not (file is config and _is_data(recipe, file)):
             recipe = _with_file(recipe, file, lenient)
             loose = [each for each in loose if each is not file]
+    recipe = _with_adapter_file(recipe, lenient)
     _report_loose(recipe, loose)
     if is_factory or sum(name in recipe.given for name in _OF_FACTORY) > 1:
         return _joined(recipe, read_llamafactory(_document(recipe), recipe.beside))
@@ -164,6 +165,36 @@ def _with_file(recipe: Recipe, file: ConfigValue, lenient: bool) -> Recipe:
         defaults=TRAINER_DEFAULTS,
         deepspeed=recipe.deepspeed or (deepspeed if deepspeed and deepspeed.value else None),
     )
+
+
+def _with_adapter_file(recipe: Recipe, lenient: bool) -> Recipe:
+    """Add what the JSON of `lora_config` says of adapters: that of BELLE, by peft's names or its
+    own."""
+    file = recipe.given.get("lora_config")
+    if file is None or not isinstance(file.value, str):
+        return recipe
+    path = recipe.found(file.value)
+    if file.value not in recipe.documents and not path.is_file():
+        recipe.findings.steps.append(
+            f"{file.value} is not here; set lora.rank, lora.alpha and lora.target_modules by it"
+        )
+        return recipe
+    given = {name: each for name, each in recipe.given.items() if each is not file}
+    try:
+        text = recipe.documents.get(file.value) or read_text(path, "config")
+        document = parse_yaml(text, source=str(path), lenient=lenient)
+    except BadRequest as error:
+        recipe.findings.wrong.append(f"{file.place}: {file.title}: {error}")
+        return recipe
+    note_mends(recipe.findings, document)
+    names = {"r": "lora_r"}
+    for key, value in document.tree.items():
+        place, title = document.place((key,)), document.title((key,))
+        given.setdefault(names.get(key, key), ConfigValue(key, title, place, value))
+    recipe.findings.rows.append(
+        ReportRow(KeyOutcome.MAPPED, file.title, file.place, str(path), None, "its adapters")
+    )
+    return replace(recipe, given=given)
 
 
 def _apply_mode(inside: dict[str, ConfigValue]) -> None:
