@@ -242,6 +242,15 @@ def test_the_job_of_a_way_is_written_and_is_estimated_as_it(
     assert "exists already" in estimate("job.toml", *cards, "--write", "1.toml").err
 
 
+def test_what_a_config_cannot_say_is_said_beside_it(estimate: Command) -> None:
+    done = estimate("13B", *CARDS, "--print", "deepspeed")
+    assert json.loads(done.out)["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
+    said = "activation checkpointing and an 8-bit optimizer: the config cannot say so"
+    assert said in " ".join(done.err.split())
+    assert estimate("7B", *MACHINE, "--print", "deepspeed").err == ""
+    assert estimate("13B", *CARDS, "--print", "job").err == ""
+
+
 @pytest.mark.parametrize("way", [1, 3], ids=["all weights", "adapters"])
 def test_a_size_makes_a_job_that_is_accepted_as_it_is_written(
     estimate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: int

@@ -22,7 +22,7 @@ CARDS = ("--gpus", "2", "--gpu-memory", "24GiB", "--host-memory", "64GiB")
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a model and text, which is the working directory."""
     (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "config.json").write_text(json.dumps(config("llama")))
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(config("llama", vocab_size=256)))
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.txt").write_text("text")
     monkeypatch.chdir(tmp_path)

@@ -28,7 +28,12 @@ from zerotools.ops.estimate.terms import Machine
 GIB = 1 << 30
 DATA = SeenData("/data/*.txt", "text")
 WIDE = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32}
-WIDE |= {"num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 4096}
+WIDE |= {
+    "vocab_size": 256,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 4096,
+}
 
 
 def made(
@@ -41,7 +46,9 @@ def made(
     free_disk: int | None = None,
     **changes: int,
 ) -> FirstJob:
-    (tmp_path / "config.json").write_text(json.dumps(config("llama", **changes)))
+    (tmp_path / "config.json").write_text(
+        json.dumps(config("llama", **{"vocab_size": 256, **changes}))
+    )
     wanted = FirstTraining(
         model=tmp_path,
         data=data,
@@ -176,3 +183,8 @@ def test_on_the_cpu_it_has_ranks(tmp_path: Path) -> None:
     tree = made(tmp_path, Machine(1, 0, 100 * GIB, on_gpu=False), "fp32").tree
     assert (tree["device"], tree["ranks"]) == ("cpu", 1)
     assert "gpus" not in tree
+
+
+def test_bytes_need_a_vocabulary_that_has_them(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="has a vocabulary of 96 and no tokenizer beside it"):
+        made(tmp_path, Machine(1, 80 * GIB, 100 * GIB), vocab_size=96)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_views.estimate_page import page
+from zerotools.cli.job_views.estimate_page import page, wrapped
 from zerotools.cli.options.config_options import Configs, config_options, read_job_file
 from zerotools.cli.options.declared import options_of
 from zerotools.cli.options.grouped import OUTPUT, GroupedCommand, option
@@ -176,7 +176,7 @@ def _write(found: Estimate, path: Path, way: Way) -> None:
         raise BadRequest(f"{path}: exists already; name another file with --write") from None
     except OSError as error:
         raise BadRequest(f"{path}: cannot be written: {error.strerror}") from None
-    sys.stderr.writelines(f"{render.clean(line)}\n" for line in said)
+    sys.stderr.writelines(f"{line}\n" for each in said for line in wrapped(each))
 
 
 def _print_config(found: Estimate, config: str, way: Way) -> int:
@@ -188,6 +188,9 @@ def _print_config(found: Estimate, config: str, way: Way) -> int:
             "(zero.tensor_ranks, zero.sequence_ranks), and that config would leave it out; use "
             "--print job"
         )
+    if config != "job" and way.of_the_program:
+        left_out = f"{way.of_the_program}: the config cannot say so; have your program do it"
+        sys.stderr.writelines(f"{line}\n" for line in wrapped(left_out))
     tree = found.configs(way)[config]
     if config == "job":
         sys.stdout.write(whole_job(found, way, tree).text)

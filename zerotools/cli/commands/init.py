@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from zerotools.cli.job_views.estimate_page import wrapped
 from zerotools.cli.options.declared import options_of
 from zerotools.cli.options.grouped import JOB, OUTPUT, GroupedCommand, option
 from zerotools.cli.options.shared import json_option
@@ -245,4 +246,5 @@ def _said(output: Path, job: FirstJob) -> list[str]:
         if lacks and key in job.tree.get("lora", {}):
             needs = [REQUIREMENTS[name] for name in lacks]
             lines.append(f"{', '.join(lacks)} is not installed: {install_command(*needs)}")
-    return [*map(render.clean, lines), "", f"next: zerotools submit {output} --dry-run"]
+    lines = [line for each in lines for line in wrapped(each)]
+    return [*lines, "", f"next: zerotools submit {output} --dry-run"]

@@ -23,21 +23,21 @@ MOST_WAYS = 8
 
 def page(found: Estimate) -> list[str]:
     """Lines for people: the verdict first, then the ways that fit, and what they are made of."""
-    lines = _wrapped(verdict(found))
-    lines += [*([] if found.assumed is None else _wrapped(found.assumed)), ""]
+    lines = wrapped(verdict(found))
+    lines += [*([] if found.assumed is None else wrapped(found.assumed)), ""]
     ways = _ways(found)
     lines += [*ways, ""] if ways else []
     lines += [*_head(found), "", *_table(found), ""]
     best = found.search.best
     if found.asked is not None:
-        lines += [*_wrapped(_asked(found, found.asked)), ""]
-    lines += _wrapped(found.choice.reason)
+        lines += [*wrapped(_asked(found, found.asked)), ""]
+    lines += wrapped(found.choice.reason)
     for each in found.choice.advice:
-        lines += _wrapped(each)
+        lines += wrapped(each)
     batch, sequence = found.choice.largest_batch, found.choice.largest_sequence
     if best is not None and batch and sequence and best.work.micro is not None:
         at_a_time = f"{counted(batch, 'sequence')} of {_tokens(best.work.micro.sequence)}"
-        lines += _wrapped(
+        lines += wrapped(
             f"there, {at_a_time} {'fits' if batch == 1 else 'fit'} at a time, or one of "
             f"{_tokens(sequence)}"
         )
@@ -45,7 +45,7 @@ def page(found: Estimate) -> list[str]:
     if shown is not None:
         lines += ["", *_terms(found, shown)]
     lines += [
-        part for note in found.notes if note != found.assumed for part in _wrapped(f"note: {note}")
+        part for note in found.notes if note != found.assumed for part in wrapped(f"note: {note}")
     ]
     return lines
 
@@ -204,7 +204,8 @@ def _gib(count: int) -> str:
     return f"{count / 2**30:.2f}" if count else ""
 
 
-def _wrapped(text: str) -> list[str]:
+def wrapped(text: str) -> list[str]:
+    """Return the lines of a sentence, 80 columns wide."""
     return textwrap.wrap(
         render.clean(text), _COLUMNS, subsequent_indent="  ", break_on_hyphens=False
     )

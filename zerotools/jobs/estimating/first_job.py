@@ -28,6 +28,8 @@ from zerotools.ops.estimate.terms import Machine
 from zerotools.ops.estimate.ways import LORA_RANK, FitChange, Freedom, Way
 
 MOST_SEQUENCES = 8
+_BYTES = 256
+"""Tokens of text that is read byte by byte."""
 FULL, LORA, QLORA = "full", "lora", "qlora"
 METHODS = (FULL, LORA, QLORA)
 """What is trained: all weights, adapters, or adapters of a base model in 4 bits."""
@@ -81,9 +83,16 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
             f"{model}: has no weights (.safetensors) that adapters could be trained beside; name a "
             "model directory that has, or train all weights (--method full)"
         )
+    tokenizer = tokenizer_of({"config": str(directory / CONFIG)})
     if data.key != TEXT:
-        _check_tokenizer(wanted, tokenizer_of({"config": str(directory / CONFIG)}))
+        _check_tokenizer(wanted, tokenizer)
     work = _work_of(wanted, machine)
+    known = work.model.architecture
+    if data.key == TEXT and tokenizer is None and known is not None and known.vocabulary < _BYTES:
+        raise BadRequest(
+            f"{model}: has a vocabulary of {known.vocabulary} and no tokenizer beside it, and text "
+            f"without one takes {_BYTES} tokens; put its tokenizer.json there"
+        )
     free = Freedom(adapters=adapts, packed=adapts)
     found = estimate_work(work, machine, free, {"model": table, **_lora_of(wanted.method)})
     if wanted.sequence is None:

@@ -117,6 +117,15 @@ _OFFLOADED = {
     DISK: (FitChange.OPTIMIZER_ON_DISK,),
     ALL_DISK: (FitChange.WEIGHTS_ON_HOST, FitChange.OPTIMIZER_ON_DISK),
 }
+_OF_THE_PROGRAM = frozenset(
+    (
+        FitChange.CHECKPOINTING,
+        FitChange.CHUNKED_LOSS,
+        FitChange.EIGHT_BIT,
+        FitChange.LORA,
+        FitChange.PACKED,
+    )
+)
 _ORDER = tuple(FitChange)
 _GENTLE = _ORDER[:4]
 _FULL, _LORA, _QLORA = (), (FitChange.LORA,), (FitChange.LORA, FitChange.PACKED)
@@ -141,6 +150,13 @@ class Way:
     def words(self) -> str:
         """The changes, as a part of a sentence."""
         return listed([_words(change, self) for change in self.changes])
+
+    @property
+    def of_the_program(self) -> str:
+        """Those of its changes that a training program makes, and no launcher's config."""
+        return listed(
+            [_words(change, self) for change in self.changes if change in _OF_THE_PROGRAM]
+        )
 
     @property
     def lora_table(self) -> dict[str, dict[str, Any]]:
