@@ -111,7 +111,22 @@ def test_the_ways_are_shown_and_one_is_chosen(
     assert found["job"] == tomllib.loads((here / "job.toml").read_text())
 
 
+def test_a_way_is_chosen_by_its_number(here: Path, init: Command) -> None:
+    (here / "tiny" / "config.json").write_text(json.dumps(config("llama", **WIDE)))
+    cards = ("--gpus", "1x24", "--ram", "60")
+    done = init("--yes", *cards, "--way", "1")
+    assert done.status == 0, done.err
+    tree = tomllib.loads((here / "job.toml").read_text())
+    assert tree["offload"] == {"optimizer": "cpu"}
+    refused = init("--yes", *cards, "--way", "99", "-o", "other.toml")
+    assert refused.status == 2
+    assert "--way 99: " in refused.err
+    assert "1. an 8-bit optimizer and the optimizer in host memory" in refused.err
+    assert not (here / "other.toml").exists()
+
+
 WIDE = {
+    "vocab_size": 256,
     "hidden_size": 4096,
     "intermediate_size": 11008,
     "num_hidden_layers": 32,

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,13 @@ _INTRODUCTION = """\
     "[default: asked, else full]",
 )
 @option(
+    "--way",
+    group=JOB,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Take this of the ways that fit.  [default: asked, else the cheapest]",
+)
+@option(
     "--sequence-length",
     group=JOB,
     type=click.IntRange(1, MOST_TOKENS),
@@ -80,6 +88,7 @@ def command(
     model: Path | None,
     data: str | None,
     method: str | None,
+    way: int | None,
     sequence_length: int | None,
     yes: bool,
     as_json: bool,
@@ -111,7 +120,10 @@ def command(
         directory=output.parent,
         free_disk=shutil.disk_usage(output.parent).free,
     )
-    job = first_job(wanted, where.machine(on_gpu=where.gpus != 0), None if yes else _choose)
+    choose = None if yes else _choose
+    if way is not None:
+        choose = partial(_of_number, way)
+    job = first_job(wanted, where.machine(on_gpu=where.gpus != 0), choose)
     job_from_tree(job.tree, source=str(output), base_dir=Path.cwd())  # it is one that is accepted
     _write(output, job)
     if as_json:
@@ -186,6 +198,14 @@ def _method(*, yes: bool) -> str:
         err=True,
     )
     return answer
+
+
+def _of_number(number: int, ways: Sequence[Way]) -> Way:
+    if number > len(ways):
+        fit = "way fits" if len(ways) == 1 else "ways fit"
+        listed = "".join(f"\n  {at}. {each.words}" for at, each in enumerate(ways, 1) if each.words)
+        raise BadRequest(f"--way {number}: {len(ways)} {fit} here; name one of them{listed}")
+    return ways[number - 1]
 
 
 def _choose(ways: Sequence[Way]) -> Way:
