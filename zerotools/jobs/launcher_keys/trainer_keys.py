@@ -346,3 +346,14 @@ ALL_LINEAR: Mapping[str, tuple[str, ...]] = {
     "gpt_neox": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
 }
 """`model_type` -> the linear layers of its blocks, by the last part of their names."""
+MODEL_NAMES: Mapping[str, str] = {
+    r"qwen(?:1\.5|2|2\.5)-(?!vl|audio|moe|omni)": "qwen2",
+    r"qwen3-(?!vl|moe|omni|next|\d+b-a\d)": "qwen3",
+    r"(?:tiny)?llama-?[23]?(?:\.\d)?-(?!4|guard)|llama-\d+b|vicuna|smollm2?-": "llama",
+    r"(?:^|/)yi-\d": "llama",
+    r"mistral-|zephyr-": "mistral",
+    r"gemma-\d*b?": "gemma",
+    r"phi-3(?:\.5)?-mini": "phi3",
+    r"pythia-": "gpt_neox",
+}
+"""What the names of models on a hub have in them -> their `model_type`."""

@@ -18,6 +18,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.imports.combine import import_configs
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.imports.recipes.launch_line import read_launch
+from zerotools.jobs.launcher_keys.trainer_keys import ALL_LINEAR
 from zerotools.jobs.text.document import Document
 
 
@@ -460,3 +461,39 @@ def test_adapters_in_a_file_of_their_own_are_read(
     assert imported.problem is None
     keys = ("rank", "alpha", "target_modules")
     assert [look_up(imported.tree, f"lora.{key}") for key in keys] == [4, 12, ("q_proj",)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Qwen/Qwen1.5-0.5B-Chat", "qwen2"),
+        ("Qwen/Qwen2.5-7B", "qwen2"),
+        ("Qwen/Qwen3-8B", "qwen3"),
+        ("meta-llama/Llama-2-7b-hf", "llama"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama"),
+        ("meta-llama/Llama-3.1-8B", "llama"),
+        ("lmsys/vicuna-7b-v1.5", "llama"),
+        ("decapoda-research/llama-7b-hf", "llama"),
+        ("01-ai/Yi-6B", "llama"),
+        ("mistralai/Mistral-7B-v0.1", "mistral"),
+        ("microsoft/Phi-3-mini-4k-instruct", "phi3"),
+        ("EleutherAI/pythia-1.4b", "gpt_neox"),
+        ("Qwen/Qwen-7B", None),
+        ("Qwen/Qwen2-VL-7B", None),
+        ("Qwen/Qwen3-30B-A3B", None),
+        ("meta-llama/Llama-4-Scout", None),
+        ("bigcode/starcoder", None),
+        ("me/model", None),
+    ],
+)
+def test_all_linear_layers_of_a_model_that_is_not_here_are_those_of_its_name(
+    name: str, kind: str | None
+) -> None:
+    text = f"torchrun --nproc_per_node 2 f.py --model_name_or_path {name} {CLM} --lora_r 8"
+    line = f"{text} --train_file t.json --target_modules all"
+    imported = of(read_launch(line, "run.sh", Path(), lines=True))
+    if kind is None:
+        assert "set lora.target_modules to their names" in str(imported.problem)
+    else:
+        assert imported.problem is None
+        assert look_up(imported.tree, "lora.target_modules") == ALL_LINEAR[kind]

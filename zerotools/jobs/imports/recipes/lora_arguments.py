@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 from zerotools.core.memory_layout import NF4
@@ -11,7 +13,7 @@ from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.argument_values import ArgumentReading
 from zerotools.jobs.launcher_keys.key_kinds import ValueKind
-from zerotools.jobs.launcher_keys.trainer_keys import ALL_LINEAR
+from zerotools.jobs.launcher_keys.trainer_keys import ALL_LINEAR, MODEL_NAMES
 
 _EVERY = ("all", "all-linear")
 _AROUND_NAMES = " \t[]'\""
@@ -117,14 +119,27 @@ def _read_targets(reading: ArgumentReading, given: ConfigValue) -> None:
         reading.config.map(given, "lora.target_modules", tuple(names))
     else:
         kind = _model_type(reading)
+        named = "" if kind else _type_by_name(reading)
         if kind in ALL_LINEAR:
             reading.config.map(given, "lora.target_modules", ALL_LINEAR[kind], f"of a {kind}")
+        elif named:
+            why = f"of a {named}, by the model's name"
+            reading.config.map(given, "lora.target_modules", ALL_LINEAR[named], why)
         else:
             whose = f"of a {kind}" if kind else "of a model whose config is not found"
             reading.config.findings.unsupported.append(
                 f"{given.said} = {show(given.value)}: the linear layers {whose} are not known "
                 "here; set lora.target_modules to their names"
             )
+
+
+def _type_by_name(reading: ArgumentReading) -> str:
+    """The `model_type` by the name of a model that is not here yet; empty: the name says none."""
+    claim = reading.config.claims.of("model.path")
+    if claim is None or reading.recipe.found(str(claim.value)).is_dir():
+        return ""
+    name = "/".join(Path(str(claim.value)).parts[-2:]).lower()
+    return next((kind for part, kind in MODEL_NAMES.items() if re.search(part, name)), "")
 
 
 def _model_type(reading: ArgumentReading) -> str:
