@@ -64,7 +64,7 @@ _CONFIGS = ("job", "deepspeed", "accelerate")
     group=OUTPUT,
     type=click.IntRange(1),
     metavar="N",
-    help="Choose this of the ways that fit for --print and --write.  [default: the cheapest]",
+    help="Take the way of this number among those that fit.  [default: the cheapest]",
 )
 @config_options
 @json_option

@@ -71,7 +71,7 @@ _INTRODUCTION = """\
     group=JOB,
     type=click.IntRange(1),
     metavar="N",
-    help="Take this of the ways that fit.  [default: asked, else the cheapest]",
+    help="Take the way of this number among those that fit.  [default: the cheapest]",
 )
 @option(
     "--sequence-length",
