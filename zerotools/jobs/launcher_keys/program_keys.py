@@ -1,7 +1,7 @@
 """Arguments and defaults of programs that are known by name or by arguments of their own.
 
 alpaca-lora, finetune.py; DeepSpeedExamples, applications/DeepSpeed-Chat, step 1, main.py and
-utils/ds_utils.py; TRL 0.20 and later, ModelConfig, SFTConfig and DPOConfig.
+utils/ds_utils.py; Qwen, finetune.py; TRL 0.20 and later, ModelConfig, SFTConfig and DPOConfig.
 """
 
 from __future__ import annotations
@@ -55,6 +55,13 @@ DEEPSPEED_CHAT_DEFAULTS: Mapping[str, object] = {
 }
 """It saves the model once, at the end."""
 
+QWEN_DEFAULTS: Mapping[str, object] = {
+    **TRAINER_DEFAULTS,
+    "sequence_length": 8192,
+    "lora_rank": 64,
+    "lora_alpha": 16,
+    "lora_dropout": 0.05,
+}
 TRL_OWN = frozenset(("dataset_name", "dataset_mixer", "dataset_mixture", "use_peft"))
 """Arguments of its programs, of which one is always given: others are called sft.py as well."""
 TRL_DEFAULTS: Mapping[str, object] = {

@@ -81,7 +81,7 @@ SYNONYMS: Mapping[str, str] = {
     **dict.fromkeys(("lora_r", "lora_dim"), "lora_rank"),
     **dict.fromkeys(("lora_target", "lora_targets", "target_modules"), "lora_target_modules"),
     **dict.fromkeys(("bits",), "quantization_bit"),
-    **dict.fromkeys(("use_4bit_quantization", "use_4bit"), "load_in_4bit"),
+    **dict.fromkeys(("use_4bit_quantization", "use_4bit", "q_lora"), "load_in_4bit"),
     **dict.fromkeys(("bnb_4bit_quant_type", "quant_type"), "quantization_type"),
     **dict.fromkeys(
         (

@@ -71,7 +71,12 @@ SCRIPTS = {
         '    --node_rank $NODE_RANK\n"\n\ntorchrun $DISTRIBUTED_ARGS finetune.py \\\n'
         f"    --model_name_or_path $MODEL --data_path $DATA {CLM} --use_lora \\\n"
         '    --report_to "none" --adam_beta2 0.95 --output_dir $DIR/output --max_steps 9\n',
-        {"gpus": 8, "lora.rank": 8, "train.betas": (0.9, 0.95)},
+        {
+            "gpus": 8,
+            "lora.rank": 64,
+            "lora.alpha": 16,
+            "train.betas": (0.9, 0.95),
+        },
         (
             "hf download Qwen/Qwen-7B --local-dir Qwen/Qwen-7B",
             "CUDA_DEVICE_MAX_CONNECTIONS",

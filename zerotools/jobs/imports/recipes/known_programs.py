@@ -1,7 +1,7 @@
 """Programs whose arguments look like a Trainer's, and which read them with defaults of their own.
 
-alpaca-lora (finetune.py, and programs made after it), the programs of DeepSpeed-Chat, and those of
-TRL and of the alignment handbook, which are known by their names.
+alpaca-lora (finetune.py, and programs made after it), the programs of DeepSpeed-Chat, Qwen's
+finetune.py, and those of TRL and of the alignment handbook, which are known by their names.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from zerotools.jobs.launcher_keys.program_keys import (
     DEEPSPEED_CHAT_OWN,
     DPO_NAMES,
     DPO_RATE,
+    QWEN_DEFAULTS,
     SFT_RATE,
     TRL_DEFAULTS,
     TRL_OWN,
 )
 from zerotools.jobs.launcher_keys.trainer_keys import TRAINERS_OWN
 
+_QWEN = re.compile(r"(?i)\bqwen(?:1\.5)?-(?!vl)")
 _OF_TRL = re.compile(r"(?:^|[._/])(?:run_)?(sft|dpo)(?:\.py)?")
 
 
@@ -37,6 +39,9 @@ def read_as_known(recipe: Recipe, program: str) -> Recipe:
         return _alpaca_lora(recipe)
     if not DEEPSPEED_CHAT_OWN.isdisjoint(given):
         return _deepspeed_chat(recipe)
+    model = given.get("model_name_or_path")
+    if program.endswith("finetune.py") and model is not None and _QWEN.search(str(model.value)):
+        return replace(recipe, defaults=QWEN_DEFAULTS, who="Qwen's finetune.py", examples=True)
     of_trl = _OF_TRL.search(program)
     is_named = of_trl is not None and program.endswith(of_trl[0])
     if of_trl is not None and is_named and not TRL_OWN.isdisjoint(given):

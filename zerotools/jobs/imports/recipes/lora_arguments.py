@@ -48,6 +48,10 @@ def read_adapters(reading: ArgumentReading) -> None:
         reading.default("lora_rank", RANK)
     else:
         config.default("lora_rank", RANK, 8, "peft's default")
+        config.findings.differs.append(
+            "adapters: of rank 8, as peft has it; the program may have a default of its own "
+            "(lora.rank, lora.alpha)"
+        )
     if alpha is not None:
         config.map(alpha, "lora.alpha", alpha.value)
     elif "lora_alpha" in reading.recipe.defaults:
