@@ -41,7 +41,7 @@ class ShownSpec:
 
 
 UsualSeconds = Callable[[JobRow, str | None], float | None]
-"""How long a phase of a job usually takes, or its whole start."""
+"""Gives the usual seconds of a phase of a job; without a phase, of its whole start."""
 STARTING = "starting the processes"
 """The phase of an attempt whose processes do not report yet."""
 _BEFORE_A_START = frozenset((states.WAITING, states.QUEUED, states.WAITING_RETRY))

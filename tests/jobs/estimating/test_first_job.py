@@ -139,7 +139,7 @@ def test_every_method_and_kind_of_data_makes_a_job_that_is_accepted(
 
 def test_examples_need_a_tokenizer_and_conversations_a_template(tmp_path: Path) -> None:
     machine = Machine(1, 80 * GIB, 100 * GIB)
-    with pytest.raises(BadRequest, match="has no tokenizer beside it"):
+    with pytest.raises(BadRequest, match="has no tokenizer, which"):
         made(tmp_path, machine, data=SeenData("/a.jsonl", EXAMPLES))
     with_weights(tmp_path)
     talks = SeenData("/a.jsonl", EXAMPLES, is_conversation=True)
@@ -186,5 +186,5 @@ def test_on_the_cpu_it_has_ranks(tmp_path: Path) -> None:
 
 
 def test_bytes_need_a_vocabulary_that_has_them(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="has a vocabulary of 96 and no tokenizer beside it"):
+    with pytest.raises(BadRequest, match="has a vocabulary of 96 and no tokenizer, and"):
         made(tmp_path, Machine(1, 80 * GIB, 100 * GIB), vocab_size=96)

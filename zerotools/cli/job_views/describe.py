@@ -90,8 +90,8 @@ def why(job: Job, now: float | None = None) -> str:
 
 
 def usual_start(job: Job, now: float | None = None) -> list[str]:
-    """How long starts of such jobs take here up to the first step, and how much of that is over;
-    nothing where that is not known, or the job steps already."""
+    """Say how long starts of such jobs take here up to the first step, and how much is over;
+    nothing if that is not known, or if the job steps already."""
     usual, attempt = job.get("usual_start_seconds"), job.get("attempt")
     if usual is None:
         return []

@@ -90,7 +90,7 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
     known = work.model.architecture
     if data.key == TEXT and tokenizer is None and known is not None and known.vocabulary < _BYTES:
         raise BadRequest(
-            f"{model}: has a vocabulary of {known.vocabulary} and no tokenizer beside it, and text "
+            f"{model}: has a vocabulary of {known.vocabulary} and no tokenizer, and text "
             f"without one takes {_BYTES} tokens; put its tokenizer.json there"
         )
     free = Freedom(adapters=adapts, packed=adapts)
@@ -109,10 +109,10 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
 
 
 def _check_tokenizer(wanted: FirstTraining, directory: str | None) -> None:
-    """Refuse examples that nothing beside the model can turn into tokens."""
+    """Refuse examples that cannot become tokens."""
     if directory is None:
         raise BadRequest(
-            f"{wanted.model}: has no tokenizer beside it, which examples are read with; put its "
+            f"{wanted.model}: has no tokenizer, which examples are read with; put its "
             "tokenizer.json there, or train on text"
         )
     if wanted.data.is_conversation and not has_chat_template(Path(directory)):

@@ -50,7 +50,7 @@ def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> J
 
 
 def without_placeholders(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of such a job that were given, or are of the config."""
+    """Return the keys of such a job without those that stand for any data and any steps."""
     data = {name: value for name, value in job["data"].items() if name != "text"}
     train = {name: value for name, value in job["train"].items() if name != "steps"}
     return {**job, "data": data, "train": train}

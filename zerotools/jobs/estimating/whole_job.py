@@ -41,8 +41,8 @@ MODEL_PLACE, DATA_PLACE = "model", "data/*.txt"
 
 @dataclass(frozen=True)
 class WholeJob:
-    """A job file as a tree, a comment beside some of its keys, and the keys that have a place in
-    place of a name, with that place."""
+    """A job file as a tree, comments on its keys, and where it looks for model and data that nobody
+    named: `places`, by key."""
 
     tree: Mapping[str, Any]
     comments: Mapping[str, str]
@@ -55,7 +55,7 @@ class WholeJob:
 
     @property
     def advice(self) -> Iterator[str]:
-        """Sentences that say what is to be set before the job is submitted."""
+        """Say what to set before the job is submitted."""
         if self.places:
             named = " and ".join(f"{key} (now {place})" for key, place in self.places.items())
             yield f"set {named}, or put yours there"
@@ -91,8 +91,8 @@ def whole_job(found: Estimate, way: Way, tree: Mapping[str, Any]) -> WholeJob:
 
 
 def tokenizer_of(model: Mapping[str, Any]) -> str | None:
-    """Return the directory of the tokenizer that lies beside the model of a table `[model]`. A
-    model that is not there yet will have one."""
+    """Return the directory of the tokenizer of a table `[model]`; None: there is none. A model that
+    is not there yet will have one."""
     named = model.get("path", model.get("config"))
     if not isinstance(named, str):
         return None
@@ -116,7 +116,7 @@ def _comments(found: Estimate, way: Way, kind: str, tree: Mapping[str, Any]) -> 
         "data.sequence_length": "tokens; longer sequences take more memory",
         "data.tokenizer": "that of the model"
         if has_tokenizer
-        else "the model has no tokenizer beside it; name a directory with one",
+        else "the model has no tokenizer; name a directory with one",
         "train.batch_size": "sequences of a step, of all ranks together",
         "train.learning_rate": f"usual for {learned}",
         "train.activation_checkpointing": "less memory, about a third more time",
@@ -129,7 +129,7 @@ def _comments(found: Estimate, way: Way, kind: str, tree: Mapping[str, Any]) -> 
         "checkpoint.every": "steps; a stopped or crashed job resumes from the newest",
     }
     if way.row.layout.optimizer == "adamw8bit":
-        comments["train.optimizer"] = "AdamW, whose two numbers take a byte each"
+        comments["train.optimizer"] = "AdamW with moments in 8 bits"
     if kind == PREFERENCES:
         comments["train.batch_size"] = "pairs of a step, of all ranks together"
     if found.machine.on_gpu:

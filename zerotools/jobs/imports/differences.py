@@ -19,7 +19,7 @@ def differences(tree: Mapping[str, Any], rows: list[ReportRow], program: str) ->
             yield "batches: an example is a sequence; data.packing = true joins short ones"
     elif look_up(tree, "data.preferences") is not None:
         yield "prompts: by the tokenizer's chat template if it has one, else as they are"
-        yield "reference: the start weights, whose answers are computed once before the first step"
+        yield "reference: the start weights; computed once, before the first step"
     elif look_up(tree, "data.text") is not None:
         yield "text: one stream of all files, in windows of data.sequence_length tokens"
     if look_up(tree, "eval.predict_with_generate"):

@@ -40,7 +40,7 @@ DEEPSPEED_CHAT_OWN = frozenset(
         "print_loss",
     )
 )
-"""Arguments that no other program has."""
+"""Arguments that no other program has next to `model_name_or_path`."""
 DEEPSPEED_CHAT_DEFAULTS: Mapping[str, object] = {
     **{name: each for name, each in TRAINER_DEFAULTS.items() if name != "save_steps"},
     "per_device_train_batch_size": 16,
@@ -63,7 +63,7 @@ QWEN_DEFAULTS: Mapping[str, object] = {
     "lora_dropout": 0.05,
 }
 TRL_OWN = frozenset(("dataset_name", "dataset_mixer", "dataset_mixture", "use_peft"))
-"""Arguments of its programs, of which one is always given: others are called sft.py as well."""
+"""One of these is always given to a program of TRL; others are called sft.py as well."""
 TRL_DEFAULTS: Mapping[str, object] = {
     **TRAINER_DEFAULTS,
     "precision": "bf16",

@@ -356,4 +356,4 @@ MODEL_NAMES: Mapping[str, str] = {
     r"phi-3(?:\.5)?-mini": "phi3",
     r"pythia-": "gpt_neox",
 }
-"""What the names of models on a hub have in them -> their `model_type`."""
+"""Pattern in the name of a model on a hub -> its `model_type`."""

@@ -121,8 +121,7 @@ def excess(machine: Machine, row: Row) -> str:
 
 
 def needs_of(way: Way, machine: Machine) -> str:
-    """What a way takes of each GPU, of the host and of the disk, and what there is of the first
-    two."""
+    """Say what a way takes of each GPU, of the host and of the disk."""
     row = way.row
     needs = [f"{gib(row.peak_bytes)} of a GPU's {gib(machine.gpu_memory)}"] * machine.on_gpu
     needs.append(f"{gib(row.host_bytes)} of the host's {gib(machine.host_memory)}")

@@ -153,7 +153,7 @@ class Way:
 
     @property
     def of_the_program(self) -> str:
-        """Those of its changes that a training program makes, and no launcher's config."""
+        """Changes that a training program makes, and no launcher's config."""
         return listed(
             [_words(change, self) for change in self.changes if change in _OF_THE_PROGRAM]
         )

@@ -42,7 +42,7 @@ def read_files(reading: ArgumentReading) -> None:
 
 
 def _claim_tokenizer(reading: ArgumentReading) -> None:
-    """Claim the model's tokenizer for text, whose tokens are bytes where a job names none."""
+    """Claim the model's tokenizer for text: without one, its tokens are bytes."""
     claims = reading.config.claims
     model = claims.of("model.path")
     has_other = any(claims.of(key) for key in ("data.examples", "data.preferences"))

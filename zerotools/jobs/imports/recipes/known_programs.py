@@ -1,4 +1,4 @@
-"""Programs whose arguments look like a Trainer's, and which read them with defaults of their own.
+"""Programs that take the arguments of a Trainer, and have defaults of their own.
 
 alpaca-lora (finetune.py, and programs made after it), the programs of DeepSpeed-Chat, Qwen's
 finetune.py, and those of TRL and of the alignment handbook, which are known by their names.
@@ -37,7 +37,7 @@ def read_as_known(recipe: Recipe, program: str) -> Recipe:
     given = recipe.given
     if "base_model" in given and TRAINERS_OWN.isdisjoint(given.keys() - {"output_dir"}):
         return _alpaca_lora(recipe)
-    if not DEEPSPEED_CHAT_OWN.isdisjoint(given):
+    if "model_name_or_path" in given and not DEEPSPEED_CHAT_OWN.isdisjoint(given):
         return _deepspeed_chat(recipe)
     model = given.get("model_name_or_path")
     if program.endswith("finetune.py") and model is not None and _QWEN.search(str(model.value)):
@@ -72,8 +72,8 @@ def _deepspeed_chat(recipe: Recipe) -> Recipe:
         del given["lora_dim"]  # all weights
     if "lora_dim" in given:
         recipe.findings.differs.append(
-            "adapters: norms and embeddings are trained beside them there, at --learning_rate, and "
-            "the adapters at --lora_learning_rate"
+            "adapters: norms and embeddings are trained as well there, and adapters at "
+            "--lora_learning_rate"
         )
     return replace(
         recipe, given=given, defaults=DEEPSPEED_CHAT_DEFAULTS, who="DeepSpeed-Chat", examples=True
@@ -109,7 +109,7 @@ def _renamed(given: Mapping[str, ConfigValue], names: Mapping[str, str]) -> dict
 
 
 def _always(recipe: Recipe, name: str, value: Any) -> ConfigValue:
-    """What the program does, told or not."""
+    """An argument that the program has in any case."""
     place = recipe.source if recipe.program is None else recipe.program.place
     title = "the program" if recipe.program is None else Path(recipe.program.name).name
     return ConfigValue(name, title, place, value)

@@ -17,7 +17,7 @@ from zerotools.jobs.launcher_keys.trainer_keys import ALL_LINEAR, MODEL_NAMES
 
 _EVERY = ("all", "all-linear")
 _AROUND_NAMES = " \t[]'\""
-"""What is around names of a list that is written as Python has it: [q_proj,v_proj]."""
+"""Characters around the names of a list that is written as in Python: [q_proj,v_proj]."""
 RANK = "lora.rank"
 PACKED, DOUBLE = "lora.frozen_precision", "lora.double_quant"
 _BITSANDBYTES = ("bnb", "bitsandbytes")

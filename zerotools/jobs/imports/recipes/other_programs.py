@@ -168,8 +168,7 @@ def _with_file(recipe: Recipe, file: ConfigValue, lenient: bool) -> Recipe:
 
 
 def _with_adapter_file(recipe: Recipe, lenient: bool) -> Recipe:
-    """Add what the JSON of `lora_config` says of adapters: that of BELLE, by peft's names or its
-    own."""
+    """Add the keys in the JSON of `lora_config`, by the names of BELLE or of peft."""
     file = recipe.given.get("lora_config")
     if file is None or not isinstance(file.value, str):
         return recipe
