@@ -11,6 +11,7 @@ import pytest
 
 from harness.started import run as start
 from tests.cli.conftest import Command, Done
+from tests.golden_files import DEEPSPEED
 from tests.ops.estimate.tiny_configs import config
 from zerotools.cli.main import build, run
 from zerotools.jobs.jobfile.parse import parse_job
@@ -270,6 +271,18 @@ def test_a_size_makes_a_job_that_is_accepted_as_it_is_written(
         assert again["asked"]["fits"]
         peak = json.loads(estimate("13B", *CARDS, "--json").out)["ways"][0]["peak_bytes"]
         assert again["asked"]["peak_bytes"] == pytest.approx(peak, rel=1e-3)
+
+
+def test_a_checkpoint_is_exported_before_a_job_starts_from_it(
+    estimate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
+    done = estimate(str(checkpoint), *MACHINE, "--write", "job.toml")
+    assert done.status == 0, done.err
+    assert tomllib.loads(Path("job.toml").read_text())["model"] == {"path": "model"}
+    said = "".join(done.err.split())
+    assert "".join(f"zerotools consolidate {checkpoint} model exports its".split()) in said
 
 
 def test_a_config_of_another_launcher_leaves_no_placeholder(

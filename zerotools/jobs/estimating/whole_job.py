@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.estimating.estimating import Estimate
-from zerotools.jobs.estimating.seen_here import EXAMPLES, PREFERENCES, TEXT
+from zerotools.jobs.estimating.seen_here import CONFIG, EXAMPLES, PREFERENCES, TEXT
 from zerotools.jobs.text.toml_text import to_toml
 from zerotools.ops.estimate.ways import Way
 
@@ -47,6 +47,8 @@ class WholeJob:
     tree: Mapping[str, Any]
     comments: Mapping[str, str]
     places: Mapping[str, str]
+    exported: str | None = None
+    """A checkpoint that a job cannot start from until its weights are exported."""
 
     @property
     def text(self) -> str:
@@ -59,6 +61,8 @@ class WholeJob:
         if self.places:
             named = " and ".join(f"{key} (now {place})" for key, place in self.places.items())
             yield f"set {named}, or put yours there"
+        if self.exported is not None:
+            yield f"zerotools consolidate {self.exported} {MODEL_PLACE} exports its weights there"
         if isinstance(self.tree["model"].get("config"), Mapping):
             yield (
                 "the run starts from random weights; to train those of a model, put [model] with "
@@ -72,7 +76,9 @@ def whole_job(found: Estimate, way: Way, tree: Mapping[str, Any]) -> WholeJob:
         name: dict(table) if isinstance(table, Mapping) else table for name, table in tree.items()
     }
     places = {}
-    if "model" not in tree:
+    exported = _exported(tree.get("model", {}))
+    if "model" not in tree or exported is not None:
+        tree.pop("model", None)
         tree = {"model": {"path": MODEL_PLACE}, **tree}
         places["model.path"] = MODEL_PLACE
     data, train, model = tree.setdefault("data", {}), tree["train"], tree["model"]
@@ -87,7 +93,14 @@ def whole_job(found: Estimate, way: Way, tree: Mapping[str, Any]) -> WholeJob:
     rate = RATES[kind, "lora" in tree] if "path" in model else FIRST_RATE
     train.setdefault("learning_rate", rate)
     tree.setdefault("checkpoint", {"every": CHECKPOINTS_OF_A_RUN})
-    return WholeJob(tree, _comments(found, way, kind, tree), places)
+    return WholeJob(tree, _comments(found, way, kind, tree), places, exported)
+
+
+def _exported(model: Mapping[str, Any]) -> str | None:
+    """Return the path of a table `[model]` where it is a checkpoint, and no model directory."""
+    path = model.get("path")
+    is_one = path is None or not Path(path).is_dir() or (Path(path) / CONFIG).is_file()
+    return None if is_one else str(path)
 
 
 def tokenizer_of(model: Mapping[str, Any]) -> str | None:
