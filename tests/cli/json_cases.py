@@ -94,7 +94,7 @@ def _gather(shell: Shell) -> Done:
 
 def _init(shell: Shell) -> Done:
     (shell.place / "tiny").mkdir()
-    (shell.place / "tiny" / "config.json").write_text(json.dumps(config("llama")))
+    (shell.place / "tiny" / "config.json").write_text(json.dumps(config("llama", vocab_size=256)))
     (shell.place / "a.txt").write_text("text")
     shell.monkeypatch.chdir(shell.place)
     return shell.run("init", "--yes", *MACHINE)
