@@ -180,7 +180,7 @@ def note_of(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str:
     """What is foreseen of a job that is accepted, in one sentence."""
     asked = foreseen.asked
     at_least = "" if foreseen.knows_activations else "for its state alone "
-    host = f", {_size(asked.host)} of the host's {_size(memory.host)} beside its processes"
+    host = f", {_size(asked.host)} of the host's {_size(memory.host)} without its processes"
     if not asked.host:
         host = ", and of the host's what its processes take by themselves"
     if spec.device != "cuda":
