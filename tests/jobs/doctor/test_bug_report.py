@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from zerotools.jobs.doctor.finding import problem
 from zerotools.jobs.doctor.bug_report import bug_report, job_packages, write_report
+from zerotools.jobs.doctor.finding import problem
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot
 
 HOST = Host(

@@ -19,6 +19,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.daemon_package import why_no_daemon
 from zerotools.jobs.client.location import default_socket, default_state_dir
 from zerotools.jobs.client.remote.elsewhere import machine_behind
+from zerotools.jobs.doctor.bug_report import bug_report, write_report
 from zerotools.jobs.doctor.finding import LEVELS, OK, PROBLEM, DoctorFinding
 from zerotools.jobs.doctor.fork_servers import look_at_fork_servers
 from zerotools.jobs.doctor.gpu_locks import look_at_gpu_locks
@@ -26,7 +27,6 @@ from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpu_choice, look_
 from zerotools.jobs.doctor.kernel import look_at_kernel
 from zerotools.jobs.doctor.memory_nodes import look_at_memory_nodes
 from zerotools.jobs.doctor.python import ask_python, look_at_compilers, look_at_python
-from zerotools.jobs.doctor.bug_report import bug_report, write_report
 from zerotools.jobs.doctor.service import (
     look_at_daemon_package,
     look_at_drain,
