@@ -29,6 +29,7 @@ from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.accounts.users_config import limits_of_all
 from zerotoolsd.admission import survey
 from zerotoolsd.admission.interpreter import check_interpreter
+from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.api.doors.listen import open_socket, refuse_taken
 from zerotoolsd.api.doors.tcp import open_tcp
 from zerotoolsd.api.server import ApiServer
@@ -49,7 +50,7 @@ from zerotoolsd.queue.store import Store
 from zerotoolsd.rights.people import People
 from zerotoolsd.rights.policy import Rights
 from zerotoolsd.state_directory import lock_state_dir
-from zerotoolsd.submission import LOOKS, InterpreterCheck
+from zerotoolsd.submission import LOOKS, InterpreterCheck, Rehearsal
 from zerotoolsd.web.page_server import WebPage
 
 LOCK_SECONDS = 30.0
@@ -67,17 +68,18 @@ def main(
     *,
     command: RankCommand = trainer_command,
     check_python: InterpreterCheck = check_interpreter,
+    rehearse: Rehearsal = rehearse,
 ) -> int:
     """Run until SIGTERM or SIGINT; jobs go on without the daemon. Returns the exit status.
 
-    `command` is what the ranks run, `check_python` what is asked of their interpreter.
+    `command` is what the ranks run; `check_python` and `rehearse` ask their interpreter.
     """
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
     # Before there is a lock, a database, a loop or a thread, of which it would get a copy.
     way = nursery.start(ALL_LOOKS, survey.NEEDS)
     try:
-        asyncio.run(_serve(options, command, check_python, way))
+        asyncio.run(_serve(options, command, check_python, rehearse, way))
     except ZerotoolsError as error:
         if options.debug:
             raise
@@ -103,6 +105,7 @@ async def _serve(
     options: argparse.Namespace,
     command: RankCommand,
     check_python: InterpreterCheck,
+    rehearse: Rehearsal,
     nursery_way: socket.socket,
 ) -> None:
     lookers = Lookers(nursery_way, ALL_LOOKS)
@@ -144,7 +147,12 @@ async def _serve(
         log.info("supervisors of jobs are %s", way.why)
         tcp = open_tcp(config.api)
         listening = inherited or _listen(path)
-        service = DispatcherService(dispatcher, check_python=check_python, ask=lookers.ask)
+        service = DispatcherService(
+            dispatcher,
+            check_python=check_python,
+            rehearse=rehearse,
+            ask=lookers.ask,
+        )
         rights = Rights(config.users.administrators, allow=config.users.allow)
         people = People(lookers.ask)
         page = WebPage(service, config.web, state_dir, rights, people)

@@ -24,6 +24,7 @@ from zerotoolsd.operations.adopting import Adopting
 from zerotoolsd.operations.draining import Draining
 from zerotoolsd.operations.holding import HeldJobs
 from zerotoolsd.operations.job_edits import JobEdits
+from zerotoolsd.operations.job_examples import JobExamples
 from zerotoolsd.operations.job_results import JobResults
 from zerotoolsd.operations.job_views import JobViews
 from zerotoolsd.operations.jobs_again import JobsAgain
@@ -78,6 +79,7 @@ class DispatcherService:
         self._state = MachineState(dispatcher)
         self._views = JobViews(dispatcher, ask)
         self._results = JobResults(dispatcher, self._submission, self._find)
+        self._examples = JobExamples(self._submission.examples)
 
     async def submit(
         self,
@@ -338,6 +340,10 @@ class DispatcherService:
     ) -> dict[str, Any]:
         """See `JobService`."""
         return await self._results.predictions(job_id, step, first, count)
+
+    async def examples(self, job_id: int, show: int, wait: float) -> dict[str, Any]:
+        """See `JobService`."""
+        return await self._examples.read(self._find(job_id), show, wait)
 
     def run_dir(self, job_id: int, attempt: int) -> Path:
         """See `JobService`."""

@@ -392,6 +392,14 @@ class Admittance:
             await self._check_python(python, environment, seen.needs, user)
         return seen
 
+    async def examples(self, spec: JobSpec, uid: int, show: int) -> CheckedJob:
+        """Return what `show` examples of the job look like to its model.
+
+        Raises:
+            ZerotoolsError: they cannot be shown.
+        """
+        return await self._ask_interpreter(spec, self._dispatcher.users.of(uid), show)
+
     async def _ask_interpreter(
         self, spec: JobSpec, user: JobUser | None, show: int = 0
     ) -> CheckedJob:

@@ -1,16 +1,45 @@
-"""zerotoolsd whose ranks are `fake_rank.py`, under an interpreter of which nothing is asked."""
+"""zerotoolsd whose ranks are `fake_rank.py`, under an interpreter that need not have anything, and
+shows the same example of every job."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.admission.interpreter import Needs
+from zerotoolsd.admission.rehearsal import rehearse as ask
 from zerotoolsd.app import main
+from zerotoolsd.service.exchanged import CheckedJob
 
 FAKE_RANK = Path(__file__).with_name("fake_rank.py")
+SAMPLE: dict[str, Any] = {
+    "examples": [
+        {
+            "place": "/data/a.jsonl, line 1",
+            "parts": [
+                {"text": "<|user|>\n</pre><b>2 + 2?</b>\u202e\n<|assistant|>", "trained": False},
+                {"text": "It is 4." + " long" * 100, "trained": True},
+            ],
+            "text_cut": True,
+            "tokens": 109,
+            "trained_tokens": 104,
+            "tokens_lost": 7,
+        }
+    ],
+    "looked_at": 3,
+    "empty": 1,
+    "duplicates": 1,
+    "tokens": 300,
+    "trained_tokens": 210,
+    "lengths": [[20, 60, 2], [61, 109, 1]],
+    "packed": {"sequences": 2, "length": 200, "filled": 0.75},
+    "epoch": {"tokens": 30_000, "sequences": 200, "steps": 50, "operations": None},
+    "memory": "state of a rank: 12.0 MiB on the device",
+}
 
 
 def command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
@@ -21,5 +50,14 @@ async def check_python(python: str, env: Mapping[str, str], needs: Needs, user: 
     """Any interpreter will do."""
 
 
+async def rehearse(
+    spec: JobSpec, python: str, env: Mapping[str, str], user: JobUser | None, show: int
+) -> CheckedJob:
+    """An answer at once where examples are asked for; else that of the job's interpreter."""
+    if show:
+        return CheckedJob(["data.chat: of the first examples, 1 is cut"], SAMPLE)
+    return await ask(spec, python, env, user)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], command=command, check_python=check_python))
+    sys.exit(main(sys.argv[1:], command=command, check_python=check_python, rehearse=rehearse))

@@ -1,4 +1,4 @@
-"""Handlers of what a job has produced: curves, checkpoints, predictions."""
+"""Handlers of what a job has produced: curves, checkpoints, predictions; and of its examples."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from aiohttp import web
 
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer
+from zerotoolsd.api.document.request_schemas import MOST_SHOWN
 from zerotoolsd.api.keys import SERVICE
 
 POINTS, MOST_POINTS = 1000, 5000
 ROWS, MOST_ROWS = 20, 100
+SHOWN = 3
+LONGEST_WAIT_SECONDS = 60.0
 
 
 async def curves(request: web.Request) -> web.Response:
@@ -32,3 +35,10 @@ async def predictions(request: web.Request) -> web.Response:
     count = inputs.whole(query, "limit", ROWS, minimum=1, maximum=MOST_ROWS) or ROWS
     found = await request.app[SERVICE].predictions(inputs.job_id(request), step, first, count)
     return answer(found)
+
+
+async def examples(request: web.Request) -> web.Response:
+    """GET /v1/jobs/{id}/examples?show=&wait=."""
+    show = inputs.whole(request.query, "show", SHOWN, minimum=1, maximum=MOST_SHOWN) or SHOWN
+    wait = inputs.seconds(request.query, "wait", maximum=LONGEST_WAIT_SECONDS)
+    return answer(await request.app[SERVICE].examples(inputs.job_id(request), show, wait))

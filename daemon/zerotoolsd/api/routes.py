@@ -51,6 +51,7 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.get("/v1/jobs/{id}/curves", results.curves), Action.READ_PROGRESS),
     (web.get("/v1/jobs/{id}/checkpoints", results.checkpoints), Action.READ_RESULTS),
     (web.get("/v1/jobs/{id}/predictions", results.predictions), Action.READ_RESULTS),
+    (web.get("/v1/jobs/{id}/examples", results.examples), Action.READ_EXAMPLES),
     (web.post("/v1/clean", cleaning.clean), Action.CLEAN),
     (web.post("/v1/drain", machine.drain), Action.DRAIN),
     (web.post("/v1/undrain", machine.undrain), Action.DRAIN),

@@ -3,6 +3,7 @@
 waiting_jobs    priority of jobs that are not over
 holding         hold and release: a job saves, keeps its place, and starts when it is released
 job_edits       another job file for one that has not started
+job_examples    the first examples of a job as its model sees them
 jobs_again      a job that is over, once more: from where it came to, or from the start
 machine_state   what the daemon answers of itself and the machine
 draining        nothing starts

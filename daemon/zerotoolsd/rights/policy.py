@@ -65,6 +65,7 @@ class Action(Enum):
     READ_LOGS = "read its logs", Reach.OWN
     READ_PROGRESS = "read its progress", Reach.OWN
     READ_RESULTS = "see what it has produced", Reach.OWN
+    READ_EXAMPLES = "see its examples", Reach.OWN
     CANCEL = "cancel it", Reach.OWN
     RESUME = "resume it", Reach.OWN
     CLEAN = "remove it", Reach.GLANCE
@@ -74,7 +75,12 @@ class Action(Enum):
         self.reach = reach
 
 
-BEGINS = frozenset({Action.CHECK, Action.SUBMIT, Action.ADOPT, Action.RESUME, Action.RETRY})
+BEGINS = frozenset(
+    {
+        *(Action.CHECK, Action.SUBMIT, Action.ADOPT, Action.RESUME, Action.RETRY),
+        Action.READ_EXAMPLES,
+    }
+)
 """What runs programs for the user: only those may whom `[users] allow` lets in."""
 
 

@@ -221,6 +221,13 @@ class JobService(Protocol):
         """`count` of the texts that an evaluation generated, from `first` on: what
         `results.prediction_rows` says. As `checkpoints`."""
 
+    async def examples(self, job_id: int, show: int, wait: float) -> dict[str, Any]:
+        """Return the first `show` examples of the job as its model sees them: `{"job", "ready",
+        "notes", "sample", "problem"}`; `ready` is false where they take longer than `wait` seconds.
+
+        Raises NotFound.
+        """
+
     def run_dir(self, job_id: int, attempt: int) -> Path:
         """Directory of one attempt (logs, `progress.jsonl`, `exit.json`). Raises NotFound."""
 

@@ -159,7 +159,10 @@ def main(path: Path, show: int) -> None:
             answer |= {"notes": found.notes, "sample": found.view}
     except ZerotoolsError as error:
         answer["problem"] = sentence(error)
-    print(json.dumps(answer))
+    # Not as \uXXXX: the daemon takes 64 KiB, and a text may be Chinese.
+    line = json.dumps(answer, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(line + b"\n")
 
 
 if __name__ == "__main__":

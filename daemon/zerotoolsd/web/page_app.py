@@ -31,7 +31,13 @@ OF_API = frozenset(
     {
         *("/v1/jobs", "/v1/jobs/{id}", "/v1/jobs/{id}/explain", "/v1/jobs/{id}/logs"),
         *("/v1/jobs/{id}/progress", "/v1/jobs/{id}/curves", "/v1/jobs/{id}/checkpoints"),
-        *("/v1/jobs/{id}/predictions", "/v1/events", "/v1/events/stream", "/v1/machine"),
+        *(
+            "/v1/jobs/{id}/predictions",
+            "/v1/jobs/{id}/examples",
+            "/v1/events",
+            "/v1/events/stream",
+            "/v1/machine",
+        ),
         *("/v1/history", "/v1/peaks", "/v1/health"),
     }
 )

@@ -395,6 +395,11 @@ class FakeService:
     ) -> dict[str, Any]:
         return prediction_rows((await self.job(job_id)).output_dir, step, first, count)
 
+    async def examples(self, job_id: int, show: int, wait: float) -> dict[str, Any]:
+        job = await self.job(job_id)
+        found = {"notes": [], "sample": None, "problem": None}
+        return {"job": job.id, "ready": wait > 0, **found}
+
     def run_dir(self, job_id: int, attempt: int) -> Path:
         return self.state_dir / "jobs" / str(job_id) / f"attempt-{attempt}"
 

@@ -264,7 +264,7 @@ async def read_all(api: Asker, job: int) -> None:
         await api.ask(name, 304, job=job, **{"If-None-Match": tag})
     for name in (
         *("explainJob", "readLog", "readProgress", "listEvents", "streamEvents"),
-        *("getCurves", "listCheckpoints", "listPredictions"),
+        *("getCurves", "listCheckpoints", "listPredictions", "listExamples"),
     ):
         await api.ask(name, 200, job=job)
 

@@ -76,6 +76,27 @@ def test_names_logs_and_reasons_are_text(browser: Any, daemon: Daemon, tmp_path:
         visit.errors.clear()
 
 
+def test_examples_show_what_is_trained(browser: Any, daemon: Daemon) -> None:
+    job = submit(daemon, "steps=1 hang", name="chats")
+    daemon.wait_for_state(job, "running")
+    with visiting(browser, daemon) as visit:
+        visit.show(f"#/jobs/{job}/examples")
+        visit.wait_for_text(".example pre", "</pre><b>2 + 2?</b>\ufffd")
+        assert visit.text(".example mark").startswith("It is 4. long")
+        style = "(name) => getComputedStyle(document.querySelector('.example mark'))[name]"
+        assert visit.page.evaluate(style, "textDecorationLine") == "underline"
+        said = visit.text("main .part")
+        for words in (
+            *("109 tokens, 104 trained; 7 more were cut off", "of the first examples, 1 is cut"),
+            *("3 examples, 70 % of 300 tokens trained", "1 left out: no prompt or no answer"),
+            *("1 the same as an earlier one", "2 sequences of 200 tokens, 75 % full"),
+            *("about 30,000 tokens, 200 sequences, 50 steps", "61 – 109"),
+        ):
+            assert words in said
+        with visit.page.expect_response("**/examples?show=10&wait=10"):
+            visit.page.get_by_label("How many examples").select_option("10")
+
+
 def test_keys_alone(browser: Any, daemon: Daemon) -> None:
     for name in ("one", "two"):
         daemon.wait_for_state(submit(daemon, "steps=1 hang", name=name), "running")

@@ -17,7 +17,8 @@ from zerotoolsd.api.document.operation_terms import (
     or_null,
     query_of,
 )
-from zerotoolsd.api.results import MOST_POINTS, MOST_ROWS
+from zerotoolsd.api.document.request_schemas import MOST_SHOWN
+from zerotoolsd.api.results import LONGEST_WAIT_SECONDS, MOST_POINTS, MOST_ROWS
 from zerotoolsd.results.checkpoint_tree import SavedCheckpoint
 from zerotoolsd.results.run_curves import CheckpointStatement, CurvePart
 
@@ -58,6 +59,13 @@ def result_components() -> dict[str, Schema]:
             reference=TEXT_OR_NULL,
             prediction=TEXT_OR_NULL,
         ),
+        "JobExamples": object_of(
+            job=COUNT,
+            ready=FLAG,
+            notes=list_of(TEXT),
+            sample=or_null(ref("DataSample")),
+            problem=TEXT_OR_NULL,
+        ),
         **answers_of(SavedCheckpoint, CurvePart, CheckpointStatement),
     }
 
@@ -65,6 +73,8 @@ def result_components() -> dict[str, Schema]:
 def result_paths() -> dict[str, dict[str, Schema]]:
     """Return the operations by path and method."""
     points: Schema = {**COUNT, "minimum": 1, "maximum": MOST_POINTS}
+    shown: Schema = {**COUNT, "minimum": 1, "maximum": MOST_SHOWN}
+    wait: Schema = {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_SECONDS}
     rows: Schema = {**COUNT, "minimum": 1, "maximum": MOST_ROWS}
     return {
         "/v1/jobs/{id}/curves": get(
@@ -91,6 +101,15 @@ def result_paths() -> dict[str, dict[str, Schema]]:
             *(JOB_ID, query_of("step", COUNT, "of the evaluation; default: the newest")),
             query_of("first", COUNT, "the row to begin with; default: 0"),
             query_of("limit", rows, "rows, at most; default: 20"),
+            refused=("403",),
+        ),
+        "/v1/jobs/{id}/examples": get(
+            "listExamples",
+            _RESULTS,
+            "The first examples of its data as its model sees them",
+            {"200": ref("JobExamples")},
+            *(JOB_ID, query_of("show", shown, "how many; default: 3")),
+            query_of("wait", wait, "seconds until they are there; default: 0"),
             refused=("403",),
         ),
     }

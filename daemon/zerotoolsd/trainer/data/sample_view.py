@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +12,11 @@ import numpy as np
 
 from zerotoolsd.trainer.data.encoding.encoded import SAID, Encoded, Marked, bare
 
-MOST_LETTERS = 12_000
-"""Of the text of all examples together: the daemon takes an answer of 64 KiB."""
+MOST_BYTES = 40_000
+"""Of the parts and places of all examples together, as JSON: the daemon takes an answer of 64 KiB,
+and notes are in it, too."""
+MOST_OF_PLACE = 4
+"""A place takes at most one in so many of an example's bytes."""
 BINS = 8
 Decode = Callable[[list[int]], str]
 
@@ -43,10 +47,12 @@ class SampleView:
         self._trained += trained
         self._seen[hash(example.marked.tobytes())] += 1
         if len(self._shown) < self.most:
-            parts, cut = self._parts(example.marked)
+            left = MOST_BYTES // self.most
+            place = _within(example.place, left // MOST_OF_PLACE)
+            parts, cut = self._parts(example.marked, left - json_bytes(place))
             self._shown.append(
                 {
-                    "place": example.place,
+                    "place": place,
                     "parts": parts,
                     "text_cut": cut,
                     "tokens": len(example.marked),
@@ -55,16 +61,19 @@ class SampleView:
                 }
             )
 
-    def _parts(self, marked: Marked) -> tuple[list[dict[str, Any]], bool]:
-        """Return the text in parts, each with whether it is trained, and whether it was cut."""
-        left = MOST_LETTERS // self.most
+    def _parts(self, marked: Marked, left: int) -> tuple[list[dict[str, Any]], bool]:
+        """Return the text in parts of at most `left` bytes as JSON, each with whether it is
+        trained, and whether the text was cut."""
         parts: list[dict[str, Any]] = []
         turns = np.flatnonzero(np.diff(marked >= SAID)) + 1
         for ids in np.split(marked, turns) if len(marked) else ():
             text = self.decode(bare(ids).tolist())
-            parts.append({"text": text[:left], "trained": bool(ids[0] >= SAID)})
-            left -= len(text)
-            if left < 0:
+            part = {"text": "", "trained": bool(ids[0] >= SAID)}
+            shown = _within(text, left - json_bytes(part))
+            if shown:
+                parts.append({**part, "text": shown})
+                left -= json_bytes([parts[-1]])
+            if len(shown) < len(text):
                 return parts, True
         return parts, False
 
@@ -93,3 +102,17 @@ class SampleView:
         for number in range((most - least) // width + 1):
             begin = least + number * width
             yield [begin, min(most, begin + width - 1), counts[number]]
+
+
+def json_bytes(value: object) -> int:
+    """Return the size of `value` as `rehearsal` prints it."""
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def _within(text: str, most: int) -> str:
+    """Return the beginning of `text` that takes at most `most` bytes as JSON."""
+    text = text[: max(0, most)]
+    while (over := json_bytes(text) - most) > 0 and text:
+        # Each character takes at most six bytes: of a control character, in JSON.
+        text = text[: -max(1, over // 6)]
+    return text

@@ -121,6 +121,9 @@ export function plainLine(line) {
     .replace(TURNING, "\ufffd");
 }
 
+/** A text of several lines; what would act on a terminal or turn the direction is shown as marks. */
+export const plainText = (text) => text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "\ufffd").replace(TURNING, "\ufffd");
+
 /** Names may hold characters that turn the direction of what follows: they are shown as marks. */
 export function plainName(name) {
   return String(name ?? "").replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, "\ufffd");

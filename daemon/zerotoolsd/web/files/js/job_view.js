@@ -5,6 +5,7 @@ import { fill, fillOnce, h, keyed, setText } from "./dom.js";
 import { HELD, OVER, RUNS, UNKNOWN, ago, between, bytes, clock, count, duration, hasSpeed, isNumber, moment, now, ownerOf, plainName, stateOf, titleOf } from "./format.js";
 import { CheckpointsPart } from "./job_checkpoints.js";
 import { CurvesPart } from "./job_curves.js";
+import { ExamplesPart } from "./job_examples.js";
 import { LogPart } from "./job_log.js";
 import { PredictionsPart } from "./job_predictions.js";
 import { badge, doneOf, secondsLeft, whyOf } from "./jobs_view.js";
@@ -16,6 +17,7 @@ const PARTS = {
   log: ["Log", LogPart],
   checkpoints: ["Checkpoints", CheckpointsPart],
   predictions: ["Predictions", PredictionsPart],
+  examples: ["Examples", ExamplesPart],
   attempts: ["Attempts", null],
 };
 const RUNNING_MS = 2000;
