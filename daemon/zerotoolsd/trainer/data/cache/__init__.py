@@ -1,1 +1,2 @@
-"""Tokenised data that restarts and other jobs take again: tokencache, and fingerprint, its keys."""
+"""Tokenised data that restarts and other jobs take again: tokencache, fingerprint (its keys), and
+checksum, by which damage is found."""

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-FORM = 3
+FORM = 4
 """Of the files that are written, and of how examples are read: another one is another entry."""
 LIBRARIES = ("tokenizers", "transformers", "jinja2")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")

@@ -18,7 +18,6 @@ import os
 import shutil
 import time
 import uuid
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -27,12 +26,12 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.own_directory import OwnDirectory
+from zerotoolsd.trainer.data.cache.checksum import checksum
 
 DIRECTORY, MOST_BYTES = "ZEROTOOLS_DATA_CACHE", "ZEROTOOLS_DATA_CACHE_BYTES"
 """Variables of the ranks: where the cache is, and how large it may become. Without them there is
 none."""
 META = "entry.json"
-_AT_ONCE = 1 << 22
 _LOOK_SECONDS = 0.2
 Build = Callable[[Path], dict[str, Any]]
 """Writes the files of an entry into a directory; what else there is to know of them, as JSON."""
@@ -123,7 +122,7 @@ class TokenCache:
 
     def _built(self, own: Path, kept: Path, build: Build, note: str | None) -> CacheEntry:
         facts = build(own)
-        files = {file.name: list(_measured(file)) for file in sorted(own.iterdir())}
+        files = {file.name: list(checksum(file)) for file in sorted(own.iterdir())}
         (own / META).write_text(json.dumps({"files": files, "facts": facts}), "utf-8")
         try:
             self._publish(own, kept)
@@ -214,22 +213,12 @@ def _checked(path: Path) -> dict[str, Any]:
         raise ValueError(f"{META} cannot be read") from None
     for name, measured in files.items():
         try:
-            found = list(_measured(path / name))
+            found = list(checksum(path / name))
         except OSError as error:
             raise ValueError(f"{name}: {error.strerror}") from None
         if found != measured:
             raise ValueError(f"{name} has other bytes than were written")
     return facts
-
-
-def _measured(path: Path) -> tuple[int, int]:
-    """(size, CRC-32) of a file."""
-    size = checksum = 0
-    with path.open("rb", buffering=0) as file:
-        while piece := file.read(_AT_ONCE):
-            checksum = zlib.crc32(piece, checksum)
-            size += len(piece)
-    return size, checksum
 
 
 def _used(path: Path) -> float:
