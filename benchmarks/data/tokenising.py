@@ -1,12 +1,13 @@
 """How fast text, documents and chats are tokenised, and how soon a job on text takes a step.
 
     python -m benchmarks.data.tokenising OUT --megabytes 20 --restart 1000
-    python -m benchmarks.data.tokenising OUT --megabytes 50 --against PYTHON --rounds 3
+    python -m benchmarks.data.tokenising OUT --megabytes 50 --against PYTHON --rounds 3 --new-words
 
 A byte-level BPE of 16,000 tokens is trained on Python's standard library, whose text is also the
 corpus: its lines in a random order, some of them numbers. OUT is written to; nothing is
 removed. `--against` takes an interpreter that has `datasets`: its `map` and ours read the same
-chats in turn, with as many processes as there are cores, and pack them.
+chats in turn, with as many processes as there are cores, and pack them. `--new-words` puts a number
+into each line of them, so that a word in ten is new.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=20)
     parser.add_argument("--restart", type=int, default=0, help="megabytes of a job that restarts")
     parser.add_argument("--against", help="an interpreter with datasets")
+    parser.add_argument("--new-words", action="store_true", help="a number in each line")
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
@@ -59,7 +61,10 @@ def main() -> None:
     print(f"cores: {len(os.sched_getaffinity(0))}, load before: {os.getloadavg()[0]:.1f}")
     tokenizer = make_tokenizer(out / "tokenizer")
     if options.against:
-        against(out, options.against, options.megabytes, options.rounds)
+        name = f"chats-{options.megabytes}{'-new' if options.new_words else ''}.jsonl"
+        if not (out / name).exists():
+            write_chats(out / name, options.megabytes * 10**6, new_words=options.new_words)
+        against(out / name, options.against, options.rounds)
         return
     for name, write, read in (
         ("plain text", write_text, read_text),
@@ -76,11 +81,9 @@ def main() -> None:
         restart(out, options.restart)
 
 
-def against(out: Path, python: str, megabytes: int, rounds: int) -> None:
+def against(chats: Path, python: str, rounds: int) -> None:
     """Print what `datasets.map` and this trainer take for the same chats, in turn."""
-    chats = out / f"chats-{megabytes}.jsonl"
-    if not chats.exists():
-        write_chats(chats, megabytes * 10**6)
+    out = chats.parent
     size, cores = chats.stat().st_size / 1e6, len(os.sched_getaffinity(0))
     theirs = [python, str(Path(__file__).with_name("datasets_map.py")), str(out / "tokenizer")]
     ours = [sys.executable, "-m", __spec__.name, str(out), "--read", str(chats)]
@@ -184,10 +187,11 @@ def write_text(path: Path, size: int) -> int:
     return path.stat().st_size
 
 
-def grouped(size: int, count: int) -> Iterator[list[str]]:
+def grouped(size: int, count: int, *, new_words: bool = False) -> Iterator[list[str]]:
     group: list[str] = []
+    chosen = random.Random(2)
     for line in lines(size):
-        group.append(line)
+        group.append(f"{line[:-1]} {chosen.randrange(10**9)}\n" if new_words else line)
         if len(group) == count:
             yield group
             group = []
@@ -200,9 +204,9 @@ def write_documents(path: Path, size: int) -> int:
     return path.stat().st_size
 
 
-def write_chats(path: Path, size: int) -> int:
+def write_chats(path: Path, size: int, *, new_words: bool = False) -> int:
     with path.open("w", encoding="utf-8") as file:
-        for group in grouped(size, 24):
+        for group in grouped(size, 24, new_words=new_words):
             turns = [
                 {"role": ("user", "assistant")[turn % 2], "content": "".join(group[turn * 6 :][:6])}
                 for turn in range(4)

@@ -124,7 +124,8 @@ def prepare_examples(
     make = make_loaded_encoder if processes else make_batch_encoder
     named = Path(tokenizer.name_or_path) if processes else tokenizer
     batches = batches_of(_full(records, stats))
-    encoded = in_processes(batches, make, (named, data, reader), processes)
+    arguments = (named, data, reader)
+    encoded = in_processes(batches, make, arguments, processes, ended=progress.lost.append)
     examples = _counted(itertools.chain.from_iterable(encoded), data, reader, stats)
     write_examples(examples, destination, encoder_decoder=reader.encoder_decoder)
     check_stats(stats, paths, data, reader.positions)

@@ -18,6 +18,8 @@ class ReadingProgress:
 
     total: int = 0
     clock: Callable[[], float] = time.monotonic
+    lost: list[int] = field(default_factory=list)
+    """Exit statuses of processes beside the rank that ended before the data was read."""
     _before: int = 0
     _within: int = 0
     _began: float | None = None

@@ -116,8 +116,10 @@ class SourceReader:
         """
         paths = find_files(source.patterns, source.key)
         readers = {"tokens": self._arrays, "text": self._text}
+        lost = len(self.progress.lost)
         found = readers.get(kind_of(self.spec.data), self._examples)(source, paths)
-        return replace(found, contents=tuple(map(self._content, paths)))
+        notes = (*found.notes, *map(_lost_note, self.progress.lost[lost:]))
+        return replace(found, notes=notes, contents=tuple(map(self._content, paths)))
 
     def _processes(self, paths: Sequence[Path]) -> int:
         stated = (self.spec.limits.memory, self.spec.memory.host)
@@ -160,7 +162,11 @@ class SourceReader:
                     for path in self.progress.through(paths)
                     for piece in read_pieces(path, data, self.progress.seen)
                 )
-                tokenize(pieces, self.tokenizer, directory / IDS, processes=self._processes(paths))
+                tokenize(
+                    *(pieces, self.tokenizer, directory / IDS),
+                    processes=self._processes(paths),
+                    ended=self.progress.lost.append,
+                )
                 return {"vocabulary": vocabulary_in(directory / IDS)}
 
         settings = {name: getattr(data, name) for name in _OF_TEXT}
@@ -259,6 +265,14 @@ class SourceReader:
                     f"{error.strerror}; it is made for this attempt alone"
                 )
         return self._alone(build, note)
+
+
+def _lost_note(status: int) -> str:
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    return (
+        f"a process that tokenised beside rank 0 {how}; the rank has done its part. Where memory "
+        "is short, limits.memory or memory.host of the job makes them fewer"
+    )
 
 
 def _notes(source: Source, made: CacheEntry) -> tuple[str, ...]:

@@ -28,6 +28,8 @@ BYTES_FOR_EACH = 16 << 20
 MOST_PROCESSES = 16
 MEMORY_FOR_EACH = 1 << 30
 """Of a job's limit of memory; a process takes about a quarter of it."""
+LAST_SECONDS = 1.0
+"""A process that answers no more is ended where it does not end within this time."""
 _PROGRAM = Path(__file__).with_name("tokenizing_process.py")
 _VARIABLES = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -45,12 +47,17 @@ def count_for(nbytes: int, memory_limit: int | None = None) -> int:
 
 
 def in_processes(
-    batches: Iterable[Batch], make: Maker, arguments: tuple[Any, ...], count: int
+    batches: Iterable[Batch],
+    make: Maker,
+    arguments: tuple[Any, ...],
+    count: int,
+    *,
+    ended: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Any]:
     """What `make(*arguments)` makes of each batch, by `count` processes; 0: in this one.
 
     A process that ends, such as one that the kernel has killed for memory, is done without: this
-    process does the batch in its place.
+    process does the batch in its place, and `ended` takes its exit status.
 
     Raises:
         Exception: what a batch raises, once the results before it were taken.
@@ -80,14 +87,18 @@ def in_processes(
             if process is not None:
                 assert process.stdin is not None
                 assert process.stdout is not None
-                with suppress(OSError, EOFError, pickle.UnpicklingError):
+                # An exception of a library may be one that pickle does not read.
+                with suppress(Exception):
                     if process.pid not in begun:
                         begun.add(process.pid)
                         process.stdin.write(begin)
                     pickle.dump(batch, process.stdin, pickle.HIGHEST_PROTOCOL)
                     process.stdin.flush()
                     answer = pickle.load(process.stdout)
-            idle.put(process if answer is not None else None)
+                if answer is None:
+                    ended(_end(process))
+                    process = None
+            idle.put(process)
             return answer
 
         asked: deque[tuple[Batch, Future[tuple[bool, Any] | None]]] = deque()
@@ -97,6 +108,14 @@ def in_processes(
                 yield _taken(asked, do)
         while asked:
             yield _taken(asked, do)
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Return the exit status of a process that is of no use any more."""
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(LAST_SECONDS)
+    process.kill()
+    return process.wait()
 
 
 def _taken(

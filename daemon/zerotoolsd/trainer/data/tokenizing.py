@@ -57,15 +57,21 @@ def load_tokenizer(directory: Path) -> Any:
 
 
 def tokenize(
-    pieces: Iterable[Piece], tokenizer: Any, destination: Path, *, processes: int = 0
+    pieces: Iterable[Piece],
+    tokenizer: Any,
+    destination: Path,
+    *,
+    processes: int = 0,
+    ended: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Write the ids of all `pieces` of text to `destination`, by so many `processes` beside this
-    one. Memory does not grow with the text."""
+    one; `ended` is as of `in_processes`. Memory does not grow with the text."""
     make = make_loaded_tokenizing if processes else make_tokenizing
     named = Path(tokenizer.name_or_path) if processes else tokenizer
     letters = LETTERS_AT_ONCE // (PARTS if processes else 1)
     with destination.open("wb") as file:
-        for ids in in_processes(_batches(pieces, letters), make, (named,), processes):
+        batches = _batches(pieces, letters)
+        for ids in in_processes(batches, make, (named,), processes, ended=ended):
             file.write(ids)
 
 

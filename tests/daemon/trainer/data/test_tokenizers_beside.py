@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -13,6 +14,13 @@ import pytest
 from zerotools.core.errors import BadFile
 from zerotoolsd.trainer.data import tokenizers_beside
 from zerotoolsd.trainer.data.tokenizers_beside import count_for, in_processes
+
+
+class TwoWords(Exception):
+    """An exception that pickle writes, and cannot read."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
 
 
 def make(home: int, what: str) -> Callable[[Sequence[int]], tuple[bool, list[int]]]:
@@ -24,13 +32,16 @@ def make(home: int, what: str) -> Callable[[Sequence[int]], tuple[bool, list[int
             os.kill(os.getpid(), signal.SIGKILL)
         if 7 in batch and what == "refused":
             raise BadFile("seven")
+        if 7 in batch and what == "not read by pickle":
+            raise TwoWords("two", "words")
         return is_home, [2 * number for number in batch]
 
     return do
 
 
-def results(what: str) -> list[tuple[bool, list[int]]]:
-    return list(in_processes([[n] for n in range(12)], make, (os.getpid(), what), 2))
+def results(what: str, ended: Callable[[int], None] = print) -> list[Any]:
+    batches = [[n] for n in range(12)]
+    return list(in_processes(batches, make, (os.getpid(), what), 2, ended=ended))
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +57,11 @@ def test_results_come_in_order_and_from_other_processes() -> None:
 
 
 def test_what_a_killed_process_had_is_done_here() -> None:
-    found = results("killed")
+    ended: list[int] = []
+    found = results("killed", ended.append)
     assert [numbers for _, numbers in found] == [[2 * n] for n in range(12)]
     assert found[7][0]
+    assert ended == [-signal.SIGKILL]
 
 
 def test_what_a_batch_raises_comes_after_the_results_before_it() -> None:
@@ -57,6 +70,11 @@ def test_what_a_batch_raises_comes_after_the_results_before_it() -> None:
     with pytest.raises(BadFile, match="seven"):
         taken.extend(numbers for _, numbers in found)
     assert taken == [[2 * n] for n in range(7)]
+
+
+def test_an_exception_that_pickle_does_not_read_is_raised_all_the_same() -> None:
+    with pytest.raises(TwoWords, match="two words"):
+        results("not read by pickle")
 
 
 def test_no_process_is_left() -> None:
