@@ -60,7 +60,10 @@ class TextIds:
     def located(self, texts: Sequence[str]) -> Iterator[LocatedIds]:
         """The ids of each text with their places. Only for a tokenizer that is fast."""
         assert self._backend is not None
-        found = [*map(self._by_bytes, texts, self._known(texts))]
+        # Where its tokens are bytes, their sizes say more than the library, which may leave spaces
+        # out of a token's place.
+        ids = [None] * len(texts) if self._words is None else self.ids(texts)
+        found = [*map(self._by_bytes, texts, ids)]
         left = [text for text, each in zip(texts, found, strict=True) if each is None]
         encodings = iter(self._backend.encode_batch(left, add_special_tokens=False))
         for text, each in zip(texts, found, strict=True):
@@ -76,7 +79,7 @@ class TextIds:
         return [None] * len(texts) if self._words is None else self._words.ids(texts)
 
     def _by_bytes(self, text: str, ids: Ids | None) -> LocatedIds | None:
-        if ids is None or self._words is None:
+        if ids is None or self._words is None or self._words.is_changed(text):
             return None
         ends = self._words.ends(ids)
         size = len(text) if text.isascii() else len(text.encode())

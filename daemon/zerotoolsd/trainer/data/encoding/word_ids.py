@@ -65,12 +65,14 @@ class WordIds:
         """Where in the text's UTF-8 each token of `ids` ends."""
         return np.cumsum(self._sizes[ids])
 
+    def is_changed(self, text: str) -> bool:
+        """Tell whether the tokenizer's normalizer makes another text of it."""
+        return self._only_nfc and not unicodedata.is_normalized("NFC", text)
+
     def _is_settled(self, text: str) -> bool:
         if text.isascii():
             return True
-        if _unsettled().search(text):
-            return False
-        return not self._only_nfc or unicodedata.is_normalized("NFC", text)
+        return not _unsettled().search(text) and not self.is_changed(text)
 
     def _parts(self, text: str) -> list[str] | None:
         """The words and added tokens of a text; None where the pattern leaves some of it out."""
