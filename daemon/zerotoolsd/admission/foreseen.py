@@ -17,6 +17,7 @@ from typing import Any
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.estimating.estimating import estimate_job, offload_of
 from zerotools.jobs.estimating.job_workload import with_ranks, workload_of
+from zerotools.jobs.estimating.tokenizers import tokenizing_bytes
 from zerotools.jobs.estimating.way_keys import keys_text, layout_keys
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import given_of
@@ -46,7 +47,7 @@ class MachineMemory:
 @dataclass(frozen=True)
 class ForeseenRow:
     """Bytes of one setting: the most on a GPU, and that without what is not measured; of the host's
-    memory all ranks together, without their programs."""
+    memory all ranks together, without their programs, or what tokenises the data before."""
 
     gpu: int
     gpu_tensors: int
@@ -97,9 +98,10 @@ def foresee(spec: JobSpec, memory: MachineMemory) -> Foreseen | None:
     )
     row = row_of_layout(work, machine, work.layout, offload_of(work.layout))
     asked = _row(row, machine)
-    found = Foreseen(
-        asked, row.memory.knows_activations, less_host=_less_host(spec, asked, work, machine)
-    )
+    less_host = _less_host(spec, asked, work, machine)
+    # They have ended when the job trains: the larger of the two is what it takes.
+    asked = replace(asked, host=max(asked.host, tokenizing_bytes(spec)))
+    found = Foreseen(asked, row.memory.knows_activations, less_host=less_host)
     is_silent = on_gpu and memory.gpu is None
     if is_silent or machine.has_room(asked.gpu, asked.host):
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.ops.estimate.tiny_configs import config
+from zerotools.jobs.estimating.tokenizers import PROCESS_BYTES, count_for, memory_limit_of
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.model import ModelSpec
 from zerotools.jobs.tables.spec import JobSpec
@@ -77,6 +79,25 @@ def test_a_job_that_never_fits_is_refused_with_what_would() -> None:
     assert "it is estimated to need 1" in said
     assert "of each GPU, and the largest of this machine has 60.0 GiB" in said
     assert "; zero.stage = 1 would fit, or declare memory.per_gpu" in said
+
+
+def test_what_tokenises_the_data_counts_where_the_training_takes_less_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    path = tmp_path / "a.txt"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    data = {"text": [str(path)], "tokenizer": str(tmp_path), "sequence_length": 2048}
+    alone = foreseen(job(zero={"stage": 3}))
+    assert alone.asked.host == 0
+    plain = foreseen(job(zero={"stage": 3}, data=data))
+    assert plain.asked.host == count_for(1 << 30, memory_limit_of(job())) * PROCESS_BYTES > 0
+    assert plain.less_host is None
+    offloaded = {"zero": {"stage": 3}, "offload": {"optimizer": "cpu"}}
+    without = foreseen(job(**offloaded))
+    assert without.asked.host > plain.asked.host
+    assert foreseen(job(**offloaded, data=data)) == without
 
 
 def test_the_setting_that_would_fit_does() -> None:

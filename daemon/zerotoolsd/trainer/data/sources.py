@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.counts import bytes_of, counted
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.documents import has_documents
 from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header
+from zerotools.jobs.estimating.tokenizers import count_for, memory_limit_of
 from zerotools.jobs.tables.data import BYTES, kind_of, patterns_of, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.cache.fingerprint import FORM, content_of, fingerprint
@@ -30,7 +31,6 @@ from zerotoolsd.trainer.data.corpus import (
 from zerotoolsd.trainer.data.examplestore import BYTE_TYPE, ID_TYPE, vocabulary_in
 from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, prepare_examples
 from zerotoolsd.trainer.data.progress import ReadingProgress
-from zerotoolsd.trainer.data.tokenizers_beside import count_for
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer, tokenize
 from zerotoolsd.trainer.data.tokenstream import largest_id
 
@@ -122,10 +122,8 @@ class SourceReader:
         return replace(found, notes=notes, contents=tuple(map(self._content, paths)))
 
     def _processes(self, paths: Sequence[Path]) -> int:
-        stated = (self.spec.limits.memory, self.spec.memory.host)
-        limits = [bytes_of(each) for each in stated if each is not None]
         nbytes = sum(path.stat().st_size for path in paths)
-        return count_for(nbytes, min(limits, default=None))
+        return count_for(nbytes, memory_limit_of(self.spec))
 
     def _content(self, path: Path) -> str:
         try:

@@ -23,11 +23,6 @@ Result = TypeVar("Result")
 Maker = Callable[..., Callable[[Any], Any]]
 """Makes of its arguments what does a batch. A process imports it by its name."""
 
-BYTES_FOR_EACH = 16 << 20
-"""A process takes two seconds to begin, and reads about so much in ten."""
-MOST_PROCESSES = 16
-MEMORY_FOR_EACH = 1 << 30
-"""Of a job's limit of memory; a process takes about a quarter of it."""
 LAST_SECONDS = 1.0
 """A process that answers no more is ended where it does not end within this time."""
 _PROGRAM = Path(__file__).with_name("tokenizing_process.py")
@@ -36,14 +31,6 @@ _VARIABLES = {
     "OMP_NUM_THREADS": "1",
     "TRANSFORMERS_VERBOSITY": "error",
 }
-
-
-def count_for(nbytes: int, memory_limit: int | None = None) -> int:
-    """How many processes are to tokenise so much text; 0: the rank does it."""
-    cores = len(os.sched_getaffinity(0))
-    fits = MOST_PROCESSES if memory_limit is None else memory_limit // MEMORY_FOR_EACH
-    count = min(cores, MOST_PROCESSES, nbytes // BYTES_FOR_EACH, fits)
-    return count if count > 1 else 0
 
 
 def in_processes(

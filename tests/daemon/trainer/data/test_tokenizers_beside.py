@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from zerotools.core.errors import BadFile
-from zerotoolsd.trainer.data import tokenizers_beside
-from zerotoolsd.trainer.data.tokenizers_beside import count_for, in_processes
+from zerotoolsd.trainer.data.tokenizers_beside import in_processes
 
 
 class TwoWords(Exception):
@@ -85,14 +84,3 @@ def test_no_process_is_left() -> None:
     assert {child.pid for child in psutil.Process().children()} - before
     found.close()  # type: ignore[attr-defined]
     assert not {child.pid for child in psutil.Process().children()} - before
-
-
-def test_as_many_processes_as_cores_data_and_memory_are_enough_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(24))
-    each, memory = tokenizers_beside.BYTES_FOR_EACH, tokenizers_beside.MEMORY_FOR_EACH
-    assert count_for(100 * each) == tokenizers_beside.MOST_PROCESSES
-    assert count_for(3 * each) == 3
-    assert count_for(each) == 0  # one more process is no faster than none
-    assert count_for(100 * each, 5 * memory) == 5
