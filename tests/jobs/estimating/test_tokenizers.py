@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from harness.launching import TINY_LLAMA, job
-from zerotools.jobs.estimating import tokenizers
 from zerotools.jobs.estimating.tokenizers import (
     BYTES_FOR_EACH,
     MEMORY_FOR_EACH,
@@ -61,7 +60,7 @@ def test_a_job_has_what_it_says_of_memory_or_what_there_is(
 def test_their_memory_follows_from_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokenizers, "memory_limit_of", lambda _: 1 << 40)
+    monkeypatch.setattr(os, "sysconf", lambda _: 1 << 20)
     (tmp_path / "x.txt").symlink_to("/gone")
     assert tokenizing_bytes(spec(tmp_path)) == 0
     of_size(tmp_path / "a.txt", 2 * BYTES_FOR_EACH)
