@@ -127,13 +127,21 @@ class Answers:
         calls = bool(self._turns[number].get("tool_calls"))
         closing = self._ends.closing
         if closing and not calls:
-            at = self.whole.find(closing, begin)
+            at = self.whole.find(closing, self._behind_text(number, begin))
             if at >= 0:
                 return at + len(closing)
         done = self._part(self._turns[: number + 1])
         if done is not None and self.whole.startswith(done):
             return len(done) + (self._following(len(done)) if self._ends.following else 0)
         return self._end_before_next(number, begin)
+
+    def _behind_text(self, number: int, begin: int) -> int:
+        """Where the closing of an answer that begins at `begin` is looked for: behind its text, if
+        that has one in it."""
+        text = self._turns[number]["content"].strip()
+        at = self.whole.find(text, begin) if self._ends.closing in text else -1
+        is_first = 0 <= at <= self.whole.find(self._ends.closing, begin)
+        return at + len(text) if is_first else begin
 
     def _following(self, end: int) -> int:
         """How long the special token is that stands at `end`, if one does."""

@@ -13,6 +13,7 @@ one that the normalizer would change, and a tokenizer of another kind are left t
 from __future__ import annotations
 
 import array
+import itertools
 import json
 import re
 import unicodedata
@@ -58,7 +59,7 @@ class WordIds:
     def ids(self, texts: Sequence[str]) -> list[Ids | None]:
         """The ids of each text; None: the tokenizer has to encode it."""
         parts = [self._parts(text) if self._is_settled(text) else None for text in texts]
-        self._learn({word for words in parts if words is not None for word in words})
+        self._learn(set(itertools.chain.from_iterable(filter(None, parts))))
         return [None if words is None else self._joined(words) for words in parts]
 
     def ends(self, ids: Ids) -> npt.NDArray[np.int64]:
@@ -93,7 +94,7 @@ class WordIds:
         return words if sum(map(len, words)) == len(text) else None
 
     def _learn(self, words: set[str]) -> None:
-        new = list(words - self._known.keys())
+        new = list(words.difference(self._known))  # `-` goes through all that is known
         if len(self._known) + len(new) > MOST_WORDS:
             self._known.clear()
             new = list(words)

@@ -104,6 +104,16 @@ def test_every_answer_with_its_end(folder: Path, text: str, spans: list[str]) ->
     assert answers(made.rendered(chat().with_last_answer())) == spans[-1:]
 
 
+@pytest.mark.parametrize(
+    "text", [TEMPLATE, TEMPLATE.replace("turn.content", "turn.content | trim")]
+)
+def test_an_end_in_the_text_of_an_answer_does_not_end_it(folder: Path, text: str) -> None:
+    turns = [TURNS[0], {**TURNS[1], "content": " say <|end|> twice"}, *TURNS[2:]]
+    found = template(folder, text).rendered(chat(*turns))
+    assert [each.strip() for each in answers(found)] == ["say <|end|> twice<|end|>", "d<|end|>"]
+    assert not found.is_changed
+
+
 def test_a_text_of_the_system_may_move(folder: Path) -> None:
     found = template(folder, LATE_SYSTEM).rendered(chat(system="S"))
     assert found.text == "<|user|>a<|assistant|>b<|end|><|user|>Sc<|assistant|>d<|end|>"
@@ -333,8 +343,7 @@ def test_chats_of_the_same_roles_are_rendered_together_as_each_alone(
             wanted = alone.rendered(each)
         except BadRequest:
             continue
-        if "<|end|> y" not in str(each.turns):  # alone, an answer ends at the first end in it
-            assert found == wanted
+        assert found == wanted
 
 
 def test_what_a_template_rejects_among_others_is_named(folder: Path) -> None:
