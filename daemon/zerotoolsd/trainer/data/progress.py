@@ -20,6 +20,8 @@ class ReadingProgress:
     clock: Callable[[], float] = time.monotonic
     lost: list[int] = field(default_factory=list)
     """Exit statuses of processes beside the rank that ended before the data was read."""
+    others: int = 0
+    """Bytes that another job has written of what this one waits for."""
     _before: int = 0
     _within: int = 0
     _began: float | None = None
@@ -49,7 +51,8 @@ class ReadingProgress:
         """How much of the data is read, how fast, and how long the rest takes; empty: nothing is
         read yet."""
         if self._began is None or not self.done:
-            return ""
+            waits = f"another job tokenises it, {self.others / MEGABYTE:.0f} MB are written"
+            return waits if self.others else ""
         seconds = self.clock() - self._began
         rate = (self.done - self._first) / seconds if seconds > 0 else 0.0
         found = f"{self.done / MEGABYTE:.0f} of {self.total / MEGABYTE:.0f} MB"
@@ -57,6 +60,17 @@ class ReadingProgress:
             return found
         left = max(0, self.total - self.done) / rate
         return f"{found}, {rate / MEGABYTE:.1f} MB/s, {in_words(max(1, round(left)))} left"
+
+    def tell_until(self, is_over: Callable[[], bool], tell: Callable[[str], None]) -> None:
+        """Pass `words` to `tell` each time that the reading has got further, until it `is_over`.
+
+        Time alone is no progress: a reading that hangs must look like one.
+        """
+        before = (0, 0)
+        while not is_over():
+            if (now := (self.done, self.others)) != before:
+                tell(self.words())
+                before = now
 
 
 def _size(path: Path) -> int:

@@ -120,12 +120,9 @@ class DataReading:
 
     def _result(self, tell: Callable[[str], None]) -> list[ReadSource]:
         assert self._found is not None  # of the first rank of a node, which alone asks
-        before = ""
-        while not wait([self._found], TELL_SECONDS).done:
-            if (words := self._files.progress.words()) != before:
-                tell(words)
-                before = words
-        return self._found.result()
+        found = self._found
+        self._files.progress.tell_until(lambda: bool(wait([found], TELL_SECONDS).done), tell)
+        return found.result()
 
     def opened(self, tell: Callable[[str], None] = lambda _: None) -> TrainingData:
         """The data, the same on every rank. `tell` takes how far the reading is, whenever it has

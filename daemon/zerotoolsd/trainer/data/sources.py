@@ -131,6 +131,9 @@ class SourceReader:
         except OSError as error:
             raise BadFile(f"{path} cannot be read: {error.strerror}") from None
 
+    def _others(self, nbytes: int) -> None:
+        self.progress.others = nbytes
+
     @property
     def _stamps(self) -> Path:
         """Where the digests of files are noted."""
@@ -256,7 +259,7 @@ class SourceReader:
                     [kind_of(self.spec.data), settings],
                     self._stamps,
                 )
-                return self.cache.entry(key, build, self.until_opened)
+                return self.cache.entry(key, build, self.until_opened, self._others)
             except OSError as error:
                 note = (
                     f"{source.key}: tokenised data cannot be kept in {self.cache.directory}: "

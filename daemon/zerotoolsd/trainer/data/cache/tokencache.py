@@ -61,10 +61,17 @@ class TokenCache:
     most_bytes: int
     stalled_seconds: float = 120.0
 
-    def entry(self, key: str, build: Build, until_opened: ExitStack) -> CacheEntry:
+    def entry(
+        self,
+        key: str,
+        build: Build,
+        until_opened: ExitStack,
+        others: Callable[[int], None] = lambda _: None,
+    ) -> CacheEntry:
         """Return the files of entry `key`, built if it is not there.
 
-        They stay until `until_opened` is closed; what is open then remains readable.
+        They stay until `until_opened` is closed; what is open then remains readable. While another
+        process builds it, `others` takes how many bytes are written, each time that there are more.
 
         Raises:
             OSError: the cache cannot be written, or not so much.
@@ -75,7 +82,7 @@ class TokenCache:
         kept = self.directory / "entries" / key
         facts, note = _taken(kept, own)
         if facts is None:
-            with self._turn_to_build(key):
+            with self._turn_to_build(key, others):
                 facts, found = _taken(kept, own)  # somebody may have built it meanwhile
                 note = note or found
                 if facts is None:
@@ -100,7 +107,7 @@ class TokenCache:
             directory.close()
 
     @contextmanager
-    def _turn_to_build(self, key: str) -> Iterator[None]:
+    def _turn_to_build(self, key: str, others: Callable[[int], None]) -> Iterator[None]:
         """Wait until no other process builds `key`, or until the one that does is stalled."""
         known, since = self._written(key), time.monotonic()
         with ExitStack() as turn:
@@ -111,6 +118,7 @@ class TokenCache:
                 now = self._written(key)
                 if now != known:
                     known, since = now, time.monotonic()
+                    others(now)
                 elif time.monotonic() - since >= self.stalled_seconds:
                     break
                 time.sleep(_LOOK_SECONDS)

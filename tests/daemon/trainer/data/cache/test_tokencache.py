@@ -153,6 +153,32 @@ def test_a_builder_that_writes_is_waited_for(tmp_path: Path) -> None:
     assert not found[0].is_new
 
 
+def test_who_waits_hears_how_much_is_written(tmp_path: Path) -> None:
+    cache = TokenCache(tmp_path, 1 << 20, stalled_seconds=60)
+    inside, told, heard = threading.Event(), threading.Event(), list[int]()
+
+    def slow(directory: Path) -> dict[str, Any]:
+        inside.set()
+        with (directory / "ids").open("wb", buffering=0) as file:
+            while not told.wait(0.01):
+                file.write(b"1")
+        return {}
+
+    def others(nbytes: int) -> None:
+        heard.append(nbytes)
+        told.set()
+
+    first = threading.Thread(target=take, args=(cache, "a", slow))
+    first.start()
+    assert inside.wait(60)
+    with ExitStack() as stack:
+        found = cache.entry("a", Builder(), stack, others)
+    first.join()
+    assert heard
+    assert heard[0] > 0
+    assert not found.is_new
+
+
 def test_two_that_build_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
     cache, inner = TokenCache(tmp_path, 1 << 20, stalled_seconds=0), Builder()
 
