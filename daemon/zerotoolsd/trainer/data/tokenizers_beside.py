@@ -44,7 +44,8 @@ def in_processes(
     """What `make(*arguments)` makes of each batch, by `count` processes; 0: in this one.
 
     A process that ends, such as one that the kernel has killed for memory, is done without: this
-    process does the batch in its place, and `ended` takes its exit status.
+    process does the batch in its place, and `ended` takes its exit status. So is one that cannot
+    be started.
 
     Raises:
         Exception: what a batch raises, once the results before it were taken.
@@ -63,7 +64,10 @@ def in_processes(
         threads = until_done.enter_context(ThreadPoolExecutor(count))
         idle: queue.SimpleQueue[subprocess.Popen[bytes] | None] = queue.SimpleQueue()
         for _ in range(count):
-            idle.put(until_done.enter_context(_process()))
+            process = None
+            with suppress(OSError):  # there may be no room for another process
+                process = until_done.enter_context(_process())
+            idle.put(process)
         until_done.callback(threads.shutdown, wait=False, cancel_futures=True)
         begin = pickle.dumps((make, arguments, first), pickle.HIGHEST_PROTOCOL)
         begun: set[int] = set()

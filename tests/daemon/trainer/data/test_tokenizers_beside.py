@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,15 @@ def test_what_a_batch_raises_comes_after_the_results_before_it() -> None:
 def test_an_exception_that_pickle_does_not_read_is_raised_all_the_same() -> None:
     with pytest.raises(TwoWords, match="two words"):
         results("not read by pickle")
+
+
+def test_where_no_process_can_be_started_all_is_done_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/gone/python")
+    found = results("all")
+    assert [numbers for _, numbers in found] == [[2 * n] for n in range(12)]
+    assert all(is_home for is_home, _ in found)
 
 
 def test_no_process_is_left() -> None:
