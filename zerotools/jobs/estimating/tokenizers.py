@@ -19,8 +19,8 @@ MOST_PROCESSES = 16
 MEMORY_FOR_EACH = 1 << 30
 """Of a job's limit of memory, and of the machine; a process takes less than a third of it."""
 PROCESS_BYTES = 300 << 20
-"""What a process takes: libraries, a tokenizer of 150,000 tokens, and the words that have come. With
-16,000 tokens it is half as much."""
+"""What a process takes: libraries, a tokenizer of 150,000 tokens, and the words that have come.
+With 16,000 tokens it is half as much."""
 MOST_FILES = 1000
 """Files whose sizes are asked for: the file system may be slow."""
 
