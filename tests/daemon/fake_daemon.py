@@ -37,7 +37,7 @@ SAMPLE: dict[str, Any] = {
     "trained_tokens": 210,
     "lengths": [[20, 60, 2], [61, 109, 1]],
     "packed": {"sequences": 2, "length": 200, "filled": 0.75},
-    "epoch": {"tokens": 30_000, "sequences": 200, "steps": 50, "operations": None},
+    "epoch": {"tokens": 30_000, "sequences": 200, "steps": 50, "operations": 7.2e17},
     "memory": "state of a rank: 12.0 MiB on the device",
 }
 

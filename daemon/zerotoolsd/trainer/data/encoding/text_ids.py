@@ -62,8 +62,8 @@ class TextIds:
         assert self._backend is not None
         # Where its tokens are bytes, their sizes say more than the library, which may leave spaces
         # out of a token's place.
-        ids = [None] * len(texts) if self._words is None else self.ids(texts)
-        found = [*map(self._by_bytes, texts, ids)]
+        known = self._known(texts) if self._words is None else self.ids(texts)
+        found = [*map(self._by_bytes, texts, known)]
         left = [text for text, each in zip(texts, found, strict=True) if each is None]
         encodings = iter(self._backend.encode_batch(left, add_special_tokens=False))
         for text, each in zip(texts, found, strict=True):

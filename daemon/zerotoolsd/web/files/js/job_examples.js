@@ -8,6 +8,8 @@ import { passes } from "./session.js";
 const SHOWN = [3, 10, 20];
 const WAIT_SECONDS = 10;
 const AGAIN_MS = 1000;
+/** Useful operations a second, by which a time is shown of a job that has not trained yet. */
+const RATE = 1e14;
 
 export class ExamplesPart {
   #view;
@@ -78,9 +80,10 @@ export class ExamplesPart {
     if (sample.empty) words.push(`${count(sample.empty)} left out: no prompt or no answer`);
     if (sample.packed) words.push(`packed: ${count(sample.packed.sequences)} sequences of ${count(sample.packed.length)} tokens, ${Math.round(100 * sample.packed.filled)} % full`);
     if (sample.epoch) {
-      const { tokens, sequences, steps } = sample.epoch;
+      const { tokens, sequences, steps, operations } = sample.epoch;
       const speed = job?.progress?.tokens_per_second;
-      const time = speed > 0 ? `; ${duration(tokens / speed)} at ${hasSpeed(job) ? "the speed of now" : "the speed that it had"}` : "";
+      let time = operations ? `; ${duration(operations / RATE)} at ${RATE / 1e12} TFLOP/s` : "";
+      if (speed > 0) time = `; ${duration(tokens / speed)} at ${hasSpeed(job) ? "the speed of now" : "the speed that it had"}`;
       words.push(`an epoch: about ${count(tokens)} tokens, ${count(sequences)} sequences, ${count(steps)} steps${time}`);
     }
     if (sample.memory) words.push(`memory: ${sample.memory}`);
