@@ -94,7 +94,7 @@ def test_what_tokenises_the_data_counts_where_the_training_takes_less_of_the_hos
     plain = foreseen(job(zero={"stage": 3}, data=data))
     assert plain.asked.host == count_for(1 << 30, memory_limit_of(job())) * PROCESS_BYTES > 0
     assert plain.less_host is None
-    offloaded = {"zero": {"stage": 3}, "offload": {"optimizer": "cpu"}}
+    offloaded: dict[str, Any] = {"zero": {"stage": 3}, "offload": {"optimizer": "cpu"}}
     without = foreseen(job(**offloaded))
     assert without.asked.host > plain.asked.host
     assert foreseen(job(**offloaded, data=data)) == without

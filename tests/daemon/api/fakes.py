@@ -397,7 +397,7 @@ class FakeService:
 
     async def examples(self, job_id: int, show: int, wait: float) -> dict[str, Any]:
         job = await self.job(job_id)
-        found = {"notes": [], "sample": None, "problem": None}
+        found: dict[str, Any] = {"notes": [], "sample": None, "problem": None}
         return {"job": job.id, "ready": wait > 0, **found}
 
     def run_dir(self, job_id: int, attempt: int) -> Path:
