@@ -6,19 +6,21 @@ import asyncio
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.jobfile.evaluation_job import is_evaluated
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.accounts.user_limits import why_queued_too_much
 from zerotoolsd.admission.adoptable import look_at_process
 from zerotoolsd.admission.dependable import DependableJobs, refuse_past
+from zerotoolsd.admission.evaluations import evaluation_of
 from zerotoolsd.admission.file_looks import clash_of, newest_step, newest_undamaged, real_paths
 from zerotoolsd.admission.foreseen import MachineMemory, expected_text, note_of, why_never
 from zerotoolsd.admission.interpreter import Needs, check_interpreter
@@ -74,12 +76,14 @@ LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_
 
 @dataclass(frozen=True)
 class _LookedAt:
-    """A job that was looked at. `seen` is None for one that was queued before."""
+    """A job that was looked at. `seen` is None for one that was queued before; `evaluation` makes
+    the job that evaluates it, where one does."""
 
     parts: JobParts
     seen: Survey | None
     coming: ComingJob
     writers: Writers
+    evaluation: Callable[[JobRow], NewJob] | None
 
     def note(self, job: JobRow) -> None:
         """It is being queued: no other job may write where it writes."""
@@ -138,7 +142,7 @@ class Admittance:
         parts = await _parts_of(spec)
         known = self._dispatcher.store.by_key(uid, key) is not None
         if not known:
-            terms = self._may_come(uid, terms, size=len(parts.full_text))
+            terms = self._may_come(uid, terms, size=len(parts.full_text), count=_count([spec]))
         looked = self._looked_at(parts, uid, look=not known, rehearse=rehearse)
         async with looked as coming:
             # Nothing gives way between the check and the commit: two submits may come at once.
@@ -164,7 +168,7 @@ class Admittance:
             raise BadRequest(problem)
         known = self._dispatcher.store.by_key(uid, key) is not None
         if not known:
-            terms = self._may_come(uid, terms, count=len(members))
+            terms = self._may_come(uid, terms, count=_count(spec for spec, _ in members))
         async with AsyncExitStack() as stack:
             looked = list[_LookedAt]()
             for spec, _ in members:
@@ -259,7 +263,9 @@ class Admittance:
                 coming.seen(seen.named)
                 if rehearse and seen.asked and (user, text) not in self._rehearsed:
                     await self._ask_interpreter(spec, user)
-            yield _LookedAt(parts, seen, coming, self._writers)
+            jobs_dir = self._dispatcher.jobs_dir
+            evaluation = evaluation_of(spec, jobs_dir) if is_evaluated(spec) else None
+            yield _LookedAt(parts, seen, coming, self._writers, evaluation)
         await asyncio.sleep(0)  # of many jobs, others are answered between two
 
     def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
@@ -287,6 +293,7 @@ class Admittance:
             after=terms.after,
             parts=looked.parts,
             expected=expected_text(looked.seen.memory if looked.seen else None),
+            followed_by=looked.evaluation,
         )
 
     def _refuse_full(self) -> None:
@@ -318,7 +325,8 @@ class Admittance:
         self, jobs: Sequence[_LookedAt], uid: int, terms: QueueTerms, own: int | None = None
     ) -> None:
         """Refuse jobs that come together for what may have changed since they were looked at."""
-        self._refuse_over(uid, sum(len(job.parts.full_text) for job in jobs), len(jobs), own)
+        count = _count(job.parts.spec for job in jobs)
+        self._refuse_over(uid, sum(len(job.parts.full_text) for job in jobs), count, own)
         self.dependable.refuse_hopeless(terms.after, uid)
         places: dict[str, JobSpec] = {}
         for job in jobs:
@@ -450,6 +458,11 @@ class Admittance:
             if is_of_machine(error):
                 raise Unavailable(f"the files of the job cannot be read now: {why}") from None
             raise BadRequest(f"{why}; name another, or open it to that user") from None
+
+
+def _count(specs: Iterable[JobSpec]) -> int:
+    """Return how many jobs these are, with those that evaluate what they train."""
+    return sum(1 + is_evaluated(spec) for spec in specs)
 
 
 async def _parts_of(spec: JobSpec) -> JobParts:

@@ -59,6 +59,7 @@ def job_view(
     after: Sequence[DependencyRow] = (),
     shown: ShownSpec | None = None,
     usual: UsualSeconds | None = None,
+    evaluated_by: Mapping[str, Any] | None = None,
 ) -> JobView:
     """One job; `waits` is the scheduler's sentence, if it has one; `quiet_seconds` without progress
     make a quiet phase; `after` are the jobs that it starts after. `shown` is its job file, where
@@ -108,6 +109,7 @@ def job_view(
         uploaded=uploaded and {**uploaded, "why": _masked_text(uploaded["why"], unshown)},
         progress=_with_last_loss(progress),
         evaluation=evaluation,
+        evaluated_by=evaluated_by,
         phase=_masked_phase(phase, secrets),
         usual_start_seconds=usual(job, None) if usual and starts else None,
         spec=shown.tree,

@@ -36,4 +36,5 @@ def answer_seconds(spec: JobSpec, *, model: bool = False) -> float:
     """How much longer than any other answer that to a submit may take."""
     asks = model or spec.resume_from is not None or reads_data(spec)
     config = DEEPSPEED_SECONDS + INTERPRETER_SECONDS if spec.engine == "deepspeed" else 0.0
+    config += INTERPRETER_SECONDS if spec.eval.tasks else 0.0
     return config + (REHEARSAL_SECONDS if asks else 0.0)

@@ -45,12 +45,25 @@ OF_EVALUATIONS: Mapping[str, str] = {
     "eval_time": "time",
 }
 """The same of an evaluation's."""
+NO_SCORES = frozenset(
+    {
+        *("event", "phase", "rank", "step", "steps", "time", "clock", "seconds", "sequences"),
+        *("tokens", "rss_bytes", "gpu_peak_bytes", "predicted", "predicted_seconds"),
+        *OF_EVALUATIONS.values(),
+        *REWARDS,
+    }
+)
+"""Keys of an evaluation's message that are no further scores; all others that are numbers are."""
+MOST_SCORES = 200
+"""Names of scores of one job; a program may make up any number of names."""
 
 
 @dataclass(frozen=True)
 class Curves:
     """Of rank 0: `host_bytes` of its process, `gpu_bytes` of its GPU. Times are in seconds since
-    1970. `not_finite` are the steps and evaluations whose loss was NaN or infinite."""
+    1970. `not_finite` are the steps and evaluations whose loss was NaN or infinite. `scores` are
+    those of evaluations that no other field has, by name: `hellaswag/acc`, or what a program
+    reports."""
 
     loss: CurvePoints = field(default_factory=dict)
     eval_loss: CurvePoints = field(default_factory=dict)
@@ -73,6 +86,8 @@ class Curves:
     eval_reward_accuracy: CurvePoints = field(default_factory=dict)
     eval_time: CurvePoints = field(default_factory=dict)
     not_finite: CurvePoints = field(default_factory=dict)
+    scores: dict[str, CurvePoints] = field(default_factory=dict)
+    score_time: CurvePoints = field(default_factory=dict)
 
     def take(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Add what one attempt reported; it takes the place of what was there from its first step
@@ -80,12 +95,25 @@ class Curves:
         told = [each for each in records if each.get("event") in ("step", "eval")]
         known = (step for each in told if (step := step_of(each)) is not None)
         first = min(known, default=None)
-        for each in fields(self):
-            points: CurvePoints = getattr(self, each.name)
+        own = (getattr(self, each.name) for each in fields(self) if each.name != "scores")
+        for points in (*own, *self.scores.values()):
             for step in [step for step in points if first is not None and step >= first]:
                 del points[step]
         for record in told:
             self._add(record)
+
+    def take_scores(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Add the scores of evaluations that another job made of checkpoints of this one."""
+        for record in records:
+            if record.get("event") == "eval" and (step := step_of(record)) is not None:
+                self._add_scores(step, record)
+
+    def _add_scores(self, step: int, record: Mapping[str, Any]) -> None:
+        for name, value in scores_in(record).items():
+            if name in self.scores or len(self.scores) < MOST_SCORES:
+                self.scores.setdefault(name, {})[step] = value
+                if (time := finite(record.get("time"))) is not None:
+                    self.score_time[step] = time
 
     def _add(self, record: Mapping[str, Any]) -> None:
         step = step_of(record)
@@ -94,9 +122,17 @@ class Curves:
         for name, key in (OF_STEPS if record["event"] == "step" else OF_EVALUATIONS).items():
             if (value := finite(record.get(key))) is not None:
                 getattr(self, name)[step] = value
+        if record["event"] == "eval":
+            self._add_scores(step, record)
         loss = record.get("loss")
         if isinstance(loss, float) and not math.isfinite(loss):
             self.not_finite[step] = loss
+
+
+def scores_in(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scores of an evaluation's message that have no column of their own, by name."""
+    numbers = ((name, finite(value)) for name, value in record.items() if name not in NO_SCORES)
+    return {name: value for name, value in numbers if value is not None}
 
 
 def step_of(record: Mapping[str, Any]) -> int | None:

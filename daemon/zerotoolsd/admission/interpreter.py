@@ -15,7 +15,8 @@ from typing import IO, Any
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.packages import EXTRAS, install_command
 from zerotools.jobs.answer_times import DEEPSPEED_SECONDS, INTERPRETER_SECONDS
-from zerotools.jobs.preflight import async_io, deepspeed_accepts
+from zerotools.jobs.jobfile.evaluation_job import HARNESS
+from zerotools.jobs.preflight import async_io, deepspeed_accepts, known_tasks
 from zerotools.jobs.tables.deepspeed import on_nvme
 from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec
@@ -41,14 +42,17 @@ that asyncio waits for is the daemon's own interpreter, which then becomes their
 @dataclass(frozen=True)
 class Needs:
     """What an interpreter must have: packages, as pip would be asked for them, its version,
-    DeepSpeed's `async_io`, or what that is compiled with, and a DeepSpeed that takes the
-    `configuration` on so many ranks."""
+    DeepSpeed's `async_io`, or what that is compiled with, a DeepSpeed that takes the
+    `configuration` on so many ranks, and the `tasks` of lm-evaluation-harness, some of which may
+    be in `task_dir`."""
 
     packages: Mapping[str, str]
     version: tuple[int, int]
     async_io: bool = False
     configuration: Mapping[str, Any] | None = None
     world_size: int = 1
+    tasks: tuple[str, ...] = ()
+    task_dir: str | None = None
 
 
 TRAINER = Needs(EXTRAS["train"], (3, 11))
@@ -67,6 +71,8 @@ _PROGRAM = (
 def needs_of(spec: JobSpec) -> Needs | None:
     """What the job's interpreter must have; None: nobody asks, as a program may be of any kind."""
     if spec.engine == "script":
+        if spec.script.command[:2] == HARNESS:
+            return Needs(EXTRAS["evals"], TRAINER.version)
         return LAUNCHERS.get(spec.script.launcher)
     needs = TRAINER
     if spec.engine == "deepspeed":
@@ -86,7 +92,16 @@ def needs_of(spec: JobSpec) -> Needs | None:
     if spec.eval.predict_with_generate:
         packages |= EXTRAS["scores"]
     packages |= {name: EXTRAS["trackers"][name] for name in spec.metrics.trackers}
+    if spec.eval.tasks:
+        packages |= EXTRAS["evals"]
+        needs = replace(needs, tasks=spec.eval.tasks, task_dir=spec.eval.task_dir)
     return replace(needs, packages=packages)
+
+
+def needs_from(tree: Mapping[str, Any]) -> Needs:
+    """Return the needs that became the JSON value `tree`."""
+    lists = {name: tuple(tree[name]) for name in ("version", "tasks")}
+    return Needs(**{**tree, **lists})
 
 
 async def check_interpreter(
@@ -108,6 +123,8 @@ async def check_interpreter(
     if missing:
         command = install_command(*(needs.packages[name] for name in missing), python=python)
         raise BadRequest(f"python = {python}: has no {' and no '.join(missing)}; run {command}")
+    if needs.tasks and (unknown := await _unknown_tasks(python, env, needs, user)):
+        raise BadRequest(known_tasks.refusal(unknown))
     if needs.async_io and (why := await _without_async_io(python, env, user)):
         raise BadRequest(f"python = {python}: {async_io.refusal(why)}")
     if needs.configuration is not None and (why := await _refused(python, env, needs, user)):
@@ -134,6 +151,17 @@ async def _refused(
         except (BadRequest, ValueError):
             return None
     return why if isinstance(why, str) else None
+
+
+async def _unknown_tasks(
+    python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
+) -> dict[str, list[str]]:
+    arguments = ("-P", known_tasks.__file__, needs.task_dir or "", *needs.tasks)
+    output = await ask(python, env, *arguments, user=user)
+    try:
+        return dict(json.loads(output))
+    except (ValueError, TypeError):  # the job that evaluates says what is wrong
+        return {}
 
 
 async def _without_async_io(

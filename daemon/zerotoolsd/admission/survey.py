@@ -11,7 +11,7 @@ from zerotools.jobs.preflight.tracker_login import offline_notes
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotoolsd.admission.foreseen import Foreseen, MachineMemory, foresee, foreseen_of
-from zerotoolsd.admission.interpreter import Needs, needs_of
+from zerotoolsd.admission.interpreter import Needs, needs_from, needs_of
 from zerotoolsd.admission.rehearsal import reads_data
 from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.cleaning.removal import Mention, mentions
@@ -50,7 +50,7 @@ def survey_of(tree: Mapping[str, Any]) -> Survey:
     return Survey(
         place=tree["place"],
         named=tuple(Mention(**each) for each in tree["named"]),
-        needs=None if needs is None else Needs(**{**needs, "version": tuple(needs["version"])}),
+        needs=None if needs is None else needs_from(needs),
         asked=tree["asked"],
         memory=foreseen_of(tree.get("memory")),
         notes=tuple(tree.get("notes", ())),

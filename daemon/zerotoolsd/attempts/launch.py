@@ -17,6 +17,7 @@ from zerotools.io.stores.addresses import lies_in
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.elastic import at_size
 from zerotools.jobs.tables.far_places import in_store
+from zerotools.jobs.tables.script import MODEL
 from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotools.jobs.tables.stall import limits_of
 from zerotools.runs import checkpoint_dirs
@@ -77,6 +78,15 @@ def closing_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
     # Not by a PYTHONPATH of the job's, which is for its own interpreter.
     command = (sys.executable, "-E", "-P", str(EXPORTING), output_dir)
     return () if dtype is None or spec.rendezvous.node_rank else (*command, dtype)
+
+
+def exporting_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
+    """What makes the model that the job evaluates, before its ranks begin, in the daemon's own
+    interpreter; nothing if it evaluates none."""
+    if spec.script.evaluates is None:
+        return ()
+    evaluated = ("--evaluated", spec.script.evaluates, output_dir)
+    return (sys.executable, "-E", "-P", str(EXPORTING), *evaluated)
 
 
 def thinning_command(
@@ -341,11 +351,14 @@ def _for_program(
     env = {name: value for name, value in plan.env.items() if name not in _RANK_VARIABLES}
     env["PYTHONPATH"] = ":".join(path for path in paths if path)
     env["ZEROTOOLS_OUTPUT_DIR"] = job.output_dir
+    if spec.script.evaluates is not None:
+        env["ZEROTOOLS_MODEL"] = str(Path(job.output_dir) / MODEL)
     finder: tuple[str, ...] = ()
     if spec.script.checkpoint_dir or reported_before or spec.resume_from:
         finder = finder_command(run_dir / FINDER)
     launcher = spec.script.launcher != "plain"
     plan = replace(plan, env=env, own_program=True, launcher=launcher, finder=finder)
+    plan = replace(plan, exporting=exporting_command(spec, job.output_dir))
     if (process := spec.script.process) is None:
         return plan
     argv = watching_command(process, plan.grace_seconds)

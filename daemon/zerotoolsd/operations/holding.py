@@ -91,7 +91,7 @@ class HeldJobs:
         if spoiled:
             why += f", without waiting for job {', '.join(map(str, spoiled))}"
         with self._store.change(job, to, kind, now=time.time(), why=why):
-            self._store.dependencies.drop(job.id, spoiled)
+            self._store.dependencies.take_any_end(job.id, spoiled)
         self._dispatcher.transitions.publish(job, to)
 
     async def pause(self, job_id: int, uid: int, *, lose_steps: bool = False) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
+from zerotools.jobs.jobfile.evaluation_job import is_evaluated
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.sweeps import check_key, put_key, remove_key
+from zerotools.jobs.tables.eval import TASK_KEYS
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.admission.dependable import refuse_past, refuse_ring
@@ -21,6 +23,7 @@ from zerotoolsd.queue.changes import Changed, JobParts
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import AT_ANY_TIME, JobEdit
+from zerotoolsd.results.evaluations import evaluations_of
 from zerotoolsd.service.refusals import Conflict, Unavailable
 from zerotoolsd.service.time_slice import TimeSlice
 from zerotoolsd.submission import Admittance
@@ -44,6 +47,7 @@ class JobEdits:
         self._refuse_started(job)
         self._refuse_terms(job, edit, uid)
         spec = await edited(job, edit)
+        self._refuse_evaluated(job, spec)
         async with self._submission.edited(job, spec) as new:
 
             async def commit() -> None:
@@ -87,6 +91,17 @@ class JobEdits:
                 "can be edited; submit a new one"
             )
 
+    def _refuse_evaluated(self, job: JobRow, spec: JobSpec) -> None:
+        """Raises Conflict: the job that evaluates this one would no longer fit it."""
+        if _evaluated(job.spec) == _evaluated(spec):
+            return
+        others = evaluations_of(self._store, job)
+        both = f"job {job.id} and job {others[0].id}, which evaluates it" if others else "it"
+        raise Conflict(
+            f"job {job.id} cannot be edited: eval.tasks, their keys and the output_dir of a job "
+            f"that has them are settled when it is submitted; cancel {both}, and submit it anew"
+        )
+
     def _refuse_terms(self, job: JobRow, edit: JobEdit, uid: int) -> None:
         """Raises BadRequest, Conflict: the job cannot wait for what it is to wait for."""
         if job.state == states.QUEUED and (edit.after or edit.begin):
@@ -100,6 +115,13 @@ class JobEdits:
         if edit.after is not None:
             self._submission.dependable.refuse_hopeless(edit.after, uid)
             refuse_ring(self._store.dependencies, job.id, edit.after)
+
+
+def _evaluated(spec: JobSpec) -> object:
+    """Return what the job that evaluates this one is made of; None: there is no such job."""
+    if not is_evaluated(spec):
+        return None
+    return spec.output_dir, spec.eval.tasks, *(getattr(spec.eval, key) for key in TASK_KEYS)
 
 
 async def edited(job: JobRow, edit: JobEdit) -> JobSpec:

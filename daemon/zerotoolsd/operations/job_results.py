@@ -12,6 +12,7 @@ from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.operations.waiting_jobs import FindJob
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.results.checkpoint_tree import checkpoint_tree
+from zerotoolsd.results.evaluations import evaluations_of
 from zerotoolsd.results.prediction_rows import prediction_rows
 from zerotoolsd.results.run_curves import read_run
 from zerotoolsd.service.refusals import Unavailable
@@ -36,13 +37,21 @@ class JobResults:
     async def curves(self, job_id: int, points: int) -> dict[str, Any]:
         """See `JobService`."""
         job = self._find(job_id)
+        chain = self.chain(job)
         attempts = [
             (each.id, attempt.number, attempt.world_size, Path(attempt.run_dir))
-            for each in self.chain(job)
+            for each in chain
             for attempt in self._store.attempts(each.id)
         ]
+        evaluations = [
+            Path(attempt.run_dir)
+            for each in chain
+            for other in evaluations_of(self._store, each)
+            for attempt in self._store.attempts(other.id)
+        ]
         async with self._reading:
-            run = await asyncio.to_thread(read_run, attempts[-MOST_ATTEMPTS:])
+            newest = attempts[-MOST_ATTEMPTS:], evaluations[-MOST_ATTEMPTS:]
+            run = await asyncio.to_thread(read_run, *newest)
             tree = await asyncio.to_thread(run.to_json, points)
         if not self._store.attempts(job.id):
             tree["follow"] = None

@@ -14,6 +14,7 @@ from zerotoolsd.looking.lookers import Ask
 from zerotoolsd.operations.shown_specs import ShownSpecs
 from zerotoolsd.operations.thinned_checkpoints import ThinnedCheckpoints
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.results.evaluations import newest_evaluation
 from zerotoolsd.service.exchanged import JobView
 from zerotoolsd.service.time_slice import STEP_SECONDS, TimeSlice
 from zerotoolsd.views import bare_view, glance, job_view
@@ -92,6 +93,7 @@ class JobViews:
                 after=self._store.dependencies.of(job.id),
                 shown=shown,
                 usual=self._history.usual_seconds if not short or job.state in ACTIVE else None,
+                evaluated_by=None if short else newest_evaluation(self._store, job),
             )
             return await self._thinned.noted(view, job, waits=not short)
         except MemoryError:  # it is not the record that is odd

@@ -20,7 +20,7 @@ from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.operations.waiting_jobs import FindJob
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue_terms import QueueTerms
+from zerotoolsd.queue_terms import ANY, Dependency, QueueTerms
 from zerotoolsd.service.refusals import Conflict, Unavailable
 from zerotoolsd.service.time_slice import TimeSlice
 from zerotoolsd.submission import Admittance
@@ -187,9 +187,15 @@ class JobsAgain:
         return self._find(job.id)
 
     def _terms_of_next(self, job: JobRow, owner: int) -> QueueTerms:
-        """Return the priority of the job, as far as `owner` may choose it."""
+        """Return the priority of the job, as far as `owner` may choose it, and the job that it
+        evaluates."""
         least, most = self._dispatcher.priority_classes.range_of(owner)
-        return QueueTerms(priority=min(max(job.priority, least), most))
+        after: tuple[Dependency, ...] = ()
+        if job.spec.script.evaluates is not None:
+            known = (each.on_id for each in self._store.dependencies.of(job.id))
+            there = (on_id for on_id in known if self._store.state(on_id) in states.TERMINAL)
+            after = tuple(Dependency(job_id=on_id, condition=ANY) for on_id in there)
+        return QueueTerms(priority=min(max(job.priority, least), most), after=after)
 
     def _owner_of_next(self, job: JobRow, uid: int) -> int:
         """Whoever runs it again for another user, it is that user's program. Raises Forbidden."""

@@ -84,7 +84,8 @@ class NewJob:
     is the number of their texts where these are written (`queue.job_texts`). `expected` is for
     `queue.expected`.
     `check` is called last, in the transaction: what it raises refuses this job alone. `queued` is
-    called with the job's row, before the commit.
+    called with the job's row, before the commit. `followed_by` makes, of that row, a job that is
+    queued in the same transaction.
     """
 
     uid: int
@@ -104,6 +105,7 @@ class NewJob:
     expected: str | None = None
     check: Callable[[], None] = _nothing
     queued: Callable[[JobRow], None] = _nothing
+    followed_by: Callable[[JobRow], NewJob] | None = None
 
     @property
     def state(self) -> str:

@@ -211,6 +211,9 @@ class Store:
         self.dependencies.add_all((row.id, new.after) for row, new in zip(rows, jobs, strict=True))
         for row, new in zip(rows, jobs, strict=True):
             new.queued(row)
+        pairs = zip(rows, jobs, strict=True)
+        if followers := [new.followed_by(row) for row, new in pairs if new.followed_by]:
+            self._insert(followers, [new.parts or JobParts.of(new.spec) for new in followers])
         return rows
 
     def by_key(self, uid: int, key: str | None) -> JobRow | None:

@@ -79,6 +79,10 @@ class RunCurves:
         self.sampled |= found.sampled
         self.follow = attempt, found.end
 
+    def take_scores(self, found: StepRecords) -> None:
+        """Add what an attempt of a job that evaluates this one reported."""
+        self.curves.take_scores(found.records)
+
     def to_json(self, points: int) -> dict[str, Any]:
         """Columns: a null where a step did not report a value."""
         curves = self.curves
@@ -88,6 +92,7 @@ class RunCurves:
         return {
             "steps": columns(curves, chosen, OF_STEPS),
             "evaluations": columns(curves, evaluated, OF_EVALUATIONS),
+            "scores": score_columns(curves, points),
             "not_finite": sorted(curves.not_finite)[:points],
             "parts": [asdict(part) for part in self.parts],
             "checkpoints": [asdict(each) for each in self.checkpoints.values()],
@@ -140,9 +145,21 @@ def columns(curves: Curves, steps: Sequence[int], names: Iterable[str]) -> dict[
     return {"step": list(steps), **kept}
 
 
-def read_run(attempts: Sequence[tuple[int, int, int | None, Path]]) -> RunCurves:
-    """Those of attempts, the oldest first: job, number, world size and run directory of each."""
+def score_columns(curves: Curves, points: int) -> dict[str, list[Any]]:
+    """The columns of scores by name, `time`, and `step`: at most so many steps, the newest ones."""
+    steps = sorted({step for values in curves.scores.values() for step in values})[-points:]
+    named = {**curves.scores, **({"time": curves.score_time} if steps else {})}
+    return {"step": steps, **{name: [at.get(step) for step in steps] for name, at in named.items()}}
+
+
+def read_run(
+    attempts: Sequence[tuple[int, int, int | None, Path]], evaluations: Iterable[Path] = ()
+) -> RunCurves:
+    """Those of attempts, the oldest first: job, number, world size and run directory of each.
+    `evaluations` are the run directories of jobs that evaluate their checkpoints."""
     run = RunCurves()
     for job, number, world_size, run_dir in attempts:
         run.take(job, number, world_size, read_records(run_dir))
+    for run_dir in evaluations:
+        run.take_scores(read_records(run_dir))
     return run

@@ -55,7 +55,9 @@ class JobView:
     """A job as clients see it.
 
     `reason` says why it waits, what it does before its first step, or why it ended; `progress` is
-    the last step's datagram, and `evaluation` that of the last evaluation; `phase`, of a job whose
+    the last step's datagram, and `evaluation` that of the last evaluation; `evaluated_by` has the
+    newest job that evaluates its checkpoints on tasks, `{"job", "state", "step", "scores"}`, and is
+    None in lists; `phase`, of a job whose
     ranks run, is `{"doing", "since", "last_progress", "quiet", "last_line"}` and what `standstill`
     says; `usual_start_seconds` is how long starts of such jobs take here up to the first step, of
     one that has not come there (in a list, of one that runs); `latest_checkpoint` is
@@ -95,6 +97,7 @@ class JobView:
     uploaded: Mapping[str, Any] | None = None
     progress: Mapping[str, Any] | None
     evaluation: Mapping[str, Any] | None = None
+    evaluated_by: Mapping[str, Any] | None = None
     phase: Mapping[str, Any] | None = None
     usual_start_seconds: float | None = None
     spec: Mapping[str, Any]

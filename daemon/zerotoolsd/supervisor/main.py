@@ -66,6 +66,7 @@ HELPERS_SECONDS = 2.0
 """How long the attempt's own helpers have to end by SIGKILL."""
 CUT_OFF = "it was cut off"
 FETCHING_LOG = "fetching.log"
+EXPORTING_LOG = "exporting.log"
 
 
 def main(arguments: Sequence[str], execute: Execute = execute_program) -> int:
@@ -266,12 +267,23 @@ def _identity(pid: int) -> dict[str, int | None]:
 
 
 def _fetch(watch: RankMonitor) -> Verdict | None:
-    """Have the checkpoint to go on from on the disk, where it lies in a store."""
+    """Have the checkpoint to go on from on the disk, where it lies in a store, and the model that
+    the job evaluates."""
     plan = watch.plan
-    if not plan.fetching:
+    return _prepare(
+        watch, plan.fetching, FETCHING_LOG, "fetches a checkpoint", "no checkpoint can be fetched"
+    ) or _prepare(
+        watch, plan.exporting, EXPORTING_LOG, "exports the model", "no model can be exported"
+    )
+
+
+def _prepare(
+    watch: RankMonitor, command: Sequence[str], log: str, doing: str, problem: str
+) -> Verdict | None:
+    if not command:
         return None
-    watch.progress.waits("fetches a checkpoint")
-    done = run_closing(plan, plan.fetching, watch.stop_asked, FETCHING_LOG)
+    watch.progress.waits(doing)
+    done = run_closing(watch.plan, command, watch.stop_asked, log)
     watch.progress.drain()
     watch.progress.waits(None)
     if done["why"] is None:
@@ -279,7 +291,7 @@ def _fetch(watch: RankMonitor) -> Verdict | None:
     if done["status"] is None and watch.stop_asked():
         return Verdict("stopped", "stopped before it began")
     outcome = NOT_READY if done["status"] == os.EX_TEMPFAIL else "not_started"
-    return Verdict(outcome, f"no checkpoint can be fetched: {done['why']}")
+    return Verdict(outcome, f"{problem}: {done['why']}")
 
 
 def _find(watch: RankMonitor) -> Verdict | None:

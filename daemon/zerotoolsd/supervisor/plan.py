@@ -51,15 +51,15 @@ EXIT_USED = 4
 
 _TUPLES = (
     *("argv", "gpu_uuids", "finder", "mounts"),
-    *("closing", "thinning", "uploading", "fetching"),
+    *("closing", "thinning", "uploading", "fetching", "exporting"),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """One attempt. `argv` is the command of one rank, `env` its whole environment but its rank;
-    `fetching` is run with the same before the ranks begin, `thinning` and `uploading` beside them
-    after each checkpoint, and `closing` when all have finished.
+    `fetching` and `exporting` are run with the same before the ranks begin, `thinning` and
+    `uploading` beside them after each checkpoint, and `closing` when all have finished.
 
     `own_program`: it is a program of the user's: a stop comes as SIGTERM too, status 0 after one is
     a stop, and ranks may end long after one another. `launcher`: `argv` is one process that starts
@@ -92,6 +92,7 @@ class Plan:
     thinning: tuple[str, ...] = ()
     uploading: tuple[str, ...] = ()
     fetching: tuple[str, ...] = ()
+    exporting: tuple[str, ...] = ()
     own_program: bool = False
     launcher: bool = False
     watches: bool = False

@@ -42,6 +42,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.messages import called
 from zerotools.cli.plots import picture, terminal_plot
 from zerotools.core.errors import BadRequest
+from zerotools.jobs import states
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import SUCCEEDED
 from zerotools.jobs.tables.eval import PREDICTIONS
@@ -164,6 +165,8 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
             yield "left", time_left(job["progress"])
     if found := job.get("evaluation"):  # of an older daemon: not there
         yield "evaluated", f"step {found.get('step')}: {evaluation(found)}"
+    if found := job.get("evaluated_by"):
+        yield "tasks", _tasks(found)
     if not job["progress"] and has_no_heartbeat(job):
         yield "heartbeat", "none: the program reports no steps (zerotools.worker can)"
     if array := job.get("array"):
@@ -191,6 +194,14 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     if stands_still(job):
         yield "go on", f"{called()} release {job['id']}"
     yield "log", f"{called()} logs {'' if is_over(job) else '-f '}{job['id']}"
+
+
+def _tasks(found: Mapping[str, Any]) -> str:
+    """`step 120: hellaswag/acc 0.31 (job 8)`, or what the job that evaluates does."""
+    by = f"job {found['job']}"
+    if found["step"] is None:
+        return f"evaluated by {by}, which is {states.in_words(found['state'])}"
+    return f"step {found['step']}: {evaluation(found['scores'])} ({by})"
 
 
 def _whose_binding(line: Mapping[str, Any], job: Job) -> str:

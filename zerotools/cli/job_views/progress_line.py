@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 from zerotools.cli.output import render
+from zerotools.jobs.step_curves import NO_SCORES, REWARDS
 
 EVERY_SECONDS = 30.0
 """Between two lines of steps where the stream is not a terminal."""
@@ -237,15 +238,11 @@ def _cost(record: ProgressRecord) -> str:
 
 
 _SCORES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "bleu": "BLEU"}
-_NO_METRICS = (
-    *("rank", "step", "time", "clock", "seconds", "sequences", "tokens", "rss_bytes"),
-    *("predicted", "predicted_seconds"),
-)
 
 
 def evaluation(record: ProgressRecord) -> str:
     """Format the metrics of an evaluation: `loss 1.5000  perplexity 4.4817  accuracy 0.81`."""
-    others = (name for name in record if name not in ("loss", "perplexity", *_SCORES, *_NO_METRICS))
+    others = (name for name in record if name in REWARDS or name not in NO_SCORES)
     shown = [_loss({"loss": record["loss"]})] if "loss" in record else []
     for name in ("perplexity", *_SCORES, *others):
         if (value := _number(record, name)) is None:

@@ -21,6 +21,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "lora": {"peft": "peft>=0.18"},
     "qlora": {"bitsandbytes": "bitsandbytes>=0.50"},
     "scores": {"rouge_score": "rouge-score>=0.1.2", "sacrebleu": "sacrebleu>=2.4"},
+    "evals": {"lm_eval": "lm_eval[hf]>=0.4.13"},
     "trackers": {"wandb": "wandb>=0.19", "mlflow": "mlflow-skinny>=3.0"},
     "plot": {"matplotlib": "matplotlib>=3.8"},
     "remote": {"huggingface_hub": "huggingface_hub>=1.0", "obstore": "obstore>=0.12.1"},

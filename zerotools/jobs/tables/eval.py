@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
@@ -14,12 +15,15 @@ MAX_NEW_TOKENS = 256
 """`max_new_tokens` where it is not set, and the model has the positions for twice as many."""
 GENERATION_KEYS = ("max_predictions", "max_new_tokens", "num_beams")
 """The keys that say how to generate."""
+TASK_KEYS = ("task_dir", "few_shot", "limit")
+"""The keys that are for `tasks` alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalSpec:
-    """`[eval]`: loss and perplexity on data that is not trained on, and how close what the model
-    generates comes to the responses. Without `files` and `fraction` there is none."""
+    """`[eval]`: loss and perplexity on data that is not trained on, how close what the model
+    generates comes to the responses, and scores of benchmarks when the job has succeeded. Without
+    `files`, `fraction` and `tasks` there is none."""
 
     files: tuple[str, ...] = key(
         "Files of the same kind as in `[data]`, read in the same way. Paths or patterns.",
@@ -35,7 +39,8 @@ class EvalSpec:
         "Steps between evaluations; default: only after the last step.", default=None, minimum=1
     )
     batch_size: int | None = key(
-        "Sequences in one forward pass of one rank; default: `train.micro_batch_size`, else 1.",
+        "Sequences in one forward pass of one rank; default: `train.micro_batch_size`, else 1. "
+        "For `tasks`: requests in one forward pass; default: 1.",
         default=None,
         minimum=1,
     )
@@ -64,6 +69,36 @@ class EvalSpec:
         default=1,
         minimum=1,
     )
+    tasks: tuple[str, ...] = key(
+        "Tasks, groups or tags of lm-evaluation-harness, such as `hellaswag`. When the job has "
+        "succeeded, a job of its own evaluates the newest checkpoint on them. Needs `lm_eval` in "
+        "the job's `python`. See [evaluate on benchmarks](../how-to/evaluate-on-benchmarks.md).",
+        default=(),
+        stored_default=(),
+    )
+    task_dir: str | None = key(
+        "A directory with tasks of your own, as YAML files of lm-evaluation-harness "
+        "(`--include_path`).",
+        default=None,
+        stored_default=None,
+        path=True,
+    )
+    few_shot: int | None = key(
+        "Examples before each question of `tasks` (`--num_fewshot`); default: as each task says.",
+        default=None,
+        stored_default=None,
+        minimum=0,
+    )
+    limit: float | None = key(
+        "Questions of each of `tasks`, or, below 1, the share of them (`--limit`); default: all.",
+        default=None,
+        stored_default=None,
+    )
+
+    @property
+    def has_data(self) -> bool:
+        """True where a loss is computed on the way."""
+        return bool(self.files or self.fraction)
 
 
 def check_eval(spec: EvalSpec) -> Iterator[str]:
@@ -72,9 +107,30 @@ def check_eval(spec: EvalSpec) -> Iterator[str]:
         yield "eval: eval.files and eval.fraction cannot be combined; leave one out"
     if spec.fraction >= 1:
         yield f"eval.fraction = {spec.fraction}: must be less than 1"
-    if spec != EvalSpec() and not spec.files and not spec.fraction:
+    without: dict[str, Any] = {"tasks": (), **dict.fromkeys(TASK_KEYS)}
+    of_data = replace(spec, **without, batch_size=None if spec.tasks else spec.batch_size)
+    if of_data != EvalSpec() and not spec.has_data:
         yield "eval: one of eval.files and eval.fraction is needed"
     yield from _check_generation(spec)
+    yield from _check_tasks(spec)
+
+
+def _check_tasks(spec: EvalSpec) -> Iterator[str]:
+    if not spec.tasks:
+        for name in TASK_KEYS:
+            if (value := getattr(spec, name)) is not None:
+                yield f"eval.{name} = {show(value)}: is for eval.tasks; set these, or leave it out"
+        return
+    for name in spec.tasks:
+        if not name or set(name) & set(", \t\n"):
+            yield f"eval.tasks: {show(name)} is not a name; write one task in each string"
+    if len(set(spec.tasks)) != len(spec.tasks):
+        yield f"eval.tasks = {show(spec.tasks)}: names a task twice"
+    if spec.limit is not None and not (0 < spec.limit < 1 or spec.limit == int(spec.limit) >= 1):
+        yield (
+            f"eval.limit = {show(spec.limit)}: must be a whole number of questions, or a share "
+            "between 0 and 1"
+        )
 
 
 def _check_generation(spec: EvalSpec) -> Iterator[str]:

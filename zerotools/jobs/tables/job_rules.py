@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePath
 
+from zerotools.jobs.binding.bind import show
 from zerotools.jobs.tables.checkpoint import ADAPTER, check_checkpoint
 from zerotools.jobs.tables.data import BYTES, KINDS, check_data, kind_of, tokenizer_of
 from zerotools.jobs.tables.deepspeed_rules import check_deepspeed
@@ -96,6 +97,7 @@ def _check_here(spec: JobSpec) -> tuple[list[str], list[str]]:
         *_check_data_with_others(spec),
         *check_eval(spec.eval),
         *_check_generation(spec),
+        *_check_tasks(spec),
         *check_lora(spec.lora),
         *check_packed(spec),
         *_check_batch(spec),
@@ -205,6 +207,19 @@ def _check_generation(spec: JobSpec) -> Iterator[str]:
         )
 
 
+def _check_tasks(spec: JobSpec) -> Iterator[str]:
+    """An exported model without a tokenizer cannot be asked anything."""
+    if not spec.eval.tasks or not any(getattr(spec.data, kind) for kind in KINDS):
+        return
+    named = tokenizer_of(spec.data, spec.model.path)
+    if named == BYTES or (named is None and spec.model.path is None):
+        yield (
+            f"eval.tasks = {show(spec.eval.tasks)}: needs a model with a Hugging Face tokenizer, "
+            "and this job trains on bytes or on ready token ids; set data.tokenizer or "
+            "model.path, or leave eval.tasks out"
+        )
+
+
 def _check_batch(spec: JobSpec) -> Iterator[str]:
     shares, batch, micro = spec.shares, spec.train.batch_size, spec.train.micro_batch_size
     if spec.all_ranks < 1 or spec.size_range is not None:  # of a range, `check_sizes` says it
@@ -285,7 +300,7 @@ def _check_stores_of_script(spec: JobSpec) -> Iterator[str]:
 
 def _check_evaluated(spec: JobSpec) -> Iterator[str]:
     every, evaluated = spec.checkpoint.every, spec.eval.every
-    if not spec.eval.files and not spec.eval.fraction:
+    if not spec.eval.has_data:
         yield 'checkpoint.best = "eval_loss": needs [eval] with files or a fraction'
     elif every is not None and (evaluated is None or every % evaluated):
         yield (

@@ -52,3 +52,14 @@ def check_backend(spec: JobSpec) -> Iterator[str]:
         )
     if spec.script.adopted is not None:
         yield "script.adopted: a process that runs already cannot be given to Slurm"
+    if spec.script.evaluates is not None:
+        yield (
+            'script.evaluates: is exported by a daemon; set backend = "local", or export the model '
+            "with zerotools consolidate, and name it in script.command"
+        )
+    if spec.eval.tasks:
+        yield (
+            f"eval.tasks = {show(spec.eval.tasks)}: is evaluated by a job of the daemon, which "
+            "does not wait for Slurm; leave it out, and evaluate the checkpoint by a job with "
+            "script.evaluates"
+        )

@@ -11,6 +11,9 @@ from zerotools.jobs.tables.adopted import AdoptedProcess, adopted_process
 from zerotools.jobs.text.program_strings import too_long
 
 LAUNCHERS = ("plain", "torchrun", "accelerate", "deepspeed")
+MODEL, EVALUATED = "model", "evaluated.json"
+"""In the `output_dir` of a job that evaluates: the exported model, and the checkpoint that it is
+of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,14 @@ class ScriptSpec:
         "Where the program keeps its checkpoints; it is watched for new ones. When the program is "
         "started again, `ZEROTOOLS_RESUME_FROM` names the newest complete one.",
         default=None,
+        path=True,
+    )
+    evaluates: str | None = key(
+        "A checkpoint of a job, or a job's `output_dir`, of which the newest that verifies counts: "
+        "before the program starts, its weights are exported in 16 bits, with adapters merged, and "
+        "`ZEROTOOLS_MODEL` names the model directory. `eval.tasks` queues such a job.",
+        default=None,
+        stored_default=None,
         path=True,
     )
     adopted: str | None = key(

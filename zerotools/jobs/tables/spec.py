@@ -57,6 +57,7 @@ RESERVED_ENV = frozenset(
         "WORLD_SIZE",
         "ZEROTOOLS_DATA_CACHE",
         "ZEROTOOLS_DATA_CACHE_BYTES",
+        "ZEROTOOLS_MODEL",
         "ZEROTOOLS_NOTIFY",
         "ZEROTOOLS_OUTPUT_DIR",
         "ZEROTOOLS_PULSE",

@@ -36,6 +36,7 @@ def result_components() -> dict[str, Schema]:
             not_finite=list_of(COUNT),
             parts=list_of(ref("CurvePart")),
             sampled=FLAG,
+            scores=ref("CurveColumns"),
             steps=ref("CurveColumns"),
         ),
         "CurveColumns": {"type": "object", "additionalProperties": list_of(NUMBER_OR_NULL)},

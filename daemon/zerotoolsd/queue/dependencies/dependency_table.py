@@ -79,10 +79,13 @@ class DependencyTable:
         self._sql("DELETE FROM dependency WHERE job_id = ?", (job_id,))
         self.add(job_id, after)
 
-    def drop(self, job_id: int, on_ids: Iterable[int]) -> None:
-        """`job_id` does not wait for these any more."""
+    def take_any_end(self, job_id: int, on_ids: Iterable[int]) -> None:
+        """`job_id` starts however these have ended."""
         for on_id in on_ids:
-            self._sql("DELETE FROM dependency WHERE job_id = ? AND on_id = ?", (job_id, on_id))
+            self._sql(
+                "UPDATE dependency SET condition = ? WHERE job_id = ? AND on_id = ?",
+                (ANY, job_id, on_id),
+            )
 
     def removed(self, job: JobRow) -> None:
         """`job` is over and goes: how it ended is kept for those that wait for it."""

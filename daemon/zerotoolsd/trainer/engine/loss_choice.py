@@ -32,7 +32,7 @@ def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> Loss
     """
     train, text = spec.train, config.get_text_config()
     sequences = train.micro_batch_size or train.batch_size // spec.shares
-    if spec.eval.files or spec.eval.fraction:
+    if spec.eval.has_data:
         sequences = max(sequences, spec.eval.batch_size or 1)
     if spec.data.preferences:
         sequences *= 2  # both answers of a pair

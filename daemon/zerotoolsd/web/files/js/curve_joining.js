@@ -5,6 +5,7 @@ import { isNumber } from "./format.js";
 
 const OF_STEPS = { loss: "loss", lr: "lr", grad_norm: "grad_norm", tokens_per_second: "tokens_per_second", reward_chosen: "reward_chosen", reward_rejected: "reward_rejected", reward_margin: "reward_margin", reward_accuracy: "reward_accuracy", host_bytes: "rss_bytes", gpu_bytes: "gpu_peak_bytes", time: "time" };
 const OF_EVALUATIONS = { eval_loss: "loss", perplexity: "perplexity", rouge1: "rouge1", rouge2: "rouge2", rougeL: "rougeL", bleu: "bleu", eval_reward_margin: "reward_margin", eval_reward_accuracy: "reward_accuracy", eval_time: "time" };
+const NO_SCORES = new Set(["event", "phase", "rank", "step", "steps", "time", "clock", "seconds", "sequences", "tokens", "rss_bytes", "gpu_peak_bytes", "predicted", "predicted_seconds", "reward_chosen", "reward_rejected", ...Object.values(OF_EVALUATIONS)]);
 
 /** Take the next `records` of `attempt` of `job`, the newest one, into `curves`. From its first step
  * on it takes the place of what was there; what it says of a step once more is added to that step.
@@ -17,7 +18,10 @@ export function extended(curves, records, { job, attempt }) {
     if (record.event === "step" || record.event === "eval") {
       takeOver(curves, step, job, attempt);
       if (record.event === "step") put(curves.steps, OF_STEPS, record);
-      else put(curves.evaluations, OF_EVALUATIONS, record);
+      else {
+        put(curves.evaluations, OF_EVALUATIONS, record);
+        putScores(curves.scores, record);
+      }
       if (record.loss === null && !curves.not_finite.includes(step)) curves.not_finite.push(step);
       changed = true;
     } else if (record.event === "checkpoint" && typeof record.path === "string") {
@@ -34,7 +38,7 @@ function takeOver(curves, step, job, attempt) {
   const own = last?.job === job && last.attempt === attempt ? last : null;
   const until = own ? own.first_step : Infinity;
   if (step >= until) return;
-  for (const columns of [curves.steps, curves.evaluations]) {
+  for (const columns of [curves.steps, curves.evaluations, curves.scores]) {
     const from = placeOf(columns.step, step);
     const cut = placeOf(columns.step, until) - from;
     for (const column of Object.values(columns)) column.splice(from, cut);
@@ -52,6 +56,12 @@ function put(columns, keys, record) {
     columns[name] ??= new Array(columns.step.length).fill(null);
     columns[name][at] = record[key];
   }
+}
+
+// Scores that have no column of their own: those of tasks, and what a program of the user's reports.
+function putScores(scores, record) {
+  const names = Object.keys(record).filter((name) => !NO_SCORES.has(name) && isNumber(record[name]));
+  if (names.length) put(scores, Object.fromEntries([...names, "time"].map((name) => [name, name])), record);
 }
 
 /** Where `step` is in ascending `steps`, or would be. */

@@ -234,22 +234,24 @@ export class CurvesPart {
   #drawSmall(all) {
     const wanted = [
       ...EVALS.map(([name, title]) => [name, title, measure, "evaluations", "eval_time"]),
+      ...scoresOf(all).map((name) => [name, name, measure, "scores", "time"]),
       ...SMALL.map(([name, title, words]) => [name, title, words, "steps", "time"]),
     ];
     for (const [name, title, words, where, time] of wanted) {
+      const key = `${where} ${name}`;
       const lines = all
         .filter(([, run]) => run[where][name])
-        .map(([id, run], index) => ({ name: all.length > 1 ? `#${id}` : title, x: this.#xs(run, run[where], time), y: run[where][name], colour: colour(index), dots: where === "evaluations" }));
-      let chart = this.#small.get(name);
+        .map(([id, run], index) => ({ name: all.length > 1 ? `#${id}` : title, x: this.#xs(run, run[where], time), y: run[where][name], colour: colour(index), dots: where !== "steps" }));
+      let chart = this.#small.get(key);
       if (!lines.length) {
         chart?.element.parentElement?.remove();
         chart?.close();
-        this.#small.delete(name);
+        this.#small.delete(key);
         continue;
       }
       if (!chart) {
         chart = new Chart();
-        this.#small.set(name, chart);
+        this.#small.set(key, chart);
         this.#smallPlace.append(h("section", {}, h("h3", {}, title), chart.element));
       }
       const data = joined(lines.map((line) => ({ x: line.x, y: line.y })));
@@ -271,3 +273,8 @@ export class CurvesPart {
   }
 }
 CurvesPart.wants = {};
+
+function scoresOf(all) {
+  const names = all.flatMap(([, run]) => Object.keys(run.scores ?? {}));
+  return [...new Set(names)].filter((name) => name !== "step" && name !== "time").sort();
+}

@@ -1,0 +1,136 @@
+"""Evaluates the model of a job with lm-evaluation-harness, and reports the scores.
+
+The daemon runs it in a job with `script.evaluates`, as `python -m
+zerotools.integrations.evaluation_harness --tasks hellaswag,arc_easy`: the model is in the directory
+that `ZEROTOOLS_MODEL` names. Options are called as those of `lm_eval`, have its defaults and mean
+the same. The job's `output_dir` gets `results.json`, with all that the harness found; scores of the
+tasks that were asked for are reported as an evaluation after the step of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotools import worker
+
+RESULTS = "results.json"
+_EVALUATED = "evaluated.json"
+_MOST_BYTES = 3000
+"""Of the scores that are reported: what they are sent in holds 4,096."""
+
+
+def scores_of(results: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scores by name, `hellaswag/acc_norm`: of each group its own, if it has any, in
+    place of those of its tasks. A score that is made of filtered answers is `gsm8k/exact_match,
+    strict-match`. Standard errors are left out."""
+    inside = set[str]()
+    for group, members in (results.get("group_subtasks") or {}).items():
+        if any(_scores(group, results["results"].get(group, {}))):
+            inside.update(members)
+    found = dict[str, float]()
+    for task, values in results["results"].items():
+        if task not in inside:
+            found.update(_scores(task, values))
+    return found
+
+
+def _scores(task: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for key, value in values.items():
+        metric, comma, made_by = key.partition(",")
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if comma and not metric.endswith("_stderr") and is_number and math.isfinite(value):
+            shown = metric if made_by == "none" else key
+            yield f"{task}/{shown}", float(value)
+
+
+def evaluate(options: argparse.Namespace, model: str) -> dict[str, Any]:
+    """Return what the harness finds of the model directory `model`."""
+    from lm_eval.evaluator import simple_evaluate
+
+    wanted, tasks = _tasks(options)
+    found: dict[str, Any] | None = simple_evaluate(
+        model="hf",
+        model_args={"pretrained": model},
+        tasks=wanted,
+        num_fewshot=options.num_fewshot,
+        limit=options.limit,
+        batch_size=options.batch_size,
+        task_manager=tasks,
+        log_samples=False,
+    )
+    return found or {}
+
+
+def _tasks(options: argparse.Namespace) -> tuple[list[str], Any]:
+    """Return the names, without patterns, and the manager of the tasks. Those of the harness are
+    read only where the user's own directory does not have all: that takes 20 s of a processor."""
+    from lm_eval.tasks import TaskManager
+
+    wanted = options.tasks.split(",")
+    if options.include_path is not None:
+        own = TaskManager(include_path=options.include_path, include_defaults=False)
+        if set(wanted) <= set(own.all_subtasks):
+            return wanted, own
+    tasks = TaskManager(include_path=options.include_path)
+    names: dict[str, None] = {}
+    for name in wanted:
+        matched = tasks.match_tasks([name])
+        if not matched:
+            raise SystemExit(f"lm-evaluation-harness has no task {name}; correct --tasks")
+        names.update(dict.fromkeys(matched))
+    return list(names), tasks
+
+
+def _report(step: int, scores: Mapping[str, float]) -> None:
+    told, size = dict[str, float](), 0
+    for name, value in scores.items():
+        size += len(json.dumps({name: value}).encode())
+        if size > _MOST_BYTES:
+            print(f"{len(scores) - len(told)} more scores are in {RESULTS} alone", flush=True)
+            break
+        told[name] = value
+    worker.report_evaluation(step, **told)
+
+
+def _write(path: Path, tree: Mapping[str, Any]) -> None:
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps(tree, indent=1, default=str) + "\n", "utf-8")
+    draft.replace(path)
+
+
+def _options(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="evaluation_harness", allow_abbrev=False)
+    parser.add_argument("--tasks", required=True, help="names of tasks, with commas between them")
+    parser.add_argument("--include_path", help="a directory with tasks of your own")
+    parser.add_argument("--num_fewshot", type=int, help="examples before each question")
+    parser.add_argument("--limit", type=float, help="questions of each task, or a share of them")
+    parser.add_argument("--batch_size", default="1", help="requests at once, or auto")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Evaluate, write `results.json`, report the scores, and remove the exported model."""
+    options = _options(words)
+    model, output = Path(os.environ["ZEROTOOLS_MODEL"]), Path(os.environ["ZEROTOOLS_OUTPUT_DIR"])
+    evaluated = json.loads((output / _EVALUATED).read_text("utf-8"))
+    os.chdir(options.include_path or output)  # relative paths of data in the user's tasks
+    worker.phase("eval")
+    found = evaluate(options, str(model))
+    scores = scores_of(found)
+    _write(output / RESULTS, {**evaluated, "scores": scores, **found})
+    for name, value in scores.items():
+        print(f"{name} {value:.4f}", flush=True)
+    _report(int(evaluated["step"]), scores)
+    shutil.rmtree(model, ignore_errors=True)
+    worker.finished()
+
+
+if __name__ == "__main__":
+    main()

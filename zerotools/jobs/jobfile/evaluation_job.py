@@ -1,0 +1,66 @@
+"""The job that evaluates what another job has trained, on tasks of lm-evaluation-harness.
+
+It is a job of a program like any other: `zerotools.integrations.evaluation_harness` on the model
+that `script.evaluates` has the daemon export.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zerotools.jobs.jobfile.parse import given_of, job_from_dict
+from zerotools.jobs.tables.eval import EvalSpec
+from zerotools.jobs.tables.spec import JobSpec
+
+HARNESS = ("-m", "zerotools.integrations.evaluation_harness")
+"""The first words of its `script.command`."""
+_LONGEST_NAME = 200
+_ENDING = "-eval"
+_SAME = ("python", "device", "numa", "env", "captured_env", "limits", "notify")
+"""Keys and tables that it takes from the job whose model it evaluates."""
+
+
+def is_evaluated(spec: JobSpec) -> bool:
+    """Return whether a job follows that evaluates the model of this one. Of several nodes, the
+    first queues it."""
+    return bool(spec.eval.tasks) and spec.rendezvous.node_rank == 0
+
+
+def evaluation_name(name: str) -> str:
+    """Return what the job is called that evaluates the job `name`."""
+    return f"{name[: _LONGEST_NAME - len(_ENDING)]}{_ENDING}"
+
+
+def evaluation_job(spec: JobSpec, output_dir: str, name: str) -> JobSpec:
+    """Return the job, called `name`, that evaluates what the job `spec` has in `output_dir`. It
+    takes one GPU, or one process on CPUs."""
+    given = given_of(spec)
+    tree: dict[str, Any] = {each: given[each] for each in _SAME if each in given}
+    if isinstance(spec.gpus, tuple):
+        tree["gpus"] = list(spec.gpus[:1])
+    files = given.get("metrics", {})
+    tree |= {
+        "name": name,
+        "engine": "script",
+        "metrics": {each: files[each] for each in ("jsonl", "tensorboard") if each in files},
+        "script": {
+            "command": [*HARNESS, *_options(spec.eval)],
+            "directory": "/",
+            "evaluates": output_dir,
+        },
+    }
+    return job_from_dict(tree, source="eval.tasks")
+
+
+def _options(spec: EvalSpec) -> list[str]:
+    """Return the options of the program, which are called as those of `lm_eval`."""
+    options: Mapping[str, object] = {
+        "--tasks": ",".join(spec.tasks),
+        "--include_path": spec.task_dir,
+        "--num_fewshot": spec.few_shot,
+        "--limit": None if spec.limit is None else f"{spec.limit:g}",
+        "--batch_size": spec.batch_size,
+    }
+    given = ((name, value) for name, value in options.items() if value is not None)
+    return [word for name, value in given for word in (name, str(value))]
