@@ -28,8 +28,8 @@ from tests.matrices import FULL
 from tests.spending import Bill, Meter
 from zerotools.jobs.preflight import async_io
 
-MARKS = ("torch", "deepspeed", "aio", "peft", "slurm", "gpu", "browser", "trackers")
-ALONE = ("gpu", "aio", "browser", "trackers")
+MARKS = ("torch", "deepspeed", "aio", "peft", "slurm", "gpu", "browser", "trackers", "evals")
+ALONE = ("gpu", "aio", "browser", "trackers", "evals")
 """A machine without these has torch and DeepSpeed all the same."""
 MATRIX = "full"
 NOTED = "marks"
@@ -64,7 +64,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         alone = [mark for mark in marks if mark in ALONE]
         item.user_properties.append((NOTED, alone or marks))
     needed = {mark: (mark,) for mark in ("torch", "deepspeed", "peft")}
-    for mark, packages in {**needed, "trackers": ("wandb", "mlflow")}.items():
+    for mark, packages in {
+        **needed,
+        "trackers": ("wandb", "mlflow"),
+        "evals": ("lm_eval",),
+    }.items():
         if any(find_spec(package) is None for package in packages):
             absent = pytest.mark.skip(reason=f"{' or '.join(packages)} is not installed")
             for item in items:

@@ -4,7 +4,7 @@ import math
 import time
 from typing import Any
 
-from zerotools.jobs.step_curves import Curves, output_dirs_of
+from zerotools.jobs.step_curves import MOST_SCORES, Curves, output_dirs_of
 
 
 def step(number: int, **changes: Any) -> dict[str, Any]:
@@ -72,3 +72,30 @@ def test_scores_of_evaluations() -> None:
 def test_who_may_have_written_a_checkpoint() -> None:
     assert output_dirs_of("/a/run/step-00000004") == {"/a/run/step-00000004", "/a/run", "/a", "/"}
     assert output_dirs_of("/a/run/") == {"/a/run", "/a", "/"}
+
+
+def test_scores_that_have_no_column_are_kept_by_name() -> None:
+    curves = Curves()
+    told = {"event": "eval", "step": 4, "time": 1e9, "rank": 0, "seconds": 2.0, "clock": 5.0}
+    odd = {"mood": "good", "broken": math.nan, "huge": 10**400, "yes": True, "phase": "eval"}
+    curves.take([step(1), {**told, "loss": 2.0, "bleu": 30.0, "acc": 0.5, "a/f1": 1, **odd}])
+    assert curves.scores == {"acc": {4: 0.5}, "a/f1": {4: 1.0}}
+    assert (curves.score_time, curves.bleu) == ({4: 1e9}, {4: 30.0})
+    curves.take([step(3)])  # a later attempt takes the place of what comes after its first step
+    assert curves.scores == {"acc": {}, "a/f1": {}}
+
+
+def test_scores_by_another_job_leave_the_steps_alone() -> None:
+    curves = Curves()
+    curves.take([step(n) for n in range(1, 6)])
+    curves.take_scores([{"event": "eval", "step": 3, "loss": 9.0, "a/acc": 0.5}, step(2), {}])
+    curves.take_scores([{"event": "eval", "step": 3, "a/acc": 0.75}, {"event": "eval", "a": 1}])
+    assert curves.scores == {"a/acc": {3: 0.75}}
+    assert (list(curves.loss), curves.eval_loss) == ([1, 2, 3, 4, 5], {})
+
+
+def test_a_program_that_makes_up_names_is_cut_off() -> None:
+    curves = Curves()
+    for number in range(MOST_SCORES):
+        curves.take_scores([{"event": "eval", "step": 1, f"a{number}": 1.0, f"b{number}": 1.0}])
+    assert len(curves.scores) == MOST_SCORES

@@ -22,6 +22,8 @@ from zerotools import worker
 
 RESULTS = "results.json"
 _EVALUATED = "evaluated.json"
+_OF_SEVERAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
+"""Variables by which the harness would take a single process for one of several."""
 _MOST_BYTES = 3000
 """Of the scores that are reported: what they are sent in holds 4,096."""
 
@@ -50,8 +52,8 @@ def _scores(task: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]
             yield f"{task}/{shown}", float(value)
 
 
-def evaluate(options: argparse.Namespace, model: str) -> dict[str, Any]:
-    """Return what the harness finds of the model directory `model`."""
+def evaluate(options: argparse.Namespace, model: str) -> dict[str, Any] | None:
+    """Return what the harness finds of the model directory `model`; None on ranks other than 0."""
     from lm_eval.evaluator import simple_evaluate
 
     wanted, tasks = _tasks(options)
@@ -62,10 +64,11 @@ def evaluate(options: argparse.Namespace, model: str) -> dict[str, Any]:
         num_fewshot=options.num_fewshot,
         limit=options.limit,
         batch_size=options.batch_size,
+        device=options.device,
         task_manager=tasks,
         log_samples=False,
     )
-    return found or {}
+    return found
 
 
 def _tasks(options: argparse.Namespace) -> tuple[list[str], Any]:
@@ -105,24 +108,32 @@ def _write(path: Path, tree: Mapping[str, Any]) -> None:
     draft.replace(path)
 
 
-def _options(words: Sequence[str] | None) -> argparse.Namespace:
+def options_of(words: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options of the program; ends it where one is wrong."""
     parser = argparse.ArgumentParser(prog="evaluation_harness", allow_abbrev=False)
     parser.add_argument("--tasks", required=True, help="names of tasks, with commas between them")
     parser.add_argument("--include_path", help="a directory with tasks of your own")
     parser.add_argument("--num_fewshot", type=int, help="examples before each question")
     parser.add_argument("--limit", type=float, help="questions of each task, or a share of them")
     parser.add_argument("--batch_size", default="1", help="requests at once, or auto")
+    parser.add_argument("--device", help="where the model runs, such as cpu")
     return parser.parse_args(words)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Evaluate, write `results.json`, report the scores, and remove the exported model."""
-    options = _options(words)
+    """Evaluate, write `results.json`, report the scores, and remove the exported model. Of several
+    ranks each answers a part of the questions, and rank 0 does the rest."""
+    options = options_of(words)
+    if os.environ.get("WORLD_SIZE") == "1":
+        for name in _OF_SEVERAL:
+            os.environ.pop(name, None)
     model, output = Path(os.environ["ZEROTOOLS_MODEL"]), Path(os.environ["ZEROTOOLS_OUTPUT_DIR"])
     evaluated = json.loads((output / _EVALUATED).read_text("utf-8"))
     os.chdir(options.include_path or output)  # relative paths of data in the user's tasks
     worker.phase("eval")
     found = evaluate(options, str(model))
+    if found is None:
+        return
     scores = scores_of(found)
     _write(output / RESULTS, {**evaluated, "scores": scores, **found})
     for name, value in scores.items():

@@ -53,6 +53,8 @@ def _missing(spec: JobSpec) -> Iterator[str]:
         else:
             yield from _unusable(spec, path)
     yield from preflight_data.check_data(spec)
+    if spec.eval.task_dir is not None and not Path(spec.eval.task_dir).is_dir():
+        yield f"eval.task_dir = {spec.eval.task_dir}: there is no such directory"
 
 
 def _missing_of_script(spec: JobSpec) -> Iterator[str]:
@@ -70,8 +72,9 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
             yield f"script.command: there is no file {directory / first}"
     elif first != "-m" and shutil.which(first, path=job_environment(spec)["PATH"]) is None:
         yield f"script.command: there is no program {first} in PATH"
-    if spec.resume_from is not None and not Path(spec.resume_from).exists():
-        yield f"resume_from = {spec.resume_from}: there is no such file or directory"
+    for key, path in (("resume_from", spec.resume_from), ("script.evaluates", script.evaluates)):
+        if path is not None and not Path(path).exists():
+            yield f"{key} = {path}: there is no such file or directory"
 
 
 def goes_on_elsewhere(spec: JobSpec) -> bool:

@@ -35,7 +35,8 @@ _PATH = re.compile(r"""(?<![\w./-])/[^\s"'`=:,;|&<>(){}\[\]]+""")
 _KEPT_BY_DAEMON = re.compile(rf"{BEGUN}-[0-9]+\.json")
 OURS = re.compile(
     r"(attempt|spec|run|exit|ended|request|finder|heartbeats)\.json|progress\.jsonl|ledger|family"
-    r"|lock|stop|notify\.sock|(rank-[0-9]+|supervisor|closing|thinning|uploading|fetching)\.log|importable|\..*\.(new|room)"
+    r"|lock|stop|notify\.sock|importable|\..*\.(new|room)"
+    r"|(rank-[0-9]+|supervisor|closing|thinning|uploading|fetching|exporting)\.log"
     r"|(tokens\.u32|eval\.u32|packs\.u64)(\.index)?"
 )
 """What daemon, supervisor and trainer write into the directory of an attempt."""

@@ -104,3 +104,22 @@ def test_peaks_the_first_and_the_last_step_stay(points: dict[int, float], most: 
         assert kept[0] == min(points)
         assert max(points[each] for each in kept) == max(points.values())
         assert min(points[each] for each in kept) == min(points.values())
+
+
+def test_scores_are_columns_of_their_own() -> None:
+    run = RunCurves()
+    own = {"event": "eval", "step": 2, "loss": 1.5, "time": 5.0, "accuracy": 0.5}
+    run.take(1, 1, 1, told(step(1), step(2), own, end=90))
+    other = [{"event": "eval", "step": n, "time": 9.0, "a/acc": n / 8} for n in (1, 2, 3)]
+    run.take_scores(told(*other, end=70))
+    tree = run.to_json(100)
+    assert tree["scores"] == {
+        "step": [1, 2, 3],
+        "accuracy": [None, 0.5, None],
+        "a/acc": [0.125, 0.25, 0.375],
+        "time": [9.0, 9.0, 9.0],
+    }
+    assert (tree["steps"]["step"], tree["evaluations"]["eval_loss"]) == ([1, 2], [1.5])
+    assert tree["follow"] == {"attempt": 1, "since": 90}
+    assert run.to_json(2)["scores"]["step"] == [2, 3]
+    assert RunCurves().to_json(2)["scores"] == {"step": []}

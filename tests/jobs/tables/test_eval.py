@@ -43,6 +43,41 @@ def test_a_refusal_names_the_keys(
     assert sentence in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("evaluation", "changes", "sentence"),
+    [
+        ({"tasks": ["arc_easy,hellaswag"]}, {}, "is not a name; write one task in each string"),
+        ({"tasks": ["a", "b", "a"]}, {}, 'eval.tasks = ["a", "b", "a"]: names a task twice'),
+        ({"tasks": ["a"], "limit": 1.5}, {}, "eval.limit = 1.5: must be a whole number of"),
+        ({"tasks": ["a"], "limit": 0}, {}, "eval.limit = 0.0: must be a whole number of"),
+        ({"tasks": ["a"], "few_shot": -1}, {}, "eval.few_shot = -1: must be at least 0"),
+        ({"tasks": ["a"], "every": 5}, {}, "one of eval.files and eval.fraction is needed"),
+        ({"fraction": 0.1, "few_shot": 2}, {}, "eval.few_shot = 2: is for eval.tasks; set these"),
+        ({"task_dir": "/tasks"}, {}, 'eval.task_dir = "/tasks": is for eval.tasks'),
+        ({"tasks": ["a"]}, {"data": {"text": ["/t"]}}, "needs a model with a Hugging Face token"),
+        (
+            {"tasks": ["a"]},
+            {"backend": "slurm", "output_dir": "/out"},
+            "is evaluated by a job of the daemon, which does not wait for Slurm",
+        ),
+    ],
+)
+def test_tasks_that_cannot_be_asked_are_refused(
+    evaluation: dict[str, Any], changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        job_from_dict({**tree(evaluation, EXAMPLES), **changes}, source="job")
+    assert sentence in str(refusal.value)
+
+
+def test_tasks_need_no_data_and_take_the_tokenizer_of_the_model() -> None:
+    spec = job_from_dict(tree({"tasks": ["a"], "batch_size": 4, "limit": 20}, EXAMPLES), source="j")
+    assert (spec.eval.has_data, spec.eval.limit) == (False, 20.0)
+    own = {**tree({"tasks": ["a"]}, {"tokens": ["/ids.npy"]}), "model": {"path": "/model"}}
+    assert job_from_dict(own, source="job").eval.tasks == ("a",)
+    assert job_from_dict(tree({"fraction": 0.5}, EXAMPLES), source="job").eval.has_data
+
+
 def test_what_can_be_is_taken() -> None:
     keys = {**ASKED, "num_beams": 4, "max_predictions": 5, "max_sequences": 5}
     spec = job_from_dict(tree(keys, {**EXAMPLES, "max_target_length": 64}), source="job")

@@ -401,5 +401,7 @@ def _may_go_on_elsewhere(spec: JobSpec) -> bool:
 
 def _say_what_next(job: Job) -> None:
     job_id = job["id"]
+    if found := job.get("evaluated_by"):
+        click.echo(f"  evaluate it    job {found['job']} does, when it has succeeded")
     click.echo(f"  see the queue  {called()} queue\n  read its log   {called()} logs -f {job_id}")
     click.echo(f"  stop it        {called()} cancel {job_id}")

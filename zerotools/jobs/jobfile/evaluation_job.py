@@ -45,7 +45,7 @@ def evaluation_job(spec: JobSpec, output_dir: str, name: str) -> JobSpec:
         "engine": "script",
         "metrics": {each: files[each] for each in ("jsonl", "tensorboard") if each in files},
         "script": {
-            "command": [*HARNESS, *_options(spec.eval)],
+            "command": [*HARNESS, *_options(spec.eval, spec.device)],
             "directory": "/",
             "evaluates": output_dir,
         },
@@ -53,7 +53,7 @@ def evaluation_job(spec: JobSpec, output_dir: str, name: str) -> JobSpec:
     return job_from_dict(tree, source="eval.tasks")
 
 
-def _options(spec: EvalSpec) -> list[str]:
+def _options(spec: EvalSpec, device: str) -> list[str]:
     """Return the options of the program, which are called as those of `lm_eval`."""
     options: Mapping[str, object] = {
         "--tasks": ",".join(spec.tasks),
@@ -61,6 +61,7 @@ def _options(spec: EvalSpec) -> list[str]:
         "--num_fewshot": spec.few_shot,
         "--limit": None if spec.limit is None else f"{spec.limit:g}",
         "--batch_size": spec.batch_size,
+        "--device": "cpu" if device == "cpu" else None,
     }
     given = ((name, value) for name, value in options.items() if value is not None)
     return [word for name, value in given for word in (name, str(value))]

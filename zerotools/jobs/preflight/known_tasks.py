@@ -9,13 +9,13 @@ library: the harness itself needs 20 s of a processor to read the same 14,000 fi
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import importlib.util
 import json
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 NEAREST = 3
@@ -39,12 +39,8 @@ def refusal(unknown: Mapping[str, Sequence[str]]) -> str:
 def unknown_tasks(wanted: Sequence[str], directories: Iterable[Path]) -> dict[str, list[str]]:
     """Return the names in `wanted`, which may be patterns, that no file in the directories has."""
     known = {name for directory in directories for name in _names_in(directory)}
-    missing = [
-        name
-        for name in wanted
-        if name not in known and not any(fnmatchcase(each, name) for each in known)
-    ]
-    return {name: difflib.get_close_matches(name, known, NEAREST, 0.5) for name in missing}
+    missing = [name for name in wanted if name not in known and not fnmatch.filter(known, name)]
+    return {name: difflib.get_close_matches(name, known, NEAREST) for name in missing}
 
 
 def _names_in(directory: Path) -> Iterator[str]:

@@ -1,0 +1,143 @@
+"""The program that evaluates, with a harness that is only told of, and with the real one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zerotools import worker
+from zerotools.integrations.evaluation_harness import main, scores_of
+
+RESULTS = {
+    "mmlu": {"acc,none": 0.5, "acc_stderr,none": 0.1, "alias": "mmlu"},
+    "mmlu_law": {"acc,none": 0.25},
+    "gsm8k": {"exact_match,strict-match": 0.125, "exact_match,flexible-extract": 0.75},
+    "told": {"perplexity,none": float("nan"), "bits,none": "N/A", "sample_len": 7},
+    "tagged": {"acc,none": 1},
+}
+
+
+def test_scores_are_those_of_groups_that_have_any_and_of_tasks_in_no_such_group() -> None:
+    groups = {"mmlu": ["mmlu_law"], "bare": ["tagged"]}
+    assert scores_of({"results": RESULTS, "group_subtasks": groups}) == {
+        "mmlu/acc": 0.5,
+        "gsm8k/exact_match,strict-match": 0.125,
+        "gsm8k/exact_match,flexible-extract": 0.75,
+        "tagged/acc": 1.0,
+    }
+    assert "mmlu_law/acc" in scores_of({"results": RESULTS})
+
+
+class Harness:
+    """`lm_eval`: its tasks by directory, and how it was asked."""
+
+    def __init__(self, answer: dict[str, Any] | None) -> None:
+        self.answer, self.asked, self.managers = answer, dict[str, Any](), list[dict[str, Any]]()
+
+    def put_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def manager(**paths: Any) -> Any:
+            self.managers.append(paths)
+            own = paths.get("include_defaults") is False
+            known = ["mine"] if own else ["mine", "arc_easy", "arc_hard"]
+            match = lambda names: [k for k in known if Path(k).match(names[0])]  # noqa: E731
+            return SimpleNamespace(all_subtasks=known, match_tasks=match)
+
+        def evaluate(**asked: Any) -> dict[str, Any] | None:
+            self.asked = asked
+            return self.answer
+
+        package = SimpleNamespace()
+        evaluator, tasks = SimpleNamespace(simple_evaluate=evaluate), SimpleNamespace()
+        tasks.TaskManager = manager
+        found = {"lm_eval": package, "lm_eval.evaluator": evaluator, "lm_eval.tasks": tasks}
+        for name, module in found.items():
+            monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, float]]]:
+    """Evaluations that were reported, from a job whose model was exported."""
+    (tmp_path / "out" / "model").mkdir(parents=True)
+    (tmp_path / "out" / "evaluated.json").write_text('{"checkpoint": "/c", "step": 7}')
+    (tmp_path / "tasks").mkdir()
+    monkeypatch.setenv("ZEROTOOLS_MODEL", str(tmp_path / "out" / "model"))
+    monkeypatch.setenv("ZEROTOOLS_OUTPUT_DIR", str(tmp_path / "out"))
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.chdir(tmp_path)
+    told = list[tuple[int, dict[str, float]]]()
+    monkeypatch.setattr(worker, "report_evaluation", lambda step, **all_: told.append((step, all_)))
+    return told
+
+
+def test_options_mean_what_they_mean_to_the_harness(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: list[tuple[int, dict[str, float]]]
+) -> None:
+    harness = Harness({"results": {"arc_easy": {"acc,none": 0.5}}})
+    harness.put_in(monkeypatch)
+    main(["--tasks", "arc_*,mine", "--num_fewshot", "5", "--limit", "9", "--device", "cpu"])
+    assert harness.managers == [{"include_path": None}]
+    assert harness.asked.pop("task_manager") is not None
+    assert harness.asked == {
+        "model": "hf",
+        "model_args": {"pretrained": str(tmp_path / "out" / "model")},
+        "tasks": ["arc_easy", "arc_hard", "mine"],
+        "num_fewshot": 5,
+        "limit": 9.0,
+        "batch_size": "1",
+        "device": "cpu",
+        "log_samples": False,
+    }
+    assert reported == [(7, {"arc_easy/acc": 0.5})]
+    result = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert (result["step"], result["checkpoint"]) == (7, "/c")
+    assert result["results"] == {"arc_easy": {"acc,none": 0.5}}
+    assert [path.name for path in (tmp_path / "out").iterdir()] != ["model"]
+    assert not (tmp_path / "out" / "model").exists()
+
+
+def test_tasks_that_are_all_the_user_s_own_need_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: list[tuple[int, dict[str, float]]]
+) -> None:
+    harness, own = Harness({"results": {}}), str(tmp_path / "tasks")
+    harness.put_in(monkeypatch)
+    main(["--tasks", "mine", "--include_path", own])
+    assert harness.managers == [{"include_path": own, "include_defaults": False}]
+    assert Path.cwd() == tmp_path / "tasks"
+    (tmp_path / "out" / "model").mkdir()
+    main(["--tasks", "mine,arc_easy", "--include_path", own])
+    assert harness.managers[1:] == [
+        {"include_path": own, "include_defaults": False},
+        {"include_path": own},
+    ]
+    with pytest.raises(SystemExit, match="has no task nothing"):
+        main(["--tasks", "mine,nothing", "--include_path", own])
+
+
+def test_a_rank_that_is_not_the_first_reports_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: list[tuple[int, dict[str, float]]]
+) -> None:
+    Harness(None).put_in(monkeypatch)
+    main(["--tasks", "mine"])
+    assert reported == []
+    assert (tmp_path / "out" / "model").exists()
+
+
+def test_what_does_not_fit_into_a_message_is_in_the_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reported: list[tuple[int, dict[str, float]]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    many = {f"a_task_with_a_long_name_{n}": {"acc,none": n / 7} for n in range(200)}
+    Harness({"results": many}).put_in(monkeypatch)
+    main(["--tasks", "mine"])
+    ((_, told),) = reported
+    assert 0 < len(told) < 200
+    assert len(json.dumps(told)) < 3500
+    assert f"{200 - len(told)} more scores are in results.json alone" in capsys.readouterr().out
+    assert len(json.loads((tmp_path / "out" / "results.json").read_text())["scores"]) == 200
