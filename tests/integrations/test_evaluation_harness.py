@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from harness.launching import job, run
+from tests.daemon.daemons import Daemon, daemon_in
 from zerotools import worker
 from zerotools.integrations.evaluation_harness import main, scores_of
+from zerotools.jobs.jobfile.evaluation_job import HARNESS
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotoolsd.exporting import export
 
 RESULTS = {
     "mmlu": {"acc,none": 0.5, "acc_stderr,none": 0.1, "alias": "mmlu"},
@@ -31,6 +39,13 @@ def test_scores_are_those_of_groups_that_have_any_and_of_tasks_in_no_such_group(
         "tagged/acc": 1.0,
     }
     assert "mmlu_law/acc" in scores_of({"results": RESULTS})
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon on a fresh state directory, not started yet."""
+    with daemon_in(tmp_path / "state") as one:
+        yield one
 
 
 class Harness:
@@ -141,3 +156,105 @@ def test_what_does_not_fit_into_a_message_is_in_the_file(
     assert len(json.dumps(told)) < 3500
     assert f"{200 - len(told)} more scores are in results.json alone" in capsys.readouterr().out
     assert len(json.loads((tmp_path / "out" / "results.json").read_text())["scores"]) == 200
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz "
+TASK = """task: letters
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: letters.jsonl
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: choices
+doc_to_target: gold
+metric_list:
+  - metric: acc
+  - metric: acc_norm
+"""
+
+
+def write_tokenizer(directory: Path) -> None:
+    """A tokenizer of one token for each letter."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {word: number for number, word in enumerate(["<unk>", "</s>", *LETTERS])}
+    letters = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    letters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    PreTrainedTokenizerFast(
+        tokenizer_object=letters, unk_token="<unk>", eos_token="</s>", pad_token="</s>"
+    ).save_pretrained(directory)
+
+
+def write_task(directory: Path) -> list[dict[str, Any]]:
+    """A task of the user's own, with its data beside it."""
+    draw = random.Random(5)
+    words = ["".join(draw.choices(LETTERS[:8], k=draw.randrange(2, 6))) for _ in range(120)]
+    rows = [
+        {"question": words[4 * n], "choices": words[4 * n + 1 : 4 * n + 4], "gold": n % 3}
+        for n in range(30)
+    ]
+    directory.mkdir()
+    (directory / "letters.yaml").write_text(TASK)
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (directory / "letters.jsonl").write_text(lines)
+    return rows
+
+
+def judged(model_dir: Path, rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The same scores, computed by transformers and torch alone."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype="auto")
+    read = AutoTokenizer.from_pretrained(model_dir)
+    right = {"acc": 0, "acc_norm": 0}
+    for row in rows:
+        found = []
+        for choice in row["choices"]:
+            ids = torch.tensor([read(f"{row['question']} {choice}")["input_ids"]])
+            with torch.no_grad():
+                logs = model(ids[:, :-1]).logits.log_softmax(-1)
+            chosen = logs.gather(2, ids[:, 1:, None])[0, len(row["question"]) - 1 :]
+            found.append(float(chosen.sum()))
+        normed = [each / len(choice) for each, choice in zip(found, row["choices"], strict=True)]
+        right["acc"] += found.index(max(found)) == row["gold"]
+        right["acc_norm"] += normed.index(max(normed)) == row["gold"]
+    return {f"letters/{name}": count / len(rows) for name, count in right.items()}
+
+
+@pytest.mark.evals
+@pytest.mark.torch
+@pytest.mark.dear(40, "a rank that trains, and the harness, which imports for seconds")
+def test_a_trained_checkpoint_is_asked_a_task_of_the_user_s_own(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    """Without a network. The judge reads the export of another command."""
+    text = tmp_path / "text"
+    text.write_text("abc def gha bad cab " * 200)
+    write_tokenizer(tmp_path / "tokenizer")
+    rows = write_task(tmp_path / "tasks")
+    data = {"text": [str(text)], "tokenizer": str(tmp_path / "tokenizer"), "sequence_length": 16}
+    trained = run(tmp_path / "run", job(text, data=data)).run_dir / "out"
+    exported = export(trained, "bf16")
+    daemon.start()
+    asked = ["--tasks", "letters", "--include_path", str(tmp_path / "tasks"), "--device", "cpu"]
+    tree = {
+        "engine": "script",
+        "device": "cpu",
+        "env": {
+            "HF_HUB_OFFLINE": "1",
+            "HF_HOME": str(tmp_path / "hub"),
+            "PATH": os.environ["PATH"],
+        },
+        "script": {"command": [*HARNESS, *asked], "directory": "/", "evaluates": str(trained)},
+    }
+    daemon.client.submit(job_from_dict({"python": sys.executable, **tree}, source="job"))
+    done = daemon.wait_for_end(1)
+    assert done["state"] == "succeeded", (daemon.run_dir() / "rank-0.log").read_text()[-4000:]
+    wanted = judged(exported, rows)
+    assert {name: done["evaluation"][name] for name in wanted} == pytest.approx(wanted)
+    assert 0 < wanted["letters/acc"] < 1
+    assert done["evaluation"]["step"] == 4
