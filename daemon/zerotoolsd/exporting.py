@@ -40,26 +40,31 @@ def export(output_dir: Path, dtype: str) -> Path:
 
 
 def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
-    """Export `checkpoint`, or the newest below it that verifies, in 16 bits and with adapters
+    """Export `checkpoint`, or the newest in it that verifies, in 16 bits and with adapters
     merged; return where the model is. The file `EVALUATED` of `output_dir` says what it is of.
 
     Raises:
-        ZerotoolsError: as `export`, or nothing below `checkpoint` verifies.
+        ZerotoolsError: as `export`, or nothing in `checkpoint` verifies.
     """
     from zerotools.core.errors import BadFile
     from zerotools.jobs.tables.script import EVALUATED, MODEL
     from zerotools.ops.conversions.consolidate import Options
     from zerotools.runs import checkpoint_dirs
 
-    found = checkpoint_dirs.resolve(checkpoint)
-    if found.path is None or found.record is None:
-        passed_over = "".join(f"; {each.path.name}: {each.why}" for each in found.skipped)
-        raise BadFile(f"{checkpoint} holds no whole checkpoint to evaluate{passed_over}")
+    path = checkpoint_dirs.resolve_hint(checkpoint)
+    if checkpoint_dirs.step_of(path.name) is not None:
+        step = checkpoint_dirs.check(path).step
+    else:
+        found = checkpoint_dirs.choose(path)
+        if found.path is None or found.record is None:
+            newest = f"; the newest: {found.skipped[0].why}" if found.skipped else ""
+            raise BadFile(f"{checkpoint} holds no whole checkpoint to evaluate{newest}")
+        path, step = found.path, found.record.step
     output_dir.mkdir(parents=True, exist_ok=True)
-    told = {"checkpoint": str(found.path), "step": found.record.step}
+    told = {"checkpoint": str(path), "step": step}
     (output_dir / EVALUATED).write_text(json.dumps(told) + "\n", "utf-8")
     instead = "train in bf16 or fp32, or evaluate an export in fp32"
-    return _write(found.path, output_dir / MODEL, Options(), instead)
+    return _write(path, output_dir / MODEL, Options(), instead)
 
 
 def _write(checkpoint: Path, destination: Path, options: Options, instead: str) -> Path:

@@ -20,8 +20,8 @@ from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.accounts.user_limits import why_queued_too_much
 from zerotoolsd.admission.adoptable import look_at_process
 from zerotoolsd.admission.dependable import DependableJobs, refuse_past
-from zerotoolsd.admission.evaluations import evaluation_of
 from zerotoolsd.admission.file_looks import clash_of, newest_step, newest_undamaged, real_paths
+from zerotoolsd.admission.followers import evaluation_of
 from zerotoolsd.admission.foreseen import MachineMemory, expected_text, note_of, why_never
 from zerotoolsd.admission.interpreter import Needs, check_interpreter
 from zerotoolsd.admission.program_room import too_large

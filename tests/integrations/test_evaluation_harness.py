@@ -15,7 +15,6 @@ import pytest
 
 from harness.launching import job, run
 from tests.daemon.daemons import Daemon, daemon_in
-from zerotools import worker
 from zerotools.integrations.evaluation_harness import main, scores_of
 from zerotools.jobs.jobfile.evaluation_job import HARNESS
 from zerotools.jobs.jobfile.parse import job_from_dict
@@ -48,6 +47,9 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
         yield one
 
 
+Reported = list[tuple[int, dict[str, float]]]
+
+
 class Harness:
     """`lm_eval`: its tasks by directory, and how it was asked."""
 
@@ -75,7 +77,7 @@ class Harness:
 
 
 @pytest.fixture
-def reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, float]]]:
+def reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reported:
     """Evaluations that were reported, from a job whose model was exported."""
     (tmp_path / "out" / "model").mkdir(parents=True)
     (tmp_path / "out" / "evaluated.json").write_text('{"checkpoint": "/c", "step": 7}')
@@ -84,17 +86,21 @@ def reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int,
     monkeypatch.setenv("ZEROTOOLS_OUTPUT_DIR", str(tmp_path / "out"))
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.chdir(tmp_path)
-    told = list[tuple[int, dict[str, float]]]()
-    monkeypatch.setattr(worker, "report_evaluation", lambda step, **all_: told.append((step, all_)))
-    return told
+    return Reported()
+
+
+def evaluate(told: Reported, *words: str) -> None:
+    main(words, lambda step, **scores: told.append((step, scores)))
 
 
 def test_options_mean_what_they_mean_to_the_harness(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: list[tuple[int, dict[str, float]]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: Reported
 ) -> None:
     harness = Harness({"results": {"arc_easy": {"acc,none": 0.5}}})
     harness.put_in(monkeypatch)
-    main(["--tasks", "arc_*,mine", "--num_fewshot", "5", "--limit", "9", "--device", "cpu"])
+    evaluate(
+        reported, "--tasks", "arc_*,mine", "--num_fewshot", "5", "--limit", "9", "--device", "cpu"
+    )
     assert harness.managers == [{"include_path": None}]
     assert harness.asked.pop("task_manager") is not None
     assert harness.asked == {
@@ -116,28 +122,28 @@ def test_options_mean_what_they_mean_to_the_harness(
 
 
 def test_tasks_that_are_all_the_user_s_own_need_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: list[tuple[int, dict[str, float]]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: Reported
 ) -> None:
     harness, own = Harness({"results": {}}), str(tmp_path / "tasks")
     harness.put_in(monkeypatch)
-    main(["--tasks", "mine", "--include_path", own])
+    evaluate(reported, "--tasks", "mine", "--include_path", own)
     assert harness.managers == [{"include_path": own, "include_defaults": False}]
     assert Path.cwd() == tmp_path / "tasks"
     (tmp_path / "out" / "model").mkdir()
-    main(["--tasks", "mine,arc_easy", "--include_path", own])
+    evaluate(reported, "--tasks", "mine,arc_easy", "--include_path", own)
     assert harness.managers[1:] == [
         {"include_path": own, "include_defaults": False},
         {"include_path": own},
     ]
     with pytest.raises(SystemExit, match="has no task nothing"):
-        main(["--tasks", "mine,nothing", "--include_path", own])
+        evaluate(reported, "--tasks", "mine,nothing", "--include_path", own)
 
 
 def test_a_rank_that_is_not_the_first_reports_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: list[tuple[int, dict[str, float]]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: Reported
 ) -> None:
     Harness(None).put_in(monkeypatch)
-    main(["--tasks", "mine"])
+    evaluate(reported, "--tasks", "mine")
     assert reported == []
     assert (tmp_path / "out" / "model").exists()
 
@@ -145,12 +151,12 @@ def test_a_rank_that_is_not_the_first_reports_nothing(
 def test_what_does_not_fit_into_a_message_is_in_the_file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    reported: list[tuple[int, dict[str, float]]],
+    reported: Reported,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     many = {f"a_task_with_a_long_name_{n}": {"acc,none": n / 7} for n in range(200)}
     Harness({"results": many}).put_in(monkeypatch)
-    main(["--tasks", "mine"])
+    evaluate(reported, "--tasks", "mine")
     ((_, told),) = reported
     assert 0 < len(told) < 200
     assert len(json.dumps(told)) < 3500

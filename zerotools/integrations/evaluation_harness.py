@@ -14,12 +14,14 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from zerotools import worker
 
+Report = Callable[..., object]
+"""(step, **scores)."""
 RESULTS = "results.json"
 _EVALUATED = "evaluated.json"
 _OF_SEVERAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
@@ -91,7 +93,8 @@ def _tasks(options: argparse.Namespace) -> tuple[list[str], Any]:
     return list(names), tasks
 
 
-def _report(step: int, scores: Mapping[str, float]) -> None:
+def _fitting(scores: Mapping[str, float]) -> dict[str, float]:
+    """Return the first scores, as many as fit into a message."""
     told, size = dict[str, float](), 0
     for name, value in scores.items():
         size += len(json.dumps({name: value}).encode())
@@ -99,7 +102,7 @@ def _report(step: int, scores: Mapping[str, float]) -> None:
             print(f"{len(scores) - len(told)} more scores are in {RESULTS} alone", flush=True)
             break
         told[name] = value
-    worker.report_evaluation(step, **told)
+    return told
 
 
 def _write(path: Path, tree: Mapping[str, Any]) -> None:
@@ -120,7 +123,7 @@ def options_of(words: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(words: Sequence[str] | None = None, report: Report = worker.report_evaluation) -> None:
     """Evaluate, write `results.json`, report the scores, and remove the exported model. Of several
     ranks each answers a part of the questions, and rank 0 does the rest."""
     options = options_of(words)
@@ -138,7 +141,7 @@ def main(words: Sequence[str] | None = None) -> None:
     _write(output / RESULTS, {**evaluated, "scores": scores, **found})
     for name, value in scores.items():
         print(f"{name} {value:.4f}", flush=True)
-    _report(int(evaluated["step"]), scores)
+    report(int(evaluated["step"]), **_fitting(scores))
     shutil.rmtree(model, ignore_errors=True)
     worker.finished()
 

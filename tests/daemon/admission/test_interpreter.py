@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from tests.daemon.hung_disks import hung_disk
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.jobfile.evaluation_job import HARNESS
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.admission import interpreter
 from zerotoolsd.admission.interpreter import (
@@ -23,6 +25,7 @@ from zerotoolsd.admission.interpreter import (
     TRAINER,
     Needs,
     check_interpreter,
+    needs_from,
     needs_of,
 )
 
@@ -76,11 +79,42 @@ def test_a_job_needs_what_its_keys_need() -> None:
         (scored, ["rouge_score", "sacrebleu"]),
         ({"metrics": {"wandb": "p", "mlflow": "e"}}, ["wandb", "mlflow"]),
         ({"lora": {"rank": 4}, **scored}, ["peft", "rouge_score", "sacrebleu"]),
+        ({"eval": {"tasks": ["hellaswag"]}}, ["lm_eval"]),
     ]
     for keys, wanted in cases:
         needs = needs_of(job_from_dict({**tree, **keys}, source="job.toml"))
         assert needs is not None
         assert list(needs.packages) == ["torch", "transformers", *wanted]
+
+
+def test_a_job_that_evaluates_needs_the_harness_alone() -> None:
+    script = {"command": [*HARNESS, "--tasks", "a"], "directory": "/", "evaluates": "/out"}
+    tree = {"engine": "script", "device": "cpu", "script": script}
+    needs = needs_of(job_from_dict(tree, source="job"))
+    assert needs is not None
+    assert list(needs.packages) == ["lm_eval"]
+    own = {**tree, "script": {**script, "command": ["/bin/true"]}}
+    assert needs_of(job_from_dict(own, source="job")) is None
+
+
+def test_tasks_are_looked_up_in_the_job_s_own_harness(tmp_path: Path) -> None:
+    package = tmp_path / "packages" / "lm_eval"
+    (package / "tasks").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('was imported')")
+    (package / "tasks" / "arc.yaml").write_text("task: arc_easy\ntag: ai2_arc\n")
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "mine.yaml").write_text("task: my_task\n")
+    found = {"PYTHONPATH": str(package.parent)}
+    needs = replace(TRAINER, packages={}, tasks=("arc_easy", "ai2_arc", "my_task"))
+    python = bare(tmp_path / "python")
+    ask(python, replace(needs, task_dir=str(own)), **found)
+    said = refusal(python, replace(needs, tasks=("arc_easi", "my_task")), **found)
+    assert said.startswith(
+        "eval.tasks: lm-evaluation-harness has no task arc_easi (nearest: arc_easy), and no task "
+        "my_task; correct the name, or set eval.task_dir"
+    )
+    assert needs_from(json.loads(json.dumps(asdict(needs)))) == needs
 
 
 def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The model directory that a finished job leaves, for `from_pretrained`."""
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +10,11 @@ import pytest
 
 from harness.launching import TINY_GPT2, job, run
 from tests.daemon.trainer.tensors import load
+from tests.golden_files import JOB
+from zerotools.core.errors import ZerotoolsError
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.launch import EXPORTING
+from zerotoolsd.exporting import export_evaluated
 
 pytestmark = pytest.mark.torch
 
@@ -17,6 +22,25 @@ pytestmark = pytest.mark.torch
 def export(output_dir: Path, dtype: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", str(EXPORTING), str(output_dir), dtype]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_what_is_evaluated_is_the_newest_that_verifies(tmp_path: Path) -> None:
+    run_dir, made = tmp_path / "run", tmp_path / "evaluation"
+    for step in (3, 9):
+        shutil.copytree(JOB, run_dir / checkpoint_dirs.directory_name(step))
+    (run_dir / checkpoint_dirs.directory_name(9) / "job.json").write_text("{}")
+    assert export_evaluated(run_dir, made) == made / "model"
+    told = json.loads((made / "evaluated.json").read_text())
+    assert told == {"checkpoint": str(run_dir / JOB.name), "step": 3}
+    assert "bfloat16" in (made / "model" / "config.json").read_text()
+    export_evaluated(run_dir / JOB.name, made)  # once more, in the place of the first
+    shutil.rmtree(run_dir / JOB.name)
+    said = "holds no whole checkpoint to evaluate; the newest: .*step-00000009/job.json has 2"
+    with pytest.raises(ZerotoolsError, match=said):
+        export_evaluated(run_dir, made)
+    command = [sys.executable, "-P", str(EXPORTING), "--evaluated", str(run_dir), str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
 
 
 def test_the_newest_checkpoint_becomes_a_model_that_transformers_loads(
