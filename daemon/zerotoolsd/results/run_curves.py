@@ -148,7 +148,8 @@ def columns(curves: Curves, steps: Sequence[int], names: Iterable[str]) -> dict[
 def score_columns(curves: Curves, points: int) -> dict[str, list[Any]]:
     """The columns of scores by name, `time`, and `step`: at most so many steps, the newest ones."""
     steps = sorted({step for values in curves.scores.values() for step in values})[-points:]
-    named = {**curves.scores, **({"time": curves.score_time} if steps else {})}
+    known = {name: at for name, at in curves.scores.items() if at}
+    named = {**known, **({"time": curves.score_time} if steps else {})}
     return {"step": steps, **{name: [at.get(step) for step in steps] for name, at in named.items()}}
 
 

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.browser
 JOB, MOST = 3, 5000
 
 LOSSES = st.sampled_from([4.5, 2.0, 0.25, 1e-9, math.nan, math.inf, "x"])
-MORE = st.dictionaries(st.sampled_from(["lr", "grad_norm", "time", "bleu"]), LOSSES, max_size=2)
+NAMES = ("lr", "grad_norm", "time", "bleu", "accuracy", "arc/acc")
+MORE = st.dictionaries(st.sampled_from(NAMES), LOSSES, max_size=3)
 STEPS = st.builds(
     lambda event, step, loss, more: {"event": event, "step": step, **loss, **more},
     st.sampled_from(["step", "step", "step", "eval"]),
@@ -131,6 +132,7 @@ def test_the_page_joins_and_smooths_as_the_daemon_does(browser: Any, daemon: Dae
         curves, expected = each["curves"], case.expected
         same_points(curves["steps"], expected["steps"], "loss", case.left_out)
         same_points(curves["evaluations"], expected["evaluations"], "eval_loss", case.left_out)
+        assert points(curves["scores"]) == points(expected["scores"])
         assert sorted(curves["not_finite"]) == expected["not_finite"]
         kept = ("job", "attempt", "first_step")
         assert [[part[name] for name in kept] for part in curves["parts"]] == [
