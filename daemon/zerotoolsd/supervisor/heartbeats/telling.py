@@ -71,7 +71,7 @@ def what(beat: Beat) -> str:
     place = {
         STEPPING: f"step {beat.step + 1}",
         FIRST_STEP: "its first step",
-        EVALUATING: f"the evaluation after step {beat.step}",
+        EVALUATING: f"the evaluation after step {beat.step}" if beat.step else "the evaluation",
         SAVING: f"the save of step {beat.step}",
     }.get(beat.phase)
     if place is None:
