@@ -200,7 +200,7 @@ def _tasks(found: Mapping[str, Any]) -> str:
     """`step 120: hellaswag/acc 0.31 (job 8)`, or what the job that evaluates does."""
     by = f"job {found['job']}"
     if found["step"] is None:
-        return f"evaluated by {by}, which is {states.in_words(found['state'])}"
+        return f"evaluated by {by} ({states.in_words(found['state'])})"
     return f"step {found['step']}: {evaluation(found['scores'])} ({by})"
 
 

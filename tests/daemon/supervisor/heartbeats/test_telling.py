@@ -87,3 +87,9 @@ def test_durations_are_short() -> None:
         "119 min",
         "2 h 05 min",
     ]
+
+
+def test_an_evaluation_of_no_training_has_no_step() -> None:
+    said = sentence([sight(0, 0, phase="evaluating")], 0)
+    assert said.startswith("it has been in the evaluation for 60 s")
+    assert "evaluation after step 40" in sentence([sight(0, 40, phase="evaluating")], 0)
