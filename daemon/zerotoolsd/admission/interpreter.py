@@ -156,11 +156,12 @@ async def _refused(
 async def _unknown_tasks(
     python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
 ) -> dict[str, list[str]]:
+    """Those that there are not, with the nearest names. Where nothing is said in time, as on a slow
+    file system, the job that evaluates finds out."""
     arguments = ("-P", known_tasks.__file__, needs.task_dir or "", *needs.tasks)
-    output = await ask(python, env, *arguments, user=user)
     try:
-        return dict(json.loads(output))
-    except (ValueError, TypeError):  # the job that evaluates says what is wrong
+        return dict(json.loads(await ask(python, env, *arguments, user=user)))
+    except (BadRequest, ValueError, TypeError):
         return {}
 
 

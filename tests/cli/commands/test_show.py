@@ -237,3 +237,17 @@ def test_a_program_that_reports_nothing_has_no_heartbeat() -> None:
     said = [line for line in page(own, None) if line.startswith("  heartbeat")]
     assert said == ["  heartbeat   none: the program reports no steps (zerotools.worker can)"]
     assert not any(line.startswith("  heartbeat") for line in page(job, None))
+
+
+def test_scores_of_tasks_are_shown_with_the_job_that_found_them(
+    service: FakeService, client: DaemonClient
+) -> None:
+    asked = {"job": 8, "state": "waiting", "step": None, "scores": {}}
+    service.add(state="running", evaluated_by=asked)
+    found = asked | {"state": "succeeded", "step": 40, "scores": {"b/acc": 0.5, "a\x1b/acc": 1 / 3}}
+    service.add(state="succeeded", evaluated_by=found)
+    assert "  tasks       evaluated by job 8 (waiting)" in page(client.job(1), None)
+    (line,) = (each for each in page(client.job(2), None) if each.startswith("  tasks"))
+    assert line.startswith("  tasks       step 40: b/acc 0.5  a")
+    assert line.endswith("/acc 0.3333 (job 8)")
+    assert "\x1b" not in line

@@ -114,6 +114,8 @@ def test_tasks_are_looked_up_in_the_job_s_own_harness(tmp_path: Path) -> None:
         "eval.tasks: lm-evaluation-harness has no task arc_easi (nearest: arc_easy), and no task "
         "my_task; correct the name, or set eval.task_dir"
     )
+    silent = script(tmp_path / "silent", f'[ "$1" = -P ] && exit 1; exec {python} "$@"')
+    ask(silent, replace(needs, tasks=("arc_easi",)), **found)  # the job that evaluates finds out
     assert needs_from(json.loads(json.dumps(asdict(needs)))) == needs
 
 
