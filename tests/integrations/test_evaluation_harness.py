@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from harness.launching import job, run
 from tests.daemon.daemons import Daemon, daemon_in
+from tests.matrices import FULL
 from zerotools.integrations.evaluation_harness import main, scores_of
 from zerotools.jobs.jobfile.evaluation_job import HARNESS
 from zerotools.jobs.jobfile.parse import job_from_dict
@@ -231,6 +233,17 @@ def judged(model_dir: Path, rows: list[dict[str, Any]]) -> dict[str, float]:
     return {f"letters/{name}": count / len(rows) for name, count in right.items()}
 
 
+def by_command_line(model_dir: Path, place: Path, env: dict[str, str]) -> dict[str, float]:
+    """The same scores as `lm_eval` writes them, which reads all of its own files first."""
+    words = ["--model", "hf", "--model_args", f"pretrained={model_dir}", "--tasks", "letters"]
+    words += ["--include_path", str(place / "tasks"), "--output_path", str(place / "theirs")]
+    command = [sys.executable, "-m", "lm_eval", *words, "--device", "cpu"]
+    subprocess.run(command, env=env, cwd=place / "tasks", check=True, capture_output=True)
+    (found,) = (place / "theirs").rglob("results_*.json")
+    scores = json.loads(found.read_text())["results"]["letters"]
+    return {f"letters/{name}": scores[f"{name},none"] for name in ("acc", "acc_norm")}
+
+
 @pytest.mark.evals
 @pytest.mark.torch
 @pytest.mark.dear(40, "a rank that trains, and the harness, which imports for seconds")
@@ -247,7 +260,7 @@ def test_a_trained_checkpoint_is_asked_a_task_of_the_user_s_own(
     exported = export(trained, "bf16")
     daemon.start()
     asked = ["--tasks", "letters", "--include_path", str(tmp_path / "tasks"), "--device", "cpu"]
-    tree = {
+    tree: dict[str, Any] = {
         "engine": "script",
         "device": "cpu",
         "env": {
@@ -262,5 +275,7 @@ def test_a_trained_checkpoint_is_asked_a_task_of_the_user_s_own(
     assert done["state"] == "succeeded", (daemon.run_dir() / "rank-0.log").read_text()[-4000:]
     wanted = judged(exported, rows)
     assert {name: done["evaluation"][name] for name in wanted} == pytest.approx(wanted)
+    if FULL:
+        assert by_command_line(exported, tmp_path, tree["env"]) == pytest.approx(wanted)
     assert 0 < wanted["letters/acc"] < 1
     assert done["evaluation"]["step"] == 4
