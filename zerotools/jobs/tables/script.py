@@ -45,9 +45,9 @@ class ScriptSpec:
         path=True,
     )
     evaluates: str | None = key(
-        "A checkpoint of a job, or a job's `output_dir`, of which the newest that verifies counts: "
-        "before the program starts, its weights are exported in 16 bits, with adapters merged, and "
-        "`ZEROTOOLS_MODEL` names the model directory. `eval.tasks` queues such a job.",
+        "A job's checkpoint to export before the program starts, or a job's `output_dir` for the "
+        "newest one in it that verifies. The weights are written in 16 bits, with adapters merged, "
+        "and `ZEROTOOLS_MODEL` names the model directory. `eval.tasks` queues such a job.",
         default=None,
         stored_default=None,
         path=True,
