@@ -56,14 +56,17 @@ def _torchrun(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _accelerate(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
+    """Name all that accelerate takes else from the user's default_config.yaml: that file may give
+    this job the GPUs of another, the address of another machine, or a launcher over ssh."""
     machines = ("--num_machines", str(spec.rendezvous.nodes))
-    ranks = (*machines, "--num_processes", str(spec.all_ranks))
+    ranks = (*machines, "--num_processes", str(spec.all_ranks), "--gpu_ids", "all")
     cpu = ("--cpu",) if spec.device == "cpu" else ()
-    port: tuple[str, ...] = ("--main_process_port", PORT)  # its own is the same for every job
+    host, port, node = "127.0.0.1", PORT, "0"  # its own port is the same for every job
     if (place := spec.rendezvous.place) is not None:
-        address = ("--main_process_ip", place[0], "--main_process_port", str(place[1]))
-        port = (*address, "--machine_rank", str(_node(spec)))
-    return ("-m", "accelerate.commands.launch", *cpu, *ranks, *port)
+        host, port, node = place[0], str(place[1]), str(_node(spec))
+    address = ("--main_process_ip", host, "--main_process_port", port, "--machine_rank", node)
+    here = ("--deepspeed_multinode_launcher", "standard")
+    return ("-m", "accelerate.commands.launch", *cpu, *ranks, *address, *here)
 
 
 def _node(spec: JobSpec) -> int:

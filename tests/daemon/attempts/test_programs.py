@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -92,6 +94,60 @@ def test_launchers_are_told_where_the_nodes_meet() -> None:
     assert (told["--main_process_ip"], told["--main_process_port"]) == ("10.0.0.1", "29500")
 
 
+ACCELERATE_CONFIG = """
+compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+deepspeed_config: {deepspeed_multinode_launcher: pdsh, deepspeed_hostfile: /hosts, zero_stage: 3}
+gpu_ids: 0,1
+num_processes: 8
+num_machines: 2
+machine_rank: 1
+main_process_ip: 10.9.9.9
+main_process_port: 29500
+use_cpu: false
+"""
+AS_ACCELERATE_TAKES_IT = """
+import json, sys
+from accelerate.commands import launch
+from accelerate.utils import launch as variables
+arguments, _, _ = launch._validate_launch_command(launch.launch_command_parser().parse_args())
+_, env = variables.prepare_simple_launcher_cmd_env(arguments)
+multi = variables.prepare_multi_gpu_env(arguments)
+names = ("CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT")
+given = "num_processes", "num_machines", "deepspeed_multinode_launcher", "zero_stage"
+print(json.dumps([{name: env.get(name) for name in names}, multi.get("CUDA_VISIBLE_DEVICES"),
+                  {name: getattr(arguments, name) for name in given}]))
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.dear(10, "accelerate's own parser, which imports torch")
+def test_accelerate_s_default_config_chooses_no_gpus_and_no_machines(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    config = tmp_path / ".cache" / "huggingface" / "accelerate" / "default_config.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text(ACCELERATE_CONFIG)
+    command = command_of(job(["t.py"], "accelerate", gpus=2), ["GPU-a", "GPU-b"])
+    words = [word.replace(PORT, "45678") for word in command[3:]]
+    env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
+    whole = [sys.executable, "-c", AS_ACCELERATE_TAKES_IT, *words]
+    said = subprocess.run(whole, env=env, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    simple, multi, taken = json.loads(said.stdout.splitlines()[-1])
+    assert simple == {
+        "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "45678",
+    }
+    assert multi == "GPU-a,GPU-b"
+    assert taken == {
+        "num_processes": 2,
+        "num_machines": 1,
+        "deepspeed_multinode_launcher": "standard",
+        "zero_stage": 3,  # how it trains stays the user's choice
+    }
+
+
 def start(daemon: Daemon, tmp_path: Path, mode: str, **changes: Any) -> Path:
     shutil.copy(PROGRAM, tmp_path / "train.py")
     ranks = changes.pop("ranks", 2)
@@ -139,7 +195,10 @@ def test_other_launchers_run_to_their_end(
     daemon: Daemon, tmp_path: Path, launcher: str, ranks: int
 ) -> None:
     daemon.start()
-    directory = start(daemon, tmp_path, "once", launcher=launcher, ranks=ranks)
+    (tmp_path / ".deepspeed_env").write_text("WORLD_SIZE=7\nCUDA_VISIBLE_DEVICES=5\n")
+    (tmp_path / "hostfile").write_text("elsewhere slots=8\n")
+    home = {"HOME": str(tmp_path), "DLTS_HOSTFILE": str(tmp_path / "hostfile")}
+    directory = start(daemon, tmp_path, "once", launcher=launcher, ranks=ranks, env=home)
     found = said(directory, ranks - 1)
     assert found["world_size"] == ranks
     ended = daemon.wait_for_state(1, "succeeded", "failed", "waiting_retry")

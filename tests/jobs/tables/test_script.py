@@ -63,6 +63,19 @@ def test_the_json_of_a_script_job_has_nothing_of_our_engines() -> None:
             tree(command=["/usr/bin/python3", "t.py"], launcher="torchrun"),
             'torchrun starts the interpreter itself; leave "/usr/bin/python3" out',
         ),
+        (
+            tree(launcher="torchrun", launcher_options=["--nproc-per-node=8"]),
+            "script.launcher_options: --nproc-per-node is set by the daemon for torchrun, which "
+            "would take other GPUs or ranks; leave it out",
+        ),
+        (
+            tree(launcher="accelerate", launcher_options=["--gpu_ids", "0,1"]),
+            "--gpu_ids is set by the daemon",
+        ),
+        (
+            {**tree(launcher="torchrun"), "env": {"PET_STANDALONE": "1"}},
+            "env.PET_STANDALONE: is set by the daemon for torchrun",
+        ),
         (tree(launcher="accelerate"), "accelerate launch starts one process on CPUs"),
         ({**tree(), "env": {"ZEROTOOLS_RESUME_FROM": "x"}}, "is set by the daemon"),
         ({**tree(), "time_limit": "two hours"}, 'time_limit = "two hours": must be seconds'),

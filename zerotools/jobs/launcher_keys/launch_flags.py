@@ -88,6 +88,36 @@ MEETING = frozenset(
 )
 """Options that say where processes meet and write: nothing of a job depends on their values."""
 
+PLACING = frozenset(
+    (
+        "gpu_ids",
+        "machine_rank",
+        "main_process_ip",
+        "master_addr",
+        "nnodes",
+        "node_rank",
+        "nproc_per_node",
+        "num_machines",
+        "num_processes",
+        "rdzv_backend",
+        "rdzv_endpoint",
+        "rdzv_id",
+        "standalone",
+        "world_info",
+    )
+)
+"""Options that say which GPUs and how many ranks there are: those of a job come from its keys."""
+
+PLACING_VARIABLES = frozenset(
+    (
+        "ACCELERATE_TORCH_DEVICE",
+        *(f"PET_{name.upper()}" for name in PLACING),
+        *("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH"),
+    )
+)
+"""Variables by which torchrun and accelerate change their command, some of them beyond what any
+option can take back."""
+
 SHORT: Mapping[str, Mapping[str, str]] = {
     "deepspeed": {"H": "hostfile", "i": "include", "e": "exclude", "q": "quiet"},
     "torchrun": {"m": "module", "r": "redirects", "t": "tee"},

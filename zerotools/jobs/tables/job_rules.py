@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from zerotools.jobs.binding.bind import show
+from zerotools.jobs.launcher_keys.launch_flags import PLACING, PLACING_VARIABLES
 from zerotools.jobs.tables.checkpoint import ADAPTER, check_checkpoint
 from zerotools.jobs.tables.data import BYTES, KINDS, check_data, kind_of, tokenizer_of
 from zerotools.jobs.tables.deepspeed_rules import check_deepspeed
@@ -138,11 +139,21 @@ def _check_nodes(spec: JobSpec) -> Iterator[str]:
 
 
 def _check_launcher(spec: JobSpec) -> Iterator[str]:
-    if spec.script.launcher == "accelerate" and spec.device == "cpu" and spec.world_size > 1:
+    script = spec.script
+    if script.launcher == "accelerate" and spec.device == "cpu" and spec.world_size > 1:
         yield (
             f"ranks = {spec.world_size}: accelerate launch starts one process on CPUs; set "
             'script.launcher = "torchrun"'
         )
+    if script.launcher == "plain":
+        return
+    ours = f"is set by the daemon for {script.launcher}, which would take other GPUs or ranks"
+    for option in script.launcher_options:
+        name = option.partition("=")[0]
+        if name.startswith("--") and name.lstrip("-").replace("-", "_") in PLACING:
+            yield f"script.launcher_options: {name} {ours}; leave it out"
+    for variable in sorted(PLACING_VARIABLES & spec.env.keys()):
+        yield f"env.{variable}: {ours}; leave it out"
 
 
 def _check_adopted(spec: JobSpec) -> Iterator[str]:
