@@ -13,7 +13,7 @@ from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.packages import EXTRAS, install_command
+from zerotools.io.files.packages import EXTRAS, install_command, is_older
 from zerotools.jobs.answer_times import DEEPSPEED_SECONDS, INTERPRETER_SECONDS
 from zerotools.jobs.jobfile.evaluation_job import HARNESS
 from zerotools.jobs.preflight import async_io, deepspeed_accepts, known_tasks
@@ -62,10 +62,18 @@ LAUNCHERS = {
     "accelerate": Needs({"accelerate": "accelerate"}, (3, 9)),
     "deepspeed": Needs({"deepspeed": "deepspeed"}, (3, 9)),
 }
-_PROGRAM = (
-    "import sys, json, importlib.util as u;"
-    "print(json.dumps([sys.version_info[:2], [n for n in sys.argv[1:] if not u.find_spec(n)]]))"
-)
+_PROGRAM = """
+import sys, json, importlib.util as u
+def version(name):
+    try:
+        from importlib.metadata import version
+        return version(name)
+    except Exception:
+        return None
+asked = [each.split("=") for each in sys.argv[1:]]
+missing = [module for module, _ in asked if not u.find_spec(module)]
+print(json.dumps([sys.version_info[:2], missing, {m: version(name) for m, name in asked}]))
+"""
 
 
 def needs_of(spec: JobSpec) -> Needs | None:
@@ -109,9 +117,10 @@ async def check_interpreter(
 ) -> None:
     """Ask `python`, in a child that has `env` and is run as `user`, what it lacks of `needs`.
     Raises BadRequest."""
-    output = await ask(python, env, "-c", _PROGRAM, *needs.packages, user=user)
+    asked = [f"{module}={need.partition('>=')[0]}" for module, need in needs.packages.items()]
+    output = await ask(python, env, "-c", _PROGRAM, *asked, user=user)
     try:
-        version, missing = json.loads(output)
+        version, missing, installed = json.loads(output)
         old = tuple(version) < needs.version
     except (ValueError, TypeError):
         raise BadRequest(f"python = {python}: is not a Python interpreter") from None
@@ -123,6 +132,12 @@ async def check_interpreter(
     if missing:
         command = install_command(*(needs.packages[name] for name in missing), python=python)
         raise BadRequest(f"python = {python}: has no {' and no '.join(missing)}; run {command}")
+    for module, requirement in needs.packages.items():
+        if is_older(found := installed.get(module), requirement):
+            command = install_command(requirement, python=python)
+            raise BadRequest(
+                f"python = {python}: has {module} {found}; a job needs {requirement}; run {command}"
+            )
     if needs.tasks and (unknown := await _unknown_tasks(python, env, needs, user)):
         raise BadRequest(known_tasks.refusal(unknown))
     if needs.async_io and (why := await _without_async_io(python, env, user)):

@@ -57,7 +57,19 @@ def test_an_interpreter_without_torch_is_refused_with_the_line_to_type(tmp_path:
     python = bare(tmp_path / "python")
     assert refusal(python) == (
         f"python = {python}: has no torch and no transformers; run "
-        f"{python} -m pip install 'torch>=2.7' 'transformers>=5.1'"
+        f"{python} -m pip install 'torch>=2.8' 'transformers>=5.1'"
+    )
+
+
+def test_a_package_that_is_too_old_is_refused_with_the_line_to_type(tmp_path: Path) -> None:
+    (tmp_path / "torch-2.7.1+cu128.dist-info").mkdir()
+    (tmp_path / "torch-2.7.1+cu128.dist-info" / "METADATA").write_text("Version: 2.7.1+cu128\n")
+    for module in ("torch", "transformers"):
+        (tmp_path / f"{module}.py").touch()
+    python = bare(tmp_path / "python")
+    assert refusal(python, PYTHONPATH=str(tmp_path)) == (
+        f"python = {python}: has torch 2.7.1+cu128; a job needs torch>=2.8; run "
+        f"{python} -m pip install 'torch>=2.8'"
     )
 
 
@@ -194,7 +206,7 @@ def test_jobs_of_deepspeed_need_what_they_ask_it_for() -> None:
 def test_a_quick_answer_leaves_nothing_to_warn_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    python = script(tmp_path / "python", "echo '[[3, 12], []]'")
+    python = script(tmp_path / "python", "echo '[[3, 12], [], {}]'")
     for _ in range(20):
         ask(python)
     assert caplog.records == []
@@ -207,7 +219,7 @@ def test_only_what_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_an_old_python_is_refused(tmp_path: Path) -> None:
-    python = script(tmp_path / "python", "echo '[[3, 8], []]'")
+    python = script(tmp_path / "python", "echo '[[3, 8], [], {}]'")
     assert refusal(python) == f"python = {python}: is Python 3.8; a job needs 3.11 or newer"
 
 

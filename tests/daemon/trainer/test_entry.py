@@ -50,7 +50,7 @@ def test_an_interpreter_without_torch_is_named_with_what_to_install(tmp_path: Pa
     assert done.returncode == EXIT_BAD_JOB
     assert f"{sys.executable} has no torch" in done.stdout
     # Without its site-packages, the interpreter has no pip either.
-    assert re.search(r"uv pip install --python \S+ 'torch>=2.7' 'transformers>=5.1'", done.stdout)
+    assert re.search(r"uv pip install --python \S+ 'torch>=2.8' 'transformers>=5.1'", done.stdout)
     assert "Traceback" not in done.stderr
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.cli.output.messages import split
-from zerotools.io.files.packages import EXTRAS, install_command, missing
+from zerotools.io.files.packages import EXTRAS, install_command, is_older, missing
 
 ROOT = Path(__file__).resolve().parents[3]
 DEVELOPERS = {"peers", "fuzz", "browser", "test", "dev"}
@@ -43,6 +43,23 @@ def test_the_command_is_that_of_who_made_the_environment(
     python = python_in(tmp_path / "tool", marks)
     found = install_command("PyYAML>=6.0", "torch", python=python)
     assert found == command.format(python=python)
+
+
+@pytest.mark.parametrize(
+    ("version", "requirement", "older"),
+    [
+        ("2.7.1+cu128", "torch>=2.8", True),
+        ("2.8", "torch>=2.8.0", False),
+        ("2.8.0a0+5228986c39.nv25.05", "torch>=2.8", False),
+        ("2.10.0", "torch>=2.8", False),
+        (None, "torch>=2.8", False),
+        ("2.1", "torch", False),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(
+    version: str | None, requirement: str, older: bool
+) -> None:
+    assert is_older(version, requirement) is older
 
 
 def test_an_environment_without_pip_is_filled_by_uv(monkeypatch: pytest.MonkeyPatch) -> None:

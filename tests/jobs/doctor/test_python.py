@@ -18,6 +18,7 @@ WHOLE = {"torch": "2.9", "cuda": "12.8", "nccl": "2.27", "transformers": "5", "g
     [
         ({}, {"torch": "ok", "NCCL": "ok"}),
         ({"torch": None, "why": "ImportError: x"}, {"torch": "warning"}),
+        ({"torch": "2.7.1+cu128"}, {"torch": "problem"}),
         ({"transformers": None}, {"torch": "ok", "transformers": "warning", "NCCL": "ok"}),
         ({"cuda": None}, {"torch": "problem"}),
         ({"gpus": 0}, {"torch": "problem"}),

@@ -6,6 +6,7 @@ zerotools: so it works wherever zerotools was installed from, and changes nothin
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from zerotools.core.errors import BadRequest
 
 EXTRAS: Mapping[str, Mapping[str, str]] = {
     "daemon": {"aiohttp": "aiohttp>=3.9"},
-    "train": {"torch": "torch>=2.7", "transformers": "transformers>=5.1"},
+    "train": {"torch": "torch>=2.8", "transformers": "transformers>=5.1"},
     "deepspeed": {"deepspeed": "deepspeed>=0.16"},
     "lora": {"peft": "peft>=0.18"},
     "qlora": {"bitsandbytes": "bitsandbytes>=0.50"},
@@ -49,6 +50,18 @@ def install_command(*requirements: str, python: str | None = None) -> str:
     if (place / "uv-receipt.toml").exists() or _made_by_uv(place) or _lacks_pip(python):
         return f"uv pip install --python {shlex.quote(python)} {what}"
     return f"{shlex.quote(python)} -m pip install {what}"
+
+
+def is_older(version: str | None, requirement: str) -> bool:
+    """Return whether the `version` of a package is older than `requirement` takes. A build before
+    a release counts as that release, and one of unknown version as new enough."""
+    least = requirement.partition(">=")[2]
+    return version is not None and _numbers(version) < _numbers(least)
+
+
+def _numbers(version: str) -> list[int]:
+    found = re.match(r"\d+(?:\.\d+)*?(?=(?:\.0)*(?:[^\d.]|$))", version)
+    return [int(part) for part in found[0].split(".")] if found else []
 
 
 def missing(what: str, module: str, instead: str = "") -> BadRequest:

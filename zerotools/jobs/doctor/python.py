@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from zerotools.io.files.packages import REQUIREMENTS, install_command
+from zerotools.io.files.packages import REQUIREMENTS, install_command, is_older
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 
 IMPORT_SECONDS = 60.0
@@ -69,6 +69,11 @@ def look_at_python(
             f"{python} has none that can be imported ({why})",
             "install it there, or name the python of each job in its job file",
         )
+        return
+    needed = REQUIREMENTS["torch"]
+    if is_older(answer["torch"], needed):
+        install = f"jobs need {needed}: {install_command(needed, python=str(python))}"
+        yield problem("torch", f"{answer['torch']} of {python} is too old", install)
         return
     yield ok("torch", f"{answer['torch']} of {python}")
     if answer.get("transformers") is None:

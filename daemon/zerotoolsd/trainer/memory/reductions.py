@@ -1,4 +1,4 @@
-"""The memory in which gradients are reduced over replicas, given back when they have left it.
+"""How gradients are reduced over replicas, and the memory for it, given back when they left it.
 
 FSDP2 reduces the gradients of a block in one buffer of fp32. Where ranks hold replicas (stages 0
 and 1, groups of `zero.shard_size`) it refers to the buffer of each block until the end of the
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from zerotools.core.memory_layout import HOST, MemoryLayout
@@ -28,13 +29,25 @@ def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.devic
     """Free the buffers of `model`, where gradients of this layout leave them."""
     # Without a GPU, parameters "on the host" have the buffer itself as their gradient.
     leave = layout.has_masters or (layout.params_tier == HOST and device.type == "cuda")
-    # The first versions of torch that have FSDP2 have no such hook.
-    if not (layout.replicates_weights and leave and hasattr(FSDPModule, "set_all_reduce_hook")):
+    if not (layout.replicates_weights and leave):
         return
     hook = _Reduced()
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_all_reduce_hook(hook)
+
+
+def sum_over_one_rank(model: Any, mesh: DeviceMesh) -> None:
+    """Have FSDP2 add up gradients and divide the sum, where a group of `mesh` has one rank.
+
+    NCCL's average over one rank leaves out the last elements before NCCL 2.29.7 (NVIDIA/nccl 1950,
+    torch's issue 144045): their gradients would be zero.
+    """
+    if mesh.device_type == "cpu" or 1 not in mesh.shape:
+        return
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)
 
 
 class _Reduced:

@@ -45,7 +45,7 @@ from torch.utils._pytree import tree_map
 from zerotools.core.errors import Unsupported
 from zerotools.core.memory_layout import HOST, WEIGHTS, MemoryLayout
 from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
-from zerotoolsd.trainer.memory.reductions import free_reduction_buffers
+from zerotoolsd.trainer.memory.reductions import free_reduction_buffers, sum_over_one_rank
 from zerotoolsd.trainer.memory.tiers import BUFFERS, MemoryTier, MemoryTiers
 from zerotoolsd.trainer.model.kept_fp32 import apart
 from zerotoolsd.trainer.model.meta_model import MetaModel
@@ -161,6 +161,7 @@ def _shard(
         _compile(block, compiled=compiled)
         fully_shard(block, **options)
     fully_shard(model, **options)
+    sum_over_one_rank(model, mesh)
     free_reduction_buffers(model, layout, memory.device.device)
 
 

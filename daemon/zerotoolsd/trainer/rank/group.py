@@ -97,9 +97,11 @@ class WorldGroup:
 
     def wait_at_most(self, longest: timedelta) -> None:
         """How long a rank waits for another from here on, in every group but those for control."""
+        # torch 2.14 has renamed it, and warns of the other name.
+        set_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
         for group in list(distributed_c10d._world.pg_map):
             if group.group_desc != CONTROL:
-                distributed_c10d._set_pg_timeout(longest, group)
+                set_timeout(longest, group)
 
     def total(self, values: list[float]) -> list[float]:
         """The sums of the ranks' `values`, in fp64."""
@@ -176,7 +178,7 @@ def join(rank: Rank, device: str, meeting: MeetingPlace | None = None) -> WorldG
         place = torch.device("cuda", rank.local)
         torch.cuda.set_device(place)
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl",
+            "nccl",  # torch 2.8 and 2.9 split no group of two backends into those of a mesh
             timeout=START_TIMEOUT,
             rank=rank.index,
             world_size=rank.world_size,

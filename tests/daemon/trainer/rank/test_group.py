@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,3 +97,98 @@ def test_a_start_may_take_longer_than_a_step(monkeypatch: pytest.MonkeyPatch) ->
             group.wait_at_most(limit)
             assert {longest(each) for each in groups} == {limit.total_seconds()}
             assert {longest(each) for each in control} == {CONTROL_TIMEOUT.total_seconds()}
+
+
+class SplitBackend:
+    """What torch asks NCCL's part of a group of two ranks before it splits the group."""
+
+    supports_splitting, options = True, None
+
+    def comm_split_count(self) -> int:
+        return 0
+
+    def perform_nocolor_split(self, device: Any) -> None:
+        """As NCCL's."""
+
+
+class SplitGroup:
+    """The default group of rank 0 of two, on a GPU."""
+
+    group_desc, bound_device_id = "default_pg", "cuda:0"
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return 2
+
+    def _get_backend(self, device: Any) -> SplitBackend:
+        return SplitBackend()
+
+    def split_group(self, ranks: Any, **given: Any) -> None:
+        self.asked.append(ranks)
+
+
+def opened(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, Any]]:
+    """The backend that a rank on a GPU opens its group with, and what else it gives torch."""
+    import torch
+    import torch.distributed as dist
+
+    from zerotoolsd.trainer.rank import group
+
+    given: dict[str, Any] = {}
+
+    def note(backend: str, **options: Any) -> None:
+        given.update(options, backend=backend)
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda place: None)
+    monkeypatch.setattr(dist, "init_process_group", note)
+    monkeypatch.setattr(group, "control_group", lambda: None)
+    group.join(Rank(index=0, local=0, world_size=2), "cuda")
+    return given.pop("backend"), given
+
+
+def test_torch_splits_the_group_of_gpus_into_those_of_a_mesh(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch 2.8 and 2.9 split a group of one backend alone, which they look up by its name."""
+    import torch
+    from torch.distributed import Backend, distributed_c10d
+
+    backend, given = opened(monkeypatch)
+    assert backend in Backend.backend_list
+    assert given["device_id"] == torch.device("cuda", 0)
+    whole = SplitGroup()
+    world = SimpleNamespace(
+        pg_map={whole: (backend, None)}, pg_group_ranks={whole: {0: 0, 1: 1}}, pg_names={}
+    )
+    monkeypatch.setattr(distributed_c10d, "_world", world)
+    monkeypatch.setattr(distributed_c10d, "_get_default_group", lambda: whole)
+    monkeypatch.setattr(distributed_c10d, "_process_group_name", lambda *_, **__: "name")
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    distributed_c10d.split_group(whole, [[0], [1]], timeout=timedelta(minutes=1))
+    assert whole.asked == [[0]]
+
+
+def test_timeouts_are_set_by_the_name_that_this_torch_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch.distributed as dist
+
+    from zerotoolsd.trainer.rank.group import joined
+
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "0")
+    set_to: list[timedelta] = []
+    with joined(Rank(index=0, local=0, world_size=1), "cpu") as group:
+        group.wait_at_most(timedelta(minutes=1))
+        monkeypatch.setattr(
+            dist, "set_timeout", lambda longest, _: set_to.append(longest), raising=False
+        )
+        group.wait_at_most(timedelta(minutes=2))
+    assert set_to == [timedelta(minutes=2)]  # of the default group, not of that for control
