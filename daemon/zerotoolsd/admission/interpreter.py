@@ -43,14 +43,15 @@ that asyncio waits for is the daemon's own interpreter, which then becomes their
 class Needs:
     """What an interpreter must have: packages, as pip would be asked for them, its version,
     DeepSpeed's `async_io`, or what that is compiled with, a DeepSpeed that takes the
-    `configuration` on so many ranks, and the `tasks` of lm-evaluation-harness, some of which may
-    be in `task_dir`."""
+    `configuration` on so many ranks of a `device`, and the `tasks` of lm-evaluation-harness, some
+    of which may be in `task_dir`."""
 
     packages: Mapping[str, str]
     version: tuple[int, int]
     async_io: bool = False
     configuration: Mapping[str, Any] | None = None
     world_size: int = 1
+    device: str = "cpu"
     tasks: tuple[str, ...] = ()
     task_dir: str | None = None
 
@@ -89,6 +90,7 @@ def needs_of(spec: JobSpec) -> Needs | None:
             async_io=on_nvme(spec.deepspeed.tree),
             configuration=completed(spec),
             world_size=spec.all_ranks,
+            device=spec.device,
         )
     packages = dict(needs.packages)
     if needs_pyarrow(spec):
@@ -140,7 +142,7 @@ async def check_interpreter(
             )
     if needs.tasks and (unknown := await _unknown_tasks(python, env, needs, user)):
         raise BadRequest(known_tasks.refusal(unknown))
-    if needs.async_io and (why := await _without_async_io(python, env, user)):
+    if needs.async_io and (why := await _without_async_io(python, env, needs.device, user)):
         raise BadRequest(f"python = {python}: {async_io.refusal(why)}")
     if needs.configuration is not None and (why := await _refused(python, env, needs, user)):
         raise BadRequest(f"deepspeed.config: the DeepSpeed of {python} does not accept it: {why}")
@@ -154,7 +156,8 @@ async def _refused(
     with ExitStack() as stack:
         with rights_of(user):
             asked = stack.enter_context(NamedTemporaryFile("w", encoding="utf-8", suffix=".json"))
-        json.dump({"config": needs.configuration, "world_size": needs.world_size}, asked)
+        question = {"world_size": needs.world_size, "device": needs.device}
+        json.dump({"config": needs.configuration, **question}, asked)
         asked.flush()
         try:
             output = await ask(
@@ -181,9 +184,9 @@ async def _unknown_tasks(
 
 
 async def _without_async_io(
-    python: str, env: Mapping[str, str], user: JobUser | None
+    python: str, env: Mapping[str, str], device: str, user: JobUser | None
 ) -> str | None:
-    output = await ask(python, env, "-P", async_io.__file__, user=user)
+    output = await ask(python, env, "-P", async_io.__file__, device, user=user)
     try:
         return None if (why := json.loads(output)) is None else str(why)
     except ValueError:  # such as where there is no room to try in; the ranks ask again

@@ -172,6 +172,14 @@ def test_offload_to_nvme_needs_what_async_io_is_compiled_with(tmp_path: Path) ->
     assert "the kernel has no asynchronous I/O: Function not implemented" in said()
     script(programs / "cxx", 'printf "#!/bin/sh\\nexit 0\\n" > "$3"; /bin/chmod +x "$3"')
     ask(python, needs, PYTHONPATH=str(tmp_path), PATH=f"{programs}", CXX="cxx")
+    on_gpus, home = replace(needs, device="cuda"), tmp_path / "toolkit"
+    found = {"PYTHONPATH": str(tmp_path), "PATH": f"{programs}", "CXX": "cxx"}
+    assert "nvcc cannot be run (No such file" in refusal(
+        python, on_gpus, CUDA_HOME=str(home), **found
+    )
+    (home / "bin").mkdir(parents=True)
+    script(home / "bin" / "nvcc", "exit 0")
+    ask(python, on_gpus, CUDA_HOME=str(home), **found)
     failing = script(tmp_path / "failing", f'[ "$1" = -P ] && exit 1; exec {python} "$@"')
     script(programs / "cxx", "exit 1")
     ask(failing, needs, PYTHONPATH=str(tmp_path), PATH=f"{programs}", CXX="cxx")  # ranks ask again

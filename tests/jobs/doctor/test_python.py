@@ -51,9 +51,12 @@ def test_an_interpreter_that_cannot_say(tmp_path: Path) -> None:
         ({"g++", "ninja", "nvcc"}, "ok", "are there"),
         ({"ninja"}, "warning", "no C++ compiler"),
         ({"c++"}, "warning", "no ninja"),
-        ({"c++", "ninja"}, "warning", "no nvcc"),
+        ({"c++", "ninja"}, "warning", "there is no CUDA toolkit"),
     ],
 )
 def test_compilers(programs: set[str], level: str, said: str) -> None:
-    [found] = look_at_compilers(lambda name: name if name in programs else None, has_gpus=True)
+    lacking = None if "nvcc" in programs else "there is no CUDA toolkit"
+    [found] = look_at_compilers(
+        lambda name: name if name in programs else None, lambda: lacking, has_gpus=True
+    )
     assert (found.level, said in found.found) == (level, True)

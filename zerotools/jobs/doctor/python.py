@@ -13,6 +13,7 @@ from typing import Any
 
 from zerotools.io.files.packages import REQUIREMENTS, install_command, is_older
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
+from zerotools.jobs.preflight.async_io import without_toolkit
 
 IMPORT_SECONDS = 60.0
 ASK = """
@@ -107,7 +108,12 @@ def _gpu_build(python: str, answer: Mapping[str, Any]) -> Iterator[DoctorFinding
         yield ok("NCCL", str(answer["nccl"]))
 
 
-def look_at_compilers(which: Which = shutil.which, *, has_gpus: bool) -> Iterator[DoctorFinding]:
+def look_at_compilers(
+    which: Which = shutil.which,
+    without_toolkit: Callable[[], str | None] = without_toolkit,
+    *,
+    has_gpus: bool,
+) -> Iterator[DoctorFinding]:
     """What torch.compile and DeepSpeed's operators call."""
     if not any(which(name) for name in ("c++", "g++", "clang++")):
         yield warning(
@@ -119,11 +125,12 @@ def look_at_compilers(which: Which = shutil.which, *, has_gpus: bool) -> Iterato
         yield warning(
             "compilers", "PATH has no ninja", "DeepSpeed's operators need it: install ninja"
         )
-    elif has_gpus and not which("nvcc"):
+    elif has_gpus and (why := without_toolkit()) is not None:
         yield warning(
             "compilers",
-            "PATH has no nvcc",
-            "DeepSpeed's operators for GPUs need it: install the CUDA toolkit that torch names",
+            why,
+            "torch's Adam serves in place of DeepSpeed's on GPUs; its Lamb, its Lion and its "
+            "offload to NVMe are refused: install the CUDA toolkit of torch's version",
         )
     else:
         yield ok("compilers", "are there")

@@ -1,8 +1,8 @@
 """What DeepSpeed's offload to NVMe asks of a machine: `async_io`, which it compiles when it is
 first used, or has in it where it was installed so.
 
-Run as a program by the interpreter of a job, this file says what is missing, as JSON. So it takes
-nothing but the standard library.
+Run as a program by the interpreter of a job, this file says what is missing, as JSON; its argument
+is the job's device. So it takes nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -33,15 +33,39 @@ def refusal(why: str) -> str:
     )
 
 
-def lacking() -> str | None:
-    """What keeps this interpreter from DeepSpeed's `async_io`, and what to do; None: nothing."""
+def lacking(device: str = "cpu") -> str | None:
+    """Return what keeps this interpreter from DeepSpeed's `async_io` for a `device`, and what to
+    do; None: nothing."""
     if _is_installed():
         return None
+    if device == "cuda" and (why := without_toolkit()) is not None:
+        return f"{why}; install the CUDA toolkit of torch's version and set CUDA_HOME to it"
     compiler = os.environ.get("CXX", "c++")
     for program in (compiler, "ninja"):
         if shutil.which(program, path=_path()) is None:
             return f"there is no {program}; install it"
     return _without_libaio(compiler)
+
+
+def without_toolkit() -> str | None:
+    """Return why no operator for GPUs can be compiled here; None: there is an nvcc that runs.
+
+    It looks where torch does (`torch.utils.cpp_extension._find_cuda_home`), and asks nvcc what
+    DeepSpeed asks it (`installed_cuda_version`).
+    """
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    if home is None and (found := shutil.which("nvcc")) is not None:
+        home = str(Path(found).parents[1])
+    if home is None and (usual := Path("/usr/local/cuda")).exists():
+        home = str(usual)
+    if home is None:
+        return "there is no CUDA toolkit"
+    nvcc = Path(home, "bin", "nvcc")
+    try:
+        status = _status(nvcc, "-V")
+    except OSError as error:
+        return f"{nvcc} cannot be run ({error.strerror})"
+    return f"{nvcc} -V ends with status {status}" if status else None
 
 
 def _is_installed() -> bool:
@@ -81,4 +105,4 @@ def _status(*command: str | Path) -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(lacking()))
+    print(json.dumps(lacking(sys.argv[1])))

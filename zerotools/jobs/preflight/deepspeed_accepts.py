@@ -1,7 +1,7 @@
 """Whether DeepSpeed itself takes a configuration.
 
 Run as a program by the interpreter of a job: its argument is a file that holds `{"config": ...,
-"world_size": n}`, its last line the answer as JSON, null or why not. So it takes nothing but the
+"world_size": n, "device": "cuda"}`, its last line the answer as JSON, null or why not. So it takes nothing but the
 standard library and DeepSpeed.
 
 No process group is made and no kernel compiled: it is the check that each rank begins with.
@@ -17,9 +17,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+_ON_GPUS = {"lamb": "fused_lamb", "lion": "fused_lion"}
+"""Optimizers of which DeepSpeed compiles the only form for GPUs: torch has none in their place."""
 
-def refusal(config: dict[str, Any], world_size: int) -> str | None:
-    """Why DeepSpeed does not take `config` on so many ranks, in its words; None: it does."""
+
+def refusal(config: dict[str, Any], world_size: int, device: str = "cpu") -> str | None:
+    """Why DeepSpeed does not take `config` on so many ranks of a `device`, in its words; None: it
+    does."""
     os.environ["DS_ACCELERATOR"] = "cpu"  # a GPU is not touched for a question
     theirs = import_module("deepspeed.runtime.config")
     read = theirs.DeepSpeedConfig._initialize_params
@@ -38,16 +42,27 @@ def refusal(config: dict[str, Any], world_size: int) -> str | None:
         return f"{type(error).__name__}: {text[:600]}" if text else type(error).__name__
     name = taken.optimizer_name
     if name is None or name in theirs.DEEPSPEED_OPTIMIZERS:
-        return None
+        return _not_compiled(str(name)) if device == "cuda" else None
     if not hasattr(import_module("torch.optim"), name):
         return f"{name} is neither one of its own optimizers nor one of torch.optim"
+    return None
+
+
+def _not_compiled(optimizer: str) -> str | None:
+    operator = _ON_GPUS.get(optimizer)
+    if operator is None or import_module("deepspeed.git_version_info").installed_ops.get(operator):
+        return None
+    try:
+        import_module("deepspeed.ops.op_builder.builder").installed_cuda_version()
+    except Exception as error:  # MissingCUDAException, and what older releases raise
+        return f"it cannot compile {operator} for {optimizer} here: {error}"
     return None
 
 
 def main() -> None:
     """Answer the question in the file that is the argument."""
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
-    why = refusal(asked["config"], asked["world_size"])
+    why = refusal(asked["config"], asked["world_size"], asked["device"])
     sys.stdout.write("\n" + json.dumps(why))
 
 

@@ -211,7 +211,8 @@ def make_deepspeed_engine(
     config = completed(spec)
     make_adam_ready(deepspeed, config, reporter.say)
     if on_nvme(config):
-        make_nvme_ready(config, Path(spec.output_dir or ""), group.rank.index, reporter.say)
+        output = Path(spec.output_dir or "")
+        make_nvme_ready(config, output, group.rank.index, spec.device, reporter.say)
     if spec.train.activation_checkpointing:
         checkpoint_activations(meta_model.model)
     deepspeed.init_distributed()  # `zero.Init` reads batch sizes as of one rank before this

@@ -23,14 +23,15 @@ from zerotoolsd.trainer.engine_deepspeed.builds import BUILDS
 
 
 def make_nvme_ready(
-    config: dict[str, Any], output: Path, rank: int, say: Callable[[str], None]
+    config: dict[str, Any], output: Path, rank: int, device: str, say: Callable[[str], None]
 ) -> None:
-    """Have DeepSpeed offload to NVMe by `config`, into directories of this rank alone.
+    """Have DeepSpeed offload from `device` to NVMe by `config`, into directories of this rank
+    alone.
 
     Raises:
         BadRequest: async_io cannot be compiled here, or a directory cannot be made.
     """
-    if (why := async_io.lacking()) is not None:
+    if (why := async_io.lacking(device)) is not None:
         raise BadRequest(async_io.refusal(why))
     builds = os.environ.get(BUILDS)
     if builds and not (Path(builds) / "async_io" / "async_io.so").exists():

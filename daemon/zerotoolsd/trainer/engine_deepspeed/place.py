@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import shutil
 import sys
 import warnings
@@ -29,6 +30,11 @@ from zerotoolsd.trainer.engine_deepspeed.builds import (
     build_in_own,
     take_turns,
 )
+
+_LASTING = re.compile(
+    r"CUDA_HOME|unable to JIT load|Ninja is required|detected CUDA version .* mismatches", re.I
+)
+"""Errors of torch and DeepSpeed about what is not installed: another try ends the same way."""
 
 
 def import_deepspeed(spec: JobSpec, teller: BuildReporter) -> Any:
@@ -78,12 +84,13 @@ def refused_by_deepspeed() -> Iterator[None]:
     """
     try:
         yield
-    except (ZerotoolsError, OSError, MemoryError):
+    except (ZerotoolsError, MemoryError):
         raise
     except Exception as error:  # assertions of DeepSpeed, KeyErrors, what pydantic raises
-        if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError):
-            raise  # of the machine: memory, other ranks, compilers
         text = " ".join(str(error).split())
+        of_machine = isinstance(error, (OSError, RuntimeError))  # memory, other ranks, compilers
+        if of_machine and not (isinstance(error, NotImplementedError) or _LASTING.search(text)):
+            raise
         what = f"{type(error).__name__}: {text}" if text else type(error).__name__
         raise BadRequest(f"deepspeed.config: DeepSpeed rejects it: {what}") from error
 
@@ -121,16 +128,29 @@ def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str],
     builder = accelerator.create_op_builder("CPUAdamBuilder" if offloaded else "FusedAdamBuilder")
     if builder is not None and deepspeed.git_version_info.installed_ops.get(builder.name):
         return
-    if builder is None or not _can_compile() or not builder.is_compatible(False):
+    if (why := _not_built(deepspeed, builder)) is not None:
         with_torch_adam(config)
         say(
-            f"note: {adam} cannot be built here (it needs g++ and ninja, and on GPUs nvcc): "
-            "torch_adam is set to true in the optimizer's params"
+            f"note: {adam} cannot be built here ({why}): torch_adam is set to true in the "
+            "optimizer's params"
         )
         return
     directory = os.environ.get(BUILDS)
     if directory and not (Path(directory) / builder.name / f"{builder.name}.so").exists():
         say(f"compiling {adam} into {directory}: this takes minutes, and happens only once")
+
+
+def _not_built(deepspeed: Any, builder: Any) -> str | None:
+    """Return why this machine cannot compile what `builder` describes; None: it can."""
+    if builder is None or not _can_compile():
+        return "it needs g++ and ninja"
+    building = deepspeed.ops.op_builder.builder
+    if isinstance(builder, building.CUDAOpBuilder) and not builder.is_rocm_pytorch():
+        try:  # what the build asks; `is_compatible` of such builders does not
+            building.installed_cuda_version()
+        except Exception as error:  # MissingCUDAException, and what older releases raise
+            return f"it needs nvcc: {' '.join(str(error).split())}"
+    return None if builder.is_compatible(False) else "DeepSpeed says that it is not compatible"
 
 
 def _ask_for_the_processor_once() -> None:
