@@ -4,6 +4,7 @@
  *   init <code>             what nvmlInit returns
  *   count <code>            what nvmlDeviceGetCount returns
  *   hang                    nvmlDeviceGetCount never returns
+ *   starting                nvmlDeviceGetCount does not return before this line is gone
  *   crash                   nvmlDeviceGetCount ends the process
  *   v1                      a driver without version 2 of the memory call
  *   gpu <uuid> <total MiB> <used MiB> <error>
@@ -12,6 +13,7 @@
  *   nomem <gpu>             its memory is not supported, as of integrated GPUs
  *   nolist <gpu>            its list of processes is not supported
  *   cc <gpu> <major> <minor>  its compute capability; 9.0 without
+ *   deaf <gpu>              it refuses to report events
  *   xid <gpu> <code>        an event that is told once to whoever listens
  *   slow <gpu> <bits>       what slows its clocks down
  *   ecc <gpu> <n> <m>       corrected and uncorrected errors of its memory
@@ -39,9 +41,9 @@ typedef unsigned long long u64;
 
 enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, NO_FUNCTION = 13 };
 
-struct gpu { char uuid[96]; long total, used; int error, nomem, nolist, mig, major, minor, node; u64 slow, corrected, uncorrected, cpus; u32 busy, hot, watts, clock; char instance[96], name[96]; };
+struct gpu { char uuid[96]; long total, used; int error, deaf, nomem, nolist, mig, major, minor, node; u64 slow, corrected, uncorrected, cpus; u32 busy, hot, watts, clock; char instance[96], name[96]; };
 struct held { int gpu, graphics; u32 pid; long mib; };
-static struct { int init, count, hang, crash, v1, gpus, helds; struct gpu gpu[8]; struct held held[32]; int xids; struct { int gpu, code; } xid[8]; } now;
+static struct { int init, count, hang, starting, crash, v1, gpus, helds; struct gpu gpu[8]; struct held held[32]; int xids; struct { int gpu, code; } xid[8]; } now;
 
 static void load(void) {
     memset(&now, 0, sizeof now);
@@ -55,6 +57,7 @@ static void load(void) {
         if (!strcmp(word, "init")) sscanf(line, "init %d", &now.init);
         if (!strcmp(word, "count")) sscanf(line, "count %d", &now.count);
         if (!strcmp(word, "hang")) now.hang = 1;
+        if (!strcmp(word, "starting")) now.starting = 1;
         if (!strcmp(word, "crash")) now.crash = 1;
         if (!strcmp(word, "v1")) now.v1 = 1;
         if (sscanf(line, "gpu %95s %ld %ld %d", g->uuid, &g->total, &g->used, &g->error) == 4) now.gpus++;
@@ -66,6 +69,7 @@ static void load(void) {
             now.gpu[at].minor = minor;
         }
         if (sscanf(line, "nomem %d", &at) == 1) now.gpu[at].nomem = 1;
+        if (sscanf(line, "deaf %d", &at) == 1) now.gpu[at].deaf = 1;
         if (sscanf(line, "xid %d %d", &now.xid[now.xids].gpu, &now.xid[now.xids].code) == 2) now.xids++;
         if (sscanf(line, "nolist %d", &at) == 1) now.gpu[at].nolist = 1;
         if (sscanf(line, "mig %d %95s", &at, instance) == 2) {
@@ -113,6 +117,7 @@ int nvmlShutdown(void) { return OK; }
 int nvmlDeviceGetCount_v2(u32 *count) {
     load();
     while (now.hang) pause();
+    while (now.starting) { usleep(1000); load(); }
     if (now.crash) abort();
     *count = (u32)now.gpus;
     return now.count;
@@ -155,11 +160,12 @@ int nvmlDeviceGetPciInfo_v3(void *handle, struct pci *info) {
 }
 struct event { void *device; u64 type, data; u32 instance, compute; };
 int nvmlEventSetCreate(void **set) { *set = &now; return OK; }
-int nvmlDeviceRegisterEvents(void *handle, u64 types, void *set) { (void)set; GPU(handle); return types == 8 ? OK : INVALID; }
+int nvmlDeviceRegisterEvents(void *handle, u64 types, void *set) { (void)set; GPU(handle); return g->deaf ? NOT_SUPPORTED : types == 8 ? OK : INVALID; }
 int nvmlEventSetWait_v2(void *set, struct event *event, u32 milliseconds) {
     static int told;
     (void)set; (void)milliseconds;
     load();
+    while (told < now.xids && now.gpu[now.xid[told].gpu].deaf) told++;
     if (told >= now.xids) return 10;
     memset(event, 0, sizeof *event);
     event->device = (void *)(size_t)(now.xid[told].gpu + 1);

@@ -192,6 +192,7 @@ class Dispatcher:
             *(self._starter, self._guard, self.growing, self._room),
             pressed=lambda: self.pressure.why_none_starts,
         )
+        machine.lets_go = lambda: self.placing.drained is not None and not self._running()
         self.pressure, self.gpu_pressure = memory_guards(
             *(store, config, self._parking, machine, self._running, self.placement, host),
             *(self._host_now, self._stopping, self._watcher, self._wake.set),

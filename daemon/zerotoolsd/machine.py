@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from zerotools.sensors.gpu_choice import GpuChoice
@@ -17,6 +18,9 @@ from zerotools.sensors.xids import GpuXid
 
 log = logging.getLogger(__name__)
 
+FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""The inode of the machine's own pid namespace (PROC_PID_INIT_INO of the kernel)."""
+LET_GO = "the queue is drained and nothing runs: the GPUs are not read, so that they can be reset"
 PATIENCE_SECONDS = 3.0
 """How long somebody waits who wants to know of the GPUs; usually a hundredth of a second."""
 
@@ -58,6 +62,10 @@ class SnapshotCache:
         """When the driver was asked first of the times that it has not answered since."""
         self._is_awaited = False
         self._is_noted = False
+        self.lists_processes = Path("/proc/self/ns/pid").stat().st_ino == FIRST_PID_NAMESPACE
+        """Whether NVML lists the processes on GPUs here: in a container it often lists none."""
+        self.lets_go: Callable[[], bool] = lambda: False
+        """Whether the GPUs are not to be read, so that an administrator can reset them."""
         self.on_late_answer: Callable[[], None] = lambda: None
         """Called where an answer comes for which somebody did not wait."""
 
@@ -84,8 +92,13 @@ class SnapshotCache:
 
     async def _read(self) -> None:
         try:
-            found = self.choice.of(await asyncio.to_thread(self._source.read))
+            if self.lets_go():
+                await asyncio.to_thread(self._source.close)
+                found = replace(self._last_known(LET_GO), gpus_silent=False)
+            else:
+                found = self.choice.of(await asyncio.to_thread(self._source.read))
             self._note_unknown(found)
+            self.lists_processes |= any(gpu.processes for gpu in found.gpus)
             self._taken = self._clock()
             if not found.gpus_silent:
                 self._asked = None
@@ -109,6 +122,10 @@ class SnapshotCache:
 
     def _without_answer(self) -> Snapshot:
         self._is_awaited = True
+        now = self._clock()
+        return self._last_known(_silent(now - (now if self._asked is None else self._asked)))
+
+    def _last_known(self, error: str) -> Snapshot:
         now, before = self._clock(), self._newest
         age = None
         if before is not None and before.gpus_age_seconds is not None:
@@ -117,7 +134,7 @@ class SnapshotCache:
             taken_at=time.time(),
             host=self._read_host(),
             gpus=() if before is None else before.gpus,
-            gpus_error=_silent(now - (now if self._asked is None else self._asked)),
+            gpus_error=error,
             gpus_age_seconds=age,
             gpus_silent=True,
         )

@@ -15,8 +15,9 @@ import pytest
 
 from tests.sensors.conftest import compiled
 from tests.sensors.double import Double
-from zerotools.sensors.nvml import NvmlProbe
+from zerotools.sensors.nvml import FIRST_ANSWER_SECONDS, NvmlProbe
 from zerotools.sensors.snapshot import GpuProcess
+from zerotools.sensors.xids import in_words, is_fault
 
 MIB = 2**20
 HEALTHY = ("gpu GPU-a 81920 2048 0", "gpu GPU-b 81920 512 0", "hold 0 4242 2000")
@@ -108,6 +109,30 @@ def test_xids_are_reported_as_events_where_the_kernels_log_cannot_be_read(double
     double.says(*HEALTHY, "xid 1 79", "xid 1 31")
     assert [[xid.code for xid in gpu.xids] for gpu in probe.read().gpus] == [[], [79, 31]]
     assert [xid.code for xid in probe.read().gpus[1].xids] == [79, 31]
+
+
+def test_a_gpu_that_refuses_events_or_is_lost_silences_none(double: Double) -> None:
+    double.says(*HEALTHY, "deaf 0")
+    probe = double.probe()
+    assert [gpu.xids for gpu in probe.read().gpus] == [(), ()]
+    lost = "gpu GPU-b 81920 512 15"  # NVML_ERROR_GPU_IS_LOST: it does not tell its UUID either
+    double.says(HEALTHY[0], lost, "deaf 0", "xid 0 31", "xid 1 79")
+    assert probe.read().gpus[1].error == "NVML: GPU is lost"
+    double.says(*HEALTHY, "deaf 0", "xid 0 31", "xid 1 79")
+    assert [[xid.code for xid in gpu.xids] for gpu in probe.read().gpus] == [[], [79]]
+
+
+def test_a_driver_that_asks_for_no_recovery_any_more_reports_no_fault(double: Double) -> None:
+    said = "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from"
+    double.kernel_log.write_text(
+        f"4,901,7500000,-;{said} 0x0 (None) to 0x1 (GPU Reset Required)\n"
+        f"4,902,8000000,-;{said} 0x1 (GPU Reset Required) to 0x0 (None)\n"
+    )
+    double.says(*HEALTHY)
+    first, _ = double.probe().read().gpus
+    assert [(xid.code, xid.clock) for xid in first.xids] == [(154, 7.5)]
+    assert not is_fault(63)  # a row that is remapped at the next reset
+    assert in_words(63) == "XID 63 (row of memory remapped at the next reset)"
 
 
 def test_xids_of_the_kernels_log_have_their_time_and_their_gpu(double: Double) -> None:
@@ -258,6 +283,50 @@ def test_a_hang_is_given_up_and_the_last_gpus_are_marked_old(double: Double) -> 
     assert (recovered.error, recovered.age_seconds, recovered.is_silent) == (None, 0, False)
 
 
+def test_the_first_answer_is_waited_for_over_several_readings(double: Double) -> None:
+    """Eight GPUs without persistence mode take half a minute, and would begin anew."""
+    clock, double_started = Clock(), []
+
+    class Counted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **keywords: Any) -> None:
+            super().__init__(*arguments, **keywords)
+            double_started.append(self.pid)
+
+    double.says("starting", *HEALTHY)
+    probe = NvmlProbe(
+        environment=double.environment,
+        popen=Counted,
+        start_seconds=0.1,
+        deadline_seconds=0.1,
+        clock=clock,
+    )
+    with closing(probe):
+        first = probe.read()
+        assert first.error == "NVML did not answer within 0.2 s since it was started"
+        assert (first.gpus, first.is_silent) == ((), True)
+        clock.now += 60
+        assert probe.read().is_silent
+        double.says(*HEALTHY)
+        readings = (probe.read() for _ in range(100))
+        found = next(reading for reading in readings if reading.error is None)
+        assert [gpu.uuid for gpu in found.gpus] == ["GPU-a", "GPU-b"]
+        assert len(double_started) == 1
+
+
+def test_a_first_answer_that_never_comes_is_given_up(double: Double) -> None:
+    clock = Clock()
+    double.says("hang", *HEALTHY)
+    probe = double.probe(deadline_seconds=0.1, clock=clock)
+    probe.begin()
+    child = psutil.Process().children()[-1]
+    probe._start_allowance = 0.1
+    assert probe.read().is_silent
+    assert child.is_running()
+    clock.now += FIRST_ANSWER_SECONDS
+    assert probe.read().error == "NVML did not answer within 0.1 s"
+    assert not child.is_running()
+
+
 class Unkillable(subprocess.Popen[bytes]):
     """A child that sleeps in the driver: SIGKILL stays pending."""
 
@@ -266,7 +335,7 @@ class Unkillable(subprocess.Popen[bytes]):
 
 
 def test_a_child_that_cannot_be_ended_is_abandoned_until_it_has(double: Double) -> None:
-    double.says("hang", *HEALTHY)
+    double.says(*HEALTHY)
     started: list[Unkillable] = []
 
     class Recorded(Unkillable):
@@ -275,9 +344,11 @@ def test_a_child_that_cannot_be_ended_is_abandoned_until_it_has(double: Double) 
             started.append(self)
 
     probe = NvmlProbe(
-        environment=double.environment, popen=Recorded, start_seconds=0.5, deadline_seconds=0.1
+        environment=double.environment, popen=Recorded, start_seconds=10.0, deadline_seconds=0.1
     )
-    assert probe.read().error == "NVML did not answer within 0.6 s"
+    assert probe.read().error is None
+    double.says("hang", *HEALTHY)
+    assert probe.read().error == "NVML did not answer within 0.1 s"
     for _ in range(3):
         error = probe.read().error
         assert error is not None

@@ -1,8 +1,10 @@
 """GPUs through NVML, from a process that cannot be held up by the driver.
 
 `NvmlProbe` owns a child (`zerotools.sensors.nvml_probe`) and gives it a deadline for each reading.
-One that misses it is killed. One that cannot even be killed (it sleeps uninterruptibly in the
-driver) is abandoned, and no other is started until it has ended: a second one would hang as well.
+One that misses it is killed. Only its first answer is waited for over several readings: without
+persistence mode the driver initialises each GPU for some seconds, and would begin anew. A child
+that cannot even be killed (it sleeps uninterruptibly in the driver) is abandoned, and no other is
+started until it has ended: a second one would hang as well.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from zerotools.sensors.snapshot import Gpu
 
 DEADLINE_SECONDS = 2.0
 START_SECONDS = 10.0
+FIRST_ANSWER_SECONDS = 120.0
+"""How long a child may take for its first answer, over readings that end at their deadlines."""
 REAP_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 60.0
 LONGEST_ANSWER = 4 << 20
@@ -92,6 +96,8 @@ class NvmlProbe:
         self._clock = clock
         self._child: subprocess.Popen[bytes] | None = None
         self._is_new = False
+        self._first_asked: float | None = None
+        """When the child was asked first, until it has answered that."""
         self._stuck: subprocess.Popen[bytes] | None = None
         self._failures = 0
         self._failure = ""
@@ -121,6 +127,8 @@ class NvmlProbe:
             gpus, error = self._ask()
         except ProbeFailed as failed:
             self._was_silent = isinstance(failed, ProbeSilent)
+            if self._was_silent and self._may_still_begin():
+                return self._stale(f"{failed} since it was started", is_silent=True)
             self._give_up(str(failed))
             return self._stale(self._failure, is_silent=self._was_silent)
         self._failures = 0
@@ -135,6 +143,10 @@ class NvmlProbe:
         if child is not None:
             _end(child)
 
+    def _may_still_begin(self) -> bool:
+        since = self._first_asked
+        return since is not None and self._clock() - since < FIRST_ANSWER_SECONDS
+
     def _stale(self, error: str, *, is_silent: bool = False) -> GpuReading:
         if self._last is None:
             return GpuReading((), error, None, is_silent)
@@ -144,9 +156,14 @@ class NvmlProbe:
     def _ask(self) -> tuple[tuple[Gpu, ...], str | None]:
         if self._child is None:
             self._child = self._start()
-        seconds = self._deadline + (self._start_allowance if self._is_new else 0.0)
-        answer = _exchange(self._child, time.monotonic() + seconds, seconds)
-        self._is_new = False
+        seconds = self._deadline
+        if self._first_asked is None:
+            _ask_for_line(self._child)
+        if self._is_new:
+            self._is_new, self._first_asked = False, self._clock()
+            seconds += self._start_allowance
+        answer = _line_of(self._child, time.monotonic() + seconds, seconds)
+        self._first_asked = None
         try:
             tree = json.loads(answer)
             error = tree["error"]
@@ -155,7 +172,7 @@ class NvmlProbe:
             raise ProbeFailed(f"no NVML: the probe answered nonsense ({nonsense})") from nonsense
 
     def _start(self) -> subprocess.Popen[bytes]:
-        self._is_new = True
+        self._is_new, self._first_asked = True, None
         try:
             return self._popen(
                 self._command,
@@ -179,15 +196,18 @@ class NvmlProbe:
         self._not_before = self._clock() + wait
 
 
-def _exchange(child: subprocess.Popen[bytes], until: float, seconds: float) -> bytes:
-    """Ask for one line, and return it; ProbeFailed if it has not come at `until`."""
+def _ask_for_line(child: subprocess.Popen[bytes]) -> None:
     assert child.stdin is not None
-    assert child.stdout is not None
     try:
         child.stdin.write(b"\n")
         child.stdin.flush()
     except OSError:
         raise ProbeFailed(_ended(child)) from None
+
+
+def _line_of(child: subprocess.Popen[bytes], until: float, seconds: float) -> bytes:
+    """Return the line that was asked for; ProbeFailed if it has not come at `until`."""
+    assert child.stdout is not None
     waiting = select.poll()
     waiting.register(child.stdout, select.POLLIN)
     answer = bytearray()

@@ -16,7 +16,6 @@ FAULTS: Mapping[int, str] = MappingProxyType(
         48: "double-bit ECC error",
         61: "internal micro-controller breakpoint",
         62: "internal micro-controller halt",
-        63: "row of memory to be remapped",
         64: "row of memory could not be remapped",
         74: "NVLink error",
         79: "the GPU has fallen off the bus",
@@ -30,6 +29,8 @@ FAULTS: Mapping[int, str] = MappingProxyType(
     }
 )
 """The XIDs of broken hardware, and what they mean."""
+NOTICES: Mapping[int, str] = MappingProxyType({63: "row of memory remapped at the next reset"})
+"""XIDs of repairs that need no reset now: the GPU computes correctly meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,5 +48,5 @@ def is_fault(code: int) -> bool:
 
 def in_words(code: int) -> str:
     """`XID 79 (the GPU has fallen off the bus)`."""
-    known = FAULTS.get(code)
+    known = FAULTS.get(code) or NOTICES.get(code)
     return f"XID {code}" if known is None else f"XID {code} ({known})"

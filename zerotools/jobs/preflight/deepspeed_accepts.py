@@ -1,8 +1,8 @@
 """Whether DeepSpeed itself takes a configuration.
 
 Run as a program by the interpreter of a job: its argument is a file that holds `{"config": ...,
-"world_size": n, "device": "cuda"}`, its last line the answer as JSON, null or why not. So it takes nothing but the
-standard library and DeepSpeed.
+"world_size": n, "device": "cuda"}`, its last line the answer as JSON, null or why not. So
+it takes nothing but the standard library and DeepSpeed.
 
 No process group is made and no kernel compiled: it is the check that each rank begins with.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import time
@@ -14,9 +15,13 @@ with suppress(ImportError):  # the session says so
 
 KERNEL_LOG = "/dev/kmsg"
 KERNEL_LINE = re.compile(
-    r"[0-9]+,[0-9]+,([0-9]+),[^;]*;.*NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,4})\b"
+    r"[0-9]+,[0-9]+,([0-9]+),[^;]*;.*NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,4})\b(.*)"
 )
 """A record of /dev/kmsg: priority, number, microseconds, flags; text (kernel, dev-kmsg)."""
+RECOVERY_CODE = 154
+"""The XID by which the driver says what a GPU needs now, which may be nothing any more."""
+NOTHING_NEEDED = re.compile(r" to 0x0\b|\bto \(?none\b", re.IGNORECASE)
+"""What the kernel's log says then: "GPU recovery action changed from 0x1 (...) to 0x0 (None)"."""
 MOST_XIDS = 16
 """So many of each GPU are kept."""
 
@@ -29,24 +34,29 @@ class XidReports:
         self._events: Any = None
         self._reported: dict[str, deque[dict[str, Any]]] = {}
         """By UUID, or by PCI address."""
+        self._uuids: dict[int | None, str] = {}
+        """By handle: a GPU that is lost does not tell its UUID any more."""
         try:
             self._log: int | None = os.open(kernel_log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:  # that is for root, on many machines
             self._log = None
 
     def listen(self) -> None:
-        """Have the driver report; one that cannot is none that has anything to report."""
+        """Have the driver report of each GPU of which it can."""
         if self._log is not None:
             return
         try:
             self._events = pynvml.nvmlEventSetCreate()
-            for index in range(pynvml.nvmlDeviceGetCount()):
+            count = pynvml.nvmlDeviceGetCount()
+        except Exception:  # a driver without events, or that has just failed as a whole
+            return
+        for index in range(count):
+            with suppress(Exception):  # of this GPU: what the others report comes all the same
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                self._uuids[_address(handle)] = pynvml.nvmlDeviceGetUUID(handle)
                 pynvml.nvmlDeviceRegisterEvents(
                     handle, pynvml.nvmlEventTypeXidCriticalError, self._events
                 )
-        except Exception:  # of any GPU: what the others report comes all the same
-            return
 
     def take_in(self) -> None:
         """Note what was reported since the last time."""
@@ -55,10 +65,11 @@ class XidReports:
         while self._events is not None:
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
-                uuid = pynvml.nvmlDeviceGetUUID(event.device)
             except Exception:  # NVMLError_Timeout: there are no more
                 return
-            self._note(uuid, int(event.eventData), time.monotonic())
+            uuid, code = self._uuids.get(_address(event.device)), int(event.eventData)
+            if uuid is not None and not (code == RECOVERY_CODE and _needs_nothing(event.device)):
+                self._note(uuid, code, time.monotonic())
 
     def _read_log(self, log: int) -> None:
         while True:
@@ -72,8 +83,9 @@ class XidReports:
                 return
             for line in record.decode("utf-8", "replace").splitlines():
                 found = KERNEL_LINE.match(line)
-                if found:
-                    self._note(pci_address(found[2]), int(found[3]), int(found[1]) / 1e6)
+                code = int(found[3]) if found else 0
+                if found and not (code == RECOVERY_CODE and NOTHING_NEEDED.search(found[4])):
+                    self._note(pci_address(found[2]), code, int(found[1]) / 1e6)
 
     def _note(self, whose: str, code: int, clock: float) -> None:
         known = self._reported.setdefault(whose, deque(maxlen=MOST_XIDS))
@@ -83,6 +95,21 @@ class XidReports:
         """Those of a GPU that was read, the oldest first."""
         names = (gpu.pop("pci_address", None), gpu.get("uuid"))
         return [xid for name in names if name for xid in self._reported.get(name, ())]
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def _needs_nothing(handle: Any) -> bool:
+    """Whether the driver says that this GPU needs no recovery now."""
+    try:
+        asked = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+        (said,) = pynvml.nvmlDeviceGetFieldValues(handle, asked)
+        action = int(said.value.uiVal)
+        return not said.nvmlReturn and action == pynvml.NVML_GPU_RECOVERY_ACTION_NONE
+    except Exception:  # an older driver, or a GPU that does not answer
+        return False
 
 
 def pci_address(text: str) -> str:

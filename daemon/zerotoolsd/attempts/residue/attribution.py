@@ -146,8 +146,8 @@ def held_by(left: MemoryLeft, found: Suspects, gpu: Gpu) -> str:
             f"({_kill(may_be)})"
         )
     return (
-        f"{size} of memory that no process is seen to have (nvidia-smi --gpu-reset -i {gpu.index} "
-        "gives it back, once nothing runs there)"
+        f"{size} of memory that no process is seen to have (zerotools drain, and once nothing "
+        f"runs, nvidia-smi --gpu-reset -i {gpu.index} give it back)"
     )
 
 

@@ -64,10 +64,16 @@ def can_be_seen(gpu: Gpu) -> bool:
 
 
 def memory_left(
-    gpu: Gpu, ours: Collection[int], limit: int, baseline: int | None, given: bool = False
+    gpu: Gpu,
+    ours: Collection[int],
+    limit: int,
+    baseline: int | None,
+    *,
+    given: bool = False,
+    lists: bool = True,
 ) -> MemoryLeft:
     """What is left on a GPU that can be seen, of an attempt whose processes are `ours` (pids).
-    `given`: another job has the GPU, or a share of it."""
+    `given`: another job has the GPU, or a share of it. `lists`: NVML lists processes here."""
     listed = [process for process in gpu.processes if process.pid in ours]
     sizes = [process.memory_used_bytes for process in listed]
     held = None if None in sizes else sum(size or 0 for size in sizes)
@@ -75,7 +81,7 @@ def memory_left(
     unaccounted = unaccounted_bytes(gpu)
     normal = normal_bytes(limit, baseline)
     others = [p for p in gpu.processes if not p.graphics and p.pid not in ours]
-    is_alone = not others and not given
+    is_alone = lists and not others and not given
     loose = unaccounted if unaccounted is not None and unaccounted > normal and is_alone else 0
     if loose or (listed and (held is None or held > limit)):
         return MemoryLeft(ResidueVerdict.LEFT, held, loose, pids)

@@ -237,7 +237,11 @@ class ResidueWatch:
         given = any(
             lease.gpu_uuid == each.uuid and lease.held_by is None for lease in self._store.leases()
         )
-        return memory_left(gpu, who.ours.keys(), self._limit(gpu), baseline, given)
+        return memory_left(
+            *(gpu, who.ours.keys(), self._limit(gpu), baseline),
+            given=given,
+            lists=self._machine.lists_processes,
+        )
 
     def _is_kept_by_another(self, each: _Looked) -> bool:
         """Whether what no process holds there is known as what an earlier attempt left."""

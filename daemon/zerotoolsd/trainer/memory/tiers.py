@@ -88,8 +88,8 @@ class PinnedTier(MemoryTier):
         except LockFailed as error:
             raise BadRequest(
                 f"offload: {shape.numel() * dtype.itemsize} bytes of host memory cannot be pinned "
-                f"(CUDA error {error.status}): set offload.pin_memory = false, or raise the limit "
-                "(ulimit -l)"
+                f"(CUDA error {error.status}): set offload.pin_memory = false, or leave the host "
+                "or the job's memory limit more room (ulimit -l does not count such pages)"
             ) from None
 
 

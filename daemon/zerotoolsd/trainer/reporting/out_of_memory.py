@@ -19,7 +19,8 @@ _BESIDE_TORCH = re.compile(
     r"|Cuda failure (?:\d+ )?'out of memory'.*"
 )
 """How CUDA, cuBLAS and NCCL say it, which allocate without torch's allocator."""
-_OTHERS = re.compile(r"Process \d+ has [\d.]+ \w+ memory in use")
+_PROCESS = re.compile(r"Process \d+ has [\d.]+ \w+ memory in use")
+_THIS = re.compile(r"this process has [\d.]+ \w+ memory in use")
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def explained(
     except torch.OutOfMemoryError as error:
         said = str(error)
         sentence = explain(said, spec, steps_done(), expected())
-        if has_fit() or _OTHERS.search(said):
+        if has_fit() or _others(said):
             raise OutOfGpuMemory(sentence) from error
         raise TooLargeForGpu(
             f"{sentence} (it is not retried: no step was completed, and nobody else uses the GPU)"
@@ -60,10 +61,10 @@ def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | No
         for pattern in (
             r"Tried to allocate [\d.]+ \w+",
             r"GPU \d+ has a total capacity of [\d.]+ \w+ of which [\d.]+ \w+ is free",
-            _OTHERS.pattern,
         )
         if (match := re.search(pattern, said))
     ]
+    facts += _others(said)[:1]
     what = ", ".join(facts) or " ".join(said.split())
     if expected is not None:
         what += f" ({expected})"
@@ -73,6 +74,13 @@ def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | No
         f"out of GPU memory after step {steps_done}: {what}; to use less memory, try: "
         f"{', or '.join(lines)}"
     )
+
+
+def _others(said: str) -> list[str]:
+    """What torch says of other processes on the GPU. Where it does not find its own pid in NVML's
+    list, as in a container, one of those listed is this process."""
+    listed = _PROCESS.findall(said)
+    return listed if _THIS.search(said) else listed[1:]
 
 
 def half_type(capability: tuple[int, int] | None = None) -> str:

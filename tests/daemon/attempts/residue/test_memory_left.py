@@ -30,7 +30,7 @@ def look(
     baseline: int | None = None,
     given: bool = False,
 ) -> MemoryLeft:
-    return memory_left(gpu(used, *processes), ours, LIMIT, baseline, given)
+    return memory_left(gpu(used, *processes), ours, LIMIT, baseline, given=given)
 
 
 def test_a_gpu_that_is_as_it_was_is_free() -> None:
@@ -55,6 +55,12 @@ def test_what_no_process_holds_is_left_where_none_is_there() -> None:
     assert look(3.0, baseline=GIB) == MemoryLeft(ResidueVerdict.LEFT, 0, 3 * GIB)
     both = look(12.0, (7, 2.0), ours=(7,))
     assert (both.verdict, both.size) == (ResidueVerdict.LEFT, 12 * GIB)
+
+
+def test_where_nvml_lists_no_processes_what_is_in_use_is_nobodys() -> None:
+    seen = memory_left(gpu(12.3), (), LIMIT, None, lists=False)
+    assert seen.verdict is ResidueVerdict.UNKNOWN
+    assert memory_left(gpu(0.2), (), LIMIT, None, lists=False).verdict is ResidueVerdict.FREE
 
 
 def test_what_processes_may_hold_that_are_there_nobody_knows() -> None:

@@ -72,7 +72,14 @@ def test_what_never_fits_is_not_started_again() -> None:
     from zerotoolsd.trainer.reporting.out_of_memory import explained
 
     alone = SAID.replace("Process 812 has 5.10 GiB memory in use. ", "")
+    # A container has pids of its own, and NVML those of the host.
+    contained = SAID.replace(
+        "Including non-PyTorch memory, this process has 6.71 GiB memory in use. ", ""
+    )
+    beside = contained.replace("Process 812", "Process 3417 has 1.00 GiB memory in use. Process 8")
     for said, has_fit, kind, status in (
+        (contained, False, TooLargeForGpu, EXIT_BAD_JOB),
+        (beside, False, OutOfGpuMemory, EXIT_CRASH),
         (alone, False, TooLargeForGpu, EXIT_BAD_JOB),
         (alone, True, OutOfGpuMemory, EXIT_CRASH),
         (SAID, False, OutOfGpuMemory, EXIT_CRASH),  # the other process may be gone soon
