@@ -101,6 +101,7 @@ async def running(
     store = Store(state, rebuild=rebuild)
     rebuilding.compare(state, store, time.time())
     machine = SnapshotCache(SnapshotSource(probe))
+    machine.lists_processes = True  # also where these tests run in a container
     engine = Dispatcher(
         state_dir=state,
         store=store,

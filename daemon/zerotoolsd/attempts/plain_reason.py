@@ -47,6 +47,10 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
             "try fewer data loader workers: /dev/shm may be full (df -h /dev/shm)",
         ),
         (
+            r"watchdog caught collective operation timeout|ncclSystemError|ncclInternalError",
+            'try NCCL_P2P_DISABLE = "1" in [env], and NCCL_DEBUG = "INFO" to see what NCCL uses',
+        ),
+        (
             r"device-side assert|illegal memory access",
             "try CUDA_LAUNCH_BLOCKING=1 in [env] to see which operation fails",
         ),

@@ -23,7 +23,6 @@ from zerotoolsd.supervisor.heartbeats.rank_phases import (
     PHASES,
     SILENCE,
     START,
-    STEP,
     STEPPING,
     StallLimits,
 )
@@ -125,8 +124,8 @@ class Attention:
                 activity.work - known.seen.work >= _WORKS * since
             )
             known.seen, known.seen_at = activity, known.quiet
-        tells = PHASES.get(known.beat.phase) == STEP
-        return 1.0 / EASED if known.works and not tells else 1.0
+        is_eased = known.works and self.limits.is_eased(known.beat.phase)
+        return 1.0 / EASED if is_eased else 1.0
 
     def _count_steps(self, beats: Mapping[int, Beat], passed: float) -> None:
         """Time in other phases, and before the first step, is not that of steps."""

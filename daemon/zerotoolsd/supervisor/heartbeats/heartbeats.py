@@ -14,7 +14,14 @@ from zerotoolsd.supervisor.heartbeats.attention import AttemptStall, Attention
 from zerotoolsd.supervisor.heartbeats.pulse import VARIABLE, Beat, PulseBoard
 from zerotoolsd.supervisor.heartbeats.rank_activity import Activity, activity
 from zerotoolsd.supervisor.heartbeats.rank_phases import OFF, StallLimits
-from zerotoolsd.supervisor.heartbeats.telling import Sight, awaited, sentence, what
+from zerotoolsd.supervisor.heartbeats.telling import (
+    NCCL_ADVICE,
+    Sight,
+    awaited,
+    hangs_together,
+    sentence,
+    what,
+)
 from zerotoolsd.supervisor.heartbeats.told import ToldBeats
 from zerotoolsd.supervisor.logs import say
 
@@ -96,7 +103,9 @@ class Heartbeats:
     def _words(self, stall: AttemptStall) -> str:
         if stall.is_silent:
             return f"neither output nor a report for {int(stall.seconds)} s"
-        return sentence(self.sights, stall.rank)
+        words = sentence(self.sights, stall.rank)
+        hangs = self._attention.limits.on_gpus and hangs_together(self.sights)
+        return f"{words}; {NCCL_ADVICE}" if hangs else words
 
     def tree(self) -> dict[str, Any]:
         """`heartbeats.json`: what the views show. Seconds, and readings of the monotonic clock."""

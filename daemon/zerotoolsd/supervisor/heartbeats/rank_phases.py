@@ -3,7 +3,9 @@
 A healthy job must never be ended, however slow its disk and large its model. So a deadline is not
 for the phase, but for the time within it in which nothing happens: each step, each batch that is
 evaluated, begins it anew; and while a rank reads, writes or computes in a phase of which it cannot
-tell the progress, its time counts a sixth (`EASED`).
+tell the progress, its time counts a sixth (`EASED`). On GPUs no time is eased in which ranks
+compute with one another (`COLLECTIVE`): one that waits in a collective of NCCL spins, and looks
+busy.
 
 A step has `factor` times the median of the steps before it, and at least its deadline. Example: a
 run of 0.4 s a step is ended after 10 minutes without one, a run of 40 s a step after 80 minutes.
@@ -43,6 +45,8 @@ PHASES: Mapping[str, str] = {
 }
 """Each phase, in the order of a run, and the deadline that it has."""
 NAMES = tuple(PHASES)
+COLLECTIVE = (FIRST_STEP, EVALUATING)
+"""Phases of unknown progress whose collectives are often the first that NCCL does."""
 
 EASED = 6
 """So many times less counts the time in which a rank works in a phase without telling how far."""
@@ -51,14 +55,16 @@ END, REPORT, OFF = "end", "report", "off"
 
 @dataclass(frozen=True)
 class StallLimits:
-    """What is done about a stall, and the deadlines in seconds; None: there is none."""
+    """What is done about a stall, and the deadlines in seconds; None: there is none. `on_gpus`:
+    the ranks are the trainer's, on GPUs."""
 
     action: str = OFF
     seconds: Mapping[str, float | None] | None = None
     factor: float = 0.0
+    on_gpus: bool = False
 
     @classmethod
-    def from_plan(cls, tree: Mapping[str, object]) -> StallLimits:
+    def from_plan(cls, tree: Mapping[str, object], *, on_gpus: bool = False) -> StallLimits:
         """Those of a plan; of one that has none, no stall is looked for."""
         seconds = {name: tree.get(name) for name in (*KINDS, COMPLETE, SILENCE)}
         numbers = {name: float(v) for name, v in seconds.items() if isinstance(v, (int, float))}
@@ -68,7 +74,12 @@ class StallLimits:
             action if action in (END, REPORT) else OFF,
             numbers,
             float(factor) if isinstance(factor, (int, float)) else 0.0,
+            on_gpus,
         )
+
+    def is_eased(self, phase: str) -> bool:
+        """Whether the time in which a rank works in `phase` counts less."""
+        return PHASES.get(phase) != STEP and not (self.on_gpus and phase in COLLECTIVE)
 
     def deadline(self, phase: str, step_seconds: float | None) -> float | None:
         """Seconds in `phase` without getting any further, of a run whose steps take so long."""

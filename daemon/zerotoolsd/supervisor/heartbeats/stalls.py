@@ -28,7 +28,8 @@ class Stalls:
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
-        self._limits = StallLimits.from_plan(plan.stall)
+        on_gpus = bool(plan.gpu_uuids) and not plan.own_program
+        self._limits = StallLimits.from_plan(plan.stall, on_gpus=on_gpus)
         self._heartbeats = Heartbeats(
             self._limits, progress.told, plan.processes, own_program=plan.own_program
         )

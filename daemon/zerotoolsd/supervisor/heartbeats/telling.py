@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from zerotoolsd.supervisor.heartbeats.pulse import Beat
 from zerotoolsd.supervisor.heartbeats.rank_activity import Activity
 from zerotoolsd.supervisor.heartbeats.rank_phases import (
+    COLLECTIVE,
     COMPLETE,
     DATA,
     EVALUATING,
@@ -22,6 +23,10 @@ from zerotoolsd.supervisor.heartbeats.rank_phases import (
     STEPPING,
 )
 
+NCCL_ADVICE = (
+    'if the GPUs cannot copy to one another, NCCL hangs here: try env.NCCL_P2P_DISABLE = "1", and '
+    'env.NCCL_DEBUG = "INFO" to see what it uses'
+)
 _NOTABLE = 2.0
 """Seconds without a word before what the kernel says of a rank says anything."""
 
@@ -56,6 +61,11 @@ def awaited(sights: Sequence[Sight]) -> Sight | None:
         return min(sights, key=lambda sight: sight.quiet)
     busy = [sight for sight in sights if not sight.beat.waits]
     return busy[0] if len(busy) == 1 and busy[0].quiet >= _NOTABLE else None
+
+
+def hangs_together(sights: Sequence[Sight]) -> bool:
+    """Whether several ranks are all where their first collectives are."""
+    return len(sights) > 1 and all(sight.beat.phase in COLLECTIVE for sight in sights)
 
 
 def _are_complete(sights: Sequence[Sight]) -> bool:

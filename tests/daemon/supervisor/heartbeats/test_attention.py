@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from zerotoolsd.supervisor.heartbeats.attention import AttemptStall, Attention
 from zerotoolsd.supervisor.heartbeats.pulse import Beat
 from zerotoolsd.supervisor.heartbeats.rank_activity import Activity
@@ -17,9 +19,11 @@ SECONDS = {"start": 7200, "data": 7200, "step": 600, "evaluation": 1800, "save":
 class Clocked:
     """An attempt of ranks that do what the test says, looked at once a second."""
 
-    def __init__(self, ranks: int = 2, phase: str = "step", **limits: Any) -> None:
+    def __init__(
+        self, ranks: int = 2, phase: str = "step", *, on_gpus: bool = False, **limits: Any
+    ) -> None:
         tree = {"action": "end", "factor": 120, **SECONDS, **limits}
-        self.attention = Attention(StallLimits.from_plan(tree))
+        self.attention = Attention(StallLimits.from_plan(tree, on_gpus=on_gpus))
         self.beats = {rank: Beat(1, phase) for rank in range(ranks)}
         self.activities: dict[int, Activity | None] = {}
         self.now = 1000.0
@@ -124,6 +128,28 @@ def test_work_within_a_step_is_no_progress() -> None:
         it.activities = {0: Activity("R", work=float(second))}
         assert it.look() is None
     assert it.look() is not None, "NCCL waits at full speed"
+
+
+@pytest.mark.parametrize(
+    ("phase", "on_gpus", "is_eased"),
+    [
+        ("first step", True, False),
+        ("evaluating", True, False),
+        ("first step", False, True),
+        ("evaluating", False, True),
+        ("loading", True, True),
+        ("saving", True, True),
+    ],
+)
+def test_a_rank_that_spins_in_a_collective_on_a_gpu_does_not_work(
+    phase: str, on_gpus: bool, is_eased: bool
+) -> None:
+    it = Clocked(phase=phase, on_gpus=on_gpus, start=60, evaluation=60, save=60)
+    found = None
+    for second in range(61):
+        it.activities = {rank: Activity("R", work=float(second)) for rank in (0, 1)}
+        found = it.look()
+    assert (found is None) is is_eased
 
 
 def test_time_in_a_debugger_does_not_count() -> None:

@@ -6,7 +6,14 @@ import pytest
 
 from zerotoolsd.supervisor.heartbeats.pulse import Beat
 from zerotoolsd.supervisor.heartbeats.rank_activity import Activity
-from zerotoolsd.supervisor.heartbeats.telling import Sight, awaited, duration, sentence
+from zerotoolsd.supervisor.heartbeats.telling import (
+    NCCL_ADVICE,
+    Sight,
+    awaited,
+    duration,
+    hangs_together,
+    sentence,
+)
 
 
 def sight(
@@ -48,6 +55,14 @@ def test_the_rank_that_the_others_wait_for_is_found(case: str) -> None:
     sights, expected = CASES[case]
     found = awaited(sights)
     assert (None if found is None else found.rank) == expected
+
+
+def test_ranks_that_hang_in_their_first_collectives_are_told_together() -> None:
+    first, second = sight(0, 0, phase="first step"), sight(1, 0, phase="evaluating")
+    assert hangs_together([first, second])
+    assert not hangs_together([first])
+    assert not hangs_together([first, sight(1, 0, phase="loading")])
+    assert "NCCL_P2P_DISABLE" in NCCL_ADVICE
 
 
 def test_the_sentence_names_the_rank_and_its_place() -> None:
