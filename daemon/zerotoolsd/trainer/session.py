@@ -30,6 +30,7 @@ from zerotoolsd.trainer.frozen_base import check_base, recorded_base
 from zerotoolsd.trainer.leak_check import check_leaks
 from zerotoolsd.trainer.loop import TrainingRun
 from zerotoolsd.trainer.model.attention import set_attention
+from zerotoolsd.trainer.model.fused_attention import choose_kernel
 from zerotoolsd.trainer.model.kept_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.memory_estimate import predict
 from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read_config
@@ -125,6 +126,8 @@ def prepare(
     meta_model = draw(config, spec.lora)
     check_same_model(meta_model.model, config, group)
     set_attention(spec, meta_model.model)
+    if (kernel := choose_kernel(spec, meta_model.model, group.device)) is not None:
+        reporter.say(kernel)
     attend_over_ranks(meta_model.model, spec.zero.sequence_ranks)
     check_alike_on_ranks(meta_model.model, group.rank.world_size, spec.engine)
     for note in check_cuts(meta_model.model, spec.zero.tensor_ranks).notes:

@@ -12,7 +12,7 @@ from zerotools.core.memory_layout import SHARDED, MemoryLayout
 from zerotools.jobs.estimating.way_keys import way_keys, with_keys
 from zerotools.jobs.estimating.written import accelerate_text, deepspeed_tree, job_tree
 from zerotools.jobs.jobfile.parse import job_from_tree
-from zerotools.ops.estimate.activations import MicroBatch
+from zerotools.ops.estimate.activations import MicroBatch, on_gpus
 from zerotools.ops.estimate.chosen_way import Choice, choose
 from zerotools.ops.estimate.model_shape import USUAL_LENGTH, ModelShape
 from zerotools.ops.estimate.offload_table import (
@@ -254,7 +254,8 @@ def estimate_model(
         accumulate=SHARDED if accumulation > 1 else None,
         engine=engine,
     )
-    micro = MicroBatch(batch or 1, sequence or model.usual_length, precision, checkpointing)
+    longest = sequence or model.usual_length
+    micro = MicroBatch(batch or 1, longest, precision, checkpointing, on_gpus(precision))
     tables = {"model": model_table} if model_table else {}
     # What is only a size, or a directory, may have weights that adapters can be trained beside.
     has_weights = "config" not in tables.get("model", {})

@@ -19,7 +19,7 @@ from zerotools.jobs.estimating.seen_here import CONFIG, PREFERENCES, TEXT, SeenD
 from zerotools.jobs.estimating.way_keys import OFFLOAD_DIRECTORY
 from zerotools.jobs.estimating.whole_job import tokenizer_of, whole_job
 from zerotools.jobs.estimating.written import job_tree
-from zerotools.ops.estimate.activations import MicroBatch
+from zerotools.ops.estimate.activations import MicroBatch, on_gpus
 from zerotools.ops.estimate.adapters import with_adapters
 from zerotools.ops.estimate.chosen_way import gib, largest_batch, needs_of
 from zerotools.ops.estimate.model_shape import read_shape
@@ -142,7 +142,14 @@ def _work_of(wanted: FirstTraining, machine: Machine) -> Workload:
         shape = with_adapters(shape, LORA_RANK, packs_frozen=packs)
         layout = replace(layout, frozen_precision=NF4 if packs else "train", has_adapters=True)
     chunked = "auto" if pair == 1 else "off"
-    micro = MicroBatch(pair, sequence, wanted.precision, chunked_loss=chunked, per_example=pair)
+    micro = MicroBatch(
+        pair,
+        sequence,
+        wanted.precision,
+        attention=on_gpus(wanted.precision),
+        chunked_loss=chunked,
+        per_example=pair,
+    )
     return Workload(shape, layout, micro)
 
 

@@ -12,8 +12,9 @@ from typing import Any
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.tables.data import longest_sequence
+from zerotools.jobs.tables.model import AUTO
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.estimate.activations import EAGER, MicroBatch
+from zerotools.ops.estimate.activations import EAGER, SHARED, MicroBatch, on_gpus
 from zerotools.ops.estimate.adapters import with_adapters
 from zerotools.ops.estimate.model_shape import (
     ModelShape,
@@ -69,7 +70,9 @@ def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:
     if sequence is None:
         return None
     train = spec.train
-    attention = EAGER if spec.model.attention == EAGER else "sdpa"
+    attention = SHARED if spec.device == "cpu" else on_gpus(train.precision)
+    if spec.model.attention not in (None, AUTO, "sdpa"):
+        attention = EAGER if spec.model.attention == EAGER else SHARED
     pair = 2 if spec.data.preferences else 1  # both answers
     batch = train.micro_batch_size or max(1, train.batch_size // spec.shares)
     return MicroBatch(

@@ -8,7 +8,8 @@ intermediate size.
 norm        layer norm: its input and its output, w(h + h), and mean and deviation
             RMS norm: input and normalised input in fp32 and the output; of 16 bits (4 + 2 + 2) h
 attention   rotated queries and keys, values and the result, w(2q + 2k), and the softmax's
-            logarithm, 4 bytes a head. "eager" keeps its probabilities as well: heads x sequence
+            logarithm, 4 bytes a head. "eager" keeps its probabilities as well: heads x sequence;
+            GPUs without a flash kernel for the type, keys and values of the width of queries
 MLP         gated: gate, activated gate, up and their product, 4wf; plain: 2wf for GELU, wf for
             ReLU, 5wf for GELU as GPT-2 writes it
 experts     the above of each expert that a token takes, and what goes in and out of it
@@ -41,21 +42,27 @@ _IDS = 3 * 8
 _SAVED_BY_ACTIVATION = {"relu": 0, "gelu_new": 4, "gelu_fast": 4}
 """Tensors of the intermediate width that an activation saves; 1 of those that torch computes in
 one operation."""
-EAGER = "eager"
+EAGER, SHARED, REPEATED = "eager", "sdpa", "sdpa with repeated keys"
+
+
+def on_gpus(precision: str) -> str:
+    """Return the attention of a model that computes in `precision` on GPUs. Those that compute in
+    fp16 often have no flash kernel."""
+    return SHARED if precision == "bf16" else REPEATED
 
 
 @dataclass(frozen=True)
 class MicroBatch:
     """What goes through the model at a time: `batch` sequences of `sequence` tokens on one rank,
     or a stretch of each, of which there are `sequence_ranks`, computed in `precision`. `attention`
-    is transformers' implementation, `chunked_loss` the job file's key. `tensor_ranks` compute it
-    together. An example is `per_example` of the sequences: a pair of answers is two."""
+    is "eager" or one of torch's kernels, `chunked_loss` the job file's key. `tensor_ranks` compute
+    it together. An example is `per_example` of the sequences: a pair of answers is two."""
 
     batch: int
     sequence: int
     precision: str = "bf16"
     checkpointing: bool = False
-    attention: str = "sdpa"
+    attention: str = SHARED
     chunked_loss: str = "auto"
     sequence_ranks: int = 1
     tensor_ranks: int = 1
@@ -153,6 +160,8 @@ def _attention(model: Architecture, micro: MicroBatch) -> int:
             elements += queries + keys  # values are a view of the joined product, which stays whole
         if family.cat_rotary or ranks > 1:
             elements += queries  # the result has another order, and is copied
+        if micro.attention == REPEATED:
+            elements += 2 * max(0, queries - keys)
         found = width * elements + _FULL * model.heads
     if family.qk_norm is not None:
         found += (_rms(model, micro) - micro.width) * (queries + model.keys)
