@@ -6,6 +6,7 @@ with itself. So each matrix has one owner among the ranks that share it, the nex
 rank. Its rows are gathered on the owner, which iterates, and scattered again; as many matrices as
 there are ranks are on their way together, and none is worked on twice. What travels is bf16, in
 which the iterations compute: rows that are cast and joined are the bits of a matrix that is cast.
+GPUs that do not compute in bf16 (before compute capability 8.0) iterate in fp32.
 
     3 ranks, W of 4 rows:      rank 0 has rows 0-1, rank 1 rows 2-3, rank 2 none
     it is the second matrix:   rank 1 gathers 2 + 2 rows, iterates, scatters 2 + 2 rows
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from zerotools.sensors.snapshot import BF16_CAPABILITY
 from zerotoolsd.trainer.engine_torch.gradients import Reduction, local
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -48,7 +50,7 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
         assert len(reduction.groups) < 2, "rows are cut in one dimension of the mesh"
         self._among = reduction.groups[0] if reduction.groups else None
         self._device = reduction.device
-        self._scale = scale
+        self._scale, self._type = scale, computing_type(reduction.device)
 
     def step(self, closure: Callable[[], float] | None = None) -> None:
         """Update the weights that have gradients; all ranks call it together."""
@@ -73,10 +75,10 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
             values.add_(update[: values.shape[0]].to(values.device), alpha=-scaled)
 
     def _direction(self, weight: torch.Tensor, momentum: float) -> torch.Tensor:
-        """This rank's rows of what is made orthogonal, in bf16 and where that is done."""
+        """This rank's rows of what is made orthogonal, in the type and where that is done."""
         gradient, moment = local(weight.grad), local(self.state[weight]["momentum_buffer"])
         moment.lerp_(gradient, 1 - momentum)
-        return gradient.lerp(moment, momentum).to(self._device, torch.bfloat16)
+        return gradient.lerp(moment, momentum).to(self._device, self._type)
 
     def _by_owners(
         self, weights: Sequence[torch.Tensor], directions: Sequence[torch.Tensor]
@@ -109,8 +111,15 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
         dist.scatter(_bytes(part), pieces, src=where, group=self._among)
 
 
+def computing_type(device: torch.device) -> torch.dtype:
+    """Return the type in which matrices are made orthogonal on `device`."""
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < BF16_CAPABILITY:
+        return torch.float32
+    return torch.bfloat16
+
+
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """About U V^T of a bf16 matrix U S V^T: singular values of 0.7 to 1.2."""
+    """About U V^T of a matrix U S V^T: singular values of 0.7 to 1.2."""
     a, b, c = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
     found = matrix.T if is_tall else matrix

@@ -254,3 +254,20 @@ def test_steps_are_those_of_torch(scale: str) -> None:
     assert {name: p.tolist() for name, p in mine.items()} == {
         name: p.tolist() for name, p in peers.items()
     }
+
+
+@pytest.mark.parametrize(("capability", "name"), [((7, 5), "float32"), ((8, 0), "bfloat16")])
+def test_gpus_without_bf16_iterate_in_fp32(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], name: str
+) -> None:
+    import torch
+
+    from zerotoolsd.trainer.engine_torch.update_rules.muon import computing_type, orthogonal
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    found = computing_type(torch.device("cuda", 0))
+    assert found == getattr(torch, name)
+    assert computing_type(torch.device("cpu")) == torch.bfloat16
+    matrix = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).to(found)
+    values = torch.linalg.svdvals(orthogonal(matrix).float())
+    assert 0.6 < float(values.min()) <= float(values.max()) < 1.3
