@@ -306,7 +306,7 @@ def _records(model: nn.Module) -> dict[nn.Parameter, Any]:
 def _groups(state: Any) -> Iterator[Any]:
     if hasattr(state, "_fsdp_param_groups"):
         yield from state._fsdp_param_groups
-    elif state._fsdp_param_group:  # before torch 2.13 there is one at most
+    elif state._fsdp_param_group:  # before torch 2.12 there is one at most
         yield state._fsdp_param_group
 
 
