@@ -15,6 +15,7 @@ transformers/integrations/sdpa_attention.py (`use_gqa_in_sdpa`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,7 +37,12 @@ def has_flash(dtype: torch.dtype, capability: Capability) -> bool:
     return dtype != torch.float32 and capability >= FLASH_CAPABILITY
 
 
-def choose_kernel(spec: JobSpec, model: Any, device: torch.device) -> str | None:
+def choose_kernel(
+    spec: JobSpec,
+    model: Any,
+    device: torch.device,
+    capability_of: Callable[[torch.device], Capability] = torch.cuda.get_device_capability,
+) -> str | None:
     """Have keys and values be repeated where only that gives a fused kernel on `device`.
 
     Returns:
@@ -46,7 +52,7 @@ def choose_kernel(spec: JobSpec, model: Any, device: torch.device) -> str | None
     attends = str(config._attn_implementation).startswith(("sdpa", SEGMENTED))
     if device.type != "cuda" or not attends:
         return None
-    capability = torch.cuda.get_device_capability(device)
+    capability = capability_of(device)
     repeat_for(capability)
     heads = getattr(config, "num_attention_heads", 1)
     groups = heads // (getattr(config, "num_key_value_heads", None) or heads)

@@ -25,6 +25,9 @@ Value = TypeVar("Value")
 CONTROL = "control"
 _KINDS: tuple[type[ZerotoolsError], ...] = (BadCheckpoint, MachineNotReady, BadRequest)
 """What an error of rank 0 becomes on all ranks: the first of these that it is, or the last."""
+BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
+"""Of the group of all ranks. One each: torch 2.8 and 2.9 split no group of two backends into the
+groups of a mesh."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 STEP_TIMEOUT = timedelta(minutes=10)
@@ -97,8 +100,7 @@ class WorldGroup:
 
     def wait_at_most(self, longest: timedelta) -> None:
         """How long a rank waits for another from here on, in every group but those for control."""
-        # torch 2.14 has renamed it, and warns of the other name.
-        set_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
+        set_timeout = timeout_setter()
         for group in list(distributed_c10d._world.pg_map):
             if group.group_desc != CONTROL:
                 set_timeout(longest, group)
@@ -125,6 +127,13 @@ class WorldGroup:
             dist.all_reduce(values)
             *summed, mine = torch.cat([values, own.view(1)]).tolist()
         return summed, mine
+
+
+def timeout_setter(package: Any = dist) -> Callable[[timedelta, Any], None]:
+    """What sets how long the ranks of a group wait: torch 2.14 has renamed it, and warns of the
+    other name."""
+    found: Callable[[timedelta, Any], None] | None = getattr(package, "set_timeout", None)
+    return found or distributed_c10d._set_pg_timeout  # type: ignore[no-any-return]
 
 
 def _kind(error: ZerotoolsError) -> int:
@@ -178,7 +187,7 @@ def join(rank: Rank, device: str, meeting: MeetingPlace | None = None) -> WorldG
         place = torch.device("cuda", rank.local)
         torch.cuda.set_device(place)
         dist.init_process_group(
-            "nccl",  # torch 2.8 and 2.9 split no group of two backends into those of a mesh
+            BACKENDS[device],
             timeout=START_TIMEOUT,
             rank=rank.index,
             world_size=rank.world_size,
@@ -188,7 +197,7 @@ def join(rank: Rank, device: str, meeting: MeetingPlace | None = None) -> WorldG
     else:
         place = torch.device("cpu")
         dist.init_process_group(
-            "gloo",
+            BACKENDS[device],
             timeout=START_TIMEOUT,
             rank=rank.index,
             world_size=rank.world_size,

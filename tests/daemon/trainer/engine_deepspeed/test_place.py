@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,16 +14,17 @@ pytestmark = [pytest.mark.torch, pytest.mark.deepspeed]
 
 
 @pytest.fixture
-def deepspeed(monkeypatch: pytest.MonkeyPatch) -> Any:
+def deepspeed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """The package, as on a machine with a compiler for C++ and none for CUDA."""
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     found = pytest.importorskip("deepspeed")
     from torch.utils import cpp_extension
 
-    from zerotoolsd.trainer.engine_deepspeed import place
-
     monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
-    monkeypatch.setattr(place, "_can_compile", lambda: True)
+    for program in ("g++", "ninja"):
+        (tmp_path / program).touch(mode=0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
     return found
 
 

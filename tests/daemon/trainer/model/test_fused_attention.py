@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +12,13 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
-def theirs(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """transformers' module, as it was afterwards."""
+def theirs() -> Iterator[Any]:
+    """transformers' module, which is afterwards as it was."""
     from transformers.integrations import sdpa_attention
 
-    monkeypatch.setattr(sdpa_attention, "use_gqa_in_sdpa", sdpa_attention.use_gqa_in_sdpa)
-    return sdpa_attention
+    before = sdpa_attention.use_gqa_in_sdpa
+    yield sdpa_attention
+    sdpa_attention.use_gqa_in_sdpa = before
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_repeated_heads_attend_as_shared_ones(theirs: Any) -> None:
     torch.testing.assert_close(repeated, shared)
 
 
-def test_the_log_says_which_kernel(theirs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_says_which_kernel(theirs: Any) -> None:
     import torch
 
     from zerotoolsd.trainer.model.fused_attention import choose_kernel
@@ -68,14 +70,13 @@ def test_the_log_says_which_kernel(theirs: Any, monkeypatch: pytest.MonkeyPatch)
     )
     model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: config))
     gpu = torch.device("cuda", 0)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     spec: Any = SimpleNamespace(train=SimpleNamespace(precision="fp16"))
-    assert choose_kernel(spec, model, gpu) == (
+    assert choose_kernel(spec, model, gpu, lambda device: (7, 5)) == (
         "attention: torch's memory-efficient kernel, each head of keys repeated 4 times "
         "(float16, compute capability 7.5: no flash kernel)"
     )
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    assert str(choose_kernel(spec, model, gpu)).startswith("attention: torch's flash kernel")
+    flash = choose_kernel(spec, model, gpu, lambda device: (9, 0))
+    assert str(flash).startswith("attention: torch's flash kernel")
     assert choose_kernel(spec, model, torch.device("cpu")) is None
     config._attn_implementation = "eager"
     assert choose_kernel(spec, model, gpu) is None

@@ -40,7 +40,7 @@ def sharded(**options: Any) -> tuple[Any, Any, Any]:
     class Sharded(MemoryLayout):
         is_sharded = True  # a rank that is alone has the buffers of several
 
-    layout = Sharded(**{"world_size": 1, **options})
+    layout = Sharded(world_size=1, **options)
     config = {**TINY_LLAMA, "num_hidden_layers": BLOCKS}
     meta_model = draw(LlamaConfig(**{k: v for k, v in config.items() if k != "model_type"}))
     memory = make_memory(torch.device("cpu"), layout.state_tier)
@@ -146,45 +146,33 @@ def test_the_box_of_a_rank_is_the_one_that_its_memory_holds(
             assert torch.equal(whole[rows, columns].flatten(), pieces[data].flatten())
 
 
-def reductions(monkeypatch: pytest.MonkeyPatch, *, summed: bool) -> set[str]:
-    """The operations by which FSDP2 reduces gradients over two ranks that share one copy of the
-    weights, so that each copy is reduced over one rank."""
-    import torch
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
+def sums(model: Any) -> set[bool]:
+    """Whether FSDP2 adds up gradients, of each of its groups of parameters."""
+    from torch.distributed.fsdp import FSDPModule
 
-    from zerotoolsd.trainer.memory.reductions import sum_over_one_rank
-
-    found: set[str] = set()
-
-    def noting(collective: Any) -> Any:
-        def note(*tensors: Any, op: Any = dist.ReduceOp.SUM, **given: Any) -> Any:
-            found.add(str(op).rpartition(".")[2])
-            return collective(*tensors, op=op, **given)
-
-        return note
-
-    for name in ("all_reduce", "reduce_scatter_tensor", "reduce_scatter_single"):
-        if hasattr(dist, name):
-            monkeypatch.setattr(dist, name, noting(getattr(dist, name)))
-    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
-    try:
-        options = {"stage": 2, "precision": "bf16", "shard_size": 2, "world_size": 2}
-        model, _, layout = sharded(**options)
-        assert layout.replicates_weights
-        if summed:
-            on_gpus = SimpleNamespace(device_type="cuda", shape=(1, 2))
-            sum_over_one_rank(model, on_gpus)
-        with torch.autograd.set_detect_anomaly(False):
-            loss_of(model).backward()
-    finally:
-        dist.destroy_process_group()
-    return found
+    states = (m._get_fsdp_state() for m in model.modules() if isinstance(m, FSDPModule))
+    groups = (getattr(s, "_fsdp_param_groups", None) or [s._fsdp_param_group] for s in states)
+    return {each.force_sum_reduction_for_comms for group in groups for each in group if each}
 
 
+@pytest.mark.parametrize(
+    ("device", "shape", "summed"),
+    [
+        ("cuda", (1,), True),
+        ("cuda", (4, 1), True),
+        ("cuda", (1, 4), True),
+        ("cuda", (2, 2), False),
+        ("cpu", (1, 1), False),
+    ],
+)
 def test_on_gpus_gradients_are_added_up_where_a_group_has_one_rank(
-    monkeypatch: pytest.MonkeyPatch,
+    threadless: None, device: str, shape: tuple[int, ...], summed: bool
 ) -> None:
     """NCCL's average over one rank leaves out the last elements (NVIDIA/nccl 1950)."""
-    assert "AVG" in reductions(monkeypatch, summed=False)  # what it is for
-    assert reductions(monkeypatch, summed=True) == {"SUM"}
+    from zerotoolsd.trainer.memory.reductions import sum_over_one_rank
+
+    model, _, _ = sharded(stage=1, precision="bf16")
+    assert sums(model) == {False}
+    mesh: Any = SimpleNamespace(device_type=device, shape=shape)
+    sum_over_one_rank(model, mesh)
+    assert sums(model) == {summed}

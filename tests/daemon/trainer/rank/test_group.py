@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from datetime import timedelta
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,63 +133,47 @@ class SplitGroup:
         self.asked.append(ranks)
 
 
-def opened(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, Any]]:
-    """The backend that a rank on a GPU opens its group with, and what else it gives torch."""
-    import torch
-    import torch.distributed as dist
-
-    from zerotoolsd.trainer.rank import group
-
-    given: dict[str, Any] = {}
-
-    def note(backend: str, **options: Any) -> None:
-        given.update(options, backend=backend)
-
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda place: None)
-    monkeypatch.setattr(dist, "init_process_group", note)
-    monkeypatch.setattr(group, "control_group", lambda: None)
-    group.join(Rank(index=0, local=0, world_size=2), "cuda")
-    return given.pop("backend"), given
-
-
-def test_torch_splits_the_group_of_gpus_into_those_of_a_mesh(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """torch 2.8 and 2.9 split a group of one backend alone, which they look up by its name."""
+def test_torch_splits_the_group_of_gpus_into_those_of_a_mesh() -> None:
+    """torch 2.8 and 2.9 split a group of one backend alone, which they look up by its name. The
+    function is torch's own, and what it asks is stood in for."""
     import torch
     from torch.distributed import Backend, distributed_c10d
 
-    backend, given = opened(monkeypatch)
-    assert backend in Backend.backend_list
-    assert given["device_id"] == torch.device("cuda", 0)
+    from zerotoolsd.trainer.rank.group import BACKENDS
+
+    assert BACKENDS["cuda"] in Backend.backend_list
     whole = SplitGroup()
-    world = SimpleNamespace(
-        pg_map={whole: (backend, None)}, pg_group_ranks={whole: {0: 0, 1: 1}}, pg_names={}
+    accelerator = SimpleNamespace(
+        is_available=lambda: True, current_accelerator=lambda: torch.device("cuda")
     )
-    monkeypatch.setattr(distributed_c10d, "_world", world)
-    monkeypatch.setattr(distributed_c10d, "_get_default_group", lambda: whole)
-    monkeypatch.setattr(distributed_c10d, "_process_group_name", lambda *_, **__: "name")
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    distributed_c10d.split_group(whole, [[0], [1]], timeout=timedelta(minutes=1))
+    found = {
+        "torch": SimpleNamespace(accelerator=accelerator, device=torch.device),
+        "_world": SimpleNamespace(
+            pg_map={whole: (BACKENDS["cuda"], None)}, pg_group_ranks={whole: {0: 0, 1: 1}}
+        ),
+        "_get_default_group": lambda: whole,
+        "_process_group_name": lambda *_, **__: "name",
+    }
+    theirs = inspect.unwrap(distributed_c10d.split_group)
+    split = FunctionType(theirs.__code__, {**theirs.__globals__, **found})
+    split.__kwdefaults__, split.__defaults__ = theirs.__kwdefaults__, theirs.__defaults__
+    split(whole, [[0], [1]], timeout=timedelta(minutes=1))
     assert whole.asked == [[0]]
 
 
 def test_timeouts_are_set_by_the_name_that_this_torch_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
 
-    from zerotoolsd.trainer.rank.group import joined
+    from zerotoolsd.trainer.rank.group import joined, timeout_setter
 
+    def newer(longest: timedelta, group: Any) -> None:
+        """As torch 2.14 has it."""
+
+    assert timeout_setter(SimpleNamespace(set_timeout=newer)) is newer
+    assert timeout_setter(SimpleNamespace()) is distributed_c10d._set_pg_timeout
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "0")
-    set_to: list[timedelta] = []
     with joined(Rank(index=0, local=0, world_size=1), "cpu") as group:
         group.wait_at_most(timedelta(minutes=1))
-        monkeypatch.setattr(
-            dist, "set_timeout", lambda longest, _: set_to.append(longest), raising=False
-        )
-        group.wait_at_most(timedelta(minutes=2))
-    assert set_to == [timedelta(minutes=2)]  # of the default group, not of that for control

@@ -111,9 +111,12 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
         dist.scatter(_bytes(part), pieces, src=where, group=self._among)
 
 
-def computing_type(device: torch.device) -> torch.dtype:
+def computing_type(
+    device: torch.device,
+    capability: Callable[[torch.device], tuple[int, int]] = torch.cuda.get_device_capability,
+) -> torch.dtype:
     """Return the type in which matrices are made orthogonal on `device`."""
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) < BF16_CAPABILITY:
+    if device.type == "cuda" and capability(device) < BF16_CAPABILITY:
         return torch.float32
     return torch.bfloat16
 
