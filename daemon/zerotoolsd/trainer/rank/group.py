@@ -133,7 +133,7 @@ def timeout_setter(package: Any = dist) -> Callable[[timedelta, Any], None]:
     """What sets how long the ranks of a group wait: torch 2.14 has renamed it, and warns of the
     other name."""
     found: Callable[[timedelta, Any], None] | None = getattr(package, "set_timeout", None)
-    return found or distributed_c10d._set_pg_timeout  # type: ignore[no-any-return]
+    return found or distributed_c10d._set_pg_timeout
 
 
 def _kind(error: ZerotoolsError) -> int:
