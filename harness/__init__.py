@@ -12,6 +12,7 @@ It is for the checkout alone: the wheel does not have it, and it imports neither
 - `invariants`: what must hold of a daemon's state directory at every moment.
 - `faults`: kills and errors at every durable system call; `soak`: random ones, for half an hour.
 - `kernel`: a control group in which the kernel ends what takes too much memory; where pages lie.
+- `gpu`: what only a GPU can show, in one command; with `--device cpu`, what CPUs can.
 - `browser`: a real browser without a screen.
 - `syscalls`: kills at the calls of a forked child, without strace.
 """

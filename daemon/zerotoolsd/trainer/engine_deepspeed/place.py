@@ -43,8 +43,7 @@ def import_deepspeed(spec: JobSpec, teller: BuildReporter) -> Any:
     Raises:
         BadRequest: this interpreter has none.
     """
-    if spec.device == "cpu":
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ["DS_ACCELERATOR"] = spec.device  # the submitter's shell may have set another one
     programs = Path(sys.executable).parent
     if (programs / "ninja").exists():
         os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ.get('PATH', os.defpath)}"

@@ -1,0 +1,96 @@
+"""Runs the checks one after another within a budget of seconds, and writes what came of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from harness.gpu.looks import CHECKS, Check
+from harness.launching import ROOT
+from harness.started import Started
+
+LEAST_SECONDS = 5.0
+"""A check is not begun where less is left of the budget."""
+LOG, TABLE, LINES = "log.txt", "table.txt", "rows.jsonl"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of one check: `state` is "ok", "FAIL" or "skip"."""
+
+    name: str
+    expected: str
+    found: str
+    state: str
+    seconds: float
+
+    def __str__(self) -> str:
+        fields = (self.name, self.expected, self.found, self.state, f"{self.seconds:.1f}")
+        return " | ".join(fields)
+
+
+def run_all(
+    device: str, budget: float, out: Path, checks: Mapping[str, Check] = CHECKS
+) -> Iterator[Row]:
+    """Yield a row for each check, in order. `out` gets the output of all."""
+    began = time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / LOG).open("wb") as log:
+        for name, check in checks.items():
+            left = budget - (time.monotonic() - began)
+            if device not in check.devices:
+                yield Row(name, check.expected, f"not on a {device}", "skip", 0.0)
+            elif left < LEAST_SECONDS:
+                yield Row(name, check.expected, "the budget is used up", "skip", 0.0)
+            else:
+                log.write(f"\n== {name}\n".encode())
+                log.flush()
+                yield _run(name, check, device, min(left, check.seconds), out / LOG)
+
+
+def _run(name: str, check: Check, device: str, seconds: float, log: Path) -> Row:
+    began, place = time.monotonic(), log.stat().st_size
+    with tempfile.TemporaryDirectory() as directory, log.open("ab") as output:
+        command = [sys.executable, "-m", "harness.gpu.looks", name, device, directory]
+        process = Started(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            status: int | None = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        process.end()
+    took = time.monotonic() - began
+    lines = log.read_bytes()[place:].decode("utf-8", "replace").splitlines()
+    if status is None:
+        return Row(name, check.expected, f"no end after {seconds:.0f} s", "FAIL", took)
+    if status:
+        return Row(name, check.expected, _error(lines) or f"status {status}", "FAIL", took)
+    answer = json.loads(lines[-1])
+    return Row(name, check.expected, answer["found"], "ok" if answer["ok"] else "FAIL", took)
+
+
+def _error(lines: Sequence[str]) -> str | None:
+    """The first line of an error that is no part of a traceback."""
+    errors = (line for line in lines if "Error" in line and not line.startswith(" "))
+    return next(errors, None)
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """The failures again, and how many there are of each state."""
+    failed = [row for row in rows if row.state == "FAIL"]
+    counts = {state: sum(row.state == state for row in rows) for state in ("ok", "FAIL", "skip")}
+    ran = counts["ok"] + counts["FAIL"]
+    said = next((row.found for row in rows if row.name == "versions"), "")
+    lines = [f"FAIL {row.name}: {row.found}" for row in failed]
+    return [*lines, f"ran {ran}, failed {len(failed)}, skipped {counts['skip']}, {said}"]
+
+
+def write(rows: Sequence[Row], out: Path) -> None:
+    """Write the table, and the rows as JSON lines."""
+    (out / TABLE).write_text("\n".join([*map(str, rows), *summary(rows)]) + "\n", "utf-8")
+    (out / LINES).write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), "utf-8")
