@@ -86,7 +86,9 @@ def test_a_drained_queue_starts_nothing_also_after_a_restart(tmp_path: Path) -> 
     async def later(it: Running) -> None:
         await it.waits(2)
         assert it.service.health()["drain"]["why"] == "new driver"
+        assert it.engine.machine.lets_go()  # of the GPUs, as nothing runs: they can be reset
         assert (await it.service.undrain(uid=ME))["drain"] is None
+        assert not it.engine.machine.lets_go()
         await it.reach(2, "succeeded")
 
     tell(tmp_path / "state", drained)

@@ -146,9 +146,11 @@ def _not_built(deepspeed: Any, builder: Any) -> str | None:
     building = deepspeed.ops.op_builder.builder
     if isinstance(builder, building.CUDAOpBuilder) and not builder.is_rocm_pytorch():
         try:  # what the build asks; `is_compatible` of such builders does not
-            building.installed_cuda_version()
+            major, minor = building.installed_cuda_version()
         except Exception as error:  # MissingCUDAException, and what older releases raise
             return f"it needs nvcc: {' '.join(str(error).split())}"
+        if not str(torch.version.cuda).startswith(f"{major}."):
+            return f"nvcc is of CUDA {major}.{minor}, and torch of {torch.version.cuda}"
     return None if builder.is_compatible(False) else "DeepSpeed says that it is not compatible"
 
 

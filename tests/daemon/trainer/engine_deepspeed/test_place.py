@@ -28,11 +28,26 @@ def deepspeed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return found
 
 
-def test_without_nvcc_torchs_adam_serves_on_gpus(deepspeed: Any) -> None:
+@pytest.mark.parametrize(
+    ("nvcc", "why"),
+    [
+        (None, "it needs nvcc: CUDA_HOME does not exist"),
+        ("release 11.8, V11.8.89", "nvcc is of CUDA 11.8, and torch of "),
+    ],
+)
+def test_without_nvcc_torchs_adam_serves_on_gpus(
+    deepspeed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nvcc: str | None, why: str
+) -> None:
     from deepspeed.ops.op_builder.fused_adam import FusedAdamBuilder
+    from torch.utils import cpp_extension
 
     from zerotoolsd.trainer.engine_deepspeed.place import make_adam_ready
 
+    if nvcc is not None:
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "nvcc").write_text(f"#!/bin/sh\necho {nvcc}\n")
+        (tmp_path / "bin" / "nvcc").chmod(0o700)
+        monkeypatch.setattr(cpp_extension, "CUDA_HOME", str(tmp_path))
     assert FusedAdamBuilder().is_compatible(False)  # what it says on every machine
     on_gpus = SimpleNamespace(create_op_builder=lambda name: FusedAdamBuilder())
     package = SimpleNamespace(
@@ -44,7 +59,7 @@ def test_without_nvcc_torchs_adam_serves_on_gpus(deepspeed: Any) -> None:
     said: list[str] = []
     make_adam_ready(package, config, said.append)
     assert config["optimizer"]["params"]["torch_adam"] is True
-    assert "FusedAdam cannot be built here (it needs nvcc: CUDA_HOME does not exist" in said[0]
+    assert f"FusedAdam cannot be built here ({why}" in said[0]
 
 
 def test_an_optimizer_that_needs_nvcc_is_refused_at_submit(deepspeed: Any) -> None:
