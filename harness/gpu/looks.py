@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.launching import ROOT, TINY_LLAMA, job, start
+from harness.started import run
 
-STEPS = 6
+STEPS, LONG = 6, 60
+MARKED_SECONDS = 60.0
 GROUPED = {**TINY_LLAMA, "num_key_value_heads": 1}
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
 """Of losses, relative to those of fp32 on the CPU."""
@@ -45,7 +47,7 @@ def versions(device: str, directory: Path) -> Found:
 
     from zerotools.io.files.packages import REQUIREMENTS, is_older
 
-    card = torch.cuda.get_device_name() if device == "cuda" else "no card"
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "no card"
     words = f"torch {torch.__version__}, CUDA {torch.version.cuda}, {card}"
     is_built = device == "cpu" or torch.cuda.is_available()
     return Found(words, is_built and not is_older(torch.__version__, REQUIREMENTS["torch"]))
@@ -157,14 +159,68 @@ def attention(device: str, directory: Path) -> Found:
     return Found(f"{apart:.1e} apart", apart < TOLERANCE["fp32"])
 
 
+def kernels(device: str, directory: Path) -> Found:
+    """Whether each fused kernel takes what `has_flash` says."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    from zerotoolsd.trainer.model.fused_attention import has_flash
+
+    capability, wrong = torch.cuda.get_device_capability(), []
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        query, key = (torch.randn(1, n, 256, 64, device=device, dtype=dtype) for n in (8, 2))
+        repeated = key.repeat_interleave(4, dim=1)
+        cases = [(SDPBackend.FLASH_ATTENTION, key, has_flash(dtype, capability))]
+        if dtype != torch.bfloat16 or has_flash(dtype, capability):
+            cases.append((SDPBackend.EFFICIENT_ATTENTION, repeated, True))
+        for backend, keys, expected in cases:
+            try:
+                with sdpa_kernel(backend):
+                    shared = {"is_causal": True, "enable_gqa": keys is key}
+                    scaled_dot_product_attention(query, keys, keys, **shared)
+                taken = True
+            except RuntimeError:  # "No available kernel"
+                taken = False
+            if taken is not expected:
+                wrong.append(f"{backend.name} of {dtype} is {'' if taken else 'not '}there")
+    return Found("; ".join(wrong) or f"as expected of {capability}", not wrong)
+
+
+def resuming(device: str, directory: Path) -> Found:
+    """Whether a run that is killed after its first checkpoint goes on with the same losses."""
+    tree = _job(device, "fp32", {"zero": {"stage": 2}, "checkpoint": {"every": 3}})
+    tree["train"]["steps"] = LONG
+    whole, killed = (start(directory / name, tree) for name in ("whole", "killed"))
+    killed.mailbox.wait_for("checkpoint")
+    killed.end()
+    again = start(directory / "killed", tree)
+    statuses = [*whole.finish(), *again.finish()]
+    wanted, found = whole.losses(), again.losses()
+    worst = max((abs(loss - wanted[step]) for step, loss in found.items()), default=math.inf)
+    words = f"statuses {statuses}, from step {min(found, default=0)} on {worst:.1e} apart"
+    return Found(words, statuses == [0, 0] and worst == 0 and min(found) > 1)
+
+
+def marked(device: str, directory: Path) -> Found:
+    """Whether the tests pass that need a GPU."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/daemon/trainer"]
+    done = run(command, timeout=MARKED_SECONDS, cwd=ROOT, capture_output=True, text=True)
+    said = done.stdout.rstrip().rpartition("\n")[2]
+    return Found(said, done.returncode == 0)
+
+
 CHECKS: Mapping[str, Check] = {
     "versions": Check("a torch that jobs take, for this device", 60, versions),
     "NVML answers": Check(f"each in {ANSWER_SECONDS:g} s", 60, answers, ("cuda",)),
+    "tests of mark gpu": Check("all pass", 2 * MARKED_SECONDS, marked, ("cuda",)),
     "groups of one rank": Check("all elements are summed", 60, groups),
     "attention": Check("repeated heads as shared ones, 1e-5", 60, attention),
+    "attention kernels": Check("those that has_flash names", 60, kernels, ("cuda",)),
     "training in fp32": Check("losses of fp32 on the CPU, 1e-5", 180, training("fp32")),
     "training in bf16": Check("losses of fp32 on the CPU, 2e-2", 180, training("bf16")),
     "training in fp16": Check("losses of fp32 on the CPU, 2e-2", 180, training("fp16"), ("cuda",)),
+    "killed and resumed": Check("the losses of a run that was not, bit for bit", 120, resuming),
 }
 
 
