@@ -60,7 +60,8 @@ def _run(name: str, check: Check, device: str, seconds: float, log: Path) -> Row
         command = [sys.executable, "-m", "harness.gpu.looks", name, device, directory]
         process = Started(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
         try:
-            status: int | None = process.wait(seconds)
+            # Its own deadlines grow with the load of the machine, and the budget does not.
+            status: int | None = subprocess.Popen.wait(process, seconds)
         except subprocess.TimeoutExpired:
             status = None
         process.end()
@@ -75,9 +76,13 @@ def _run(name: str, check: Check, device: str, seconds: float, log: Path) -> Row
 
 
 def _error(lines: Sequence[str]) -> str | None:
-    """The first line of an error that is no part of a traceback."""
-    errors = (line for line in lines if "Error" in line and not line.startswith(" "))
-    return next(errors, None)
+    """The first line after a traceback, or else the last line."""
+    begun = False
+    for line in lines:
+        begun = begun or line.startswith("Traceback")
+        if begun and line and not line.startswith((" ", "Traceback")):
+            return line
+    return next((line for line in reversed(lines) if line), None)
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
