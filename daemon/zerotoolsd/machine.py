@@ -7,19 +7,16 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.host import HostSensor
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot
-from zerotools.sensors.unaccounted import unaccounted_bytes
+from zerotools.sensors.unaccounted import is_in_first_pid_namespace, unaccounted_bytes
 from zerotools.sensors.xids import GpuXid
 
 log = logging.getLogger(__name__)
 
-FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""The inode of the machine's own pid namespace (PROC_PID_INIT_INO of the kernel)."""
 LET_GO = "the queue is drained and nothing runs: the GPUs are not read, so that they can be reset"
 PATIENCE_SECONDS = 3.0
 """How long somebody waits who wants to know of the GPUs; usually a hundredth of a second."""
@@ -62,7 +59,7 @@ class SnapshotCache:
         """When the driver was asked first of the times that it has not answered since."""
         self._is_awaited = False
         self._is_noted = False
-        self.lists_processes = Path("/proc/self/ns/pid").stat().st_ino == FIRST_PID_NAMESPACE
+        self.lists_processes = is_in_first_pid_namespace()
         """Whether NVML lists the processes on GPUs here: in a container it often lists none."""
         self.lets_go: Callable[[], bool] = lambda: False
         """Whether the GPUs are not to be read, so that an administrator can reset them."""
