@@ -83,11 +83,15 @@ def built(kind: str, *, is_tied: bool) -> Any:
 
 
 def varied(kind: str, variant: str, number: int) -> Any:
-    """The model of `kind`, plain or tied, in a wrapper that `number` chooses, or with adapters."""
+    """The model of `kind`: plain, tied, with adapters, or in a wrapper.
+
+    The wrapper is named by `variant`, or chosen by `number` where that is "wrapped".
+    """
     model = built(kind, is_tied=variant == "tied")
     if variant == "wrapped":
-        wrappers = (_in_attribute, _compiled, _checkpointed)
-        return wrappers[number % len(wrappers)](model)
+        variant = [*_WRAPPERS][number % len(_WRAPPERS)]
+    if variant in _WRAPPERS:
+        return _WRAPPERS[variant](model)
     if variant == "lora":
         from peft import LoraConfig, get_peft_model
 
@@ -118,6 +122,9 @@ def _checkpointed(model: Any) -> Any:
             for number, block in enumerate(module):
                 module[number] = checkpoint_wrapper(block)
     return _inside("module", model)
+
+
+_WRAPPERS = {"attribute": _in_attribute, "compiled": _compiled, "checkpointed": _checkpointed}
 
 
 def _inside(name: str, model: Any) -> Any:

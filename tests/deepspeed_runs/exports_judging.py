@@ -1,10 +1,11 @@
 """transformers judges what `consolidate` makes of small models of many architectures.
 
-    python -m tests.deepspeed_runs.exports_judging [KIND ...]
+    python -m tests.deepspeed_runs.exports_judging [--variants NAME ...] [KIND ...]
 
 Each model is plain, tied, in a wrapper or with adapters, and saved by two ranks in six forms
-(`exported`). An export either loads with every weight, equal to the model's, or nothing is written.
-Prints Markdown, and exits with 1 unless every export loads.
+(`exported`). The wrapper changes with the architecture; `--variants checkpointed` has every model
+in the same one. An export either loads with every weight, equal to the model's, or nothing is
+written. Prints Markdown, and exits with 1 unless every export loads.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -36,9 +38,9 @@ FORMS = ("zero1", "zero2", "zero3", "dcp", "ranks", "file")
 LOADS, REFUSED, WRONG, UNSAVED = "loads", "refused", "WRONG", "not saved"
 
 
-def cases_of(kind: str) -> list[str]:
+def cases_of(kind: str, variants: Sequence[str] = VARIANTS) -> list[str]:
     """KIND:VARIANT:FORM of every variant and form."""
-    return [f"{kind}:{variant}:{form}" for variant in VARIANTS for form in FORMS]
+    return [f"{kind}:{variant}:{form}" for variant in variants for form in FORMS]
 
 
 def saved(directory: Path, cases: list[str]) -> dict[str, str]:
@@ -110,9 +112,9 @@ def _in_this_process(command: list[str], **options: Any) -> subprocess.Completed
     return subprocess.CompletedProcess(command, 0, out.getvalue(), "")
 
 
-def judged(kind: str, directory: Path) -> dict[str, str]:
+def judged(kind: str, directory: Path, variants: Sequence[str]) -> dict[str, str]:
     """The outcome of every case of an architecture."""
-    cases = cases_of(kind)
+    cases = cases_of(kind, variants)
     lacking = saved(directory, cases)
     found = {case: f"{UNSAVED}: {why}" for case, why in lacking.items()}
     truths: dict[str, dict[str, Any]] = {}
@@ -131,13 +133,17 @@ def judged(kind: str, directory: Path) -> dict[str, str]:
     return found
 
 
-def main(kinds: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    parser = ArgumentParser()
+    parser.add_argument("kinds", nargs="*", default=[*KINDS], metavar="KIND")
+    parser.add_argument("--variants", nargs="+", default=VARIANTS, metavar="NAME")
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     versions = ", ".join(
         f"{name} {version(name)}" for name in ("torch", "deepspeed", "transformers", "peft")
     )
     print("# Exports that transformers loads\n")
-    print(f"`python -m tests.deepspeed_runs.exports_judging{''.join(f' {k}' for k in kinds)}`")
+    print(f"`python -m tests.deepspeed_runs.{' '.join(['exports_judging', *arguments])}`")
     print(f"on {time.strftime('%Y-%m-%d')} with {versions}.\n")
     print(
         "Small models of each architecture, saved by two ranks as ZeRO 1 to 3, a DCP, a file of\n"
@@ -146,17 +152,17 @@ def main(kinds: list[str]) -> int:
         "merged, within 1e-6), or nothing is written. Wrappers are Lightning's `model`,\n"
         "torch.compile, or checkpointed blocks in DDP's `module`.\n"
     )
-    print("| architecture | " + " | ".join(VARIANTS) + " |")
-    print("|---" * (1 + len(VARIANTS)) + "|")
+    print("| architecture | " + " | ".join(options.variants) + " |")
+    print("|---" * (1 + len(options.variants)) + "|")
     total, others = Counter[str](), dict[str, str]()
     with tempfile.TemporaryDirectory() as place, trials_in_this_process():
-        for kind in kinds or KINDS:
+        for kind in options.kinds:
             directory = Path(place) / kind
             directory.mkdir()
-            found = judged(kind, directory)
+            found = judged(kind, directory, options.variants)
             shutil.rmtree(directory)
             cells = []
-            for variant in VARIANTS:
+            for variant in options.variants:
                 own = [found[c].partition(":")[0] for c in found if f":{variant}:" in c]
                 cells.append(", ".join(f"{n} {word}" for word, n in Counter(own).items()))
                 total.update(own)
