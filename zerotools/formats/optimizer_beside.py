@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Problem
+from zerotools.core.checkpoint import Checkpoint, Key, Problem
 from zerotools.core.counts import counted
 from zerotools.core.dropping import optimizer_roles
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.patterns.adapter_names import names_in_model
 from zerotools.core.training import TrainingState
 from zerotools.formats.format import FormatTable
 from zerotools.io.files.json_file import read_json
@@ -58,9 +59,16 @@ def with_optimizer(model: Checkpoint, table: FormatTable) -> Checkpoint:
         return _noted(model, f"{error}: the state of the optimizer is not read")
     if not optimizer_roles(state) and not state.state:
         return model
+    named = names_in_model(
+        (key.name for key in model.tensors), dict.fromkeys(key.name for key in state.tensors)
+    )
+    weights = {
+        Key(named.get(key.name, key.name), key.role): tensor
+        for key, tensor in model.tensors.items()
+    }
     joined = replace(
         model,
-        tensors={**model.tensors, **state.tensors},
+        tensors={**weights, **state.tensors},
         files={**model.files, **state.files},
         beside=state,
     )

@@ -78,6 +78,21 @@ def test_an_injected_adapter_gets_the_prefix_of_peft(tmp_path: Path) -> None:
     assert set(found) == {f"{Q}.lora_A.weight", f"{Q}.lora_B.weight"}
 
 
+def test_what_peft_saved_beside_an_adapter_stays_with_it(tmp_path: Path) -> None:
+    halves = {name.replace(".default", ""): array for name, array in half(Q).items()}
+    beside = {
+        "base_model.model.head.weight": noise(3, 4, seed=3),  # one of modules_to_save
+        "base_model.model.embed_tokens.weight": noise(7, 6, seed=4),
+        f"{Q}.base_layer.bias": noise(4, seed=5),
+    }
+    config = {**CONFIG, "modules_to_save": ["head"], "bias": "lora_only"}
+    source = saved(tmp_path / "in", {**halves, **beside}, config)
+    found = exported(source, tmp_path / "out")
+    assert found.keys() == {**halves, **beside}.keys()
+    for name, array in beside.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
 def test_one_adapter_of_several(tmp_path: Path) -> None:
     tensors = {**half(Q, adapter="one"), **half(Q, adapter="two")}
     source = saved(tmp_path / "in", tensors, CONFIG)

@@ -26,6 +26,8 @@ DEFAULT = "default"
 A, B, EMBEDDING_A, EMBEDDING_B = "lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B"
 MAGNITUDE = "lora_magnitude_vector"
 SAVED_WHOLE, TOKENS = "modules_to_save", "trainable_tokens_delta"
+SAVED_EMBEDDINGS = ("embed_tokens", "lm_head")
+"""Layers that PEFT looks for among `target_modules`, to save them with their adapters."""
 _WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
 # Without the name of the adapter where a program saved PEFT's own names.
 _LORA = re.compile(
@@ -104,11 +106,17 @@ def adapter_names(keys: Iterable[Key]) -> list[str]:
 
 
 def is_adapter_alone(keys: Iterable[Key]) -> bool:
-    """Whether there are LoRA adapters, and of none of their layers anything else."""
+    """Whether there are LoRA adapters, and of none of their layers anything else but what PEFT
+    saves with them: biases, and the embeddings that have adapters themselves."""
     keys = list(keys)
     parsed = {key: _parsed(key) for key in keys}
     modules = {each[1].module for each in parsed.values() if each and _is_lora(each[1])}
-    others = (module_of(full_name(key.name)) for key in keys if parsed[key] is None)
+    modules = {each for each in modules if not each.endswith(SAVED_EMBEDDINGS)} or modules
+    others = (
+        module_of(full_name(key.name))
+        for key in keys
+        if parsed[key] is None and not key.name.endswith(".bias")
+    )
     return bool(modules) and not any(
         name.rpartition(".")[0] in modules or name in modules for name in others
     )
@@ -156,6 +164,22 @@ def full_name(name: str) -> str:
     plain = ".".join(words)
     at = plain.find(PREFIX)
     return plain[at:] if at >= 0 else PREFIX + plain
+
+
+def names_in_model(weights: Iterable[str], trained: Iterable[str]) -> dict[str, str]:
+    """The names that `weights`, as PEFT saves an adapter, have in its model: those of `trained`,
+    which the optimizer has. Empty where two adapters were trained, as both are saved by one name.
+    """
+    own = {full_name(name): name for name in weights}
+    found: dict[str, str] = {}
+    for name in trained:
+        each = adapter_tensor(Key(name, "param"))
+        if each is None or each.saved not in own or own[each.saved] == name:
+            continue
+        if own[each.saved] in found:
+            return {}
+        found[own[each.saved]] = name
+    return found
 
 
 def module_of(stem: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,14 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.patterns.adapter_names import (
     DEFAULT,
+    PREFIX,
     AdapterTensor,
     adapter_names,
     adapter_of,
     adapter_tensors,
     biases,
+    is_adapter_alone,
+    plain_name,
 )
 from zerotools.core.target import Target
 from zerotools.core.training import TrainingState
@@ -89,6 +92,7 @@ def prepare_adapter(
     tensors += biases(held.tensors, which, {each.module for each in tensors})
     embeddings, more = saved_embeddings(held, tensors, tree, name, asked.base)
     tensors, notes = [*own_tokens(tensors, tree), *embeddings], [*notes, *more]
+    tensors += _saved_beside(held, tensors)
     chosen = saved_tensors(held, tensors)
     check_config(tree, tensors, {key.name: each for key, each in chosen.tensors.items()}, path)
     if mapping is not None:
@@ -107,6 +111,17 @@ def prepare_adapter(
         request,
         table=table,
     )
+
+
+def _saved_beside(held: Checkpoint, tensors: Collection[AdapterTensor]) -> Iterator[AdapterTensor]:
+    """What PEFT saved with the adapter under names of the model, where there is no model: modules
+    that were trained whole, embeddings and biases."""
+    if not is_adapter_alone(held.tensors):
+        return
+    taken = {each.key for each in tensors} | {Key(each.saved, "param") for each in tensors}
+    for key in held.tensors:
+        if key not in taken and adapter_of(key) is None and key.name.startswith(PREFIX):
+            yield AdapterTensor(key, plain_name(key.name), "beside", key.name, key.name)
 
 
 def _in_layout(

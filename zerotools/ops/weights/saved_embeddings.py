@@ -11,6 +11,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.patterns.adapter_names import (
     PREFIX,
+    SAVED_EMBEDDINGS,
     TOKENS,
     AdapterTensor,
     adapter_of,
@@ -21,8 +22,6 @@ from zerotools.io.huggingface.hub_cache import config_of_model
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.weights.adapter_config import BASE_NAME
 from zerotools.ops.weights.embeddings import HEADS, is_embedding, model_config
-
-_NAMED = ("embed_tokens", "lm_head")  # the names that PEFT looks for among target_modules
 
 
 def saved_embeddings(
@@ -76,8 +75,8 @@ def _layers(held: Checkpoint) -> list[str]:
 def _is_targeted(modules: object, adapted: set[str]) -> bool:
     if isinstance(modules, str):
         leaves = {module.rpartition(".")[2] for module in adapted}
-        return not leaves.isdisjoint(_NAMED)
-    return isinstance(modules, list) and any(each in modules for each in _NAMED)
+        return not leaves.isdisjoint(SAVED_EMBEDDINGS)
+    return isinstance(modules, list) and any(each in modules for each in SAVED_EMBEDDINGS)
 
 
 def _vocabulary(config: Mapping[str, Any], base: Path | None) -> int | None:

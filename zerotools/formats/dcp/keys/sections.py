@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from zerotools.core.patterns.adapter_names import names_in_model
 from zerotools.formats.dcp.keys.key_paths import FlatValue, Path, text_of
 from zerotools.formats.dcp.keys.optimizer_sections import OptimizerSection, find_optimizers
 from zerotools.formats.dcp.keys.section_names import (
@@ -84,7 +85,7 @@ def find_sections(values: Sequence[FlatValue]) -> Sections:
     models = _whole_models([leaf for leaf in leaves if leaf.may_be_a_model])
     if max(len(models), len(optimizers)) > MOST:
         return Sections(tuple(models), (), (), ())
-    models = _merged(models, optimizers)
+    models = [_as_trained(model, optimizers) for model in _merged(models, optimizers)]
     others = tuple(leaf for leaf in leaves if not leaf.may_be_a_model)
     owners = tuple(tuple(_owners(optimizer, models)) for optimizer in optimizers)
     return Sections(tuple(models), others, tuple(optimizers), owners)
@@ -193,6 +194,17 @@ def _has(section: Section, optimizer: OptimizerSection) -> bool:
     under one of their names, and a flattened optimizer names frozen ones too."""
     common = optimizer.trained & section.known
     return bool(common) and 2 * len(common) >= len(optimizer.trained)
+
+
+def _as_trained(section: Section, optimizers: Sequence[OptimizerSection]) -> Section:
+    """With the names of an optimizer that has those of a model with adapters, where the section
+    has them as PEFT saves them."""
+    for optimizer in optimizers:
+        renamed = names_in_model(section.known, optimizer.trained)
+        if renamed and not _has(section, optimizer):
+            names = {flat: renamed.get(name, name) for flat, name in section.names.items()}
+            return replace(section, names=names)
+    return section
 
 
 def _owners(optimizer: OptimizerSection, models: Sequence[Section]) -> list[Section]:
