@@ -6,13 +6,15 @@ import each other, and the readers and writers of one are imported when they are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Stamp
+from zerotools.core.checkpoint import Checkpoint, Problem, Stamp
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.patterns.adapter_names import trained_alone
 from zerotools.core.training import TrainingState
 from zerotools.formats.dcp.format import DcpFormat
 from zerotools.formats.deepspeed.format import DeepSpeedFormat
@@ -133,7 +135,25 @@ def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
     said += _written_apart(checkpoint, sources.stamps)
     origin = replace(checkpoint.origin, notes=(*found.notes, *checkpoint.origin.notes, *said))
     config = checkpoint.model_sidecars.get(CONFIG) or find_config(checkpoint.root)
-    return replace(checkpoint, origin=origin, own_config=config, stamps=sources.stamps)
+    return replace(
+        checkpoint,
+        origin=origin,
+        own_config=config,
+        stamps=sources.stamps,
+        problems=[*checkpoint.problems, *_lost_adapters(checkpoint)],
+    )
+
+
+def _lost_adapters(checkpoint: Checkpoint) -> Iterator[Problem]:
+    """What PEFT 0.21 leaves out of a model in FSDP1: the adapters, and not their moments."""
+    lost = trained_alone(checkpoint.tensors)
+    if lost:
+        yield Problem(
+            f"{checkpoint.origin.path} has optimizer state of {counted(len(lost), 'LoRA tensor')} "
+            f"({lost[0]}, ...) and not the weights: the program that saved it left them out, as "
+            "PEFT 0.21 does with FSDP1. Save again with another release of PEFT or with FSDP2",
+            blocks=True,
+        )
 
 
 def _written_apart(checkpoint: Checkpoint, stamps: Mapping[Path, Stamp]) -> tuple[str, ...]:

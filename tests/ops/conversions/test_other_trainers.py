@@ -101,3 +101,49 @@ def test_a_lora_run_is_merged_as_peft_merges_it(case: Path, tmp_path: Path) -> N
             step = float(np.spacing(largest)) if exact is np.float32 else float(largest) / 2**7
             rounded = values.astype(exact).astype(np.float32)
             assert np.abs(found[name].astype(np.float32) - rounded).max() <= step, name
+
+
+# The Trainer saves adapters under PEFT's names, and their moments under those of the model.
+TRAINER = GOLDEN / "transformers-5.23.0-lora"
+FULL = TRAINER / "fsdp2-full" / "checkpoint" / "checkpoint-2"
+
+
+@pytest.mark.parametrize("kind", ["fsdp2-sharded", "fsdp2-full"])
+def test_an_adapter_of_the_trainer_is_merged_and_exported(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = TRAINER / kind / "checkpoint" / "checkpoint-2"
+    assert command("inspect", source, "--json") == EXIT_DONE
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["trainable_parameters"] == shown["param_groups"][0]["elements"] == 224
+    options = ("--dtype", "fp32", "--adapter-config", FULL)
+    merged, alone = tmp_path / "merged", tmp_path / "alone"
+    base = TRAINER / "base"
+    assert command("consolidate", source, merged, "--base", base, *options) == EXIT_DONE
+    wanted: dict[str, Any] = load_file(TRAINER / kind / "truth.safetensors")
+    found = load_file(merged / "model.safetensors")
+    assert found.keys() == wanted.keys()
+    for name, values in wanted.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-6, atol=1e-7)
+    assert command("consolidate", source, alone, "--adapter-only", *options) == EXIT_DONE
+    saved: dict[str, Any] = load_file(FULL / "adapter_model.safetensors")
+    adapter = load_file(alone / "adapter_model.safetensors")
+    assert adapter.keys() == saved.keys()
+    for name, values in saved.items():
+        np.testing.assert_array_equal(adapter[name], values)
+    universal = tmp_path / "universal"
+    assert command("convert", source, universal, "--to", "universal") == EXIT_DONE
+
+
+def test_adapters_that_a_program_left_out_are_missed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = TRAINER / "fsdp1-sharded" / "run" / "checkpoint-2"
+    assert command("inspect", source, "--json") == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert "has optimizer state of 4 LoRA tensors" in shown["problems"][0]["message"]
+    assert shown["next"] == []
+    for options in ((), ("--adapter-only",), ("--base", TRAINER / "base")):
+        assert command("consolidate", source, tmp_path / "out", *options) == BadFile.exit_code
+        assert "PEFT 0.21 does with FSDP1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -182,6 +182,19 @@ def names_in_model(weights: Iterable[str], trained: Iterable[str]) -> dict[str, 
     return found
 
 
+def trained_alone(keys: Iterable[Key]) -> list[str]:
+    """Names of LoRA tensors that an optimizer has state for, where there are weights of a model and
+    theirs are not among them."""
+    keys = list(keys)
+    weights = {full_name(key.name) for key in keys if key.role in ("param", "param16")}
+    found: dict[str, None] = {}
+    for key in keys:
+        each = adapter_tensor(key) if key.role not in ("param", "param16", "buffer") else None
+        if each is not None and weights.isdisjoint((each.saved, full_name(key.name))):
+            found[key.name] = None
+    return list(found) if weights else []
+
+
 def module_of(stem: str) -> str:
     """A layer's name in the model without adapters."""
     words = stem.removeprefix(PREFIX).split(".")

@@ -25,7 +25,7 @@ from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
 from zerotools.maps.map_file import HUB
 from zerotools.ops.conversions.adapter_export import prepare_adapter
-from zerotools.ops.conversions.conversion import Conversion
+from zerotools.ops.conversions.conversion import Conversion, refuse_blocked
 from zerotools.ops.conversions.few_bits import (
     AUTO,
     in_asked_values,
@@ -146,6 +146,7 @@ def _prepare(
     form = exported_formats(table)[options.format]
     source = formats.format_of(checkpoint, table)
     _check_adapter_options(options)
+    refuse_blocked(checkpoint, but_for_names=True)
     if options.adapter_only:
         if options.weights_from == MASTERS:
             source.check_weights(checkpoint)

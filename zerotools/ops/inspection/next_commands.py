@@ -45,6 +45,8 @@ def next_commands(
             whole = shlex.quote(f"{parts[0].name}-whole")
             return (f"zerotools gather {shlex.join(map(str, parts))} {whole}",)
         return (f"zerotools salvage {source} {model}",)
+    if any(problem.blocks and problem.file is None for problem in checkpoint.problems):
+        return ()
     unread = [p.tensor for p in checkpoint.problems if p.is_unread and p.tensor is not None]
     if len(unread) > _MOST_NAMED:
         return (f"zerotools salvage {source} {model}",)
@@ -54,7 +56,7 @@ def next_commands(
         return (f"zerotools consolidate {source} {model}{without}",)
     if is_model(inspection, table):
         return ()
-    keys = checkpoint.tensors
+    keys = [key for key in checkpoint.tensors if key.role in ("param", "param16", "buffer")]
     options = " --map-to hf --config-dir MODEL_DIR" if form.needs_map else ""
     if adapter_names(keys):
         adapter = shlex.quote(f"{name}-adapter")
