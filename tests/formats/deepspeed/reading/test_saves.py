@@ -144,13 +144,28 @@ def change(tag: Path, pattern: str, **values: Any) -> None:
         rewrite(path, lambda tree: tree.update(values))
 
 
-@pytest.mark.parametrize(("case", "steps"), [(Z3, 7), (Z3, 1), (Z2, 1)])
-def test_a_model_file_of_another_step(case: str, steps: int, tmp_path: Path) -> None:
+def test_a_model_file_of_another_step(tmp_path: Path) -> None:
+    tag = copied(Z3, tmp_path)
+    change(tag, "*model_states.pt", global_steps=7)
+    assert any("has made 7 updates there, and the optimizer 2" in s for s in problems_of(tag))
+    assert refusals(tag, tmp_path / "out").keys() == ALL
+
+
+@pytest.mark.parametrize("case", [Z2, Z3])
+def test_a_run_that_began_before_0_14_counts_one_step_more(case: str, tmp_path: Path) -> None:
     tag = copied(case, tmp_path)
-    change(tag, "*model_states.pt", global_steps=steps)
-    assert any(
-        f"has made {steps} updates there, and the optimizer 2" in s for s in problems_of(tag)
-    )
+    change(tag, "*model_states.pt", global_steps=1)
+    assert problems_of(tag) == []
+    assert any("counted 2 steps and the run 1, as" in each for each in read(tag).origin.notes)
+    assert refusals(tag, tmp_path / "out") == {}
+
+
+def test_the_schedule_tells_a_model_file_of_the_save_before(tmp_path: Path) -> None:
+    (tag,) = copied("hf-trainer-z3-bf16-w2", tmp_path).glob("global_step*")
+    change(tag, "*model_states.pt", global_steps=1)
+    assert problems_of(tag) == []
+    change(tag, "*model_states.pt", lr_scheduler={"last_epoch": 1, "_last_lr": [0.005]})
+    assert any("learning rates [0.005] there, and the" in each for each in problems_of(tag))
     assert refusals(tag, tmp_path / "out").keys() == ALL
 
 

@@ -2,7 +2,8 @@
 
 What every rank of a save has alike are the optimizer's step, the options of its param groups, the
 loss scale and the parameters. The optimizer counts a step for each that the model file counts and
-does not call skipped; older versions one more, as they stepped it once to make its state. torch
+does not call skipped. In runs that began before DeepSpeed 0.14 it counts one more, of the step that
+made its state, whichever version they go on with. torch
 names the folder in an archive after the file that it writes; `archive` where it writes to an open
 file.
 
@@ -22,7 +23,12 @@ from zerotools.core.errors import BadFile
 from zerotools.formats.deepspeed.schema.file_names import identity_of
 from zerotools.formats.deepspeed.schema.loss_scaler import counters_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.model_tree import GLOBAL_STEPS, SKIPPED_STEPS
+from zerotools.formats.deepspeed.schema.model_tree import (
+    GLOBAL_STEPS,
+    LAST_RATES,
+    LR_SCHEDULER,
+    SKIPPED_STEPS,
+)
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
 from zerotools.formats.deepspeed.schema.optimizer_tree import (
     LOSS_SCALER,
@@ -38,8 +44,8 @@ from zerotools.io.torchzip.tensors import as_tensor
 
 STEP = "step"
 _LOST = object()
-# The oldest version of which this is known; before some version the first step was another.
-_STEPS_ONCE_FOR_EACH = (0, 19)
+# 0.12 steps the optimizer once to make its state, 0.14 does not.
+_STEPS_ONCE_FOR_EACH = (0, 14)
 
 
 def step_of(optim: OptimStates) -> float | None:
@@ -73,9 +79,24 @@ def updates_of(model: ModelStates) -> int | None:
 def could_be_of(step: float | None, model: ModelStates) -> bool:
     """Whether an optimizer at `step` may be of the run that wrote a model file."""
     updates = updates_of(model)
-    if step is None or updates is None or step == updates:
-        return True
-    return step == updates + 1 and version_of(model.version or "") < _STEPS_ONCE_FOR_EACH
+    return step is None or updates is None or step - updates in (0, 1)
+
+
+def began_before(model: ModelStates, optim: OptimStates) -> str | None:
+    """A note where the optimizer counts one step more than the run, by files of a version that
+    begins without one: it is a run of an older version that went on, or files of two saves."""
+    step, updates = step_of(optim), updates_of(model)
+    if step is None or updates is None or step != updates + 1 or _steps_first(model):
+        return None
+    return (
+        f"the optimizer has counted {step:g} steps and the run {updates}, as in runs that began "
+        f"with DeepSpeed before 0.14. If this one did not, {model.file.name} is from the save "
+        "before"
+    )
+
+
+def _steps_first(model: ModelStates) -> bool:
+    return version_of(model.version or "") < _STEPS_ONCE_FOR_EACH
 
 
 def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator[Problem]:
@@ -121,16 +142,37 @@ def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
     weights tell at stages 1 and 2, where they lie beside their masters.
     """
     step, updates = step_of(optim), updates_of(model)
-    if could_be_of(step, model) or step is None or updates is None:
+    if step is None or updates is None:
+        return
+    if could_be_of(step, model):
+        if step != updates and (rates := _other_rates(model, optim)) is not None:
+            yield _of_another_save(model, optim, *rates)
         return
     blocks = step > updates or optim.kind == STAGE_3
-    yield Problem(
-        f"{model.file.path} is from another save than {optim.file.name}: the run has made "
-        f"{updates} updates there, and the optimizer {step:g}; take a checkpoint whose files are "
-        "all from one save",
+    found = f"the run has made {updates} updates there", f"the optimizer {step:g}"
+    yield _of_another_save(model, optim, *found, blocks=blocks)
+
+
+def _of_another_save(
+    model: ModelStates, optim: OptimStates, there: str, here: str, *, blocks: bool = True
+) -> Problem:
+    return Problem(
+        f"{model.file.path} is from another save than {optim.file.name}: {there}, and {here}; take "
+        "a checkpoint whose files are all from one save",
         model.file.name if blocks else None,
         blocks=blocks,
     )
+
+
+def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | None:
+    """The learning rates of the schedule and of the optimizer, where they are not the same."""
+    schedule = model.fields.tree.get(LR_SCHEDULER)
+    last = schedule.get(LAST_RATES) if isinstance(schedule, dict) else None
+    own = [group.get("lr") for group in optim.param_groups or ()]
+    rates = (*(last if isinstance(last, list) else ()), *own)
+    if any(type(rate) is not float for rate in rates) or last in (None, own):
+        return None
+    return f"its schedule is at the learning rates {last} there", f"the optimizer at {own}"
 
 
 def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:

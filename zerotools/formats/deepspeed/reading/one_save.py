@@ -18,7 +18,12 @@ from zerotools.core.ranges import chunk_locations
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import files_of_all_ranks, native_of
 from zerotools.formats.deepspeed.partitioning.weight_pairs import weight_pairs
-from zerotools.formats.deepspeed.reading.consistency import says_its_name, step_of, updates_of
+from zerotools.formats.deepspeed.reading.consistency import (
+    began_before,
+    says_its_name,
+    step_of,
+    updates_of,
+)
 from zerotools.formats.deepspeed.schema.file_names import is_rank_file
 from zerotools.io.torchzip.pt_file import TorchFile
 
@@ -55,5 +60,6 @@ def _optimizers(mp_shard: MpShard) -> Iterator[str]:
         if optim is None or not says_its_name(optim.file):
             continue
         says_step = step_of(optim) is not None and updates_of(mp_shard.model) is not None
+        says_step = says_step and began_before(mp_shard.model, optim) is None
         if says_step or not any(partition.numel for partition in optim.masters):
             yield optim.file.name

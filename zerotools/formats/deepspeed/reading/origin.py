@@ -8,6 +8,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Origin
 from zerotools.core.dtypes import DType
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.reading.consistency import began_before
 from zerotools.formats.deepspeed.schema.ds_config import (
     STAGE,
     computed_type,
@@ -43,6 +44,8 @@ def origin_of(
         notes = (*notes, UNNAMED_STATE) if optim_states or model.optimizer else notes
     elif not mp_shards[0].groups and model.optimizer is not None:
         notes = (*notes, NUMBERED_STATE)
+    if optim_states and (said := began_before(model, optim_states[0])) is not None:
+        notes = (*notes, said)
     return Origin(
         "deepspeed",
         path,
