@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.formats.elements import elements
-from tests.golden_files import FOREIGN
+from tests.golden_files import FOREIGN, GOLDEN
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
@@ -65,6 +65,19 @@ def test_weights_are_exported_whatever_the_optimizer_is(saved: Path, tmp_path: P
     with pytest.raises(BadRequest, match=r"has optimizer.bin, which cannot be read"):
         prepare(saved, tmp_path / "out", "torch", {})
     prepare(saved, tmp_path / "out", "torch", {"weights_only": True})
+
+
+def test_the_optimizer_beside_a_model_that_torch_saved(tmp_path: Path) -> None:
+    """As accelerate saves FSDP with FULL_STATE_DICT, and as the Trainer saved once."""
+    source = GOLDEN / "transformers-5.23.0-lora" / "fsdp2-full" / "checkpoint" / "checkpoint-2"
+    for name in ("pytorch_model_fsdp.bin", "optimizer.bin"):
+        shutil.copy(source / name, tmp_path)
+    found = formats.read(tmp_path)
+    assert found.files.keys() == {"pytorch_model_fsdp.bin", "optimizer.bin"}
+    weights = {key.name for key in found.tensors if key.role == "param"}
+    first, _ = formats.training_of(found).groups
+    assert set(first.params) == weights
+    assert "optimizer.bin" not in formats.read(tmp_path / "pytorch_model_fsdp.bin").files
 
 
 def test_several_optimizers_are_named_and_not_read(saved: Path, tmp_path: Path) -> None:

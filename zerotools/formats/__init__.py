@@ -6,7 +6,7 @@ import each other, and the readers and writers of one are imported when they are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -135,25 +135,23 @@ def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
     said += _written_apart(checkpoint, sources.stamps)
     origin = replace(checkpoint.origin, notes=(*found.notes, *checkpoint.origin.notes, *said))
     config = checkpoint.model_sidecars.get(CONFIG) or find_config(checkpoint.root)
-    return replace(
-        checkpoint,
-        origin=origin,
-        own_config=config,
-        stamps=sources.stamps,
-        problems=[*checkpoint.problems, *_lost_adapters(checkpoint)],
-    )
+    checkpoint = _refusing_lost_adapters(checkpoint)
+    return replace(checkpoint, origin=origin, own_config=config, stamps=sources.stamps)
 
 
-def _lost_adapters(checkpoint: Checkpoint) -> Iterator[Problem]:
-    """What PEFT 0.21 leaves out of a model in FSDP1: the adapters, and not their moments."""
+def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
+    """`checkpoint`, with a problem where a program saved the moments of adapters without these, as
+    PEFT 0.21 makes it of a model in FSDP1."""
     lost = trained_alone(checkpoint.tensors)
-    if lost:
-        yield Problem(
-            f"{checkpoint.origin.path} has optimizer state of {counted(len(lost), 'LoRA tensor')} "
-            f"({lost[0]}, ...) and not the weights: the program that saved it left them out, as "
-            "PEFT 0.21 does with FSDP1. Save again with another release of PEFT or with FSDP2",
-            blocks=True,
-        )
+    if not lost:
+        return checkpoint
+    problem = Problem(
+        f"{checkpoint.origin.path} has optimizer state of {counted(len(lost), 'LoRA tensor')} "
+        f"({lost[0]}, ...) and not the weights: the program that saved it left them out, as "
+        "PEFT 0.21 does with FSDP1. Save again with another release of PEFT or with FSDP2",
+        blocks=True,
+    )
+    return replace(checkpoint, problems=[*checkpoint.problems, problem])
 
 
 def _written_apart(checkpoint: Checkpoint, stamps: Mapping[Path, Stamp]) -> tuple[str, ...]:

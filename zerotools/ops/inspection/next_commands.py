@@ -113,4 +113,5 @@ def is_model(inspection: Inspection, table: FormatTable = FORMATS) -> bool:
     form = format_of(checkpoint, table)
     beside = checkpoint.model_sidecars.get(CONFIG)
     is_exported = form.is_exported and checkpoint.origin.world_size is None
-    return is_exported and beside is not None and beside.parent == checkpoint.root
+    is_beside = beside is not None and beside.parent == checkpoint.root
+    return is_exported and is_beside and not adapter_names(checkpoint.tensors)

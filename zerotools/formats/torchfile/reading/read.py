@@ -47,7 +47,9 @@ def read(path: Path) -> Checkpoint:
     if len(single or indexes) > 1:
         raise BadRequest(f"{path} has several models: name one of {', '.join(single or indexes)}")
     if single:
-        return replace(_read_file(path / single[0]), model_sidecars=model_sidecars(path))
+        found = _read_file(path / single[0])
+        origin = replace(found.origin, path=path)
+        return replace(found, origin=origin, model_sidecars=model_sidecars(path))
     weight_map = readable_index(path / indexes[0]) if indexes else None
     if weight_map is not None:
         files = sorted(set(weight_map.values()))
