@@ -21,6 +21,10 @@ PIXTRAL = {**CLIP, "model_type": "pixtral"}
 INTERN = {**CLIP, "model_type": "internvl_vision", "image_size": [8, 8], "patch_size": [4, 4]}
 ROPE = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
 TEXT = {**{k: v for k, v in QWEN2.items() if k != "model_type"}, "rope_parameters": ROPE}
+AUDIO = {
+    "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_mel_bins": 8, "max_source_positions": 8,
+}  # fmt: skip
 TOWER = {"depth": 1, "num_heads": 2, "hidden_size": 8, "out_hidden_size": 16}
 
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -110,6 +114,43 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"text_config": QWEN2, "audio_config": {
             "d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2,
             "encoder_ffn_dim": 16, "num_mel_bins": 8, "max_source_positions": 8}},
+    ),
+    "audioflamingo3": (
+        "AudioFlamingo3ForConditionalGeneration", "AudioFlamingo3Config",
+        {"text_config": QWEN2, "audio_config": AUDIO},
+    ),
+    "voxtral": (
+        "VoxtralForConditionalGeneration", "VoxtralConfig",
+        {"text_config": LLAMA, "audio_config": AUDIO},
+    ),
+    "glmasr": (
+        "GlmAsrForConditionalGeneration", "GlmAsrConfig",
+        {"text_config": LLAMA, "audio_config": {**AUDIO, "num_key_value_heads": 2}},
+    ),
+    "granite_speech": (
+        "GraniteSpeechForConditionalGeneration", "GraniteSpeechConfig",
+        {"text_config": {**LLAMA, "model_type": "granite"},
+         "encoder_config": {
+             "input_dim": 8, "num_layers": 1, "hidden_dim": 8, "num_heads": 2, "dim_head": 4,
+             "output_dim": 8, "context_size": 4, "max_pos_emb": 4},
+         "projector_config": {
+             "model_type": "blip_2_qformer", "hidden_size": 8, "intermediate_size": 16,
+             "num_hidden_layers": 1, "num_attention_heads": 2, "encoder_hidden_size": 8,
+             "vocab_size": 8}},
+    ),
+    "fuyu": (
+        "FuyuForCausalLM", "FuyuConfig",
+        {"text_config": {**LLAMA, "model_type": "persimmon"}, "patch_size": 2, "num_channels": 1,
+         "hidden_size": 16, "vocab_size": 64},
+    ),
+    "qwen2_5_omni_thinker": (
+        "Qwen2_5OmniThinkerForConditionalGeneration", "Qwen2_5OmniThinkerConfig",
+        {"text_config": TEXT,
+         "vision_config": {**TOWER, "intermediate_size": 16, "fullatt_block_indexes": [0]},
+         "audio_config": {
+             "d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2,
+             "encoder_ffn_dim": 16, "num_mel_bins": 8, "max_source_positions": 8,
+             "output_dim": 16}},
     ),
     "idefics3": (
         "Idefics3ForConditionalGeneration", "Idefics3Config",

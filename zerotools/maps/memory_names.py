@@ -74,11 +74,12 @@ class PrefixMap:
 PREFIX_MAPS = (
     PrefixMap(
         "qwen2_vl",
-        "Qwen2-VL and Qwen2.5-VL: names in memory and on the Hub",
-        ("qwen2_vl", "qwen2_5_vl"),
+        "Qwen2-VL, Qwen2.5-VL and Qwen2.5-Omni's thinker: names in memory and on the Hub",
+        ("qwen2_vl", "qwen2_5_omni_thinker", "qwen2_5_vl"),
         (
             ("model.language_model.", "model."),
             ("model.visual.", "visual."),
+            ("model.audio_tower.", "audio_tower."),
             ("lm_head.", "lm_head."),
         ),
     ),
@@ -86,9 +87,10 @@ PREFIX_MAPS = (
         "llava",
         "LLaVA, PaliGemma, Gemma 3 and others with a tower: names in memory and on the Hub",
         (
-            "aya_vision", "gemma3", "got_ocr2", "internvl", "llava", "llava_next",
-            "llava_next_video", "llava_onevision", "mistral3", "mllama", "paligemma", "qwen2_audio",
-            "video_llava", "vipllava",
+            "audioflamingo3", "aya_vision", "fuyu", "gemma3", "glmasr", "got_ocr2",
+            "granite_speech", "internvl", "llava", "llava_next", "llava_next_video",
+            "llava_onevision", "mistral3", "mllama", "paligemma", "qwen2_audio",
+            "video_llava", "vipllava", "voxtral",
         ),
         (
             ("lm_head.", "language_model.lm_head."),
