@@ -112,6 +112,13 @@ def test_keys_that_a_version_did_not_write_are_not_added() -> None:
         assert found == {key: [{**entry, "num_local_experts": 1}], "module": {}}
 
 
+def test_a_map_that_is_none_stays_as_it_is() -> None:
+    maps = {"params": {"w1": {"logical_shape": [4, {}], "ranks": {}}, "w2": 5}}
+    entry = {"expert_key_prefix": "a.experts", "num_experts": 4, "affine_maps": maps}
+    (found,) = model_tree_on({"ds_autoep_layers": [entry]}, ExpertPlacement(4, 4), 1).values()
+    assert found[0]["affine_maps"] == maps
+
+
 def test_the_configuration_says_how_many_expert_ranks() -> None:
     assert configured_ranks(None) is configured_ranks({}) is None
     assert configured_ranks({"expert_parallel": {"enabled": True}}) == 1

@@ -118,9 +118,10 @@ def _maps_on(maps: Any, each: int, ranks: int) -> Any:
 
 
 def _map_on(one: Any, each: int, ranks: int) -> Any:
-    if not isinstance(one, Mapping) or not isinstance(one.get("logical_shape"), list):
+    whole = one.get("logical_shape") if isinstance(one, Mapping) else None
+    if not isinstance(whole, list) or not all(type(size) is int for size in whole):
         return one
-    expert = tuple(one["logical_shape"][1:])
+    expert = tuple(whole[1:])
     shape = [each, *expert]
     strides = list(row_major_strides(tuple(shape)))
     placed = {
