@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +264,11 @@ def test_a_tree_that_shares_its_parts(tmp_path: Path) -> None:
     path = made.write(tmp_path / "bomb.pt", {"x": tree})
     with pytest.raises(BadFile, match="contain one another without end"):
         read_torchfile(path)
+
+
+def test_one_ranks_pieces_in_the_place_of_a_whole_model(tmp_path: Path) -> None:
+    """As older releases of accelerate save an adapter in FSDP2 with FULL_STATE_DICT."""
+    ranks = TORCH / "fsdp2-verl-w3" / "checkpoint"
+    shutil.copy(ranks / "model_world_size_3_rank_0.pt", tmp_path / "pytorch_model_fsdp.bin")
+    with pytest.raises(BadFile, match=r"pytorch_model_fsdp.bin holds the pieces of one rank alone"):
+        formats.read(tmp_path)

@@ -47,9 +47,9 @@ def read(path: Path) -> Checkpoint:
     if len(single or indexes) > 1:
         raise BadRequest(f"{path} has several models: name one of {', '.join(single or indexes)}")
     if single:
-        found = _read_file(path / single[0])
-        origin = replace(found.origin, path=path)
-        return replace(found, origin=origin, model_sidecars=model_sidecars(path))
+        read_one = _read_file(path / single[0])
+        origin = replace(read_one.origin, path=path)
+        return replace(read_one, origin=origin, model_sidecars=model_sidecars(path))
     weight_map = readable_index(path / indexes[0]) if indexes else None
     if weight_map is not None:
         files = sorted(set(weight_map.values()))
@@ -96,6 +96,13 @@ def _read_file(path: Path) -> Checkpoint:
     if not own:
         groups = numbered_groups(names)
         own = [group for group in groups if path.name in group.files.values()]
+    if not own and SINGLE.fullmatch(path.name):
+        raise BadFile(
+            f"{path} holds the pieces of one rank alone, where a whole model should be: with "
+            "FULL_STATE_DICT older releases of accelerate save only rank 0's part of an adapter in "
+            "FSDP2. Take another checkpoint: adapter_model.safetensors beside it, or one that was "
+            "saved with SHARDED_STATE_DICT"
+        )
     if not own:
         raise Unsupported(
             f"{path} holds one rank's pieces of sharded tensors, and its name does not say which "
