@@ -297,6 +297,7 @@ class Dispatcher:
         pauses = [IDLE_SECONDS, *self._retry_due(), *self._stopping.ask_expired(clocks.now())]
         if (until := self.conditions.settle()) is not None:
             pauses.append(max(until, 0.0))
+        await asyncio.sleep(0)
         while not self.placement.catch_up():
             await asyncio.sleep(0)
         pauses.append(await self.placing.go())

@@ -148,7 +148,7 @@ class Admittance:
             # Nothing gives way between the check and the commit: two submits may come at once.
             check = partial(self._check_last, [coming], uid, terms)
             new = self._new_job(coming, uid=uid, key=key, terms=terms)
-            return await self._group.submit(replace(new, check=check, queued=coming.queued))
+            return await self._group.submit(replace(new, check=check))
 
     async def submit_array(
         self,
@@ -175,17 +175,11 @@ class Admittance:
                 parts, first = await _parts_of(spec), not looked
                 one = self._looked_at(parts, uid, look=not known, rehearse=first)
                 looked.append(await stack.enter_async_context(one))
-            jobs = [
-                replace(
-                    self._new_job(each, uid=uid, key=None if index else key, terms=terms),
-                    array=ArrayPlace(id=0, index=index, size=len(members), label=label),
-                    queued=each.note,
-                )
-                for index, (each, (_, label)) in enumerate(zip(looked, members, strict=True))
-            ]
+            labels = [label for _, label in members]
+            make = partial(self._new_members, looked, labels, uid, key, terms)
             check = partial(self._check_last, looked, uid, terms)
             try:
-                queued, is_new = await self._write_array(jobs, check, write=not known)
+                queued, is_new = await self._write_array(looked, make, check, write=not known)
             except sqlite3.OperationalError as error:
                 raise Unavailable(
                     f"the jobs cannot be queued: writing the queue failed: {error}"
@@ -195,19 +189,46 @@ class Admittance:
         self._dispatcher.announce()
         return queued
 
+    async def _new_members(
+        self,
+        looked: Sequence[_LookedAt],
+        labels: Sequence[str],
+        uid: int,
+        key: str | None,
+        terms: QueueTerms,
+        texts: Sequence[int],
+    ) -> list[NewJob]:
+        """Return the jobs of an array, in steps. `texts` are the numbers of their job files, if
+        these are written."""
+        jobs, time_slice, size = list[NewJob](), TimeSlice(), len(looked)
+        for index, (each, label) in enumerate(zip(looked, labels, strict=True)):
+            new = self._new_job(
+                each,
+                uid=uid,
+                key=None if index else key,
+                terms=terms,
+                array=ArrayPlace(id=0, index=index, size=size, label=label),
+                text_number=texts[index] if texts else None,
+            )
+            jobs.append(new)
+            await time_slice.pause_if_due()
+        return jobs
+
     async def _write_array(
-        self, jobs: Sequence[NewJob], check: Callable[[], None], *, write: bool
+        self,
+        looked: Sequence[_LookedAt],
+        make: Callable[[Sequence[int]], Awaitable[Sequence[NewJob]]],
+        check: Callable[[], None],
+        *,
+        write: bool,
     ) -> tuple[list[JobRow], bool]:
-        """Write the texts of the jobs in several transactions, then the jobs in a short one. Return
-        what `Store.submit_array` does."""
+        """Write the texts of the jobs in several transactions, then the jobs that `make` returns in
+        a short one. Return what `Store.submit_array` does."""
         store, numbers = self._dispatcher.store, list[int]()
-        texts = [(each.full_text, each.set_text) for each in (new.parts for new in jobs) if each]
+        texts = [(each.parts.full_text, each.parts.set_text) for each in looked]
 
         async def written(some: Sequence[tuple[str, str]]) -> list[int]:
             return store.texts.write(some)
-
-        async def commit() -> tuple[list[JobRow], bool]:
-            return store.submit_array(jobs, check)
 
         is_new = False
         if write:
@@ -216,9 +237,12 @@ class Admittance:
             for some in slices(texts) if write else ():
                 numbers += await when_free(partial(written, some))
                 await asyncio.sleep(0)
-            jobs = [
-                replace(new, text_number=number) for new, number in zip(jobs, numbers, strict=False)
-            ] or jobs
+            jobs = await make(numbers)
+            await asyncio.sleep(0)
+
+            async def commit() -> tuple[list[JobRow], bool]:
+                return store.submit_array(jobs, check)
+
             queued, is_new = await when_free(commit)
             return queued, is_new
         finally:
@@ -276,7 +300,14 @@ class Admittance:
         return replace(terms, priority=classes.priority_for(uid, terms.priority))
 
     def _new_job(
-        self, looked: _LookedAt, *, uid: int, key: str | None, terms: QueueTerms
+        self,
+        looked: _LookedAt,
+        *,
+        uid: int,
+        key: str | None,
+        terms: QueueTerms,
+        array: ArrayPlace | None = None,
+        text_number: int | None = None,
     ) -> NewJob:
         spec = looked.parts.spec
         return NewJob(
@@ -291,7 +322,10 @@ class Admittance:
             hold=f"held by {user_name(uid)} when it was submitted" if terms.hold else None,
             begin=terms.begin,
             after=terms.after,
+            array=array,
             parts=looked.parts,
+            text_number=text_number,
+            queued=looked.queued if array is None else looked.note,
             expected=expected_text(looked.seen.memory if looked.seen else None),
             followed_by=looked.evaluation,
         )

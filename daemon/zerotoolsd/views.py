@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,20 @@ from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.values import one_line, short
 from zerotoolsd.service.exchanged import AttemptView, JobView
 
-_MOST_SHORT_KEYS = 200
+_MOST_SHORT_KEYS, _KEYS_AT_ONCE = 200, 2000
 
 
 @dataclass(frozen=True)
 class ShownSpec:
     """A job file without its secrets, which are `secrets`. `shortened`: parts were left out.
-    `unshown`: what its reasons do not show, the secrets too."""
+    `unshown`: what its reasons do not show, the secrets too. `set_keys`: the keys that its
+    submitter set, if that is known."""
 
     secrets: Sequence[str]
     tree: Mapping[str, Any]
     shortened: bool = False
     unshown: Sequence[str] = ()
+    set_keys: tuple[str, ...] | None = None
 
 
 UsualSeconds = Callable[[JobRow, str | None], float | None]
@@ -46,8 +48,6 @@ STARTING = "starting the processes"
 """The phase of an attempt whose processes do not report yet."""
 _BEFORE_A_START = frozenset((states.WAITING, states.QUEUED, states.WAITING_RETRY))
 _AT_A_START = frozenset((states.LAUNCHING, states.RUNNING))
-NO_SPEC = ShownSpec((), {})
-"""Shown for a job that cannot be read."""
 
 
 def job_view(
@@ -67,15 +67,15 @@ def job_view(
 
     Of a job that another version queued, what this one can read is shown.
     """
-    spec, unreadable = job.reading.spec, None
+    spec, problem = job.reading.spec, None
     try:
         _ = job.spec
     except UnreadableSpec as error:
-        unreadable = str(error)
+        problem = str(error)
     if shown is None:
-        shown = _shown(spec)
+        shown = _shown(job)
     secrets, unshown = shown.secrets, shown.unshown
-    reason = waits or job.standing.reason or unreadable
+    reason = waits or job.standing.reason or problem
     found = last_report.latest_checkpoint(job, attempts)
     known = [last_report.last_report(attempt) for attempt in reversed(attempts)]
     progress = next((each.step for each in known if each.step is not None), None)
@@ -115,7 +115,7 @@ def job_view(
         spec=shown.tree,
         shortened=shown.shortened,
         environment=NOT_CAPTURED if spec and spec.captured_env is None else None,
-        set_keys=_set_keys(job, _MOST_SHORT_KEYS if shown.shortened else None),
+        set_keys=shown.set_keys,
     )
 
 
@@ -153,15 +153,26 @@ def _checkpoint(step: int, path: Path, attempts: Sequence[AttemptRow]) -> dict[s
     }
 
 
-def _set_keys(job: JobRow, most: int | None) -> tuple[str, ...] | None:
+def set_key_steps(job: JobRow, *, shortened: bool = False) -> Steps[tuple[str, ...] | None]:
+    """Return the keys that whoever submitted the job set, the first of them if `shortened`; None:
+    that is not known. In steps, as a job may have 50,000."""
     if job.given_text is None:
         return None
+    keys, most = list[str](), _MOST_SHORT_KEYS if shortened else math.inf
     try:
-        given = keys_set(json.loads(job.given_text))
-        own = (key for key in given if not key.startswith("captured_env."))
-        return tuple(islice(own, most))
+        yield
+        given = json.loads(job.given_text)
+        yield
+        for key in keys_set(given):
+            if len(keys) == most:
+                break
+            if not key.startswith("captured_env."):
+                keys.append(key)
+                if len(keys) % _KEYS_AT_ONCE == 0:
+                    yield
     except (ValueError, RecursionError):
         return None
+    return tuple(keys)
 
 
 def glance(job: JobRow, attempts: Sequence[AttemptRow]) -> JobView:
@@ -242,12 +253,19 @@ def _phase(
     return {**found, "waits_for": None} if elsewhere else found
 
 
-def _shown(spec: JobSpec | None) -> ShownSpec:
-    if spec is None:
-        return NO_SPEC
+def unreadable(job: JobRow) -> ShownSpec:
+    """Return what is shown of a job file that cannot be read."""
+    return ShownSpec((), {}, set_keys=result_of(set_key_steps(job)))
+
+
+def _shown(job: JobRow) -> ShownSpec:
+    if (spec := job.reading.spec) is None:
+        return unreadable(job)
     secrets = secrets_of(spec)
     tree = result_of(spec_steps(spec, job_to_dict(spec), secrets))
-    return ShownSpec(secrets, tree, unshown=unshown_values(spec))
+    return ShownSpec(
+        secrets, tree, unshown=unshown_values(spec), set_keys=result_of(set_key_steps(job))
+    )
 
 
 def spec_steps(spec: JobSpec, tree: dict[str, Any], known: Sequence[str]) -> Steps[dict[str, Any]]:

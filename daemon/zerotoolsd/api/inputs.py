@@ -64,11 +64,16 @@ async def json_object(request: web.Request, *, known: tuple[str, ...]) -> dict[s
 
 
 async def _known_object(raw: bytes, known: tuple[str, ...]) -> dict[str, Any]:
+    is_large = len(raw) > LONGEST_TEXT
+    _refuse_many(raw)
+    if is_large:  # each of these takes some time
+        await asyncio.sleep(0)
     tree = _object(raw)
-    if len(raw) > LONGEST_TEXT:
-        await asyncio.sleep(0)  # parsing it took some time
+    if is_large:
+        await asyncio.sleep(0)
         if _may_be_long(raw):
             await _refuse_long(tree)
+        await asyncio.sleep(0)
     refuse_unknown(tree, known, "key")
     return tree
 
@@ -102,7 +107,6 @@ async def _body(request: web.Request) -> bytes:
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    _refuse_many(raw)
     try:
         tree = json.loads(raw, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except RecursionError:

@@ -10,7 +10,12 @@ import os
 from collections.abc import Mapping
 
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.jobs.text.secrets import is_secret_name, secret_arguments
+from zerotools.jobs.text.secrets import (
+    Steps,
+    named_secret_steps,
+    result_of,
+    secret_argument_steps,
+)
 from zerotoolsd.accounts.account import UnknownAccount
 from zerotoolsd.accounts.job_user import USUAL_PATH, JobUser
 from zerotoolsd.accounts.name_service import NAME_SERVICE
@@ -52,10 +57,13 @@ def _language(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def secrets_of(spec: JobSpec | None) -> list[str]:
     """The secret values that the job was given, which no text about it may show."""
-    if spec is None:
-        return []
-    found = [value for name, value in spec.env.items() if is_secret_name(name)]
-    return found + secret_arguments(spec.script.command)
+    return [] if spec is None else result_of(secret_steps(spec))
+
+
+def secret_steps(spec: JobSpec) -> Steps[list[str]]:
+    """Do as `secrets_of` in steps."""
+    found = yield from named_secret_steps(spec.env)
+    return found + (yield from secret_argument_steps(spec.script.command))
 
 
 def unshown_values(spec: JobSpec | None) -> list[str]:

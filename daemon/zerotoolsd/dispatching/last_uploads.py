@@ -42,6 +42,8 @@ from zerotoolsd.service.time_slice import TimeSlice
 LOOK_SECONDS = 1.0
 BEFORE_SECONDS = 7 * 86400.0
 """Seconds before the start of the daemon; jobs that ended since then are checked again."""
+JOBS_AT_ONCE = 50
+"""Jobs whose job files are searched before other requests get the event loop."""
 AT_ONCE = 2
 TRIES, FIRST_WAIT, FACTOR = 6, 60.0, 4.0
 """Number of attempts if a store does not respond, the first wait in seconds, and its growth."""
@@ -106,13 +108,20 @@ class LastUploads:
         if newest == self._seen:
             return
         changed = None if self._seen is None else self._store.changed_since(self._seen)
-        if changed is None:
-            changed = self._store.uploads.over_since(time.time() - BEFORE_SECONDS)
         self._seen, time_slice = newest, TimeSlice()
-        for job_id in changed:
+        for job_id in await self._over(time_slice) if changed is None else changed:
             await time_slice.pause_if_due()
             if job_id not in self._going and (upload := self._left_of(job_id)) is not None:
                 self._going[job_id] = asyncio.create_task(self._send(upload))
+
+    async def _over(self, time_slice: TimeSlice) -> list[int]:
+        """Return the jobs that ended in the last days and may need an upload."""
+        since, found = time.time() - BEFORE_SECONDS, list[int]()
+        jobs = [job for state in states.TERMINAL for job in self._store.ids(state)]
+        for first in range(0, len(jobs), JOBS_AT_ONCE):
+            found += self._store.uploads.may_need(jobs[first : first + JOBS_AT_ONCE], since)
+            await time_slice.pause_if_due()
+        return sorted(found)
 
     def _left_of(self, job_id: int) -> Upload | None:
         """Return the missing upload of a job; None if there is none."""

@@ -3,6 +3,7 @@ again, and the job is changed in one transaction, unless it was started meanwhil
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import time
@@ -127,8 +128,9 @@ def _evaluated(spec: JobSpec) -> object:
 async def edited(job: JobRow, edit: JobEdit) -> JobSpec:
     """What the job becomes. Raises BadRequest, Unsupported, UnreadableSpec."""
     tree: dict[str, Any]
-    tree = job_to_dict(job.spec) if job.given_text is None else json.loads(job.given_text)
     time_slice = TimeSlice()
+    await asyncio.sleep(0)
+    tree = job_to_dict(job.spec) if job.given_text is None else json.loads(job.given_text)
     for key in (*edit.set, *edit.unset):
         await time_slice.pause_if_due()
         check_key(key, "edit", _OWN)
@@ -138,8 +140,9 @@ async def edited(job: JobRow, edit: JobEdit) -> JobSpec:
     for key, value in edit.set.items():
         await time_slice.pause_if_due()
         put_key(tree, key, value)
-    await time_slice.pause_if_due()
+    await asyncio.sleep(0)
     spec = job_from_dict(tree, source="job")
+    await asyncio.sleep(0)
     if not edit.words:
         raise BadRequest("nothing is to be changed; name a key in set or unset, after or begin")
     return spec

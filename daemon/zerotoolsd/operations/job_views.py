@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -16,12 +15,13 @@ from zerotoolsd.operations.thinned_checkpoints import ThinnedCheckpoints
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.results.evaluations import newest_evaluation
 from zerotoolsd.service.exchanged import JobView
-from zerotoolsd.service.time_slice import STEP_SECONDS, TimeSlice
+from zerotoolsd.service.time_slice import TimeSlice
 from zerotoolsd.views import bare_view, glance, job_view
 
 ROWS_AT_ONCE = 20
-"""Jobs that are read from the queue before other requests get the event loop; fewer, where they
-have long job files."""
+"""Jobs that are read from the queue before other requests get the event loop, at most."""
+READ_SECONDS = 0.005
+"""Seconds after which no further job is read first: job files may be long."""
 
 log = logging.getLogger(__name__)
 
@@ -58,21 +58,25 @@ class JobViews:
     ) -> list[JobView]:
         """List jobs as `JobService.jobs` does. Jobs of users without `whole` are returned as a
         glance."""
-        time_slice, views, rows = TimeSlice(), list[JobView](), 1
+        time_slice, views = TimeSlice(), list[JobView]()
         while len(views) < limit:
-            most, began = min(limit - len(views), rows), time.monotonic()
+            most = min(limit - len(views), ROWS_AT_ONCE)
             found = self._store.jobs(
-                states, limit=most, after=below, name=name, array=array, uid=uid
+                states,
+                limit=most,
+                after=below,
+                name=name,
+                array=array,
+                uid=uid,
+                seconds=READ_SECONDS,
             )
-            is_fast = time.monotonic() - began < STEP_SECONDS / 2
-            rows = min(ROWS_AT_ONCE, 2 * rows) if is_fast else max(1, rows // 2)
             for job in found:
                 await time_slice.pause_if_due()
                 if whole is None or whole(job.uid):
                     views.append(await self._made(job, time_slice, short=True))
                 else:
                     views.append(glance(job, self._store.attempts(job.id)))
-            if len(found) < most:
+            if not found:
                 break
             below = found[-1].id
         return views
@@ -84,7 +88,7 @@ class JobViews:
             await time_slice.pause_if_due()
             if time_slice.pauses > before:  # it may have changed meanwhile
                 with suppress(KeyError):
-                    job = self._store.job(job.id)
+                    job = self._store.job(job.id).read_as(job)
             view = job_view(
                 job,
                 self._store.attempts(job.id),

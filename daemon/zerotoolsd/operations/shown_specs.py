@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.jobs.jobfile.parse import job_to_dict
-from zerotoolsd.attempts.environment import long_values, secrets_of
+from zerotools.jobs.text.secrets import longest_first
+from zerotoolsd.attempts.environment import long_values, secret_steps
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.time_slice import TimeSlice
-from zerotoolsd.views import NO_SPEC, ShownSpec, spec_steps
+from zerotoolsd.views import ShownSpec, set_key_steps, spec_steps, unreadable
 
 MOST_CHARACTERS = 2 << 20
 """Total size of the job files in memory; short forms may take the same again."""
@@ -38,23 +39,26 @@ class ShownSpecs:
             return known
         spec = job.reading.spec
         if spec is None:
-            return NO_SPEC
+            return unreadable(job)
         await time_slice.pause_if_due()
-        secrets = tuple(secrets_of(spec))
+        secrets = longest_first(await time_slice.run(secret_steps(spec)))
         await time_slice.pause_if_due()
         tree = job_to_dict(spec)
         if short:
             tree = shortened(tree)
         await time_slice.pause_if_due()
         shown = await time_slice.run(spec_steps(spec, tree, secrets))
-        found = ShownSpec(secrets, shown, short, unshown=(*secrets, *long_values(spec)))
+        await time_slice.pause_if_due()
+        unshown = longest_first((*secrets, *long_values(spec)))
+        keys = await time_slice.run(set_key_steps(job, shortened=short))
+        found = ShownSpec(secrets, shown, short, unshown, keys)
         kept.keep(job, found, WHOLE_CHARACTERS if short else len(job.spec_text))
         return found
 
 
 @dataclass(frozen=True)
 class _Entry:
-    text: str
+    texts: tuple[str, str | None]
     shown: ShownSpec
     size: int
 
@@ -69,7 +73,7 @@ class _Kept:
 
     def find(self, job: JobRow) -> ShownSpec | None:
         entry = self._entries.get(job.id)
-        if entry is None or entry.text != job.spec_text:
+        if entry is None or entry.texts != (job.spec_text, job.given_text):
             return None
         self._entries.move_to_end(job.id)
         return entry.shown
@@ -77,7 +81,7 @@ class _Kept:
     def keep(self, job: JobRow, shown: ShownSpec, size: int) -> None:
         if (before := self._entries.pop(job.id, None)) is not None:
             self._size -= before.size
-        self._entries[job.id] = _Entry(job.spec_text, shown, size)
+        self._entries[job.id] = _Entry((job.spec_text, job.given_text), shown, size)
         self._size += size
         while self._size > self._most and len(self._entries) > 1:
             self._size -= self._entries.popitem(last=False)[1].size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,8 @@ from zerotoolsd.service.refusals import Conflict
 
 RunSql = Callable[..., sqlite3.Cursor]
 """(statement, values) -> cursor."""
+RunMany = Callable[[str, Iterable[Sequence[object]]], None]
+"""(statement, rows of values)."""
 
 
 class Changed(RuntimeError):

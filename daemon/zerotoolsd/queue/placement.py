@@ -104,7 +104,7 @@ HOST_PART = 0.9
 RankUsers = Callable[[Collection[int], float], Mapping[int, int]]
 """(uids, now) -> who of them goes first, from 0; who is not in it has 0."""
 
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.01
 """How long jobs are read before others get the event loop: a queue of 10,000 takes a second."""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +69,8 @@ class Store:
         self.outbox = Outbox(self._sql, self._transaction)
         self.tell: Callable[..., Iterable[Notice]] = lambda *change: ()
         self.on_commit: Callable[[float], None] = lambda seconds: None
-        self.dependencies, self.drains = DependencyTable(self._sql), DrainTable(self._sql)
+        self.dependencies = DependencyTable(self._sql, self._sql_many)
+        self.drains = DrainTable(self._sql)
         self.yields = YieldTable(self._sql, self._transaction)
         self.outlived = OutlivedLeases(self._sql, self._transaction, self._append)
         self.uploads = UploadTable(self._sql, self._transaction, self._append)
@@ -208,7 +211,7 @@ class Store:
             events.append((new.now, job_id, None, "submit", None, new.state, new.hold))
         self._sql_many(INSERT_JOB, values)
         self._sql_many(_INSERT_EVENT, events)
-        self.dependencies.add_all((row.id, new.after) for row, new in zip(rows, jobs, strict=True))
+        self.dependencies.add((row.id, new.after) for row, new in zip(rows, jobs, strict=True))
         for row, new in zip(rows, jobs, strict=True):
             new.queued(row)
         pairs = zip(rows, jobs, strict=True)
@@ -350,9 +353,11 @@ class Store:
         name: str | None = None,
         array: int | None = None,
         uid: int | None = None,
+        seconds: float = math.inf,
     ) -> list[JobRow]:
         """Jobs in the `wanted` states (default: all) by descending id; with an id below `after`,
-        and of this `name`, `uid` and `array`, where they are given."""
+        and of this `name`, `uid` and `array`, where they are given. After `seconds` no more are
+        read: one at least, if there is any."""
         wanted = tuple(states.STATES if wanted is None else wanted)
         where = f"state IN ({', '.join('?' * len(wanted))}) AND id < ?"
         values = [*wanted, 2**63 - 1 if after is None else after]
@@ -362,7 +367,13 @@ class Store:
         # The texts of jobs are read once it is known which jobs are listed.
         found = f"SELECT id FROM job WHERE {where} ORDER BY id DESC LIMIT ?"
         rows = self._sql(f"{JOBS} WHERE id IN ({found}) ORDER BY id DESC", (*values, limit))
-        return [job_row(row) for row in rows]
+        jobs, until = list[JobRow](), time.monotonic() + seconds
+        for row in rows:
+            jobs.append(job_row(row))
+            if time.monotonic() > until:
+                break
+        rows.close()
+        return jobs
 
     def jobs_with_open_attempts(self, state: str) -> list[JobRow]:
         """Those in this state of which an attempt is not known to be over."""

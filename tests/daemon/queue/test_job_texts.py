@@ -71,7 +71,7 @@ def test_a_job_with_a_written_text_is_as_any_other(store: Store) -> None:
     assert store.of_user.text_bytes(7) == 4 * each
     with store.change(first, Standing(state="cancelled"), "cancel", now=6.0):
         pass
-    assert store.uploads.over_since(1.0) == [1]
+    assert store.uploads.may_need([1], 1.0) == [1]
     assert store.state(1) == "cancelled"
     assert store.state(9) is None
 
@@ -116,7 +116,7 @@ def test_lists_find_each_text_by_its_number(store: Store) -> None:
     store.by_key(7, "key")
     store.jobs_with_open_attempts("queued")
     store.specs_with("upload_to")
-    store.uploads.over_since(1.0)
+    store.uploads.may_need([1], 1.0)
     store.of_user.text_bytes(7)
     store._connection.set_trace_callback(None)
     read = [each for each in statements if "job_text" in each]

@@ -256,7 +256,7 @@ def _check_text(value: str) -> None:
 
 def are_texts(values: Iterable[object], errors: str = "surrogateescape") -> bool:
     """Return whether all of `values` are valid texts; a command may have 100,000 words."""
-    if not all(type(value) is str for value in values):
+    if not set(map(type, values)) <= {str}:
         return False
     together = "".join(cast("Iterable[str]", values))
     try:

@@ -133,7 +133,7 @@ def _given(table: Any, unset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 def keys_set(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """The dotted keys that the tables of a job's `tree` set: `train.steps`, `env.HOME`."""
     for name, value in tree.items():
-        if isinstance(value, Mapping):
+        if type(value) not in _SCALARS and isinstance(value, Mapping):
             yield from keys_set(value, f"{prefix}{name}.")
         else:
             yield prefix + name

@@ -79,23 +79,25 @@ def is_secret_name(name: str) -> bool:
     return last in ("pass", "auth") and (name.isupper() or before == "basic" or last == "pass")
 
 
-class _LongestFirst(tuple[str, ...]):
+class LongestFirst(tuple[str, ...]):
     """Secrets in the order in which they are looked for."""
 
 
-def _longest_first(known: Iterable[str]) -> _LongestFirst:
-    if isinstance(known, _LongestFirst):
+def longest_first(known: Iterable[str]) -> LongestFirst:
+    """Return the secrets among `known` that are looked for in texts, in order. Whoever masks many
+    texts does it once."""
+    if isinstance(known, LongestFirst):
         return known
     long = {value for value in known if len(value) >= LEAST_CHARACTERS}
-    return _LongestFirst(sorted(long, key=lambda value: (-len(value), value)))
+    return LongestFirst(sorted(sorted(long), key=len, reverse=True))
 
 
 def mask_text(text: str, known: Iterable[str] = ()) -> str:
     """`text` without what looks like a secret in it, and without the secrets `known`."""
-    return result_of(_masked_text(text, _longest_first(known)))
+    return result_of(_masked_text(text, longest_first(known)))
 
 
-def _masked_text(text: str, known: _LongestFirst) -> Steps[str]:
+def _masked_text(text: str, known: LongestFirst) -> Steps[str]:
     for value in known:
         text = text.replace(value, HIDDEN)
     if _MAY_HOLD.search(text) is None:
@@ -130,10 +132,27 @@ def mask_arguments(arguments: Sequence[str], known: Iterable[str] = ()) -> list[
     return shown
 
 
+def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
+    """Return the values under names of secrets, in steps."""
+    found = list[str]()
+    for count, (name, value) in enumerate(values.items(), 1):
+        found += [value] if is_secret_name(name) else []
+        if count % _NAMES_AT_ONCE == 0:
+            yield
+    return found
+
+
 def secret_arguments(arguments: Sequence[str]) -> list[str]:
     """The values that `mask_arguments` hides where the whole value is one word of the command."""
-    found = []
-    for before, word in zip(("", *arguments), arguments, strict=False):
+    return result_of(secret_argument_steps(arguments))
+
+
+def secret_argument_steps(arguments: Sequence[str]) -> Steps[list[str]]:
+    """Do as `secret_arguments` in steps."""
+    found = list[str]()
+    for count, (before, word) in enumerate(zip(("", *arguments), arguments, strict=False), 1):
+        if count % _NAMES_AT_ONCE == 0:
+            yield
         name, equals, value = word.partition("=")
         if equals and is_secret_name(name):
             found.append(value)
@@ -150,7 +169,7 @@ def mask_tree(tree: Any, known: Iterable[str] = ()) -> Any:
 def mask_steps(tree: Any, known: Iterable[str] = ()) -> Steps[Any]:
     """As `mask_tree`, in steps of some milliseconds between which something else can be done.
     Returns the tree."""
-    found = _longest_first(known)
+    found = longest_first(known)
     if found:
         together = "\0".join(_texts_in(tree))
         there = []
@@ -158,7 +177,7 @@ def mask_steps(tree: Any, known: Iterable[str] = ()) -> Steps[Any]:
             there += [value] if value in together else []
             if count % _KNOWN_AT_ONCE == 0:
                 yield
-        found = _LongestFirst(there)
+        found = LongestFirst(there)
     return (yield from _masked(tree, found))
 
 
@@ -180,10 +199,12 @@ def result_of(steps: Steps[Result]) -> Result:
             return result
 
 
-def _masked(tree: Any, known: _LongestFirst) -> Steps[Any]:
+def _masked(tree: Any, known: LongestFirst) -> Steps[Any]:
     if isinstance(tree, Mapping):
         shown = {}
-        for name, value in tree.items():
+        for count, (name, value) in enumerate(tree.items(), 1):
+            if count % _NAMES_AT_ONCE == 0:
+                yield
             if isinstance(value, str) and is_secret_name(str(name)):
                 shown[name] = HIDDEN
             else:
@@ -199,7 +220,7 @@ def _masked(tree: Any, known: _LongestFirst) -> Steps[Any]:
     return (yield from _masked_text(tree, known)) if isinstance(tree, str) else tree
 
 
-def _masked_arguments(arguments: Sequence[str], known: _LongestFirst) -> Steps[list[str]]:
+def _masked_arguments(arguments: Sequence[str], known: LongestFirst) -> Steps[list[str]]:
     shown: list[str] = []
     follows, done = False, 0
     for word in arguments:

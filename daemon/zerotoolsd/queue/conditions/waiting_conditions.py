@@ -18,7 +18,7 @@ from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.transitions import Transitions
 
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.01
 """How long waiting jobs are looked at before others get the event loop."""
 _AT_ONCE = 100
 _MOST_SAID = 3

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from zerotools.jobs import states
-from zerotoolsd.queue.changes import RunSql
+from zerotoolsd.queue.changes import RunMany, RunSql
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue_terms import ANY, Dependency
 
@@ -56,28 +56,23 @@ class DependencyRow:
 
 
 class DependencyTable:
-    """The table, by `run`; every change is one of the caller's transaction."""
+    """The table, by `run` and `run_many`, which runs a statement for each of several rows; every
+    change is one of the caller's transaction."""
 
-    def __init__(self, run: RunSql) -> None:
-        self._sql = run
+    def __init__(self, run: RunSql, run_many: RunMany) -> None:
+        self._sql, self._sql_many = run, run_many
 
-    def add(self, job_id: int, after: Iterable[Dependency]) -> None:
-        """`job_id` starts after these."""
-        for each in after:
-            self._sql(
-                "INSERT OR REPLACE INTO dependency (job_id, on_id, condition) VALUES (?, ?, ?)",
-                (job_id, each.job_id, each.condition),
-            )
-
-    def add_all(self, jobs: Iterable[tuple[int, Iterable[Dependency]]]) -> None:
+    def add(self, jobs: Iterable[tuple[int, Iterable[Dependency]]]) -> None:
         """Each job starts after those that stand with it."""
-        for job_id, after in jobs:
-            self.add(job_id, after)
+        self._sql_many(
+            "INSERT OR REPLACE INTO dependency (job_id, on_id, condition) VALUES (?, ?, ?)",
+            ((job_id, each.job_id, each.condition) for job_id, after in jobs for each in after),
+        )
 
     def replace(self, job_id: int, after: Iterable[Dependency]) -> None:
         """`job_id` starts after these, and no others."""
         self._sql("DELETE FROM dependency WHERE job_id = ?", (job_id,))
-        self.add(job_id, after)
+        self.add([(job_id, after)])
 
     def take_any_end(self, job_id: int, on_ids: Iterable[int]) -> None:
         """`job_id` starts however these have ended."""

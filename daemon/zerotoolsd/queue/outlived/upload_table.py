@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -28,15 +28,15 @@ class UploadTable:
     ) -> None:
         self._sql, self._transaction, self._append = run, transaction, append
 
-    def over_since(self, when: float) -> list[int]:
-        """Return the jobs that ended after `when` (seconds since the epoch) and may need an
-        upload."""
+    def may_need(self, jobs: Sequence[int], since: float) -> list[int]:
+        """Return those of these jobs that ended after `since` (seconds since the epoch) and may
+        need an upload."""
         over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
         rows = self._sql(
             "SELECT id FROM job LEFT JOIN job_text ON number = text_number"
-            f" WHERE state IN ({over}) AND ended > ?"
+            f" WHERE id IN ({', '.join('?' * len(jobs))}) AND state IN ({over}) AND ended > ?"
             " AND instr(coalesce(full_text, spec), 'upload_to') ORDER BY id",
-            (when,),
+            (*jobs, since),
         )
         return [row["id"] for row in rows]
 
