@@ -3,7 +3,9 @@
     chrt -r 10 python -m benchmarks.queue.holds [--clients 100] [--route NAME ...] [--jobs 10000]
 
 100 clients ask for the daemon's health all the time, each on a connection of its own; the longest
-time that an answer took, less the median when nothing else is asked, is what the loop was held.
+time that an answer took, less the longest when nothing else is asked, is what the loop was held.
+On a machine that does other work this is too much; so the longest step of the loop is measured in
+processor time as well.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +28,11 @@ from benchmarks.measuring import machine
 from benchmarks.queue.http_load import Load, connect, request, send
 from benchmarks.queue.report import Asked, line, milliseconds
 from benchmarks.queue.running import CPU, JOB, Daemon, daemon, end_everything
+from benchmarks.queue.steps import FILE, Steps
 
 LIMIT_SECONDS = 0.05
+STEP_LIMIT_SECONDS = 0.025
+"""Processor time of one step of the loop."""
 REST_SECONDS = 0.3
 PAUSE_SECONDS = 0.001
 """Between two requests of all clients together: a user may send 2,000 a second."""
@@ -151,18 +157,35 @@ def held(one: Daemon, route: Route, clients: int) -> tuple[float, float, list[in
     return waiting.worst - idle.worst, found.seconds, sorted(found.statuses)
 
 
+@contextmanager
+def watched(work: Path) -> Iterator[tuple[Daemon, Steps]]:
+    """Run a daemon that notes the steps of its loop."""
+    work.mkdir(exist_ok=True)
+    file = work / "steps"
+    file.touch()
+    with daemon(work / "state", {FILE: str(file)}, "benchmarks.queue.steps") as one:
+        yield one, Steps(file)
+
+
+def _measured(asked: Asked, one: Daemon, steps: Steps, route: Route, clients: int) -> None:
+    steps.longest()
+    worst, took, statuses = held(one, route, clients)
+    step = steps.longest()
+    measured = f"held {worst * 1e3:7.1f} ms   longest step {step * 1e3:5.1f} ms of processor time"
+    line(route.name, f"{measured}   took {took:6.2f} s   {statuses}")
+    asked.below(f"the loop's longest hold: {route.name}", LIMIT_SECONDS, worst, milliseconds)
+    name = f"the loop's longest step: {route.name}"
+    asked.below(name, STEP_LIMIT_SECONDS, step, milliseconds)
+
+
 def measure(asked: Asked, work: Path, clients: int, names: list[str]) -> None:
     """Measure the routes that have one of `names` in their name, or all if there are none."""
-    with daemon(work / "state") as one:
+    with watched(work) as (one, steps):
         send(connect(one.socket, 1), iter([_post("/v1/jobs", {"job": _job()})]))
         for route in routes():
             if names and not any(name in route.name for name in names):
                 continue
-            worst, took, statuses = held(one, route, clients)
-            line(route.name, f"held {worst * 1e3:7.1f} ms   took {took:6.2f} s   {statuses}")
-            asked.below(
-                f"the loop's longest hold: {route.name}", LIMIT_SECONDS, worst, milliseconds
-            )
+            _measured(asked, one, steps, route, clients)
     end_everything(work / "state")
 
 
@@ -182,13 +205,11 @@ def measure_list(asked: Asked, work: Path, clients: int, jobs: int) -> None:
             " FROM n, (SELECT * FROM job WHERE name = 'large')"
         )
     database.close()
-    with daemon(work / "state") as one:
+    with watched(work) as (one, steps):
         one.wait_until_quiet()
         pages = [f"/v1/jobs?limit=1000&after={after}" for after in range(jobs + 3, 0, -1000)]
         route = Route(name, lambda: [request("GET", page) for page in pages])
-        worst, took, statuses = held(one, route, clients)
-        line(name, f"held {worst * 1e3:7.1f} ms   took {took:6.2f} s   {statuses}")
-        asked.below(f"the loop's longest hold: {name}", LIMIT_SECONDS, worst, milliseconds)
+        _measured(asked, one, steps, route, clients)
     end_everything(work / "state")
 
 

@@ -34,9 +34,10 @@ def submit(number: int, wants: Mapping[str, Any] = CPU) -> bytes:
 
 
 class Daemon:
-    """A zerotoolsd on a state directory; `seconds_to_ready` is what it told systemd."""
+    """A zerotoolsd on a state directory; `seconds_to_ready` is what it told systemd. `module` is
+    what is run."""
 
-    def __init__(self, state: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, state: Path, env: Mapping[str, str], module: str = "zerotoolsd") -> None:
         self.state = state
         self.socket = state / "api.sock"
         state.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +51,7 @@ class Daemon:
             began = time.perf_counter()
             with (state.parent / "log").open("wb") as log:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "zerotoolsd", "--state-dir", state, "--config", config],
+                    [sys.executable, "-m", module, "--state-dir", state, "--config", config],
                     stderr=log,
                     env={**os.environ, **env, "NOTIFY_SOCKET": str(address)},
                 )
@@ -85,9 +86,11 @@ class Daemon:
 
 
 @contextmanager
-def daemon(state: Path, env: Mapping[str, str] | None = None) -> Iterator[Daemon]:
+def daemon(
+    state: Path, env: Mapping[str, str] | None = None, module: str = "zerotoolsd"
+) -> Iterator[Daemon]:
     """A daemon; stopped in the end."""
-    one = Daemon(state, env or {})
+    one = Daemon(state, env or {}, module)
     try:
         yield one
     finally:

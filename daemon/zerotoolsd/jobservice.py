@@ -221,8 +221,7 @@ class DispatcherService:
 
     async def edit(self, job_id: int, edit: JobEdit, *, uid: int) -> JobView:
         """See `JobService`."""
-        await self._edits.edit(job_id, edit, uid)
-        return await self._views.of(self._find(job_id))
+        return await self._views.of(await self._edits.edit(job_id, edit, uid))
 
     async def retry(
         self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True

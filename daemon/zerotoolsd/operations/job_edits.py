@@ -42,8 +42,8 @@ class JobEdits:
         self._submission = submission
         self._find = find
 
-    async def edit(self, job_id: int, edit: JobEdit, uid: int) -> None:
-        """See `JobService`."""
+    async def edit(self, job_id: int, edit: JobEdit, uid: int) -> JobRow:
+        """Return the edited job; see `JobService`."""
         job = self._find(job_id)
         self._refuse_started(job)
         self._refuse_terms(job, edit, uid)
@@ -51,7 +51,7 @@ class JobEdits:
         self._refuse_evaluated(job, spec)
         async with self._submission.edited(job, spec) as new:
 
-            async def commit() -> None:
+            async def commit() -> JobRow:
                 found = self._find(job.id)
                 self._refuse_started(found)
                 if (found.spec_text, found.state) != (job.spec_text, job.state):
@@ -73,9 +73,10 @@ class JobEdits:
                         self._store.dependencies.replace(job.id, edit.after)
                     if edit.begin is not None:
                         change.set_begin(None if edit.begin == AT_ANY_TIME else edit.begin)
+                return self._find(job.id).with_reading(parts.spec)
 
             try:
-                await when_free(commit)
+                row = await when_free(commit)
             except Changed as error:
                 raise Conflict(f"job {job.id} cannot be edited: {error}") from None
             except sqlite3.OperationalError as error:
@@ -84,6 +85,7 @@ class JobEdits:
                 ) from None
         self._dispatcher.placement.forget(job.id)
         self._dispatcher.announce()
+        return row
 
     def _refuse_started(self, job: JobRow) -> None:
         if job.state not in _EDITABLE or self._store.attempts(job.id):
