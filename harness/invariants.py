@@ -13,6 +13,7 @@ there before that moment and still is.
   left a process behind: no two share one that is leased as a whole;
 - no attempt began before the jobs that it was to start after had ended as they had to;
 - the jobs of an array are all there, as none of them was removed;
+- the job file of each job is there;
 - the events replay to the state that the job is in, each from where the last one led;
 - what lies under the name of a checkpoint verifies: every file has the size and the digest that the
   manifest says, so that nothing else can be offered to a job that goes on.
@@ -53,6 +54,7 @@ def broken(state_dir: Path, acknowledged: Collection[int] = ()) -> list[str]:
         known = database.execute(named).fetchone() is not None  # not in older queues
         after = list(database.execute("SELECT * FROM dependency")) if known else []
         events = list(database.execute("SELECT * FROM event ORDER BY seq"))
+        texts = _texts(database)
     return [
         *(f"job {number} was acknowledged and is lost" for number in {*acknowledged} - {*jobs}),
         *_attempts(jobs, attempts),
@@ -62,6 +64,7 @@ def broken(state_dir: Path, acknowledged: Collection[int] = ()) -> list[str]:
         *_events(jobs, events),
         *_dependencies(jobs, attempts, after),
         *_arrays(jobs, events),
+        *_job_files(jobs.values(), texts),
         *_checkpoints(jobs.values()),
     ]
 
@@ -70,6 +73,28 @@ def failed(state_dir: Path) -> dict[int, str]:
     """The jobs that failed, and why."""
     with closing(sqlite3.connect(state_dir / "zerotools.db")) as database:
         return dict(database.execute("SELECT id, reason FROM job WHERE state = 'failed'"))
+
+
+def unused_texts(state_dir: Path) -> set[int]:
+    """Return the numbers of the job files that no job refers to. A daemon that starts deletes them,
+    and one that runs has some while it queues an array."""
+    with closing(sqlite3.connect(state_dir / "zerotools.db")) as database:
+        database.row_factory = sqlite3.Row
+        used = database.execute("SELECT text_number FROM job WHERE text_number IS NOT NULL")
+        return _texts(database) - {row["text_number"] for row in used}
+
+
+def _texts(database: sqlite3.Connection) -> set[int]:
+    known = database.execute("SELECT name FROM sqlite_master WHERE name = 'job_text'").fetchone()
+    rows = () if known is None else database.execute("SELECT number FROM job_text")
+    return {row["number"] for row in rows}
+
+
+def _job_files(jobs: Collection[Row], texts: Collection[int]) -> Iterator[str]:
+    for job in jobs:
+        number = dict(job).get("text_number")  # not in older queues
+        if number is not None and number not in texts:
+            yield f"job {job['id']} has lost its job file {number}"
 
 
 def _attempts(jobs: Mapping[int, Row], attempts: list[sqlite3.Row]) -> Iterator[str]:

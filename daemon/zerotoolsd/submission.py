@@ -247,7 +247,7 @@ class Admittance:
             return queued, is_new
         finally:
             if numbers and not is_new:
-                with suppress(sqlite3.OperationalError):  # the next start deletes them
+                with suppress(sqlite3.OperationalError):  # they are deleted with the next
                     store.texts.delete(numbers)
 
     @asynccontextmanager

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ class Wanted:
     """It is held after its second step, and released."""
     members: int | None = None
     """So many jobs of an array, of which the job file is this; they are called NAME-0, NAME-1."""
+    is_retried: bool = False
+    """The array of `members` is on hold; it is cancelled, and retried as a whole."""
 
 
 @dataclass
@@ -63,6 +66,8 @@ class Place:
     held: dict[str, float] = field(default_factory=dict)
     edited: set[str] = field(default_factory=set)
     was_held: set[str] = field(default_factory=set)
+    again: set[int] = field(default_factory=set)
+    """The jobs of an array that was retried."""
 
     def __post_init__(self) -> None:
         self.path.mkdir(exist_ok=True)
@@ -158,18 +163,23 @@ class Place:
                 terms = self._terms(wanted)
                 if wanted.members is not None:
                     key, count = str(spec.name), wanted.members
-                    several = self.client.submit_array(spec, {}, count, idempotency_key=key)
+                    several = self.client.submit_array(
+                        spec, {}, count, idempotency_key=key, terms=terms
+                    )
                     self.acknowledged |= {str(job["name"]): int(job["id"]) for job in several}
                     continue
                 taken = self.client.submit(spec, idempotency_key=name, terms=terms)
                 self.acknowledged[name] = taken["id"]
-        found = {job["name"]: job for job in self.client.jobs()}
+        found = {job["name"]: job for job in sorted(self.client.jobs(), key=lambda job: job["id"])}
         for name, wanted in jobs.items():
             job = found.get(name)
             if job is not None and wanted.end == "cancelled" and self.lines(name):
                 self._cancel(name, job)
             if job is not None and wanted.is_held:
                 self._hold(name, job)
+            if job is not None and wanted.is_retried and job["id"] == self.acknowledged[name]:
+                self._retry(job)
+                return f"{name} is retried"
             if job is not None and wanted.end == GONE and job["state"] in TERMINAL:
                 self.client.clean({"jobs": [job["id"]], "outputs": True})
             if job is not None and job["state"] == "on_hold":
@@ -199,6 +209,16 @@ class Place:
             self.client.resume(job)
             del self.held[name]
 
+    def _retry(self, job: Mapping[str, Any]) -> None:
+        """Cancel the whole array of `job`, and retry it once that is done."""
+        if job["state"] not in TERMINAL:
+            self.client.of_array(job["id"], {"do": "cancel"})
+        elif all(
+            each["state"] in TERMINAL for each in self.client.jobs_of_array(job["array"]["id"])
+        ):
+            new = self.client.of_array(job["id"], {}, "/retry")
+            self.again |= {each["id"] for each in new["jobs"]}
+
     def _is_over(self, state: str, wanted: Wanted) -> bool:
         return (state == GONE) == (wanted.end == GONE)
 
@@ -227,8 +247,11 @@ class Place:
         """What ran again, and which jobs did not end as they had to. Where `ranks_die`, a rank may
         have been killed between its last line and its exit: then a training finds nothing to do."""
         with closing(sqlite3.connect(self.state / "zerotools.db")) as database:
-            rows = dict(database.execute("SELECT name, state FROM job"))
+            found = list(database.execute("SELECT name, state FROM job ORDER BY id"))
+        rows, counts = dict(found), Counter(name for name, _ in found)
         for name, wanted in jobs.items():
+            if counts[name] > 1 + wanted.is_retried:
+                yield f"{name} was queued again: it is there {counts[name]} times"
             lines = self.lines(name)
             done = lines.index("done") if "done" in lines else len(lines)
             again = any(line.startswith("began") for line in lines[done:])

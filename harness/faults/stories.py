@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.faults.daemons import CONFIG, GONE, Place, Wanted
 from harness.faults.points import Found
 from harness.faults.tracing import CrashPoint, Injection, counted
-from harness.invariants import broken, failed
+from harness.invariants import broken, failed, unused_texts
 
 STOP_SECONDS = 30.0
 ONCE = "echo began >> $LINES; echo done >> $LINES"
@@ -100,6 +100,39 @@ def several(place: Place) -> dict[str, Wanted]:
     return {"both-0": one, "both-1": one}
 
 
+def in_slices(place: Place) -> dict[str, Wanted]:
+    """As `several`, with job files so long that each is written in a transaction of its own."""
+    pad = {f"PAD{number}": "x" * 110_000 for number in range(2)}
+    found = several(place)
+    env = {**found["both-0"].tree["env"], **pad}
+    return {name: replace(one, tree={**one.tree, "env": env}) for name, one in found.items()}
+
+
+def retried(place: Place) -> dict[str, Wanted]:
+    """As `in_slices`; cancelled before any has started, and retried as a whole."""
+    held = {"hold": True}
+    return {
+        name: replace(one, terms=held, is_retried=True) for name, one in in_slices(place).items()
+    }
+
+
+def member_edited(place: Place) -> dict[str, Wanted]:
+    """As `in_slices`; each is edited while it is on hold, and has a short job file then."""
+    found = {}
+    for name, one in in_slices(place).items():
+        lines = str(place.path / f"{name}.lines")
+        edit = {"env.PAD0": "", "env.PAD1": "", "env.LINES": lines}
+        script = place.script(name, ONCE).tree["script"]
+        tree = {**one.tree, "script": script}
+        found[name] = replace(one, tree=tree, terms={"hold": True}, edit=edit)
+    return found
+
+
+def removed(place: Place) -> dict[str, Wanted]:
+    """As `in_slices`; each is removed when it is over."""
+    return {name: replace(one, end=GONE) for name, one in in_slices(place).items()}
+
+
 def edited(place: Place) -> dict[str, Wanted]:
     """One that could not write its lines if it ran as it was submitted."""
     job = place.script("edited", ONCE, max_restarts=0)
@@ -138,6 +171,7 @@ def pausing(place: Place) -> dict[str, Wanted]:
 def judge(place: Place, jobs: Mapping[str, Wanted]) -> list[str]:
     """What is wrong after a fresh daemon has seen the jobs to their ends."""
     acknowledged = {n for name, n in place.acknowledged.items() if jobs[name].end != GONE}
+    acknowledged |= place.again
     second = place.daemon()
     try:
         said = place.drive(jobs, second.is_running)
@@ -148,6 +182,7 @@ def judge(place: Place, jobs: Mapping[str, Wanted]) -> list[str]:
     if said is not None:
         wrong.append(f"{said or f'the daemon ended with {status}'}: {place.log}")
     wrong += broken(place.state, acknowledged)
+    wrong += [f"job file {number} was left" for number in unused_texts(place.state)]
     wrong += place.wrong(jobs)
     for name, number in place.acknowledged.items():
         if jobs[name].end == GONE and (place.state / "jobs" / str(number)).exists():
@@ -168,7 +203,11 @@ def daemon_stories(tensors: Path) -> list[DaemonStory]:
         story("start after another", in_a_chain),
         story("hold and release", on_hold),
         story("array", several),
+        story("array in slices", in_slices),
+        story("retry of an array", retried),
+        story("clean", removed),
         story("edit", edited),
+        story("edit of an array's jobs", member_edited),
         story("cancel", lambda p: {"cancelled": p.script("cancelled", SLEEPS, "cancelled")}),
         DaemonStory("grow", tensors, growing, lambda path: Place(path, tensors, GROWS_AT_ONCE)),
         DaemonStory("make room", tensors, making_room, lambda path: Place(path, tensors, PREEMPTS)),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.invariants import broken, failed
+from harness.invariants import broken, failed, unused_texts
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import leave_attempt
 from zerotools.runs.manifest import write_manifest
@@ -29,6 +29,7 @@ AGAIN = (
         ("UPDATE attempt SET state = 'ended'", ["leased to an attempt that is over"]),
         (AGAIN, ["2 attempts that are not over", "after attempt 1 had finished"]),
         ("DELETE FROM job", ["was acknowledged and is lost", "it is not"]),
+        ("UPDATE job SET text_number = 7", ["job 1 has lost its job file 7"]),
     ],
 )
 def test_each_rule_is_looked_at(tmp_path: Path, damage: str | None, words: list[str]) -> None:
@@ -43,6 +44,16 @@ def test_each_rule_is_looked_at(tmp_path: Path, damage: str | None, words: list[
     for each in words:
         assert any(each in sentence for sentence in found), found
     assert failed(tmp_path / "state") == {}
+
+
+def test_a_job_file_without_a_job_is_found(tmp_path: Path) -> None:
+    leave_attempt(tmp_path / "state", make_job("exit=0"))
+    assert unused_texts(tmp_path / "state") == set()
+    with closing(sqlite3.connect(tmp_path / "state" / "zerotools.db")) as db, db:
+        db.execute("INSERT INTO job_text VALUES (7, '{}', '{}'), (8, '{}', '{}')")
+        db.execute("UPDATE job SET text_number = 8")
+    assert broken(tmp_path / "state", [1]) == []
+    assert unused_texts(tmp_path / "state") == {7}
 
 
 def test_a_checkpoint_under_its_name_has_the_bytes_that_its_manifest_says(tmp_path: Path) -> None:

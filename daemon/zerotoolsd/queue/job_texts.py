@@ -3,13 +3,14 @@
 The job files of an array may take 32 MiB, and all its jobs are queued in one transaction. So that
 this transaction is short, the files are written first, in several transactions of their own. The
 jobs then refer to them. A file that no job refers to belongs to a submit that was refused or that
-did not come to its end, and is deleted at the next start at the latest.
+did not come to its end. It is deleted at once, or with the next that is written or deleted where
+the disk was full or the queue locked, or at the next start where the daemon was killed.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 JOBS = (
@@ -43,26 +44,36 @@ class JobTexts:
         self, sql: RunSql, transaction: Callable[[], AbstractContextManager[None]]
     ) -> None:
         self._sql, self._transaction = sql, transaction
+        self._unused = set[int]()
+        """Files of refused submits that could not be deleted yet."""
 
     def write(self, texts: Sequence[tuple[str, str]]) -> list[int]:
         """Write job files, each with all keys and with those that were set; return the number of
         each."""
         written = []
         with self._transaction():
+            self._delete_all(self._unused)
             for pair in texts:
                 row = self._sql("INSERT INTO job_text (full_text, set_text) VALUES (?, ?)", pair)
                 written.append(row.lastrowid or 0)
+        self._unused.clear()
         return written
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete those of these files that no job refers to."""
+        """Delete those of these files that no job refers to. Where that fails they are deleted with
+        the next."""
+        self._unused |= {*numbers}
         with self._transaction():
-            for number in numbers:
-                self._sql(
-                    "DELETE FROM job_text WHERE number = ?"
-                    " AND NOT EXISTS (SELECT 1 FROM job WHERE text_number = number)",
-                    (number,),
-                )
+            self._delete_all(self._unused)
+        self._unused.clear()
+
+    def _delete_all(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._sql(
+                "DELETE FROM job_text WHERE number = ?"
+                " AND NOT EXISTS (SELECT 1 FROM job WHERE text_number = number)",
+                (number,),
+            )
 
     def delete_unused(self) -> int:
         """Delete all files that no job refers to; return how many there were. Not while a submit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from zerotools.jobs.client.queue_copies import DATABASE
 from zerotools.jobs.tables.spec import JobSpec, with_key
 from zerotoolsd.queue.changes import JobParts, NewJob
 from zerotoolsd.queue.job_texts import SLICE_CHARACTERS, slices
@@ -97,6 +99,24 @@ def test_a_text_goes_with_its_job_and_never_before(store: Store) -> None:
         pass
     store.remove(store.job(1), 7.0, "it is old")
     assert kept(store) == 0
+
+
+@pytest.mark.parametrize("how", ["another is deleted", "another is written"])
+def test_a_text_that_could_not_be_deleted_is_deleted_later(
+    store: Store, tmp_path: Path, how: str
+) -> None:
+    numbers = write(store)
+    with closing(sqlite3.connect(tmp_path / DATABASE)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            store.texts.delete(numbers)
+    assert kept(store) == 2
+    if how == "another is deleted":
+        store.texts.delete([])
+        assert kept(store) == 0
+    else:
+        write(store, 1)
+        assert kept(store) == 1
 
 
 def test_a_slice_has_few_characters_and_at_least_one_text() -> None:
