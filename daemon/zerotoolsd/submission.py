@@ -247,8 +247,10 @@ class Admittance:
             return queued, is_new
         finally:
             if numbers and not is_new:
+                store.texts.refuse(numbers)
                 with suppress(sqlite3.OperationalError):  # they are deleted with the next
-                    store.texts.delete(numbers)
+                    while store.texts.delete_refused():
+                        await asyncio.sleep(0)
 
     @asynccontextmanager
     async def edited(self, job: JobRow, spec: JobSpec) -> AsyncIterator[NewJob]:

@@ -10,6 +10,7 @@ the disk was full or the queue locked, or at the next start where the daemon was
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
@@ -21,6 +22,9 @@ JOBS = (
 second."""
 SLICE_CHARACTERS = 200_000
 """Characters after which the next files are written in another transaction."""
+
+DELETE_SECONDS = 0.003
+"""Seconds after which the next files are deleted in another transaction."""
 
 RunSql = Callable[..., sqlite3.Cursor]
 
@@ -44,36 +48,48 @@ class JobTexts:
         self, sql: RunSql, transaction: Callable[[], AbstractContextManager[None]]
     ) -> None:
         self._sql, self._transaction = sql, transaction
-        self._unused = set[int]()
-        """Files of refused submits that could not be deleted yet."""
+        self._refused = dict[int, None]()
+        """Files of refused submits, which are still there."""
 
     def write(self, texts: Sequence[tuple[str, str]]) -> list[int]:
         """Write job files, each with all keys and with those that were set; return the number of
         each."""
         written = []
         with self._transaction():
-            self._delete_all(self._unused)
+            deleted = self._delete_some()
             for pair in texts:
                 row = self._sql("INSERT INTO job_text (full_text, set_text) VALUES (?, ?)", pair)
                 written.append(row.lastrowid or 0)
-        self._unused.clear()
+        self._forget(deleted)
         return written
 
-    def delete(self, numbers: Sequence[int]) -> None:
-        """Delete those of these files that no job refers to. Where that fails they are deleted with
-        the next."""
-        self._unused |= {*numbers}
-        with self._transaction():
-            self._delete_all(self._unused)
-        self._unused.clear()
+    def refuse(self, numbers: Iterable[int]) -> None:
+        """Note that no job will refer to these files. Those to which one does refer stay."""
+        self._refused |= dict.fromkeys(numbers)
 
-    def _delete_all(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
+    def delete_refused(self) -> bool:
+        """Delete refused files for a few milliseconds; return whether some are left."""
+        with self._transaction():
+            deleted = self._delete_some()
+        self._forget(deleted)
+        return bool(self._refused)
+
+    def _delete_some(self) -> list[int]:
+        deleted, until = list[int](), time.monotonic() + DELETE_SECONDS
+        for number in self._refused:
             self._sql(
                 "DELETE FROM job_text WHERE number = ?"
                 " AND NOT EXISTS (SELECT 1 FROM job WHERE text_number = number)",
                 (number,),
             )
+            deleted.append(number)
+            if time.monotonic() > until:
+                break
+        return deleted
+
+    def _forget(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._refused.pop(number, None)
 
     def delete_unused(self) -> int:
         """Delete all files that no job refers to; return how many there were. Not while a submit

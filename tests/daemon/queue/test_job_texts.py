@@ -12,6 +12,7 @@ import pytest
 
 from zerotools.jobs.client.queue_copies import DATABASE
 from zerotools.jobs.tables.spec import JobSpec, with_key
+from zerotoolsd.queue import job_texts
 from zerotoolsd.queue.changes import JobParts, NewJob
 from zerotoolsd.queue.job_texts import SLICE_CHARACTERS, slices
 from zerotoolsd.queue.lifecycle import Standing
@@ -90,7 +91,8 @@ def test_texts_without_jobs_are_deleted_when_the_queue_is_opened(tmp_path: Path)
 
 def test_a_text_goes_with_its_job_and_never_before(store: Store) -> None:
     first, second = queue(store)
-    store.texts.delete([1, 2])
+    store.texts.refuse([1, 2])
+    assert not store.texts.delete_refused()
     assert store.job(2).spec_text == second.spec_text
     with store.change(second, second.standing, "edit", now=6.0) as change:
         change.set_spec("short", "{}", "{}", "/out", None)
@@ -105,18 +107,27 @@ def test_a_text_goes_with_its_job_and_never_before(store: Store) -> None:
 def test_a_text_that_could_not_be_deleted_is_deleted_later(
     store: Store, tmp_path: Path, how: str
 ) -> None:
-    numbers = write(store)
+    store.texts.refuse(write(store))
     with closing(sqlite3.connect(tmp_path / DATABASE)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(sqlite3.OperationalError, match="locked"):
-            store.texts.delete(numbers)
+            store.texts.delete_refused()
     assert kept(store) == 2
     if how == "another is deleted":
-        store.texts.delete([])
+        assert not store.texts.delete_refused()
         assert kept(store) == 0
     else:
         write(store, 1)
         assert kept(store) == 1
+
+
+def test_many_texts_are_deleted_in_several_transactions(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_texts, "DELETE_SECONDS", 0.0)
+    store.texts.refuse(write(store, 3))
+    assert [store.texts.delete_refused() for _ in range(3)] == [True, True, False]
+    assert kept(store) == 0
 
 
 def test_a_slice_has_few_characters_and_at_least_one_text() -> None:
