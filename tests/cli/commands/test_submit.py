@@ -73,8 +73,9 @@ def test_nothing_is_queued_if_one_file_is_wrong(
     ("content", "said"),
     [
         (None, "there is no such job file"),
-        (b"\xff", "is not UTF-8 text (byte 0)"),
-        (b"#" * (2 << 20), "a job file may have at most 1048576 bytes, and this one has more"),
+        (b"a = 1\n\xff", ":2: is not UTF-8 text (byte 6)\nhint: save it as UTF-8"),
+        ("a = 1".encode("utf-16"), "is UTF-16\nhint: save it as UTF-8"),
+        (b"#" * (2 << 20), "a job file has 1048576 bytes at most, and this has more"),
         (b"a = [", "is not valid TOML"),
     ],
 )
@@ -88,6 +89,14 @@ def test_files_that_are_no_job(
     shown = capsys.readouterr().err
     assert shown.startswith(f"error: {path}:")
     assert said in shown
+
+
+def test_a_byte_order_mark_is_no_part_of_a_job(
+    zerotools: Command, service: FakeService, job_file: Path
+) -> None:
+    job_file.write_bytes(b"\xef\xbb\xbf" + job_file.read_bytes())
+    assert zerotools("submit", str(job_file)).status == 0
+    assert len(service.views) == 1
 
 
 def test_a_directory_is_no_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

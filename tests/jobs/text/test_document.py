@@ -23,7 +23,7 @@ def test_a_byte_order_mark_is_left_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b'{\n"a": "\xff"}', "ds.json:2: is not UTF-8 text (byte 8)"),
+        (b'{\n"a": "\xff"}', "ds.json:2: is not UTF-8 text (byte 8); save it as UTF-8"),
         ("{}".encode("utf-16"), "ds.json: is UTF-16; save it as UTF-8"),
     ],
 )

@@ -24,12 +24,11 @@ from zerotools.jobs.imports.recipes.accelerate_flags import joined
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.jobfile.parse import read_tree
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release, installed_release
-from zerotools.jobs.text.document import Document, read_text
+from zerotools.jobs.text.document import LARGEST_FILE, Document, read_text, text_of
 from zerotools.jobs.text.home_paths import expanded
 from zerotools.jobs.text.json_text import parse_json
 from zerotools.jobs.text.yaml_text import parse_yaml
 
-LARGEST_JOB = 1 << 20
 Closing = Callable[[Imported, Recipe | None], Iterable[str]]
 """What to do next with a job that was imported."""
 
@@ -230,27 +229,9 @@ def read_job_file(name: str) -> JobFile:
         BadRequest: it cannot be read, or is neither TOML nor JSON.
     """
     if name == "-":
-        text = _text("standard input", sys.stdin.buffer.read(LARGEST_JOB + 1))
-        tree = read_tree(text, source="standard input")
-        return JobFile(tree, "standard input", Path.cwd(), text)
-    path = Path(name)
-    try:
-        with path.open("rb") as stream:  # it may be a pipe
-            data = stream.read(LARGEST_JOB + 1)
-    except FileNotFoundError:
-        raise BadRequest(f"{name}: there is no such job file") from None
-    except OSError as error:
-        raise BadRequest(f"{name}: cannot be read ({error.strerror})") from error
-    text = _text(name, data)
-    return JobFile(read_tree(text, source=name), name, path.absolute().parent, text)
-
-
-def _text(source: str, data: bytes) -> str:
-    if len(data) > LARGEST_JOB:
-        raise BadRequest(
-            f"{source}: a job file may have at most {LARGEST_JOB} bytes, and this one has more"
-        )
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"{source}: is not UTF-8 text (byte {error.start})") from None
+        source, directory = "standard input", Path.cwd()
+        text = text_of(sys.stdin.buffer.read(LARGEST_FILE + 1), source, "job file")
+    else:
+        source, directory = name, Path(name).absolute().parent
+        text = read_text(Path(name), "job file")
+    return JobFile(read_tree(text, source=source), source, directory, text)

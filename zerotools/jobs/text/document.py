@@ -45,7 +45,8 @@ class Document:
 
 
 def read_text(path: Path, what: str) -> str:
-    """The UTF-8 text of a config file, a byte order mark left off; `what` names it in errors.
+    """Return the UTF-8 text of a config or job file, without a byte order mark; `what` names it in
+    errors.
 
     Raises:
         BadRequest: it is not there, cannot be read, is larger than 1 MiB, or not UTF-8.
@@ -74,4 +75,6 @@ def text_of(data: bytes, source: str, what: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise BadRequest(f"{source}:{line}: is not UTF-8 text (byte {error.start})") from None
+        raise BadRequest(
+            f"{source}:{line}: is not UTF-8 text (byte {error.start}); save it as UTF-8"
+        ) from None
