@@ -106,7 +106,9 @@ def routes() -> Iterator[Route]:
     numbers = list(range(10**6, 10**6 + 49_000))
     yield Route("clean of 49,000 numbers", lambda: [_post("/v1/clean", {"jobs": numbers})])
     yield Route("cancel of an array", lambda: [_post("/v1/jobs/10/array", {"do": "cancel"})])
-    yield Route("retry of an array", lambda: [_post("/v1/jobs/10/array/retry", {})])
+    again = "/v1/jobs/10/array/retry"
+    yield Route("retry of an array", lambda: [_post(again, {})])
+    yield Route("retry from checkpoints", lambda: [_post(again, {"from_start": False})])
     yield Route("events", lambda: [request("GET", "/v1/events?since=0")])
 
 

@@ -22,7 +22,6 @@ from zerotoolsd.accounts.job_user import JobUser
 from zerotoolsd.accounts.rights import let_through, make_owned, opened
 from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
 from zerotoolsd.cleaning.removal import Mention, texts_of
-from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 
 _COMING = "coming-"
@@ -55,10 +54,10 @@ class ComingJob:
             self._named |= found
             self._write()
 
-    def taken(self, job: JobRow) -> None:
+    def taken(self, job_id: int) -> None:
         """It is queued under this number."""
         if self._path is not None:
-            self._place.write(str(job.id), job.id, self._named)
+            self._place.write(str(job_id), job_id, self._named)
 
     def end(self) -> None:
         """It was taken or refused."""

@@ -6,7 +6,15 @@ import asyncio
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -85,14 +93,14 @@ class _LookedAt:
     writers: Writers
     evaluation: Callable[[JobRow], NewJob] | None
 
-    def note(self, job: JobRow) -> None:
+    def note(self, job_id: int) -> None:
         """It is being queued: no other job may write where it writes."""
-        self.writers.note(job, self.seen.place if self.seen else None)
+        self.writers.note(job_id, self.seen.place if self.seen else None)
 
-    def queued(self, job: JobRow) -> None:
+    def queued(self, job_id: int) -> None:
         """It is being queued: as `note`, and what it needs is kept under its number."""
-        self.note(job)
-        self.coming.taken(job)
+        self.note(job_id)
+        self.coming.taken(job_id)
 
 
 class Admittance:
@@ -179,13 +187,12 @@ class Admittance:
             make = partial(self._new_members, looked, labels, uid, key, terms)
             check = partial(self._check_last, looked, uid, terms)
             try:
-                queued, is_new = await self._write_array(looked, make, check, write=not known)
+                found, is_new = await self._write_array(looked, make, check, write=not known)
             except sqlite3.OperationalError as error:
                 raise Unavailable(
                     f"the jobs cannot be queued: writing the queue failed: {error}"
                 ) from None
-            if is_new:
-                await _note_all(looked, queued)
+            queued = await _note_all(looked, found) if is_new else list(found)
         self._dispatcher.announce()
         return queued
 
@@ -221,7 +228,7 @@ class Admittance:
         check: Callable[[], None],
         *,
         write: bool,
-    ) -> tuple[list[JobRow], bool]:
+    ) -> tuple[Iterator[JobRow], bool]:
         """Write the texts of the jobs in several transactions, then the jobs that `make` returns in
         a short one. Return what `Store.submit_array` does."""
         store, numbers = self._dispatcher.store, list[int]()
@@ -240,11 +247,11 @@ class Admittance:
             jobs = await make(numbers)
             await asyncio.sleep(0)
 
-            async def commit() -> tuple[list[JobRow], bool]:
+            async def commit() -> tuple[Iterator[JobRow], bool]:
                 return store.submit_array(jobs, check)
 
-            queued, is_new = await when_free(commit)
-            return queued, is_new
+            found, is_new = await when_free(commit)
+            return found, is_new
         finally:
             if numbers and not is_new:
                 store.texts.refuse(numbers)
@@ -263,7 +270,7 @@ class Admittance:
             yield replace(new, check=check)
             self._writers.forget(job.id)
             self._dispatcher.store.of_user.forget()
-            coming.queued(job)
+            coming.queued(job.id)
 
     def _may_come(
         self, uid: int, terms: QueueTerms, *, size: int = 0, count: int = 1, own: int | None = None
@@ -506,16 +513,20 @@ async def _parts_of(spec: JobSpec) -> JobParts:
     return await TimeSlice().run(JobParts.steps(spec))
 
 
-async def _note_all(looked: Sequence[_LookedAt], queued: Sequence[JobRow]) -> None:
-    """Keep what the jobs of an array need under their numbers; others are answered meanwhile."""
-    left, time_slice = iter(list(zip(looked, queued, strict=True))), TimeSlice()
+async def _note_all(looked: Sequence[_LookedAt], found: Iterable[JobRow]) -> list[JobRow]:
+    """Keep what the jobs of an array need under their numbers, and return them; others are answered
+    meanwhile."""
+    rows, time_slice = list[JobRow](), TimeSlice()
+    left = zip(looked, found, strict=True)
     try:
         for one, job in left:
-            one.coming.taken(job)
+            one.coming.taken(job.id)
+            rows.append(job)
             await time_slice.pause_if_due()
     finally:
         for one, job in left:  # where the request was cancelled
-            one.coming.taken(job)
+            one.coming.taken(job.id)
+    return rows
 
 
 def _refuse_many(count: int, terms: QueueTerms) -> None:

@@ -50,7 +50,7 @@ def test_all_of_an_array_are_queued_or_none(tmp_path: Path) -> None:
         taken = members(tmp_path / "other", 2)
         taken.append((replace(taken[0][0], output_dir=str(tmp_path / "runs" / "1")), "taken"))
         said = await refusal(it.service.submit_array(taken, uid=ME, idempotency_key=None), Conflict)
-        assert "job 2, which is on_hold, writes there" in said
+        assert "job 2, which is held, writes there" in said
         twice = [*members(tmp_path / "twice", 1), *members(tmp_path / "twice", 1)]
         refused = it.service.submit_array(twice, uid=ME, idempotency_key=None)
         assert "writes there too" in await refusal(refused, BadRequest)

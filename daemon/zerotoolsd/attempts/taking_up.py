@@ -68,7 +68,9 @@ class LeftAttempts:
             self._pending.over(job.id)
             return
         if not is_open:
-            raise LookupError(f"it is {job.state}, but it has no unfinished attempt")
+            raise LookupError(
+                f"it is {states.in_words(job.state)}, but it has no unfinished attempt"
+            )
         attempt = attempts[-1]
         if not self._watcher.watches(attempt):
             self._find_again(job, attempt)

@@ -123,7 +123,7 @@ class Cleaner:
                 why = f"there is no job {job_id}"
                 found.append(KeptJob(id=job_id, name="", why=why, gone=True))
                 continue
-            why = f"it is {job.state}; only a job that is over can be removed"
+            why = f"it is {states.in_words(job.state)}; only a job that is over can be removed"
             if job.state in states.TERMINAL:
                 why = "its state, its age or the number to keep excludes it"
             found.append(KeptJob(id=job.id, name=_name_for(owner, job), why=why))
@@ -200,7 +200,7 @@ class Cleaner:
             other, mention = used
             where = f"in {mention.key} = {mention.text}"
             raise Stays(
-                f"job {other.id}, which is {other.state}, names it "
+                f"job {other.id}, which is {states.in_words(other.state)}, names it "
                 f"{where if named.owner in (None, other.uid) else 'and is of another user'}"
             )
         if not (request.outputs and files.outputs):

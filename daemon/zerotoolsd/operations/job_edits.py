@@ -54,7 +54,7 @@ class JobEdits:
             async def commit() -> JobRow:
                 found = self._find(job.id)
                 self._refuse_started(found)
-                if (found.spec_text, found.state) != (job.spec_text, job.state):
+                if _edited_part(found) != _edited_part(job):
                     raise Conflict(
                         f"job {job.id} was changed meanwhile; look at it, and edit again"
                     )
@@ -125,6 +125,11 @@ def _evaluated(spec: JobSpec) -> object:
     if not is_evaluated(spec):
         return None
     return spec.output_dir, spec.eval.tasks, *(getattr(spec.eval, key) for key in TASK_KEYS)
+
+
+def _edited_part(job: JobRow) -> tuple[str, str | None, str]:
+    """Return what an edit starts from. Two job files may differ in the keys that were set alone."""
+    return job.spec_text, job.given_text, job.state
 
 
 async def edited(job: JobRow, edit: JobEdit) -> JobSpec:

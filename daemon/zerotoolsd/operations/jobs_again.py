@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import sqlite3
@@ -24,6 +25,9 @@ from zerotoolsd.queue_terms import ANY, Dependency, QueueTerms
 from zerotoolsd.service.refusals import Conflict, Unavailable
 from zerotoolsd.service.time_slice import TimeSlice
 from zerotoolsd.submission import Admittance
+
+LOOKS_AT_ONCE = 8
+"""Jobs of an array of which the newest checkpoints are looked for at the same time."""
 
 
 class JobsAgain:
@@ -121,17 +125,23 @@ class JobsAgain:
         """See `JobService.retry_array`."""
         for job in members:
             _check_over(job)
-        left = [job for job in members if not _has_done_all(job)]
+        left, time_slice = list[JobRow](), TimeSlice()
+        for job in members:
+            left += [] if _has_done_all(job) else [job]
+            await time_slice.pause_if_due()
         if not left:
             raise Conflict(
                 f"all {len(members)} jobs of the array have succeeded: all their steps are done; "
                 f"to run them again from the start: zerotools retry --from-start @{members[0].id}"
             )
-        specs = []
-        for job in left:
-            assert job.array is not None
-            spec, _ = await self._continued(job)
-            specs.append((spec, job.array.label))
+        specs = list[tuple[JobSpec, str]]()
+        for first in range(0, len(left), LOOKS_AT_ONCE):
+            some = left[first : first + LOOKS_AT_ONCE]
+            found = await asyncio.gather(*map(self._continued, some))
+            for job, (spec, _) in zip(some, found, strict=True):
+                assert job.array is not None
+                specs.append((spec, job.array.label))
+            await time_slice.pause_if_due()
         owner = self._owner_of_next(left[0], uid)
         terms = self._terms_of_next(left[0], owner)
         return await self._submission.submit_array(specs, uid=owner, key=None, terms=terms)

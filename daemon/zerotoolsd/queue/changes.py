@@ -86,8 +86,8 @@ class NewJob:
     is the number of their texts where these are written (`queue.job_texts`). `expected` is for
     `queue.expected`.
     `check` is called last, in the transaction: what it raises refuses this job alone. `queued` is
-    called with the job's row, before the commit. `followed_by` makes, of that row, a job that is
-    queued in the same transaction.
+    called with the job's number, before the commit. `followed_by` makes, of the job's row, a job
+    that is queued in the same transaction.
     """
 
     uid: int
@@ -106,7 +106,7 @@ class NewJob:
     text_number: int | None = None
     expected: str | None = None
     check: Callable[[], None] = _nothing
-    queued: Callable[[JobRow], None] = _nothing
+    queued: Callable[[int], None] = _nothing
     followed_by: Callable[[JobRow], NewJob] | None = None
 
     @property
@@ -141,33 +141,43 @@ def _version() -> str:
     return zerotools.__version__
 
 
-def new_row(
-    new: NewJob, parts: JobParts, job_id: int, array_id: int
-) -> tuple[JobRow, tuple[object, ...]]:
-    """Return a job with its name and its place, and the values for `INSERT_JOB`. `array_id` is the
-    number of the array, where it belongs to one."""
-    place = new.output_dir or f"{new.default_output}/{job_id}/output"
+def _named(new: NewJob, job_id: int) -> tuple[str, str]:
+    """Return the name of a job and its place."""
+    return (
+        new.name or f"job-{job_id}",
+        new.output_dir or f"{new.default_output}/{job_id}/output",
+    )
+
+
+def values_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> tuple[object, ...]:
+    """Return the values of a job for `INSERT_JOB`. `array_id` is the number of the array, where it
+    belongs to one."""
+    texts = (parts.full_text, parts.set_text) if new.text_number is None else ("", None)
+    name, place = _named(new, job_id)
+    array = new.array
+    return (
+        *(job_id, new.uid, name, *texts, new.text_number, _version()),
+        *(new.idempotency_key, place, new.state, new.hold, 0, 0, new.now, new.priority, new.begin),
+        *(new.expected, array and array_id, array and array.index, array and array.size),
+        array and array.label,
+    )
+
+
+def row_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> JobRow:
+    """Return a job that was queued with `values_of`."""
+    name, place = _named(new, job_id)
     array = new.array
     if array is not None:
         array = ArrayPlace(id=array_id, index=array.index, size=array.size, label=array.label)
-    name = new.name or f"job-{job_id}"
-    texts = (parts.full_text, parts.set_text) if new.text_number is None else ("", None)
-    version, state = _version(), new.state
-    values = (
-        *(job_id, new.uid, name, *texts, new.text_number, version),
-        *(new.idempotency_key, place, state, new.hold, 0, 0, new.now, new.priority, new.begin),
-        *(new.expected, array and array.id, array and array.index, array and array.size),
-        array and array.label,
-    )
     row = JobRow(
         id=job_id,
         uid=new.uid,
         name=name,
         spec_text=parts.full_text,
         given_text=parts.set_text,
-        spec_version=version,
+        spec_version=_version(),
         output_dir=place,
-        standing=Standing(state=state, reason=new.hold),
+        standing=Standing(state=new.state, reason=new.hold),
         created=new.now,
         started=None,
         ended=None,
@@ -176,7 +186,7 @@ def new_row(
         array=array,
         expected=new.expected,
     )
-    return row.with_reading(parts.spec), values
+    return row.with_reading(parts.spec)
 
 
 class Change:

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count, repeat
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from zerotoolsd.queue.changes import (
     Changed,
     JobParts,
     NewJob,
-    new_row,
     refuse_other_size,
+    row_of,
+    values_of,
 )
 from zerotoolsd.queue.committing.last_change import LastChange, newest_job
 from zerotoolsd.queue.committing.transactions import Transactions
@@ -142,9 +144,10 @@ class Store:
 
     def submit_array(
         self, jobs: Sequence[NewJob], check: Callable[[], None] = lambda: None
-    ) -> tuple[list[JobRow], bool]:
+    ) -> tuple[Iterator[JobRow], bool]:
         """Queue all of them, or none; or, False, what was queued under the key of the first before.
-        `check` is called first in the transaction, for all jobs, and then each job's own.
+        `check` is called first in the transaction, for all jobs, and then each job's own. The rows
+        are made as they are asked for, since there may be 1,000.
 
         Raises what `submit` does, of any of them.
         """
@@ -153,9 +156,10 @@ class Store:
             if (first := self._known(jobs[0], parts[0])) is not None:
                 known = self.jobs(array=first.array.id)[::-1] if first.array else [first]
                 refuse_other_size(jobs, len(known))
-                return known, False
+                return iter(known), False
             check()
-            return self._insert(jobs, parts), True
+            number = self._insert(jobs, parts)
+        return map(row_of, jobs, parts, count(number), repeat(number)), True
 
     def submit_all(self, jobs: Sequence[NewJob]) -> list[tuple[JobRow, bool] | Exception]:
         """As `submit`, of many in one transaction: what each would return, or raise.
@@ -180,8 +184,8 @@ class Store:
         parts = new.parts or JobParts.of(new.spec)
         if (old := self._known(new, parts)) is not None:
             return old, False
-        (job,) = self._insert([new], [parts])
-        return job, True
+        number = self._insert([new], [parts])
+        return row_of(new, parts, number, number), True
 
     def _known(self, new: NewJob, parts: JobParts) -> JobRow | None:
         """Return the job that was queued under the key of `new`. Raises Conflict: it differs."""
@@ -199,25 +203,26 @@ class Store:
             )
         return old
 
-    def _insert(self, jobs: Sequence[NewJob], parts: Sequence[JobParts]) -> list[JobRow]:
-        """Write jobs that come together, by few statements: an array has 1,000."""
+    def _insert(self, jobs: Sequence[NewJob], parts: Sequence[JobParts]) -> int:
+        """Write jobs that come together, by few statements: an array has 1,000. Return the number
+        of the first."""
         first = self.highest_id + 1
-        rows, values, events = list[JobRow](), [], []
+        values, events = [], []
         for job_id, (new, part) in enumerate(zip(jobs, parts, strict=True), first):
             new.check()
-            row, inserted = new_row(new, part, job_id, first)
-            rows.append(row)
-            values.append(inserted)
+            values.append(values_of(new, part, job_id, first))
             events.append((new.now, job_id, None, "submit", None, new.state, new.hold))
         self._sql_many(INSERT_JOB, values)
         self._sql_many(_INSERT_EVENT, events)
-        self.dependencies.add((row.id, new.after) for row, new in zip(rows, jobs, strict=True))
-        for row, new in zip(rows, jobs, strict=True):
-            new.queued(row)
-        pairs = zip(rows, jobs, strict=True)
-        if followers := [new.followed_by(row) for row, new in pairs if new.followed_by]:
+        self.dependencies.add((job_id, new.after) for job_id, new in enumerate(jobs, first))
+        followers = []
+        for job_id, (new, part) in enumerate(zip(jobs, parts, strict=True), first):
+            new.queued(job_id)
+            if new.followed_by is not None:
+                followers.append(new.followed_by(row_of(new, part, job_id, first)))
+        if followers:
             self._insert(followers, [new.parts or JobParts.of(new.spec) for new in followers])
-        return rows
+        return first
 
     def by_key(self, uid: int, key: str | None) -> JobRow | None:
         """The job that this uid submitted under this idempotency key."""
@@ -253,7 +258,7 @@ class Store:
                 (*values, after.eligible_at, over, job.id, job.state),
             )
             if cursor.rowcount != 1:
-                raise Changed(f"job {job.id} is no longer {job.state}")
+                raise Changed(f"job {job.id} is no longer {states.in_words(job.state)}")
             yield Change(self._sql, job.id)
             self.gpu_use.bookings += 1
             said = reason if why is None else short(why)
@@ -317,7 +322,7 @@ class Store:
             self._sql(f"DELETE FROM job_text WHERE number = ({text})", (job.id,))
             gone = self._sql("DELETE FROM job WHERE id = ? AND state = ?", (job.id, job.state))
             if gone.rowcount != 1:
-                raise Changed(f"job {job.id} is no longer {job.state}")
+                raise Changed(f"job {job.id} is no longer {states.in_words(job.state)}")
             self._sql("DELETE FROM event WHERE job_id = ?", (job.id,))
             self.dependencies.removed(job)
             self.yields.removed(job.id)
@@ -341,8 +346,16 @@ class Store:
 
     def state(self, job_id: int) -> str | None:
         """The state of a job, without reading its job file; None: there is no such job."""
-        row = self._sql("SELECT state FROM job WHERE id = ?", (job_id,)).fetchone()
-        return None if row is None else str(row["state"])
+        return self._text_of(job_id, "state")
+
+    def output_dir(self, job_id: int) -> str | None:
+        """The directory of a job's output, without reading its job file; None: there is no such
+        job."""
+        return self._text_of(job_id, "output_dir")
+
+    def _text_of(self, job_id: int, column: str) -> str | None:
+        row = self._sql(f"SELECT {column} FROM job WHERE id = ?", (job_id,)).fetchone()
+        return None if row is None else str(row[column])
 
     def jobs(
         self,

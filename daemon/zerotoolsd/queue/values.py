@@ -20,6 +20,9 @@ _AT_ONCE = 2000
 """Keys of a table that are made text in one step."""
 
 
+_AS_THEY_ARE = frozenset({int, type(None)})
+
+
 class Unstorable(OverflowError, ValueError):
     """The value would be changed by SQLite, or refused."""
 
@@ -40,7 +43,7 @@ def stored(value: object) -> object:
 def stored_row(row: Iterable[object]) -> list[object]:
     """The values of a row as they are bound. Raises Unstorable, and OverflowError when they are
     bound: see `stored`."""
-    return [value if value is None or type(value) is int else stored(value) for value in row]
+    return [value if type(value) in _AS_THEY_ARE else stored(value) for value in row]
 
 
 def _stored_text(text: str) -> str | bytes:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.service.refusals import Conflict
 
@@ -30,10 +29,10 @@ class Writers:
         self._known: set[int] = set()
         self._whole = False
 
-    def note(self, job: JobRow, place: str | None) -> None:
-        """`job`, which is being queued, writes into `place`, or into its own directory."""
+    def note(self, job_id: int, place: str | None) -> None:
+        """The job, which is being queued, writes into `place`, or into its own directory."""
         if place is not None:
-            self._add(job.id, place)
+            self._add(job_id, place)
 
     def _add(self, job_id: int, place: str) -> None:
         if not self._whole:
@@ -80,25 +79,20 @@ class Writers:
 
     def refuse_taken(self, spec: JobSpec, place: str | None, own: int | None = None) -> None:
         """Raises Conflict: an unfinished job other than `own` writes into `place`."""
-        for job in [] if place is None else self._jobs_at(place):
-            if job.state not in states.TERMINAL and job.id != own:
+        for job_id in [] if place is None else self._jobs_at(place):
+            state = self._store.state(job_id)  # None: it was removed, or its submit was undone
+            if state is not None and state not in states.TERMINAL and job_id != own:
                 raise Conflict(
-                    f"output_dir = {spec.output_dir}: job {job.id}, which is {job.state}, "
-                    "writes there; name another directory"
+                    f"output_dir = {spec.output_dir}: job {job_id}, which is "
+                    f"{states.in_words(state)}, writes there; name another directory"
                 )
 
-    def _jobs_at(self, place: str) -> list[JobRow]:
+    def _jobs_at(self, place: str) -> list[int]:
         named, owner = self._by_place.get(place, set()), self._owner(place)
-        found = [self._find(job_id) for job_id in sorted(named)]
+        found = sorted(named)
         if owner is not None and owner not in named:
-            own = self._find(owner)
+            given = self._store.output_dir(owner)
             # It may have been told to write elsewhere.
-            if own is not None and self._owner(os.path.normpath(own.output_dir)) == owner:
-                found.append(own)
-        return [job for job in found if job is not None]
-
-    def _find(self, job_id: int) -> JobRow | None:
-        try:
-            return self._store.job(job_id)
-        except KeyError:  # it was removed, or its submit was undone
-            return None
+            if given is not None and self._owner(os.path.normpath(given)) == owner:
+                found.append(owner)
+        return found

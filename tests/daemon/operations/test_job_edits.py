@@ -54,7 +54,7 @@ def test_what_a_submit_would_refuse_changes_nothing(tmp_path: Path) -> None:
             assert said in await refusal(it.service.edit(job.id, changes, uid=ME), BadRequest)
         taken = JobEdit(set={"output_dir": other.output_dir})
         said = await refusal(it.service.edit(job.id, taken, uid=ME), Conflict)
-        assert f"job {other.id}, which is on_hold, writes there" in said
+        assert f"job {other.id}, which is held, writes there" in said
         assert await it.service.job(job.id) == before
         moved = JobEdit(set={"output_dir": str(tmp_path / "c")})
         assert (await it.service.edit(job.id, moved, uid=ME)).output_dir == str(tmp_path / "c")
@@ -62,6 +62,11 @@ def test_what_a_submit_would_refuse_changes_nothing(tmp_path: Path) -> None:
         own = await it.service.edit(job.id, JobEdit(unset=("output_dir",)), uid=ME)
         assert own.output_dir == str(tmp_path / "state" / "jobs" / str(job.id) / "output")
         both = [it.service.edit(job.id, JobEdit(set={"seed": n}), uid=ME) for n in (1, 2)]
+        results = await asyncio.gather(*both, return_exceptions=True)
+        assert sorted(isinstance(each, Conflict) for each in results) == [False, True]
+        spec = (await it.service.job(other.id)).spec
+        keys = [JobEdit(set={key: spec[key]}) for key in ("seed", "retry")]  # as they are
+        both = [it.service.edit(other.id, each, uid=ME) for each in keys]
         results = await asyncio.gather(*both, return_exceptions=True)
         assert sorted(isinstance(each, Conflict) for each in results) == [False, True]
 

@@ -40,6 +40,20 @@ def test_what_was_made_is_kept_until_the_job_changes() -> None:
     assert other.tree["script"]["command"] == ["y", "plain"]
 
 
+def test_the_keys_that_were_set_are_those_of_the_newest_change() -> None:
+    specs, job = ShownSpecs(), row(env={"A": "x"})
+    found = [
+        shown(specs, replace(job, given_text=given)).set_keys
+        for given in (None, '{"seed": 0}', '{"seed": 0, "env": {"A": "x"}}', "[")
+    ]
+    assert found == [None, ("seed",), ("seed", "env.A"), None]
+
+
+def test_a_job_that_cannot_be_read_shows_the_keys_that_were_set() -> None:
+    found = shown(ShownSpecs(), replace(row(), spec_text="{", given_text='{"seed": 0}'))
+    assert (found.tree, found.set_keys) == ({}, ("seed",))
+
+
 def test_the_oldest_are_forgotten_where_they_fill_the_room() -> None:
     jobs = [row(number, env={"A": "x" * 1000}) for number in range(1, 6)]
     specs = ShownSpecs(most=3 * len(jobs[0].spec_text))

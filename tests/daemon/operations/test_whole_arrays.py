@@ -19,6 +19,7 @@ from zerotoolsd.operations import whole_arrays
 from zerotoolsd.queue import store as queue_store
 from zerotoolsd.queue.lifecycle import Hold
 from zerotoolsd.queue_terms import QueueTerms
+from zerotoolsd.service import time_slice
 from zerotoolsd.service.exchanged import ArrayWish, JobView
 from zerotoolsd.service.refusals import Conflict, Forbidden, Unavailable
 
@@ -176,6 +177,32 @@ def test_of_an_array_those_that_have_not_succeeded_continue_as_a_new_one(tmp_pat
             (await it.service.job(job.id)).output_dir for job in (jobs[0], jobs[2])
         ]
         await it.service.change_array(again[0].id, ArrayWish(do="cancel"), uid=ME)
+
+    tell(tmp_path / "state", story)
+
+
+def test_others_are_answered_while_it_is_seen_which_of_an_array_have_succeeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_slice, "STEP_SECONDS", 0.0)
+
+    async def story(it: Running) -> None:
+        jobs = await array(it, ["exit=0"] * 4)
+        for job in jobs:
+            await it.reach(job.id, "succeeded")
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(others())
+        said = await refusal(it.service.retry_array(jobs[0].id, uid=ME, from_start=False), Conflict)
+        task.cancel()
+        assert said.startswith("all 4 jobs of the array have succeeded")
+        assert turns >= 2 * len(jobs), "each is read, and each is looked at"
 
     tell(tmp_path / "state", story)
 

@@ -49,7 +49,7 @@ def write(store: Store, count: int = 2) -> list[int]:
 
 def queue(store: Store) -> list[JobRow]:
     jobs = [replace(new(index), text_number=each) for index, each in enumerate(write(store))]
-    return store.submit_array(jobs)[0]
+    return list(store.submit_array(jobs)[0])
 
 
 def kept(store: Store) -> int:
@@ -65,7 +65,7 @@ def test_a_written_text_is_no_job_and_counts_for_nobody(store: Store) -> None:
 
 def test_a_job_with_a_written_text_is_as_any_other(store: Store) -> None:
     first, second = queue(store)
-    inline, _ = store.submit_array([new(), new(1)])
+    inline = list(store.submit_array([new(), new(1)])[0])
     assert [first, second] == [store.job(1), store.job(2)] == store.jobs(array=1)[::-1]
     assert store.job(1).spec_text == inline[0].spec_text
     assert store.job(2).reading.spec == inline[1].reading.spec

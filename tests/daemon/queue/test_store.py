@@ -166,6 +166,8 @@ def test_jobs_are_listed_from_the_newest_in_pages(tmp_path: Path, opened: Open) 
     assert [job.id for job in store.jobs(limit=2)] == [5, 4]
     assert [job.id for job in store.jobs(limit=2, after=4)] == [3, 2]
     assert store.jobs(["running"]) == []
+    assert [job.id for job in store.jobs(seconds=0.0)] == [5]
+    assert store.jobs(["running"], seconds=0.0) == []
 
 
 def test_the_database_is_readable_by_its_owner_alone(tmp_path: Path, opened: Open) -> None:
@@ -360,7 +362,7 @@ def test_a_job_that_was_queued_is_as_it_is_read_again(
         array=place,
         expected="{}",
     )
-    found, _ = store.submit_array([new, replace(new, array=replace(place, index=1))])
+    found = list(store.submit_array([new, replace(new, array=replace(place, index=1))])[0])
     assert found == [store.job(1), store.job(2)]
     assert [job.array and job.array.id for job in found] == [1, 1]
     ((alone, _),) = store.submit_all([replace(new, array=None, hold=None)])  # type: ignore[misc]

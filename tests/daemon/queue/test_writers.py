@@ -52,7 +52,7 @@ def test_the_own_directory_of_a_job_is_its_own_until_it_is_over(
 ) -> None:
     writers = Writers(store, jobs_dir)
     job = queue_one(store, jobs_dir)
-    writers.note(job, None)
+    writers.note(job.id, None)
     with pytest.raises(Conflict, match="job 1, which is queued, writes there"):
         writers.refuse_taken(SPEC, job.output_dir)
     cancel(store, job)
@@ -67,7 +67,7 @@ def test_a_job_that_goes_on_in_another_s_directory_has_it(store: Store, jobs_dir
     first = queue_one(store, jobs_dir)
     cancel(store, first)
     second = queue_one(store, jobs_dir, first.output_dir)
-    writers.note(second, first.output_dir)
+    writers.note(second.id, first.output_dir)
     with pytest.raises(Conflict, match="job 2, which is queued"):
         writers.refuse_taken(SPEC, first.output_dir)
     # Its own directory is nobody's.
