@@ -352,7 +352,7 @@ class Dispatcher:
         return why if job.state in states.ACTIVE else None
 
     def expect(self, job: JobRow) -> None:
-        """Wake the loop for a job that was queued."""
+        """Wake the loop for a job that was queued or edited."""
         self.placement.expect(job)
         self.announce()
 

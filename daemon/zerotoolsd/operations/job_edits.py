@@ -83,8 +83,7 @@ class JobEdits:
                 raise Unavailable(
                     f"job {job.id} cannot be edited: writing the queue failed: {error}"
                 ) from None
-        self._dispatcher.placement.forget(job.id)
-        self._dispatcher.announce()
+        self._dispatcher.expect(row)
         return row
 
     def _refuse_started(self, job: JobRow) -> None:

@@ -155,14 +155,12 @@ class QueuePlacement:
         """Of jobs that were just queued, so that they need not be read again."""
 
     def expect(self, job: JobRow) -> None:
-        """A job that was queued, while it need not be read again."""
+        """A job that was queued or edited, while it need not be read again."""
+        self._requests.pop(job.id, None)
+        self._expected.forget([job.id])
         request = self._request_of(job)
         if request is not None:
             self._requests[job.id] = request
-
-    def forget(self, job_id: int) -> None:
-        """The job is no longer what it was when it was queued."""
-        self._requests.pop(job_id, None)
 
     def catch_up(self, seconds: float = LOOK_SECONDS) -> bool:
         """Bring the line up to date, for some time; False: there is more to read.
