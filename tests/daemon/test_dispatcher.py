@@ -150,9 +150,9 @@ def test_p5_a_process_that_cannot_be_ended_fences_its_gpu(tmp_path: Path) -> Non
                 "GPU 0 stays reserved until it does"
             )
             two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
-            assert f"GPU 0: held by pid {stuck.pid} (cat)" in await it.waits(two.id)
+            assert f"GPU 0: in use by pid {stuck.pid} (cat)" in await it.waits(two.id)
         async with running(tmp_path / "state", gpus(1)) as it:
-            assert f"GPU 0: held by pid {stuck.pid} (cat)" in await it.waits(two.id)
+            assert f"GPU 0: in use by pid {stuck.pid} (cat)" in await it.waits(two.id)
             stuck.kill()
             await stuck.wait()
             await it.reach(two.id, "succeeded")
@@ -211,7 +211,7 @@ def test_a_helper_that_hangs_holds_no_gpu(tmp_path: Path) -> None:
         leave_ended_attempt(tmp_path / "state", record)
         async with running(tmp_path / "state", gpus(1)) as it:
             two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
-            assert f"GPU 0: held by pid {rank.pid} (cat) of rank 0" in await it.waits(two.id)
+            assert f"GPU 0: in use by pid {rank.pid} (cat) of rank 0" in await it.waits(two.id)
             rank.kill()
             await rank.wait()
             await it.reach(two.id, "succeeded")

@@ -44,7 +44,7 @@ def test_the_second_waits_while_the_jobs_of_the_first_live_also_without_their_da
     supervisor = first.pids(mine)[0]
     theirs = second.client.submit(job)["id"]
     said = wait_for(lambda: second.client.job(theirs)["reason"], "the second to say why it waits")
-    assert "GPU 0: held by pid" in str(said)
+    assert "GPU 0: in use by pid" in str(said)
     assert "outside of this queue" in str(said)
     assert second.client.job(theirs)["attempt"] is None
     (first.run_dir(mine) / "release").touch()

@@ -241,6 +241,9 @@ def test_the_job_of_a_way_is_written_and_is_estimated_as_it(
         assert again["asked"]["host_bytes"] == way["host_bytes"]
     assert len(ways) >= 3
     assert "exists already" in estimate("job.toml", *cards, "--write", "1.toml").err
+    both = ("--way", "1", "--write", "both.toml", "--print", "job")
+    assert "wrote both.toml" in estimate("job.toml", *cards, *both).err
+    assert Path("both.toml").read_text() == Path("1.toml").read_text()
 
 
 def test_what_a_config_cannot_say_is_said_beside_it(estimate: Command) -> None:

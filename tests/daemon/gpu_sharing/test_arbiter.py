@@ -128,7 +128,7 @@ def test_nobody_takes_a_gpu_while_another_looks(
             async with theirs.round(seen({"A"}), set()) as second:
                 return dict(second)
 
-    assert "are held by" in asyncio.run(both())["A"]
+    assert "are in use by" in asyncio.run(both())["A"]
 
 
 def test_without_a_directory_all_is_as_it_was_and_said_once(
@@ -173,7 +173,9 @@ def test_a_job_gets_the_gpu_that_nobody_holds_and_the_next_is_told_who_has_the_o
             assert began.attempt.gpu_uuids == ("GPU-fake-1",)
             second, _ = await run.service.submit(gpu_job(), uid=0, idempotency_key=None)
             why = await run.waits(second.id)
-            assert f"GPU 0: held by pid {pid} of {user_name(NOBODY)}, outside of this queue" in why
+            assert (
+                f"GPU 0: in use by pid {pid} of {user_name(NOBODY)}, outside of this queue" in why
+            )
             assert "GPU 1: job 1" in why
             run.release(first.id)
             await run.reach(second.id, "running")

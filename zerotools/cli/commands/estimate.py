@@ -91,10 +91,10 @@ def command(
         raise BadRequest("--print and --json exclude each other; the JSON has all `configs`")
     if way is not None and config is None and write is None:
         raise BadRequest("--way chooses what --print or --write takes; give one of them")
-    if config is not None:
-        return _print_config(found, config, _chosen(found, way))
     if write is not None:
         _write(found, write, _chosen(found, way))
+    if config is not None:
+        return _print_config(found, config, _chosen(found, way))
     if as_json:
         render.print_json(found.to_json())
     else:

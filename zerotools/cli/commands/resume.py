@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_views.again import continue_job, released
+from zerotools.cli.job_views.again import continue_job, refuse_nodes, released
 from zerotools.cli.job_views.job_reference import find_job, job_argument
 from zerotools.cli.job_views.which_jobs import jobs_client
 from zerotools.cli.options.shared import json_option, socket_option
@@ -32,6 +32,7 @@ def command(reference: str | None, nodes: str | None, socket: Path | None, as_js
     if isinstance(client, DaemonClient):
         before = find_job(client, reference)
         if before["state"] == HELD:
+            refuse_nodes(asked)
             job = client.release(int(before["id"]))
             if as_json:
                 render.print_json({"jobs": [job]})

@@ -37,15 +37,20 @@ def continue_job(
         if as_json:
             render.print_json({"jobs": [job]})
         else:
-            click.echo(f"{title(job)} is {job['state']}; it goes on in {job['output_dir']}")
+            click.echo(f"{title(job)} is {state_words(job)}; it goes on in {job['output_dir']}")
         return
-    if asked:
-        raise BadRequest("--nodes is for jobs that were submitted to Slurm without a daemon")
+    refuse_nodes(asked)
     job = client.retry(int(before["id"]), from_start=False)
     if as_json:
         render.print_json({"jobs": [job]})
         return
     _say_continued(job, before)
+
+
+def refuse_nodes(asked: Mapping[str, Any]) -> None:
+    """Raises BadRequest: the number of nodes was given for a job of a daemon."""
+    if asked:
+        raise BadRequest("--nodes is for jobs that were submitted to Slurm without a daemon")
 
 
 def queued_again(job: Job) -> str:

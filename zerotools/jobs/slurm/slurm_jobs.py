@@ -310,7 +310,8 @@ class SlurmJobs:
         view, directory = self.job(job_id), self.directory(job_id)
         if view["state"] in states.TERMINAL:
             raise BadRequest(
-                f"job {view['id']} is over: it {view['state']}; there is nothing to cancel"
+                f"job {view['id']} is over ({states.in_words(view['state'])}): there is nothing to "
+                "cancel"
             )
         directory.ask_stop(who())
         number = view["slurm"]["id"]

@@ -133,7 +133,7 @@ def _uid_of(pid: int) -> int | None:
 
 
 def held_by(left: MemoryLeft, found: Suspects, gpu: Gpu) -> str:
-    """What has the GPU, as leases say it: it completes "GPU 0 is held by "."""
+    """What has the GPU, as leases say it: it completes "GPU 0 is in use by "."""
     size = f"{left.size / GIB:.1f} GiB"
     listed = [found.ours[pid] for pid in left.pids if pid in found.ours]
     if listed:

@@ -271,7 +271,7 @@ class ResidueWatch:
             host=each.attempt.host,
         )
         lease = replace(lease, held_by=held)
-        why = f"{name} is kept free after attempt {each.attempt.number}: it is held by {held}"
+        why = f"{name} is kept free after attempt {each.attempt.number}: it is in use by {held}"
         self._store.outlived.hold(lease, RESIDUE, why, time.time())
         each.kept, each.seen, each.for_process = lease, left, False
         log.warning("job %d: %s", each.attempt.job_id, why)

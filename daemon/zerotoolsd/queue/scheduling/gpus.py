@@ -63,7 +63,7 @@ def _why_occupied(
         return f"cannot be relied on ({gpu.error or 'unreadable'})"
     for lease in leases:
         if lease.held_by is not None:
-            return f"held by {lease.held_by}, which outlived {named(lease.job_id)}"
+            return f"in use by {lease.held_by}, which outlived {named(lease.job_id)}"
     if gpu.uuid in closed:
         return closed[gpu.uuid]
     if leases:

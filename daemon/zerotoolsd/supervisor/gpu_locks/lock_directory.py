@@ -92,7 +92,9 @@ class LockDirectory:
 
     def why_shut(self) -> str:
         """Who has the gate."""
-        return f"the locks of the GPUs ({self.path}) are held by {self._named(os.fstat(self._fd))}"
+        return (
+            f"the locks of the GPUs ({self.path}) are in use by {self._named(os.fstat(self._fd))}"
+        )
 
     def take(self, uuid: str, may_join: Callable[[], bool] = _never) -> int:
         """A descriptor that holds the GPU while it, or a copy of it, is open. The gate is ours.
@@ -159,7 +161,7 @@ class LockDirectory:
             raise Taken(self._held(found)) from None
 
     def _held(self, found: os.stat_result) -> str:
-        return f"is held by {self._named(found)}, outside of this queue"
+        return f"is in use by {self._named(found)}, outside of this queue"
 
     def _named(self, found: os.stat_result) -> str:
         return holders.named(found, called=self._called)

@@ -125,7 +125,7 @@ def test_what_a_process_of_the_job_still_holds_keeps_the_gpu_until_it_ends(tmp_p
         held = "pid 4711 (python) of uid 61234 with 12.3 GiB (kill 4711 ends it)"
         (lease,) = left.leases
         assert (lease.gpu_uuid, lease.job_id, lease.held_by) == (UUID, 1, held)
-        assert left.said == [f"GPU 0 is kept free after attempt 1: it is held by {held}"]
+        assert left.said == [f"GPU 0 is kept free after attempt 1: it is in use by {held}"]
         await left.look(60, gpu(12.3, (4711, 12.3)))
         assert len(left.said) == 1
         await left.look(6, gpu(5.0, (4711, 5.0)))
@@ -364,7 +364,7 @@ def test_the_loop_looks_by_itself_and_a_job_that_waits_is_told(tmp_path: Path) -
             return "outlived job 1" in (engine.waits.get(job.id) or "")
 
         await wait_async(is_kept, "the GPU to be kept")
-        assert "GPU 0: held by 12.3 GiB of memory that no process is seen to have" in str(
+        assert "GPU 0: in use by 12.3 GiB of memory that no process is seen to have" in str(
             engine.waits.get(job.id)
         )
         explained = await left.it.service.explain(job.id)

@@ -94,7 +94,7 @@ def test_gpus_that_the_owner_prefers_are_given_first() -> None:
 
 def test_a_gpu_that_a_process_outlived_its_job_on_is_fenced() -> None:
     decisions = decide([wants(1, 1)], gpus(1), leases=[lease(0, held_by="pid 77")])
-    assert "GPU 0: held by pid 77, which outlived job 9" in decisions.waits[1]
+    assert "GPU 0: in use by pid 77, which outlived job 9" in decisions.waits[1]
 
 
 def test_a_gpu_on_which_nothing_more_is_placed_says_why() -> None:
@@ -104,7 +104,7 @@ def test_a_gpu_on_which_nothing_more_is_placed_says_why() -> None:
         1: "needs 2 GPUs: 1 of 2 free: GPU 0: takes no more jobs while its memory runs out"
     }
     outlived = decide([wants(1, 1)], gpus(1), leases=[lease(0, held_by="pid 7")], closed=closed)
-    assert "GPU 0: held by pid 7, which outlived job 9" in outlived.waits[1]
+    assert "GPU 0: in use by pid 7, which outlived job 9" in outlived.waits[1]
 
 
 def test_a_gpu_with_an_error_is_not_given() -> None:

@@ -44,7 +44,7 @@ def test_it_joins_a_daemon_that_lives_and_nobody_else(tmp_path: Path) -> None:
         refused = take_locks(wrong)
         assert refused.descriptors == ()
         assert refused.refusal is not None
-        assert refused.refusal.startswith("GPU-1 is held by ")
+        assert refused.refusal.startswith("GPU-1 is in use by ")
     os.close(daemon)
 
 
@@ -96,7 +96,7 @@ def test_the_attempt_holds_its_gpu_until_the_last_of_its_processes_ends(tmp_path
     run = make_attempt(tmp_path / "run", "release exit=0", gpu_locks=told(gpus, "GPU-0"))
     process = supervise(run)
     started(run)
-    with pytest.raises(Taken, match=f"^is held by pid {process.pid} of uid {os.geteuid()}, "):
+    with pytest.raises(Taken, match=f"^is in use by pid {process.pid} of uid {os.geteuid()}, "):
         hold(gpus, "GPU-0")
     (run / "release").touch(0o600)
     assert finish(run, process)["outcome"] == "finished"
@@ -109,5 +109,5 @@ def test_an_attempt_whose_gpu_went_to_another_ends_before_it_began(tmp_path: Pat
     with kept_locked(gpus / "GPU-0") as pid:
         record = finish(run, supervise(run))
     assert record["outcome"] == "not_ready"
-    assert f"GPU-0 is held by pid {pid} of uid {NOBODY}" in record["cause"]
+    assert f"GPU-0 is in use by pid {pid} of uid {NOBODY}" in record["cause"]
     assert not list(run.glob("rank-*"))

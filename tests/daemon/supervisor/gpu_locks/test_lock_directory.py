@@ -53,7 +53,7 @@ def test_a_gpu_is_taken_once_joined_by_its_own_and_free_with_the_last(tmp_path: 
 def test_a_lock_of_somebody_else_names_pid_and_uid(tmp_path: Path) -> None:
     gpus = lock_directory(tmp_path)
     with kept_locked(gpus / UUID) as pid:
-        with pytest.raises(Taken, match=f"^is held by pid {pid} of uid {NOBODY}, outside of"):
+        with pytest.raises(Taken, match=f"^is in use by pid {pid} of uid {NOBODY}, outside of"):
             take(gpus)
         with pytest.raises(Taken):  # exclusive: who claims to belong to it does not get it either
             take(gpus, join=True)
@@ -65,7 +65,7 @@ def test_whoever_keeps_the_gate_is_named(tmp_path: Path) -> None:
     directory = LockDirectory(gpus)
     with kept_locked(gpus) as pid, pytest.raises(GateShut) as raised:
         directory.wait_for_gate(0.0)
-    assert f"are held by pid {pid} of uid {NOBODY}" in str(raised.value)
+    assert f"are in use by pid {pid} of uid {NOBODY}" in str(raised.value)
     directory.wait_for_gate(5.0)
     directory.close()
 

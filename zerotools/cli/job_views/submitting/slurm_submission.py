@@ -189,8 +189,8 @@ def _is_to_come(commands: SlurmCommands, jobs: SlurmJobs, number: str, condition
         return True
     if condition == "ok" and view["state"] != states.SUCCEEDED:
         raise BadRequest(
-            f"--after {view['id']}: that job has not succeeded, it is {view['state']}; retry it "
-            f"first, or give --after {view['id']}:any"
+            f"--after {view['id']}: that job has not succeeded, it is "
+            f"{states.in_words(view['state'])}; retry it first, or give --after {view['id']}:any"
         )
     return False
 
@@ -250,7 +250,7 @@ def _told(
             f"queued; {called()} queue finds out when it answers, and nothing is queued twice",
         )
     elif not as_json:
-        click.echo(f"{title(job)} is {job['state']}: {plan(job)}")
+        click.echo(f"{title(job)} is {states.in_words(job['state'])}: {plan(job)}")
     return job
 
 
