@@ -46,7 +46,7 @@ def note_steps(path: str) -> None:
         if (took := time.thread_time() - began) > LEAST_SECONDS and os.getpid() == process:
             file.write(f"{time.monotonic():.6f} {took:.6f}\n")
 
-    events.Handle._run = noted  # type: ignore[method-assign]
+    events.Handle._run = noted  # type: ignore[assignment,method-assign]
 
 
 if __name__ == "__main__":
