@@ -247,7 +247,7 @@ class Place:
         """What ran again, and which jobs did not end as they had to. Where `ranks_die`, a rank may
         have been killed between its last line and its exit: then a training finds nothing to do."""
         with closing(sqlite3.connect(self.state / "zerotools.db")) as database:
-            found = list(database.execute("SELECT name, state FROM job ORDER BY id"))
+            found = list(database.execute("SELECT name, state FROM job ORDER BY rowid"))
         rows, counts = dict(found), Counter(name for name, _ in found)
         for name, wanted in jobs.items():
             if counts[name] > 1 + wanted.is_retried:
