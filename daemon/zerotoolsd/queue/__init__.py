@@ -1,14 +1,14 @@
-"""The durable queue: the states of a job, SQLite, and who starts next.
+"""The durable queue: the states of a job, SQLite, and the choice of the next job.
 
 lifecycle, clocks             which state follows which event; moments in time
 schema, values, rows, store   one SQLite database; every change is a transaction with an event
 job_texts                     job files of arrays, which are written before their jobs
-changes                       what such a transaction writes
-scheduling, placement         which jobs start on which GPUs; the line of those that wait
+changes                       the writes of such a transaction
+scheduling, placement         which jobs start on which GPUs; the order of waiting jobs
 writers                       which job writes into which directory
 transitions                   a change of state: the lifecycle, the commit, the announcement
-outlived                      GPUs that stay with attempts which are over
-parking, time_limit           a job with unexpected data is held alone; how long a job may run
+outlived                      GPUs that stay leased to ended attempts
+parking, time_limit           a job with unexpected data is held and affects no other; how long a job may run
 
 It may import `config`, `service` and the supervisor's file formats. It starts no process.
 """

@@ -1,4 +1,4 @@
-"""What is written into the store: a job on its way in, and the rows beside a job's own."""
+"""The writes of the store: a new job, and the rows next to a job's own."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ RunMany = Callable[[str, Iterable[Sequence[object]]], None]
 
 
 class Changed(RuntimeError):
-    """The row was no longer in the state that the change started from; nothing was written."""
+    """The row was no longer in the state from which the change started; nothing was written."""
 
 
 def _nothing(*_: object) -> None:
-    """Neither checked nor told."""
+    """Default for `check` and `queued`: does nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobParts:
-    """What is stored of a job file: `spec` with the keys that were set, `tree` with all keys, and
+    """The stored texts of a job file: `spec` with the keys that were set, `tree` with all keys, and
     the texts of both."""
 
     spec: JobSpec
@@ -62,7 +62,7 @@ class JobParts:
 
     @classmethod
     def steps(cls, spec: JobSpec) -> Generator[None, None, JobParts]:
-        """As `of`, in steps, of which each takes long where the job is large."""
+        """Make the parts as `of` does, in steps, because each step takes long for a large job."""
         tree = job_to_dict(spec)
         yield
         given = given_of(spec)
@@ -77,8 +77,8 @@ class JobParts:
 
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
-    """A job to be queued. Without `output_dir` it is `default_output / <id> / "output"`; without
-    `name`, `job-<id>`. `now` in seconds since the epoch.
+    """A job to queue. Without `output_dir` it is `default_output / <id> / "output"`; without
+    `name`, `job-<id>`. `now` is in seconds since the epoch.
 
     `array` says which of several it is; its id does not count yet. `hold` says why it is on hold
     from the start; `begin` and `after` what it waits for.
@@ -111,7 +111,7 @@ class NewJob:
 
     @property
     def state(self) -> str:
-        """That in which it begins."""
+        """The state in which it begins."""
         if self.hold is not None:
             return states.ON_HOLD
         waits = self.begin is not None or bool(self.after)
@@ -119,7 +119,7 @@ class NewJob:
 
 
 def refuse_other_size(jobs: Sequence[NewJob], known: int) -> None:
-    """Raises Conflict: so many were queued under the key of these."""
+    """Raise Conflict if another number of jobs was queued under the key of these."""
     if known != len(jobs):
         raise Conflict(
             f"the idempotency key {jobs[0].idempotency_key} was used for {known} jobs, and these "
@@ -200,7 +200,7 @@ class Change:
     def set_spec(
         self, name: str, spec_text: str, given_text: str, output_dir: str, expected: str | None
     ) -> None:
-        """Another job file, as this version takes it."""
+        """Set another job file, as this version reads it."""
         self._sql(
             "DELETE FROM job_text WHERE number = (SELECT text_number FROM job WHERE id = ?)",
             (self._job_id,),
@@ -215,17 +215,17 @@ class Change:
         )
 
     def set_begin(self, begin: float | None) -> None:
-        """The time before which it does not start."""
+        """Set the time before which the job does not start."""
         self._sql("UPDATE job SET begin_at = ? WHERE id = ?", (begin, self._job_id))
 
     def set_priority(self, priority: int) -> None:
-        """Which of the jobs that wait goes first."""
+        """Set the priority among waiting jobs."""
         self._sql("UPDATE job SET priority = ? WHERE id = ?", (priority, self._job_id))
 
     def add_attempt(self, attempt: AttemptRow, gpu_bytes: int | None = None) -> None:
-        """A new attempt, and the leases of its GPUs: of so many bytes of each, or of whole ones.
+        """Add an attempt, and leases of its GPUs: of `gpu_bytes` each, or of whole GPUs.
 
-        Raises Changed: a GPU is leased as a whole, or shared and wanted as a whole.
+        Raises Changed if a GPU is leased as a whole, or is shared and wanted as a whole.
         """
         row = attempt
         self._sql(
@@ -250,7 +250,7 @@ class Change:
             )
 
     def attempt_started(self, number: int, began: Moment) -> None:
-        """The supervisor of attempt `number` runs, since `began`."""
+        """Record that the supervisor of attempt `number` runs since `began`."""
         self._sql(
             "UPDATE attempt SET state = ?, started = ?, started_clock = ?, boot_id = ?"
             " WHERE job_id = ? AND number = ?",
@@ -268,8 +268,8 @@ class Change:
         held_by: str | None,
         cause: str | None = None,
     ) -> None:
-        """Attempt `number` is over, by `cause`. Its GPUs are free again, unless a process holds on
-        to them."""
+        """Record that attempt `number` has ended by `cause`. Its GPUs are free, unless a process
+        holds them."""
         book_end(self._sql, self._job_id, number, clocks.now(), ended)
         self._sql(
             "UPDATE attempt SET state = ?, ended = ?, result = ?, cause = ?"
@@ -298,7 +298,8 @@ class Change:
     def open_attempts_ended(
         self, ended: float, result: Mapping[str, Any], held_by: str | None
     ) -> None:
-        """As `attempt_ended`, of every attempt of the job that is not over, unread."""
+        """Record the end of every open attempt of the job, without reading them, as `attempt_ended`
+        does."""
         rows = self._sql(
             "SELECT number FROM attempt WHERE job_id = ? AND state != ?", (self._job_id, ENDED)
         )

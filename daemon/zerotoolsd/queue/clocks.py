@@ -1,7 +1,7 @@
-"""When something was: by the calendar, and by a clock that nobody sets.
+"""Times by the calendar, and by a clock that cannot be set.
 
-CLOCK_MONOTONIC counts from the machine's boot, for every process alike, so that it outlives a
-daemon. It stands still while the machine sleeps, as the jobs do.
+CLOCK_MONOTONIC counts from the machine's boot, the same for every process, so it survives a daemon.
+It stops while the machine sleeps, as the jobs do.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 from zerotoolsd.supervisor.procfs import boot_id
 
 SET_SECONDS = 3600.0
-"""A calendar that differs more than this from what it should say was set."""
+"""A calendar that differs by more than this from the expected time was set."""
 
 
 class Moment(NamedTuple):
     """`time` in seconds since the epoch; `clock` in seconds of CLOCK_MONOTONIC since the boot
-    `boot_id`, where they are known."""
+    `boot_id`, if these are known."""
 
     time: float
     clock: float | None = None
     boot_id: str | None = None
 
     def seconds_since(self, earlier: Moment) -> float:
-        """At least 0, whatever became of the calendar meanwhile."""
+        """Return the seconds since `earlier`, at least 0, even if the calendar was set."""
         if self.boot_id == earlier.boot_id and None not in (self.clock, earlier.clock):
             assert self.clock is not None
             assert earlier.clock is not None
@@ -35,14 +35,14 @@ class Moment(NamedTuple):
 
 
 def now() -> Moment:
-    """This moment."""
+    """Return this moment."""
     return Moment(time.time(), time.monotonic(), boot_id())
 
 
 class RetryWaits:
-    """Waits that are stored by the calendar and kept by the clock: who sets the calendar neither
-    ends one nor makes it longer. What is left is asked of the calendar once, when a wait is first
-    seen; `longest` bounds it, as the calendar may have been set while no daemon ran."""
+    """Waits that are stored by the calendar and measured by the clock, so setting the calendar does
+    not change them. The rest of a wait is computed from the calendar once, when it is first seen.
+    `longest` limits it, because the calendar may have been set while no daemon ran."""
 
     def __init__(self, longest: float, now: Callable[[], Moment] = now) -> None:
         self._longest = longest
@@ -50,7 +50,7 @@ class RetryWaits:
         self._due: dict[int, tuple[float | None, float]] = {}
 
     def left(self, job_id: int, until: float | None) -> float:
-        """Seconds until the wait of the job is over, which was stored as `until`."""
+        """Return the seconds until the wait of the job is over, which was stored as `until`."""
         moment = self._now()
         assert moment.clock is not None
         known = self._due.get(job_id)
@@ -61,15 +61,16 @@ class RetryWaits:
         return known[1] - moment.clock
 
     def over(self, job_id: int) -> None:
-        """The job waits no more."""
+        """Forget the wait of the job."""
         self._due.pop(job_id, None)
 
 
 class SteadyCalendar:
-    """The time of day, for whoever removes what is old.
+    """The time of day, for code that removes old data.
 
-    A calendar that was set forward while the daemon runs is believed where the kernel says that it
-    is synchronised; else the time goes on from what it was. `clock` goes on while a machine sleeps.
+    A calendar that was set forward while the daemon runs counts only if the kernel reports that it
+    is synchronised; else the time continues from its old value. `clock` runs while a machine
+    sleeps.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class SteadyCalendar:
         self._offset = calendar() - clock()
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Return the seconds since the epoch."""
         said, steady = self._calendar(), self._clock() + self._offset
         if said - steady <= SET_SECONDS or self._is_synchronised():
             return said
@@ -92,7 +93,7 @@ class SteadyCalendar:
 
 
 def began_of(run: Mapping[str, Any]) -> Moment | None:
-    """When the attempt began whose `run.json` this is; None: it does not say so."""
+    """Return the start of the attempt with this `run.json`; None if it has no start."""
     began = seconds_in(run, "started")
     if began is None:
         return None
@@ -101,7 +102,8 @@ def began_of(run: Mapping[str, Any]) -> Moment | None:
 
 
 def seconds_in(tree: Mapping[str, Any] | None, name: str) -> float | None:
-    """A time or a span in a record into which ranks can write too; None if it is not one."""
+    """Return a time or a duration from a record that ranks can write too; None if it is not
+    valid."""
     value = (tree or {}).get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

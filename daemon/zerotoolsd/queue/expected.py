@@ -1,14 +1,15 @@
-"""What a job is expected to take of memory that has declared nothing: the estimate of its submit,
-or, where an attempt of it has got as far as training, what that took at most.
+"""The expected memory of a job that declares none.
+
+It is the estimate of its submit; if an attempt has trained, the peaks of that attempt.
 
     submit            the estimate goes into the job's row (`admission.foreseen.expected_text`)
-    before a start    SURE of it counts, as it may be too high by a quarter
-    after an attempt  its peaks count, and the estimate no more; of an elastic job, the larger,
-                      since the attempt may have had fewer ranks
-    after it made     as the memory of the host ran out, and had saved nothing: a quarter more than
-    room              it took, each time, so that it does not do so for ever
-    after it made     as the memory of a GPU that it shares ran out, and had saved nothing: GPUs
-    room              that it does not share, whatever it declares
+    before a start    SURE of it counts, because it may be too high by a quarter
+    after an attempt  its peaks replace the estimate; for an elastic job, the larger counts,
+                      because the attempt may have had fewer ranks
+    after it yielded  because the host's memory ran out, and had saved nothing: a quarter more than
+                      it took, each time, so that this does not repeat forever
+    after it yielded  because the memory of a shared GPU ran out, and had saved nothing: GPUs that
+                      it does not share, whatever it declares
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ ESTIMATED, MEASURED = "estimated", "as an earlier attempt took"
 RELIEVED = "more than an attempt took that had to make room as memory ran out"
 GROWTH = 1.25
 SMALL = 2**30
-"""Less than this of the host counts as nothing: no job waits for it, and none behind one that does.
-"""
+"""A smaller use of host memory counts as none: the job waits for no memory, and delays no job
+behind one that does."""
 _DIGITS, _MOST_TIMES = 5, 64
 _KEPT = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedMemory:
-    """Bytes of the host for all ranks, and of each GPU at least; 0: nothing is expected. `source`
-    is one of ESTIMATED, MEASURED and RELIEVED; `less_host` is a setting that would take less of the
-    host. `alone`: it does not share GPUs."""
+    """Expected bytes of the host for all ranks, and of each GPU at least; 0: nothing is expected.
+    `source` is one of ESTIMATED, MEASURED and RELIEVED; `less_host` is a setting that would need
+    less host memory. `alone`: it does not share GPUs."""
 
     host_bytes: int = 0
     gpu_bytes: int = 0
@@ -56,8 +57,11 @@ NOTHING_EXPECTED = ExpectedMemory()
 def expected_of(
     spec: JobSpec, text: str | None, attempts: Iterable[AttemptRow], context: int
 ) -> ExpectedMemory:
-    """Of a job with `text` in its row, after these attempts; `context` is what CUDA takes of a GPU
-    beside what ranks report. What the job declares is no matter of this."""
+    """Return the expected memory of a job with `text` in its row, after these attempts.
+
+    `context` is the bytes of a GPU that CUDA uses in addition to the reports of ranks. The job's
+    own declarations are not considered.
+    """
     estimate = _estimate(text)
     results = [attempt.result for attempt in attempts if attempt.result]
     trained = [result for result in results if _count(result, "steps_done")]
@@ -95,7 +99,7 @@ class ExpectedOfJobs:
         self._known: dict[int, ExpectedMemory] = {}
 
     def of(self, job: JobRow) -> ExpectedMemory:
-        """As `expected_of`."""
+        """Return the expected memory of a job, cached."""
         spec = job.reading.spec
         if spec is None or (job.started is None and job.expected is None):
             return NOTHING_EXPECTED
@@ -105,17 +109,18 @@ class ExpectedOfJobs:
         return self._known[job.id]
 
     def forget(self, job_ids: Iterable[int]) -> None:
-        """These have changed."""
+        """Forget these jobs, because they have changed."""
         for job_id in job_ids:
             self._known.pop(job_id, None)
 
     def forget_all(self) -> None:
-        """Any may have changed."""
+        """Forget all jobs, because any may have changed."""
         self._known.clear()
 
 
 def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
-    """How many of the newest attempts made room as memory ran out, and had saved nothing."""
+    """Return how many of the newest attempts yielded because memory ran out, and had saved
+    nothing."""
     times = 0
     for result in reversed(results):
         if result.get("stop_reason") != RELIEVE or result.get("checkpoint") is not None:
@@ -125,7 +130,8 @@ def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an attempt made room on a GPU, and none has saved anything since it began."""
+    """Return whether an attempt yielded because of GPU memory, and none has saved a checkpoint
+    since."""
     for result in reversed(results):
         if result.get("checkpoint") is not None:
             return False
@@ -135,7 +141,8 @@ def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def rounded(size: int) -> int:
-    """Up to five binary digits, 3 % more at most: jobs that need about the same need the same."""
+    """Round up to five binary digits, at most 3 % more, so that similar jobs need the same
+    amount."""
     shift = max(0, size.bit_length() - _DIGITS)
     return -(-size >> shift) << shift
 

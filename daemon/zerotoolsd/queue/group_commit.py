@@ -1,7 +1,7 @@
-"""Submits that come together are committed together: one write to the disk for all of them.
+"""Commits submits that arrive together in one transaction: one write to the disk for all of them.
 
-Each is acknowledged when that write is on the disk. A submit that comes alone waits for nobody;
-where others are on their way (`coming`), it waits for them, `GATHER_SECONDS` at most.
+Each is acknowledged when that write is on the disk. A single submit does not wait; if others are
+arriving (`coming`), it waits for them, at most `GATHER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class GroupCommit:
 
     @contextmanager
     def coming(self) -> Iterator[None]:
-        """Around what comes before a submit, and around the submit itself."""
+        """Announce a submit: use it around its preparation and the submit itself."""
         self._coming += 1
         try:
             yield
@@ -46,7 +46,7 @@ class GroupCommit:
             self._commit_if_complete()
 
     async def submit(self, new: NewJob) -> tuple[JobRow, bool]:
-        """As `Store.submit`. Raises what that raises, and what `new.check` does."""
+        """Queue a job as `Store.submit` does. Raises its errors, and those of `new.check`."""
         return await when_free(lambda: self._join(new))
 
     async def _join(self, new: NewJob) -> tuple[JobRow, bool]:
@@ -66,7 +66,7 @@ class GroupCommit:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # Whoever gave up meanwhile has no use for a job that nobody told it of.
+        # A caller that gave up meanwhile has no use for a job that it does not know.
         waiting, self._waiting = self._waiting, []
         try:
             batch = [(new, answer) for new, answer in waiting if not answer.done()]
@@ -84,16 +84,19 @@ class GroupCommit:
 
 
 async def when_free(change: Callable[[], Awaitable[Value]]) -> Value:
-    """The value of `change()`; tried again for some seconds while another process has locked the
-    database. The loop goes on meanwhile. Raises sqlite3.OperationalError: it is still locked, or
-    the disk is full."""
+    """Return the value of `change()`; retry for some seconds while another process locks the
+    database.
+
+    The event loop is not blocked. Raises sqlite3.OperationalError if it is still locked, or if the
+    disk is full.
+    """
     loop = asyncio.get_running_loop()
     deadline, was_full = loop.time() + BUSY_SECONDS, False
     while True:
         try:
             return await change()
         except sqlite3.OperationalError as error:
-            # The queue has made use of the room that it has: once more.
+            # The queue has used its reserved space: try once more.
             once_more = is_full(error) and not was_full
             was_full = was_full or once_more
             if not (is_busy(error) or once_more) or loop.time() > deadline:
@@ -102,6 +105,6 @@ async def when_free(change: Callable[[], Awaitable[Value]]) -> Value:
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
-    """Whether another process has locked the database."""
-    code = getattr(error, "sqlite_errorcode", 0)  # of SQLite's own errors alone
+    """Return whether another process has locked the database."""
+    code = getattr(error, "sqlite_errorcode", 0)  # only SQLite's own errors have it
     return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

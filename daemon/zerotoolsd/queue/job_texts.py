@@ -52,8 +52,7 @@ class JobTexts:
         """Files of refused submits, which are still there."""
 
     def write(self, texts: Sequence[tuple[str, str]]) -> list[int]:
-        """Write job files, each with all keys and with those that were set; return the number of
-        each."""
+        """Write job files, each with all keys and with the set keys; return the number of each."""
         written = []
         with self._transaction():
             deleted = self._delete_some()

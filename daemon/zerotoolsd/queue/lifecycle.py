@@ -1,7 +1,7 @@
-"""What happens to a job next: a pure function of where it stands and what happened.
+"""The next state of a job: a pure function of its state and an event.
 
-The table of `zerotools.jobs.states` says where an event leads; this module decides which event an
-attempt's end is, given the restarts that are left. No I/O, no clock: `now` is an argument.
+The table of `zerotools.jobs.states` has the transitions. This module decides which event the end of
+an attempt is, given the remaining restarts. No I/O and no clock: `now` is an argument.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ OUTCOMES = (
     NOT_STARTED,
     NOT_READY,
 )
-"""How an attempt ends. `killed`: asked to stop, it did not within its grace. `lost`: its processes
-are gone without a word. `not_started`: it cannot be started at all. `not_ready`: the machine could
-not start it now."""
+"""The outcomes of an attempt. `killed`: it did not stop within its grace period. `lost`: its
+processes are gone without a report. `not_started`: it cannot be started at all. `not_ready`: the
+machine could not start it now."""
 
 RELEASED_BY = "released by"
 """How the reason of a job begins that was unpaused while it was still saving."""
@@ -44,19 +44,19 @@ MOST_MACHINE_SECONDS = 60.0
 """The longest wait for a machine that is not ready."""
 
 _ASKED = frozenset({states.STOPPING, *states.GIVING_WAY, states.HELD})
-"""States in which an attempt may have been asked to stop. That is committed before it is asked: one
-that says so in another state, as its user may have it do, has crashed and waits as after a crash,
-or it would begin again at once, for ever."""
+"""States in which an attempt may have been asked to stop. The request is committed before it is
+sent. An attempt that claims a stop in another state, which its user can cause, has crashed: it
+waits as after a crash, because otherwise it could restart at once forever."""
 _HOPELESS = frozenset({BAD_JOB, BAD_CHECKPOINT, NOT_STARTED})
 
 
 class NotAllowed(ValueError):
-    """The event has no place in the job's state."""
+    """The event is not allowed in the job's state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Where a job stands.
+    """The state of a job in its lifecycle.
 
     `restarts_used` counts the crashes since `best_step`, the newest step that any attempt saved,
     last grew. A waiting_retry job may be queued again at `eligible_at` (seconds since the epoch).
@@ -78,7 +78,8 @@ class RetryPolicy:
     most_seconds: float = 300.0
 
     def delay(self, restart: int, rule: CauseRule = USUAL) -> float:
-        """Seconds before restart number `restart` (the first is 1) after an end with this rule."""
+        """Return the seconds before restart number `restart` (the first is 1) after an end with
+        this rule."""
         factor = self.factor if rule.factor is None else rule.factor
         first = self.first_seconds * rule.first
         return min(first * factor ** min(restart - 1, 50), self.most_seconds)
@@ -86,7 +87,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class Admit:
-    """The scheduler gave the job what it needs."""
+    """The scheduler gave the job its resources."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +97,9 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """Somebody wants the job to end; `who` completes "cancelled by".
+    """A user cancels the job; `who` completes "cancelled by".
 
-    `live`: an attempt of a held job is not known to be over.
+    `live`: an attempt of a held job may still run.
     """
 
     who: str
@@ -107,15 +108,15 @@ class Cancel:
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """The daemon cannot go on with the job; `why` is one sentence."""
+    """The daemon cannot continue the job; `why` is one sentence."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """Somebody wants a held job to go on. `live` as of Cancel; `waits`: what it is to wait for has
-    not come yet."""
+    """A user resumes a held job. `live` as in Cancel; `waits`: a condition of the job is not met
+    yet."""
 
     live: bool = False
     waits: bool = False
@@ -123,22 +124,22 @@ class Resume:
 
 @dataclass(frozen=True, kw_only=True)
 class PutOnHold:
-    """Somebody does not want the job to start before it is released; `why` is one sentence."""
+    """A user puts the job on hold, so that it does not start; `why` is one sentence."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """Somebody wants a job that is on hold to start. `waits` as of Resume."""
+    """A user releases a job that is on hold. `waits` as in Resume."""
 
     waits: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pause:
-    """Somebody wants a job to save and end its attempt, and not to start before it is unpaused;
-    `why` is one sentence."""
+    """A user pauses the job: its attempt saves and ends, and the job does not start until it is
+    unpaused. `why` is one sentence."""
 
     why: str
 
@@ -152,7 +153,7 @@ class Yield:
 
 @dataclass(frozen=True, kw_only=True)
 class Unpause:
-    """Somebody wants a paused job to go on; `who` completes "released by". `waits` as of Resume."""
+    """A user unpauses the job; `who` completes "released by". `waits` as in Resume."""
 
     who: str
     waits: bool = False
@@ -160,7 +161,7 @@ class Unpause:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """What the job waited for has come."""
+    """The conditions of the job are met."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,14 +171,15 @@ class Retry:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The attempt is over: one of OUTCOMES, `cause` in one sentence, and the newest saved step.
+    """The attempt has ended: one of OUTCOMES, `cause` in one sentence, and the newest saved step.
 
-    `time_limit` is that of the job, in words, where it was asked to stop at it; `note` says what
-    went wrong after a good end. `unreadable` says why the job cannot be read, and so not be started
-    again; `hopeless` why it would end the same way again. `not_ready_before`: so many attempts
-    before it ended as not_ready, one after another. `rule` is that of its cause, for which the job
-    was started again `same_before` times since it last got on; `part_of_wait` of the wait are kept.
-    `steps_lost` were done and not saved; None: nobody knows how many.
+    `time_limit` is the job's limit in words, if it was asked to stop because of it. `note`
+    describes a problem after a good end. `unreadable` is the reason why the job cannot be read, and
+    so cannot start again; `hopeless` is the reason why it would end the same way again.
+    `not_ready_before` counts the consecutive attempts before it that were not_ready. `rule` is that
+    of its cause; `same_before` counts the restarts for this cause since the last progress.
+    `part_of_wait` is the fraction of the wait to use. `steps_lost` were done and not saved; None:
+    unknown.
     """
 
     outcome: str
@@ -213,7 +215,7 @@ LifecycleEvent = (
 
 
 def advance(job: Standing, event: LifecycleEvent, *, now: float, policy: RetryPolicy) -> Standing:
-    """Where `job` stands after `event`. Raises NotAllowed."""
+    """Return the state of `job` after `event`. Raises NotAllowed."""
     if isinstance(event, Ended):
         return _after_end(job, event, now, policy)
     state = _follow(job.state, name_of(job, event))
@@ -230,7 +232,7 @@ def advance(job: Standing, event: LifecycleEvent, *, now: float, policy: RetryPo
 
 
 def name_of(job: Standing, event: LifecycleEvent) -> str:
-    """The event's name in the transitions table."""
+    """Return the event's name in the transitions table."""
     match event:
         case Admit():
             return states.ADMIT
@@ -264,7 +266,7 @@ def name_of(job: Standing, event: LifecycleEvent) -> str:
         case Ended(outcome="stopped", time_limit=None) if job.state in _ASKED:
             return states.STOPPED
         case Ended(outcome="killed", time_limit=None) if job.state in states.GIVING_WAY:
-            return states.STOPPED  # after its grace: it ended as it was asked to, with a loss
+            return states.STOPPED  # after its grace period: it stopped as requested, with a loss
     if event.outcome in _HOPELESS:
         return states.GAVE_UP
     if event.outcome == NOT_READY:
@@ -280,7 +282,7 @@ def name_of(job: Standing, event: LifecycleEvent) -> str:
 
 
 def _why_no_more(job: Standing, end: Ended) -> str | None:
-    """Why a crash is not followed by another start; None: it is."""
+    """Return the reason why no restart follows a crash; None if one follows."""
     progressed, rule = end.saved_step > job.best_step, end.rule
     used = 0 if progressed else job.restarts_used
     if end.max_restarts == 0 or (rule.counts and used >= end.max_restarts):
@@ -316,7 +318,7 @@ def _after_end(job: Standing, end: Ended, now: float, policy: RetryPolicy) -> St
 
 
 def _put_off(job: Standing, end: Ended, same: int, now: float, policy: RetryPolicy) -> Standing:
-    """`job` after a crash that is followed by its `same`th start for this cause."""
+    """Return `job` after a crash, when its restart number `same` for this cause follows."""
     used = job.restarts_used + end.rule.counts
     wait = policy.delay(used if end.rule.counts else same, end.rule) * end.part_of_wait
     which = f"restart {used} of {end.max_restarts}" if end.rule.counts else "started again"
@@ -328,7 +330,7 @@ def _put_off(job: Standing, end: Ended, same: int, now: float, policy: RetryPoli
 
 
 def in_short(seconds: float) -> str:
-    """Seconds as people read them: two digits, and none behind the point from 10 on."""
+    """Format seconds for people: two digits, no decimals from 10 on."""
     return f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
 
 

@@ -1,8 +1,8 @@
-"""One job never takes the queue down: what is unexpected in one holds that job, and it alone.
+"""Isolates faults: unexpected data of one job holds that job, and no other.
 
-Whatever looks at a job's data does so inside `JobGuard.guard`. A job that is held keeps its reason,
-and `held.log` in its directory the traceback; the others go on. No round of the daemon's loop ends
-it (`GuardedRounds`), but where there is no memory for one after another.
+Code that reads a job's data runs inside `JobGuard.guard`. A held job keeps its reason, and the
+traceback in `held.log` in its directory; the others continue. No error ends the daemon's loop
+(`GuardedRounds`), except several rounds in a row without memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENDING = "recording its end"
 RELEASING = "freeing its GPUs"
 
 FAULT_SECONDS = 1.0
-"""How often what could not be done is tried again."""
+"""Interval in seconds between retries."""
 STARVED_ROUNDS = 5
 """After so many rounds one after another without memory the daemon ends: a new one has some."""
 
@@ -45,11 +45,11 @@ log = logging.getLogger(__name__)
 HoldJob = Callable[[int, str], None]
 """(job, why): hold it. May raise sqlite3.OperationalError: not now."""
 Touch = Callable[[int, str], None]
-"""(job, what is done): called where a job's data is about to be looked at; a test lets it fail."""
+"""Function of (job, activity), called before a job's data is read; a test can make it fail."""
 
 
 DeferJob = Callable[[int, str], None]
-"""(job, why): trouble of the machine was in the way; look at the job again later."""
+"""Function of (job, why): the machine had an error, so check the job again later."""
 
 
 def _ignore(job_id: int, why: str) -> None:
@@ -57,7 +57,7 @@ def _ignore(job_id: int, why: str) -> None:
 
 
 class JobGuard:
-    """The jobs that are to be held, until the queue's disk takes that."""
+    """The jobs to hold, kept until the queue's disk accepts the change."""
 
     def __init__(
         self, jobs_dir: Path, hold: HoldJob, touch: Touch, defer: DeferJob = _ignore
@@ -71,10 +71,9 @@ class JobGuard:
 
     @contextmanager
     def guard(self, job_id: int, doing: str) -> Iterator[Callable[[], None]]:
-        """Hold the job where anything is in the way inside but trouble of the machine, which passes
-        by itself; never raise it.
+        """Hold the job if the body fails, except for transient errors of the machine; never raise.
 
-        What it gives is to be called first: there a test lets the fault begin.
+        The body must first call the yielded function, with which a test injects a fault.
         """
         try:
             yield lambda: self.touch(job_id, doing)
@@ -108,7 +107,7 @@ class JobGuard:
         self.settle()
 
     def settle(self) -> bool:
-        """Hold those that could not be held yet; whether there are none left."""
+        """Hold the jobs that could not be held yet; return whether none is left."""
         for job_id, why in list(self._waiting.items()):
             try:
                 self._hold(job_id, why)
@@ -136,14 +135,17 @@ def _append(path: Path, why: str, error: Exception) -> None:
 
 
 class GuardedRounds:
-    """One round after another; the jobs that run go on, whatever happens in one."""
+    """Runs one round of the loop after another; running jobs continue, whatever happens in a
+    round."""
 
     def __init__(self) -> None:
         self._starved = 0
 
     async def go(self, step: Callable[[], Awaitable[float]]) -> float:
-        """One round; the seconds until the next is due. Raises MemoryError: it was the last of
-        several for which there was no memory."""
+        """Run one round; return the seconds until the next is due.
+
+        Raises MemoryError after several rounds without memory.
+        """
         try:
             pause = await step()
         except MemoryError:

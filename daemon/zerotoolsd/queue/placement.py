@@ -1,4 +1,5 @@
-"""What the queue asks the scheduler, job by job, so that one that confuses it is held alone."""
+"""Makes the scheduler's input job by job, so that a job with faulty data is held and affects no
+other."""
 
 from __future__ import annotations
 
@@ -34,16 +35,14 @@ from zerotoolsd.queue.scheduling.user_room import ANYBODY, UsersNow, UserUse
 from zerotoolsd.queue.store import Store
 
 WATCHED_PRIORITY = 2 * MOST_PRIORITY
-"""Of a process that somebody started by hand: it takes nothing of others, and waits for nobody."""
+"""Priority of a process that a user started by hand: it uses no resources and waits for no job."""
 
 
 def request_of(
     job: JobRow, grace_seconds: float = 0.0, expected: ExpectedMemory = NOTHING_EXPECTED
 ) -> Request:
-    """What the scheduler has to find for a job, which may save for `grace_seconds` at its limit.
-
-    Raises UnreadableSpec.
-    """
+    """Return the scheduler's request for a job, which may save for `grace_seconds` at its time
+    limit."""
     spec = job.spec
     limit = None if spec.time_limit is None else seconds_of(spec.time_limit) + grace_seconds
     first = spec.script.process is not None  # it runs already
@@ -53,7 +52,7 @@ def request_of(
 
 
 def need_of(spec: JobSpec, expected: ExpectedMemory = NOTHING_EXPECTED) -> ResourceNeed:
-    """What the scheduler has to find for a job; `expected` counts where it declares nothing."""
+    """Return the resources that a job needs; `expected` counts if it declares no memory."""
     if spec.script.process is not None or spec.backend == SLURM:
         return ResourceNeed(world_size=0, gpus=None)
     sizes = spec.sizes if spec.size_range is not None else ()
@@ -75,30 +74,30 @@ def need_of(spec: JobSpec, expected: ExpectedMemory = NOTHING_EXPECTED) -> Resou
 
 
 def host_bytes_of(spec: JobSpec, expected: ExpectedMemory) -> int:
-    """What the job takes of the host's memory: as it declares, or as is expected."""
+    """Return the host memory of the job: its declaration, or the expected value."""
     return spec.memory.host_bytes if spec.memory.host is not None else expected.host_bytes
 
 
 def memory_of_machine(config: Config) -> DeclaredMemory:
-    """What this machine has of memory that jobs may declare."""
+    """Return the memory of this machine that jobs may declare."""
     set_bytes = config.limits.host_memory
     total = int(memory_of_host() * HOST_PART) if set_bytes is None else bytes_of(set_bytes)
     return DeclaredMemory(context=bytes_of(config.gpus.context_memory), host_total=total)
 
 
 def memory_of_host() -> int:
-    """Bytes of memory that this machine has."""
+    """Return the bytes of memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def largest_gpu(snapshot: Snapshot | None) -> int | None:
-    """Bytes of the GPU that has most; None where no GPU says."""
+    """Return the bytes of the largest GPU; None if no GPU reports them."""
     gpus = () if snapshot is None else [gpu for gpu in snapshot.gpus if not gpu.excluded]
     return max((gpu.memory_total_bytes for gpu in gpus if gpu.memory_total_bytes), default=None)
 
 
 HOST_PART = 0.9
-"""Of the host's memory: what jobs may declare together. The rest is the system's."""
+"""Part of the host's memory that all jobs together may declare. The rest is for the system."""
 
 
 RankUsers = Callable[[Collection[int], float], Mapping[int, int]]
@@ -109,9 +108,9 @@ LOOK_SECONDS = 0.01
 
 
 class QueuePlacement:
-    """The line of the queued jobs, and the scheduler's decisions over it.
+    """The order of the queued jobs, and the scheduler's decisions on it.
 
-    The line follows the store by its events: what changed since the last look is all that is read.
+    The line follows the store by its events: only changes since the last call are read.
     """
 
     def __init__(
@@ -127,10 +126,10 @@ class QueuePlacement:
         closed: Callable[[], Mapping[str, str]] = dict,
         user_name: Callable[[int], str | None] = lambda uid: None,
     ) -> None:
-        """`memory`: what the machine has of it for jobs that declare theirs. `ranks`: who goes
-        first among users. `quotas`: what each user may have. `host_now`: the host's memory.
-        `closed`: GPUs on which nothing more is placed now (`gpus.occupied`). `user_name`: what a
-        user is called, where jobs of several are run."""
+        """`memory`: the machine's memory for jobs that declare theirs. `ranks`: the order of users.
+        `quotas`: the limits of each user. `host_now`: the host's memory. `closed`: GPUs on which no
+        job is placed now (`gpus.occupied`). `user_name`: the name of a user, if jobs of several
+        users run."""
         self._user_name = user_name
         self._closed = closed
         self._host_now = host_now
@@ -148,11 +147,11 @@ class QueuePlacement:
         self._seen: int | None = None
         """The newest event that was heeded; None: the queue was not read yet."""
         self._unread: dict[int, None] = {}
-        """Jobs of which it is to be looked up whether they wait, in order."""
+        """Jobs that may have begun or ceased to wait, in order."""
         self._unsettled: dict[int, None] = {}
         """Those that could neither be read nor held, to be looked up in the next round."""
         self._requests: dict[int, Request] = {}
-        """Of jobs that were just queued, so that they need not be read again."""
+        """Requests of jobs that were just queued, so that they need not be read again."""
 
     def expect(self, job: JobRow) -> None:
         """A job that was queued or edited, while it need not be read again."""
@@ -198,7 +197,7 @@ class QueuePlacement:
         request = self._requests.get(job_id)
         if request is None or request.priority not in (job.priority, WATCHED_PRIORITY):
             request = self._request_of(job)
-        self.line.remove(job_id)  # where it waited already, something about it was changed
+        self.line.remove(job_id)  # if it waited already, it was changed
         if request is None:
             self._unsettled[job_id] = None
         else:
@@ -218,8 +217,11 @@ class QueuePlacement:
         own: Mapping[str, int] = MappingProxyType({}),
         wishes: Collection[Request] = (),
     ) -> TickDecisions:
-        """The scheduler's decisions (`tick`); a job that confuses it is held. `wishes` are what
-        jobs that run ask for beside what they have; what is there for them is among the starts."""
+        """Return the scheduler's decisions (`tick`); hold a job that has faulty data.
+
+        `wishes` are additional resources that running jobs ask for; those that are granted are
+        among the starts.
+        """
         machine = self.machine_now(snapshot, passed_over, elsewhere, own, wishes)
         for wish in wishes:
             self.line.add(wish)
@@ -251,7 +253,7 @@ class QueuePlacement:
         own: Mapping[str, int] = MappingProxyType({}),
         wishes: Collection[Request] = (),
     ) -> MachineNow:
-        """What a pass goes by now; the line's ranks are those of now, too."""
+        """Return the machine's state for a pass, and update the order of users."""
         leases, now = self._store.leases(), time.time()
         if snapshot is not None:
             snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
@@ -278,7 +280,7 @@ class QueuePlacement:
         )
 
     def _named(self, job_id: int) -> str:
-        """A job with the name of its user, as `job 1 (anna)`."""
+        """Return a job with the name of its user, such as `job 1 (anna)`."""
         try:
             name = self._user_name(self._store.job(job_id).uid)
         except KeyError:  # it was removed
@@ -288,8 +290,10 @@ class QueuePlacement:
     def running_jobs(
         self, gpu_use: Mapping[tuple[int, int], Mapping[str, int]]
     ) -> list[RunningJob]:
-        """The jobs that run or were asked to end, with what each gives back at its end. `gpu_use`:
-        bytes of GPUs by UUID, of attempts of which that is known, by job and number."""
+        """Return the jobs that run or stop, with the resources that each frees at its end.
+
+        `gpu_use`: bytes of GPUs by UUID, by job and attempt number, for attempts with a known use.
+        """
         now, found = clocks.now(), []
         for job, ranks, host in self._running():
             if job.state not in (states.RUNNING, states.STOPPING, *states.GIVING_WAY):
@@ -311,18 +315,18 @@ class QueuePlacement:
         return found
 
     def expected_of_gpu(self, job_id: int) -> int:
-        """Bytes of each of its GPUs that a job is expected to need at least; 0: nobody knows."""
+        """Return the bytes of each GPU that a job is expected to need at least; 0 if unknown."""
         with self._parking.guard(job_id, parking.COUNTING) as reach:
             reach()
             return self._expected.of(self._store.job(job_id)).gpu_bytes
         return 0
 
     def expected_of_running(self) -> dict[int, int]:
-        """Bytes of the host that each running job needs, by its job file or as is expected."""
+        """Return the host memory of each running job, declared or expected."""
         return {job.id: size for job, _, size in self._running()}
 
     def ends_of(self, job_ids: set[int], now: float) -> dict[int, float]:
-        """When jobs that run end at the latest, of those that have a time limit."""
+        """Return the latest end of running jobs that have a time limit."""
         found = {}
         for job_id in job_ids:
             with self._parking.guard(job_id, parking.COUNTING) as reach:
@@ -334,7 +338,7 @@ class QueuePlacement:
         return found
 
     def _running(self) -> list[tuple[JobRow, int, int]]:
-        """The jobs that run: the CPU ranks of each, and the bytes of host memory it declared."""
+        """Return the running jobs, with the CPU ranks and the host memory of each."""
         held = self._store.jobs_with_open_attempts(states.HELD)
         jobs = (*self._store.jobs(states.ACTIVE), *held)
         return [(job, *self._used_by(job)) for job in jobs]
@@ -345,7 +349,8 @@ class QueuePlacement:
         leases: Sequence[Lease],
         again: Collection[int],
     ) -> UsersNow:
-        """`again`: jobs that run, and ask for more; they are not counted twice."""
+        """Return the current use of the users. Jobs in `again` ask for more and are not counted
+        twice."""
         if self._quotas is None or not self._quotas.bound_running:
             return ANYBODY
         gpus = Counter(lease.job_id for lease in leases)
@@ -357,7 +362,7 @@ class QueuePlacement:
         return UsersNow(limits_of=self._quotas.of, used=used)
 
     def cpu_ranks_of(self, job: JobRow) -> int:
-        """How many ranks of the CPU the job takes."""
+        """Return how many CPU ranks the job uses."""
         return self._used_by(job)[0]
 
     def _size_now(self, job: JobRow, spec: JobSpec) -> int:

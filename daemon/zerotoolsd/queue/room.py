@@ -1,14 +1,14 @@
-"""Room on the disk that the queue takes before it needs it: what is full can still be ended.
+"""Disk space that the queue reserves, so that jobs can be ended on a full disk.
 
-A full disk refuses submits. A cancel, a stop at a time limit and the end of an attempt are changes
-of the queue, too, and without them a full disk could not be made free. So blocks beyond the ends of
-the database and of its log are taken while there are some. A commit writes into the log; a
-checkpoint moves it into the database, after which the log is written from its start again.
+A full disk refuses submits. A cancel, a stop at a time limit and the end of an attempt also change
+the queue, and are necessary to free a full disk. So blocks beyond the ends of the database and of
+its log are reserved in advance. A commit writes into the log; a checkpoint moves it into the
+database, after which the log is written from its start again.
 
 The database's file is opened once and stays open as long as SQLite has it: closing any descriptor
-of a file gives up all locks that the process has on it. Without SQLite's lock, the next process
-that reads the queue and goes (a backup) takes itself for the last one and removes the log, into
-which the daemon goes on writing: all that it commits from then on is gone with it.
+of a file releases all locks that the process has on it. Without SQLite's lock, the next process
+that reads the queue and ends (a backup) assumes that it is the last one and removes the log. The
+daemon would continue to write into the removed log, and all its later commits would be lost.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ LOG_BYTES = 256 << 10
 DATABASE_BYTES = 128 << 10
 LEAST_BYTES = 16 << 10
 NO_ROOM_BYTES, NO_ROOM_PART = 4 << 20, 1 / 16
-"""With less than this left for all, or than this part of a small disk, submits are refused: the
-room is for what must be recorded."""
+"""With less than this free for all users, or than this part of a small disk, submits are refused:
+the space is for necessary records."""
 _KEEP_SIZE = 1
 """FALLOC_FL_KEEP_SIZE of fallocate(2): the file does not seem longer."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def take_room(state_dir: Path, database: int) -> bool:
-    """See to it that the queue can grow; whether all could be had. It costs little the next time.
-    `database` is a descriptor of its file.
+    """Reserve space for the queue's growth; return whether all was available. Repeating it is
+    cheap.
 
-    After each checkpoint: SQLite gives back what lies beyond the end of the database then.
+    `database` is a descriptor of its file. Call it after each checkpoint, because SQLite then frees
+    the blocks beyond the end of the database.
     """
     try:
         log = os.open(state_dir / f"{DATABASE}-wal", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -45,7 +46,7 @@ def take_room(state_dir: Path, database: int) -> bool:
         return False
     try:
         in_log = os.fstat(log).st_size
-        # What is in the log may all be new to the database.
+        # The whole log may be new to the database.
         return _take(database, in_log + DATABASE_BYTES) and _take(log, LOG_BYTES)
     except OSError:
         return False
@@ -54,7 +55,7 @@ def take_room(state_dir: Path, database: int) -> bool:
 
 
 def _take(fd: int, wanted: int) -> bool:
-    """Blocks for so many bytes beyond the end of the file, or for as many as there are."""
+    """Reserve so many bytes beyond the end of the file, or as many as are free."""
     size, more = os.fstat(fd).st_size, wanted
     while more >= LEAST_BYTES:
         if not _libc.fallocate(fd, _KEEP_SIZE, ctypes.c_long(size), ctypes.c_long(more)):
@@ -64,7 +65,7 @@ def _take(fd: int, wanted: int) -> bool:
 
 
 def why_full(state_dir: Path) -> str | None:
-    """Why nothing more is to be queued here; None: there is room."""
+    """Return the reason why no job can be queued; None if the disk has space."""
     try:
         found = os.statvfs(state_dir)
     except OSError as error:
@@ -76,16 +77,16 @@ def why_full(state_dir: Path) -> str | None:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether SQLite found no room on the disk."""
-    code = getattr(error, "sqlite_errorcode", 0)  # of SQLite's own errors alone
+    """Return whether SQLite found the disk full."""
+    code = getattr(error, "sqlite_errorcode", 0)  # only SQLite's own errors have it
     return isinstance(error, sqlite3.OperationalError) and code & 0xFF == sqlite3.SQLITE_FULL
 
 
 class QueueRoom:
-    """The room of the queue that `connection` has open in `state_dir`."""
+    """The reserved space of the queue that `connection` has open in `state_dir`."""
 
     def __init__(self, state_dir: Path, connection: sqlite3.Connection) -> None:
-        """Raises OSError: the connection is closed."""
+        """Open the database's file. Raises OSError; the connection is then closed."""
         self._state_dir = state_dir
         self._connection = connection
         try:
@@ -95,23 +96,25 @@ class QueueRoom:
             raise
 
     def take(self) -> bool:
-        """See `take_room`."""
+        """Reserve the space, as `take_room` does."""
         return self._database is not None and take_room(self._state_dir, self._database)
 
     def close(self) -> None:
-        """Close the connection, and then the file: never the other way round."""
+        """Close the connection, and then the file: never in the other order."""
         self._connection.close()
         if self._database is not None:
             os.close(self._database)
         self._database = None
 
     def why_full(self) -> str | None:
-        """Why nothing more is to be queued; None: there is room."""
+        """Return the reason why no job can be queued; None if the disk has space."""
         return why_full(self._state_dir)
 
     def heed(self, error: BaseException) -> None:
-        """A change failed by `error`. Where the disk is full, the log is written from its start
-        again, into blocks that it has: the next try has room."""
+        """Handle the error of a change: on a full disk, restart the log in its reserved blocks.
+
+        The next try then has space.
+        """
         if is_full(error):
             with suppress(sqlite3.OperationalError):
                 self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()

@@ -1,4 +1,4 @@
-"""Floor 1: the parent of one attempt's ranks. Standard library only; it needs no daemon.
+"""The parent process of one attempt's ranks. It needs the standard library only, and no daemon.
 
 Started as `python -I -S entry.py RUN_DIR`; everything else is in `RUN_DIR/attempt.json`.
 """

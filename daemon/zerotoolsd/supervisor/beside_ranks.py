@@ -1,6 +1,6 @@
-"""What goes on beside a job's ranks: a command, once for each new checkpoint.
+"""Commands that run next to a job's ranks: each runs once for every new checkpoint.
 
-It loses nothing where it is killed, so it ends with the ranks. What it says is in a log of its own.
+Killing such a command loses nothing, so it ends with the ranks. Its output has its own log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UPLOADING_LOG = "uploading.log"
 
 
 class BesideRanks:
-    """All that go on beside the ranks of an attempt."""
+    """The commands that run next to the ranks of an attempt."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self._every = (
@@ -30,16 +30,16 @@ class BesideRanks:
 
     @property
     def pids(self) -> set[int | None]:
-        """The processes that go on now."""
+        """The pids of the processes that run now."""
         return {each.pid for each in self._every}
 
     def look(self) -> None:
-        """Start what has something to do."""
+        """Start the commands that have something to do."""
         for each in self._every:
             each.look()
 
     def ended(self, pids: Container[int]) -> None:
-        """Some children have ended."""
+        """Record that these children have ended."""
         for each in self._every:
             each.ended(pids)
 
@@ -91,6 +91,6 @@ class RepeatedCommand:
         return process.pid
 
     def ended(self, pids: Container[int]) -> None:
-        """Some children have ended."""
+        """Record that these children have ended."""
         if self.pid is not None and self.pid in pids:
             self.pid = None

@@ -21,9 +21,10 @@ _TAIL_BYTES = 4096
 def run_closing(
     plan: Plan, command: Sequence[str], stop_asked: Callable[[], bool], log: str = LOG
 ) -> dict[str, Any]:
-    """Run `command` to its end, or until a stop is asked for; what came of it.
+    """Run `command` until it ends or a stop is requested; return its result.
 
-    `why` is None where it succeeded, else one line; `status` is its exit status, where it has one.
+    In the result, `why` is None after a success, else one line; `status` is the exit status, or
+    None.
     """
     began = time.monotonic()
     status: int | None = None
@@ -67,7 +68,8 @@ def _lingering(process: subprocess.Popen[bytes]) -> str:
 
 
 def _why(path: Path, begin: int, status: int) -> str:
-    """The last that it said from byte `begin` of its log on, where it ended by itself."""
+    """Return the last line that the command printed after byte `begin` of its log, or its
+    status."""
     if status < 0:
         return f"it was ended by signal {-status}"
     data = path.read_bytes()[begin:][-_TAIL_BYTES:]

@@ -15,11 +15,12 @@ LARGEST_RECORD = 4 << 20
 
 
 DEEPEST = 12
-"""Objects within objects of what ranks say: it is written and read again further up the stack."""
+"""The limit of nested objects in reports of ranks: callers write and read them with a deeper
+stack."""
 
 
 def is_shallow(value: object, left: int = DEEPEST) -> bool:
-    """Whether no list or object lies deeper than `left` others."""
+    """Return whether lists and objects in `value` are nested at most `left` levels deep."""
     if not isinstance(value, (dict, list)):
         return True
     inner = value.values() if isinstance(value, dict) else value
@@ -27,9 +28,10 @@ def is_shallow(value: object, left: int = DEEPEST) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write, fsync, rename over `path`, fsync its directory. Mode 0600.
+    """Write a temporary file with mode 0600, fsync it, rename it over `path`, and fsync the
+    directory.
 
-    What is not Unicode in `text` is written as an escape.
+    Characters that cannot be encoded are written as escapes.
     """
     staged = path.with_name(f".{path.name}.{os.getpid()}.new")
     staged.unlink(missing_ok=True)  # a job may have put a link or a pipe there
@@ -43,15 +45,17 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, tree: Any) -> None:
-    """`write_text` of one JSON document."""
+    """Write one JSON document with `write_text`."""
     write_text(path, json.dumps(tree) + "\n")
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor of a regular file; opening a pipe would wait for a writer for ever, and a link
-    may lead to a file system that never answers.
+    """Open a regular file and return its descriptor.
 
-    Raises ValueError: it is something else. Raises OSError.
+    Opening a pipe would wait for a writer forever, and a link may lead to a file system that does
+    not respond.
+
+    Raises ValueError if it is anything but a regular file. Raises OSError.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -67,9 +71,9 @@ def open_regular(path: Path) -> int:
 
 
 def read_json(path: Path, most_bytes: int = LARGEST) -> dict[str, Any] | None:
-    """The object in `path`; None if there is no such file.
+    """Return the object in `path`; None if the file does not exist.
 
-    Raises ValueError: it is not an object, or too large.
+    Raises ValueError if it is not an object, or is too large.
     """
     try:
         with os.fdopen(open_regular(path), "rb") as file:

@@ -1,4 +1,4 @@
-"""Start of the supervisor process: finds its own package without help from the environment."""
+"""Starts the supervisor process: finds its own package without help from the environment."""
 
 from __future__ import annotations
 

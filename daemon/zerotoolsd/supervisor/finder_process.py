@@ -1,9 +1,9 @@
-"""The finder's parent: a process that looks into directories of users, which may never answer.
+"""The supervisor's side of the finder, a process that searches directories of users.
 
-It prints JSON lines: first `{"resume_from": path or null, "passed_over": [...], "lost": null or why
-the job is not to begin}`, then one object for every checkpoint that it finds; or `{"not_ready":
-why}`, where a disk gives errors, and nothing more. The end of its input
-asks for a last look, after which it ends.
+Such directories may never respond. The finder prints JSON lines. The first is `{"resume_from": path
+or null, "passed_over": [...], "lost": null or why the job is not to begin}`, and one object follows
+for every checkpoint that it finds. If a disk gives errors, the first line is `{"not_ready": why}`
+and nothing follows. The end of its input requests a last search, after which it ends.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _SLICE_SECONDS = 0.2
 
 
 class NoAnswer(Exception):
-    """The finder did not say what to go on from; the message says why."""
+    """The finder did not report a checkpoint to continue from; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class FinderAnswer:
-    """What to go on from, and the checkpoints that were passed over for it, with the reasons.
-    `lost`: why the job cannot go on, where it had a whole one and has none any more. `not_ready`:
-    why nothing is known of them now."""
+    """The checkpoint to continue from, and the newer ones that were rejected, with the reasons.
+    `lost` says why the job cannot continue although it once had a complete checkpoint. `not_ready`
+    says why no checkpoint can be read now."""
 
     resume_from: str | None
     passed_over: tuple[tuple[str, str], ...] = ()
@@ -45,10 +45,10 @@ class FinderAnswer:
 
 
 class Finder:
-    """Looks for the checkpoints of one attempt, in a process of its own."""
+    """Searches for the checkpoints of one attempt, in its own process."""
 
     def __init__(self, plan: Plan) -> None:
-        """Raises OSError: it cannot be started."""
+        """Start the process. Raises OSError."""
         self._process = subprocess.Popen(
             plan.finder,
             env={**os.environ, "ZEROTOOLS_TOKEN": plan.token},
@@ -69,10 +69,10 @@ class Finder:
     def choose(
         self, stop_asked: Callable[[], bool], waits: Callable[[float], None] = lambda seconds: None
     ) -> FinderAnswer | None:
-        """What to go on from; None: somebody asks for a stop meanwhile. Raises NoAnswer.
+        """Return the checkpoint to continue from; None if a stop is requested meanwhile.
 
-        The directory may be on a file system that does not answer now: that is waited for, and
-        `waits` is called with the seconds so far.
+        The file system of the directory may not respond. This waits for it, and calls `waits` with
+        the seconds so far. Raises NoAnswer if the finder ended.
         """
         began = time.monotonic()
         while not stop_asked():
@@ -86,7 +86,7 @@ class Finder:
         return None
 
     def _read(self) -> list[dict[str, Any]]:
-        """The whole lines that have come."""
+        """Return the complete lines that have arrived."""
         while not self._over:
             try:
                 data = os.read(self.stdout, 1 << 16)
@@ -98,13 +98,13 @@ class Finder:
         return [json.loads(line) for line in lines]
 
     def drain(self, progress: Progress) -> bool:
-        """Pass on what was found. False: nothing more will come."""
+        """Pass on the found checkpoints. Returns False if no more will come."""
         for message in self._read():
             progress.found(message["path"], message["step"])
         return not self._over
 
     def finish(self, progress: Progress) -> None:
-        """Have it look once more, now that nothing changes any more, and let it end."""
+        """Request a last search, after all ranks have ended, and wait until the finder ends."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         deadline = time.monotonic() + LAST_LOOK_SECONDS
@@ -116,7 +116,7 @@ class Finder:
 
 
 def searched() -> str:
-    """Where the finder looks, for messages."""
+    """Return the directory that the finder searches, for messages."""
     try:
         found = (read_json(Path(FINDER), LARGEST_RECORD) or {}).get("checkpoint_dir")
     except (OSError, ValueError):

@@ -1,10 +1,10 @@
-"""How much host memory the processes of an attempt hold, for a small part of a processor.
+"""The host memory that the processes of an attempt hold, measured at a small processor cost.
 
-A look at every process of the machine takes 5 ms where there are a hundred, and much more on a
-large server. So of all others only the names are read again: a process that was not below this one
-will not be. (One that takes over the pid of another is missed until all are read again, now and
-then.) Where even that takes long, it is done less often. Whoever has to find these processes again
-is told of them (`family`).
+Reading every process of the machine takes 5 ms with a hundred of them, and much more on a large
+server. So only the names of unrelated processes are read again, because a process that was not
+below this one stays so. (A process that reuses the pid of another is missed until the next full
+scan.) If a scan still takes long, it runs less often. The supervisor's record of the family gets
+these processes (`family`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Container
 from zerotoolsd.supervisor.procfs import Process, descendants, pids, read_process, ticks_now
 
 SHARE = 0.001
-"""Of a processor: what the measurements may take."""
+"""Share of one processor that the measurements may use."""
 
 ALL_EVERY = 60
 """So many measurements later all processes are read again."""
@@ -25,8 +25,8 @@ Clock = Callable[[], float]
 
 
 class HostMemory:
-    """The memory of all processes below this one. `note` is called with the processes, and a time
-    before they were looked at, each `longest_pause` seconds at least."""
+    """The memory of all processes below this one. `note` is called with a time before the scan and
+    the processes, at least every `longest_pause` seconds."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class HostMemory:
         self._due = float("-inf")
 
     def measure(self, beside: Container[int | None]) -> int | None:
-        """Bytes that are resident, but for those of processes `beside`; None: it is not due.
+        """Return the resident bytes without those of processes `beside`; None if no scan is due.
 
-        Raises OSError: there is no descriptor to look with.
+        Raises OSError if no descriptor is available for the scan.
         """
         now, used = self._clock(), self._used()
         if now < self._due:
@@ -66,7 +66,7 @@ class HostMemory:
         found = {pid: process for pid in there - self._others if (process := self._read(pid))}
         ours = descendants(os.getpid(), found)
         known = self._others | found.keys() | {0}
-        # One whose parent was gone before it was read may have become our own child meanwhile.
+        # A process may have become our own child if its parent was gone before it was read.
         others = {process.pid for process in found.values() if process.parent in known}
         self._others = (self._others & there) | others - {process.pid for process in ours}
         return ours

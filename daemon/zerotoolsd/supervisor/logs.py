@@ -13,7 +13,7 @@ _LINE_BYTES = 4096
 
 
 def say(text: str) -> None:
-    """One line in the supervisor's own log, which a full disk may cost, and nothing else."""
+    """Write one line to the supervisor's own log. A full disk loses the line, and nothing else."""
     with suppress(OSError):
         os.write(1, f"{text}\n".encode(errors="backslashreplace"))
 
@@ -21,8 +21,8 @@ def say(text: str) -> None:
 class RankLog:
     """Copies a pipe into a file: its first `limit` bytes, and in the end the last 64 KiB.
 
-    Offsets in the file never change, so that a reader can follow it. A disk that is full loses
-    output, never the rank.
+    Offsets in the file never change, so that a reader can follow it. A full disk loses output,
+    never the rank.
     """
 
     def __init__(self, path: Path, limit: int) -> None:
@@ -40,16 +40,16 @@ class RankLog:
         self._dropped = 0
         self._tail = b""
         self._cut_line = b""
-        """The beginning of the line in the middle of which the tail begins."""
+        """The beginning of the line in which the tail begins."""
         self.seen = 0
         """Bytes of output so far."""
 
     def spawned(self) -> None:
-        """The rank has its end of the pipe: close ours."""
+        """Close this process's write end of the pipe, after the rank has got its own."""
         os.close(self.write_fd)
 
     def drain(self) -> bool:
-        """Copy what is there. False at the end of the output."""
+        """Copy the available output. Returns False at the end of the output."""
         for _ in range(16):
             try:
                 data = os.read(self.read_fd, _CHUNK)
@@ -62,7 +62,7 @@ class RankLog:
         return True
 
     def add(self, text: str) -> None:
-        """A note of the supervisor's own, between what the rank prints."""
+        """Add a note of the supervisor itself between the output of the rank."""
         self._keep(text.encode(errors="backslashreplace"))
 
     def _keep(self, data: bytes) -> None:
@@ -88,7 +88,7 @@ class RankLog:
         self._dropped += len(data) - written
 
     def close(self) -> None:
-        """Write the tail of what did not fit, and release both ends."""
+        """Write the tail of the output that did not fit, and close both ends."""
         if self._dropped:
             lost = max(0, self._dropped - len(self._tail))
             self._write(b"\n[zerotools: %d bytes were dropped here]\n" % lost)
@@ -97,11 +97,14 @@ class RankLog:
         os.close(self._file)
 
     def tail(self) -> str:
-        """The end of the output, at most 64 KiB, and before it the beginning of a line that is cut
-        off there: an error message may be longer than all of this."""
+        """Return the end of the output, at most 64 KiB, with the start of the line that is cut
+        there.
+
+        An error message may be longer than all of this.
+        """
         return (self._cut_line + self._tail).decode("utf-8", "replace")
 
     def last_lines(self, count: int = 20) -> str:
-        """The end of the output, at most 4 KiB."""
+        """Return the end of the output, at most 4 KiB."""
         lines = self._tail[-4096:].decode("utf-8", "replace").splitlines()
         return "\n".join(lines[-count:])

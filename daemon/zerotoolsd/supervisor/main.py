@@ -1,9 +1,10 @@
 """One attempt, from its lock to its `exit.json`.
 
-Order of things, each on the disk before the next: the lock (a second copy exits here), room for
-`exit.json`, `run.json` (who we are), the ranks, `exit.json` (what came of it). A directory that has
-a `run.json` is never started again. From before `run.json` on there are two processes: the
-supervisor, and its parent, which writes `exit.json` where the supervisor is killed (`keeper`).
+Each step is on the disk before the next: the lock (a second copy exits here), disk space for
+`exit.json`, `run.json` (the identity of the supervisor), the ranks, `exit.json` (the outcome). A
+directory that has a `run.json` is never started again. Before `run.json` is written, a second
+process exists: the supervisor's parent, which writes `exit.json` if the supervisor is killed
+(`keeper`).
 """
 
 from __future__ import annotations
@@ -63,15 +64,17 @@ from zerotoolsd.supervisor.watch import RankMonitor
 LOCK_SECONDS = 2.0
 """Someone who only looks whether the lock is held has it for an instant."""
 HELPERS_SECONDS = 2.0
-"""How long the attempt's own helpers have to end by SIGKILL."""
+"""Seconds that the attempt's own helpers have to end by SIGKILL."""
 CUT_OFF = "it was cut off"
 FETCHING_LOG = "fetching.log"
 EXPORTING_LOG = "exporting.log"
 
 
 def main(arguments: Sequence[str], execute: Execute = execute_program) -> int:
-    """Supervise the attempt in the directory `arguments[0]`, whose ranks become what they are by
-    `execute`. Returns the exit status."""
+    """Supervise the attempt in the directory `arguments[0]`; return the exit status.
+
+    `execute` turns a forked child into the program of a rank.
+    """
     os.umask(0o077)
     os.chdir(arguments[0])
     lock = _take_lock()
@@ -101,9 +104,9 @@ def main(arguments: Sequence[str], execute: Execute = execute_program) -> int:
 
 
 def _make_group(plan: Plan) -> AttemptGroup | None:
-    """The control group of the attempt; None where there is none to be had, and no limit to set.
+    """Make the control group of the attempt; None if none is available and no limit is required.
 
-    Raises NotDelegated and OSError: the limits cannot be set.
+    Raises NotDelegated and OSError if the limits cannot be set.
     """
     if not plan.cgroups and not plan.limits and not plan.wished_limits:
         return None
@@ -140,11 +143,15 @@ def supervise(
     refusal: str | None = None,
     execute: Execute = execute_program,
 ) -> None:
-    """Run the ranks to their end, end what they left behind, and write `exit.json`. `refusal`: why
-    none may be started, which is not the job's fault."""
+    """Run the ranks to their end, kill the remaining processes, and write `exit.json`.
+
+    `refusal` is the reason why no rank may start, which is not the job's fault.
+    """
     become_subreaper()
     started, clock = time.time(), time.monotonic()
-    spare = os.open(os.devnull, os.O_RDONLY)  # to look for processes when all others are in use
+    spare = os.open(
+        os.devnull, os.O_RDONLY
+    )  # to search for processes when all other descriptors are in use
     progress = Progress(ledger.finished)
     group = records.group
     watch = RankMonitor(plan, progress, ledger, group, execute)
@@ -195,7 +202,7 @@ def supervise(
         verdict = with_limits(verdict, group)
         group.remove()
     if watch.stop_reason is not None:
-        watch.heed_request()  # another reason may have come, as that of a cancel
+        watch.heed_request()  # another reason may have arrived, such as a cancel
     record = _record(watch, verdict, left, started) | {"out_of_host_memory": out_of_memory}
     record |= _follow(watch, verdict, records, record | _times(clock))
     record["uploaded"] = progress.uploaded
@@ -203,7 +210,7 @@ def supervise(
     family.forget(Path())
     if records.ended is not None:
         records.ended.drop()
-    for name in (REQUEST, STOP):  # nobody is asked or told any more
+    for name in (REQUEST, STOP):  # no process reads or writes these any more
         with suppress(OSError):
             room_of(Path(name)).unlink(missing_ok=True)
     progress.close()
@@ -212,7 +219,8 @@ def supervise(
 def _follow(
     watch: RankMonitor, verdict: Verdict, records: Records, record: dict[str, Any]
 ) -> dict[str, Any]:
-    """Run what follows ranks that finished, or saved and stopped; what came of it."""
+    """Run the steps that follow finished ranks, or ranks that saved and stopped; return their
+    results."""
     plan, found = watch.plan, dict[str, Any]()
     if verdict.outcome not in ("finished", "stopped") or not watch.ranks:
         return found
@@ -238,8 +246,11 @@ def _follow(
 
 
 def say_ready() -> None:
-    """Tell the service manager that started this supervisor, if one did, that `run.json` is there
-    (sd_notify(3)). Nothing that is started later is to speak to it."""
+    """Notify the service manager that `run.json` exists, if it started this supervisor
+    (sd_notify(3)).
+
+    The variable is removed, so that later processes do not notify it.
+    """
     address = os.environ.pop("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -247,12 +258,15 @@ def say_ready() -> None:
         try:
             link.connect("\0" + address[1:] if address[0] == "@" else address)
             link.send(b"READY=1")
-        except OSError as error:  # it goes on all the same: the daemon finds it by run.json
+        except OSError as error:  # it continues: the daemon finds it by run.json
             say(f"the service manager cannot be told that this has begun: {error.strerror}")
 
 
 def _end_helpers(known: Collection[int]) -> list[dict[str, Any]]:
-    """They use no GPU, and may be left behind by a file system that does not answer."""
+    """Kill the helpers; return the records of those that survive.
+
+    They use no GPU, and can hang on a file system that does not respond.
+    """
     left = kill_all(HELPERS_SECONDS, spare=known).left_behind({})
     return [{**line, "helper": True} for line in left]
 
@@ -295,7 +309,7 @@ def _prepare(
 
 
 def _find(watch: RankMonitor) -> Verdict | None:
-    """Put the checkpoint to go on from into the environment of the ranks, and watch for more."""
+    """Put the checkpoint to continue from into the environment of the ranks, and watch for more."""
     if not watch.plan.finder:
         return None
     try:
@@ -337,7 +351,8 @@ def _not_started(watch: RankMonitor) -> Verdict | None:
 
 
 def _blame(cause: str, error: OSError, outcome: str = "not_started") -> Verdict:
-    """`outcome` where it is the job's fault; the machine may only want room or descriptors."""
+    """Return `outcome` if the job is at fault, or `not_ready` if the machine lacks space or
+    descriptors."""
     return Verdict(NOT_READY if is_of_machine(error) else outcome, cause)
 
 

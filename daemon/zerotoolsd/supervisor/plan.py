@@ -12,7 +12,7 @@ ATTEMPT = "attempt.json"
 RUN = "run.json"
 EXIT = "exit.json"
 ENDED = "ended.json"
-"""What `exit.json` would say, while what follows a finished run still goes on."""
+"""Has the contents of `exit.json` while the steps after a finished run are running."""
 LEDGER = "ledger"
 """How ranks ended, noted before anything acts on it (`last_word/ledger`)."""
 REQUEST = "request.json"
@@ -21,7 +21,7 @@ STOP = "stop"
 NOTIFY = "notify.sock"
 PROGRESS = "progress.jsonl"
 SUMMARY = "summary"
-"""The event of the supervisor's own lines in `progress.jsonl`: what an attempt came to so far."""
+"""The event of the supervisor's own lines in `progress.jsonl`: the totals of an attempt so far."""
 
 TIME_LIMIT = "time limit"
 """The reason of a stop at the job's time limit."""
@@ -33,13 +33,13 @@ OUTSIDE = "SIGTERM"
 """The reason of a stop that the daemon did not ask for."""
 
 FINDER = "finder.json"
-"""What the finder of checkpoints needs to know (`zerotoolsd.finder`)."""
+"""The input of the finder of checkpoints (`zerotoolsd.finder`)."""
 
 UNIT_PREFIX = "zerotools-job-"
-"""Of the systemd units in which attempts run. Each is delegated."""
+"""Prefix of the systemd units in which attempts run. Each unit is delegated."""
 
 PORT = "{free_port}"
-"""A word of `argv` in whose place the supervisor puts the port that it keeps free for the job."""
+"""A word of `argv` that the supervisor replaces with the port that it reserves for the job."""
 
 EXIT_LOCKED = 3
 """The supervisor's own exit status: another copy holds the lock."""
@@ -61,19 +61,19 @@ class Plan:
     `fetching` and `exporting` are run with the same before the ranks begin, `thinning` and
     `uploading` beside them after each checkpoint, and `closing` when all have finished.
 
-    `own_program`: it is a program of the user's: a stop comes as SIGTERM too, status 0 after one is
-    a stop, and ranks may end long after one another. `launcher`: `argv` is one process that starts
-    the ranks. `watches`: the one rank watches a process that somebody started by hand, and says how
-    that ended. `finder` is the command that looks for checkpoints, where somebody has to. `stall`
-    says when ranks do not get on (`heartbeats.rank_phases.StallLimits`).
-    `gpu_locks`: what `gpu_locks.attempt_locks` takes before anything begins.
-    `kill_seconds`: what SIGKILL has not ended after so long is left behind, and named. `limits` are
-    those of `cgroups.limits`; `wished_limits` come before them where they can be kept. `cgroups`: a
-    control group holds the processes together, where there may be one. `mounts`: the file systems
-    beside the root's on which the job has files. `meeting`: where the ranks of several nodes meet,
-    and which of them this is: `host`, `port`, `nodes`, `node_rank`; empty: there is one node.
-    `bindings`: what each process that is started keeps to; none: nothing. `gpu_part`: the part of
-    each GPU for which the attempt is booked, for a queue that is made anew.
+    `own_program`: a program of the user's. A stop also sends SIGTERM, status 0 after a stop means
+    stopped, and ranks may end long after one another. `launcher`: `argv` is one process that starts
+    the ranks. `watches`: the only rank watches a process that was started by hand, and reports its
+    end. `finder` is the command that searches for checkpoints, if a search is necessary. `stall`
+    has the limits for ranks without progress (`heartbeats.rank_phases.StallLimits`). `gpu_locks`:
+    the argument of `gpu_locks.attempt_locks`, which runs before anything starts. `kill_seconds`: a
+    process that survives SIGKILL for so long is recorded as left behind. `limits` are those of
+    `cgroups.limits`; `wished_limits` are added if they can be set. `cgroups`: use a control group
+    for the processes, if possible. `mounts`: the file systems on which the job has files, without
+    the root's. `meeting`: the address at which the ranks of several nodes meet, and the number of
+    this node: `host`, `port`, `nodes`, `node_rank`; empty for one node. `bindings`: the binding of
+    each started process; empty: none. `gpu_part`: the part of each GPU that the attempt has booked,
+    for a queue that is rebuilt.
     """
 
     job_id: int
@@ -110,16 +110,16 @@ class Plan:
 
     @property
     def follows(self) -> bool:
-        """Whether anything is run when all ranks have finished."""
+        """Whether any step follows when all ranks have finished."""
         return bool(self.closing or self.thinning or self.uploading)
 
     @property
     def processes(self) -> int:
-        """How many are started; what a launcher starts is its own affair."""
+        """The number of processes that are started; those that a launcher starts do not count."""
         return 1 if self.launcher else self.world_size
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, under their own names."""
+        """Return all fields, under their own names, as JSON values."""
         tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
         plain = {
             name: dict(tree[name])
@@ -129,12 +129,12 @@ class Plan:
         return {**tree, **plain, "bindings": bindings}
 
     def binding_of(self, index: int) -> RankBinding | None:
-        """What the process `index` keeps to; None: nothing is said of it."""
+        """Return the binding of the process `index`; None if it has none."""
         return self.bindings[index] if index < len(self.bindings) else None
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Plan:
-        """The plan that `to_json` wrote; keys of newer daemons are ignored."""
+        """Return the plan that `to_json` wrote; keys of newer daemons are ignored."""
         known = {name: tree[name] for name in cls.__dataclass_fields__ if name in tree}
         for name in _TUPLES:
             known[name] = tuple(known.get(name, ()))

@@ -1,4 +1,4 @@
-"""Who a process is, and who descends from it, by /proc. A pid alone is never an identity."""
+"""Identifies a process and its descendants, from /proc. A pid alone is never an identity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
-"""What /proc answers of a process that has ended, or that it hides."""
+"""Errors of /proc for a process that has ended, or that it hides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +31,21 @@ class Process:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it runs: a zombie whose first thread ended before others is alive."""
+        """Whether nothing of it runs. A zombie is alive if its first thread ended before the
+        others."""
         return self.state in "ZX" and self.threads <= 1
 
 
 @cache
 def boot_id() -> str:
-    """Differs after every boot of the machine."""
+    """Return the id of this boot, which differs after every boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def read_process(pid: int, read: Callable[[Path], bytes] | None = None) -> Process | None:
-    """The process `pid`, a zombie too; None if there is none.
+    """Return the process `pid`, also a zombie; None if it does not exist.
 
-    None also where /proc hides it, as it does those of other users with `hidepid=1`.
+    Also returns None if /proc hides it, as it hides processes of other users with `hidepid=1`.
     """
     try:
         text = read_stat(pid) if read is None else read(Path(f"/proc/{pid}/stat"))
@@ -66,13 +67,15 @@ def read_process(pid: int, read: Callable[[Path], bytes] | None = None) -> Proce
 
 
 def pids() -> set[int]:
-    """Those of every process that /proc shows."""
+    """Return the pids of all processes that /proc shows."""
     return {int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal()}
 
 
 def oom_kills(read: Callable[[Path], bytes] = Path.read_bytes) -> int | None:
-    """How many processes the kernel has ended for lack of memory since the boot, of any cgroup;
-    None where it does not say."""
+    """Return how many processes the kernel's OOM killer has ended since the boot, in any cgroup.
+
+    Returns None if the kernel does not report it.
+    """
     try:
         lines = read(Path("/proc/vmstat")).splitlines()
     except OSError:
@@ -82,8 +85,8 @@ def oom_kills(read: Callable[[Path], bytes] = Path.read_bytes) -> int | None:
 
 
 def read_stat(pid: int) -> bytes:
-    """/proc/PID/stat. Raises OSError."""
-    # Many times a second: a third of what Path.read_bytes costs.
+    """Return /proc/PID/stat. Raises OSError."""
+    # Called many times a second: this takes a third of the time of Path.read_bytes.
     fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, 4096)
@@ -92,8 +95,10 @@ def read_stat(pid: int) -> bytes:
 
 
 def zombie_status(pid: int, start_ticks: int) -> int | None:
-    """The wait status of exactly this process, which has ended and was not waited for; None: there
-    is none such, or it is hidden."""
+    """Return the wait status of exactly this process, which has ended and was not reaped.
+
+    Returns None if it does not exist or is hidden.
+    """
     try:
         text = read_stat(pid)
     except GONE:
@@ -104,19 +109,22 @@ def zombie_status(pid: int, start_ticks: int) -> int | None:
 
 
 def ticks_now() -> int:
-    """Now, in the unit of `start_ticks`: a process that begins later has no smaller one."""
+    """Return the current time in the unit of `start_ticks`; a later process has no smaller
+    value."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
 
 
 def processes() -> dict[int, Process]:
-    """Every process that /proc shows, by pid."""
+    """Return every process that /proc shows, by pid."""
     found = map(read_process, pids())
     return {process.pid: process for process in found if process is not None}
 
 
 def children_of(pid: int) -> list[Process]:
-    """Children of `pid` that are not over, without a look at every process. Raises OSError: the
-    machine has no descriptors."""
+    """Return the children of `pid` that have not ended, without reading every process.
+
+    Raises OSError if the machine has no descriptors.
+    """
     known: set[int] | None = None
     while (found := _child_pids(pid)) != known:  # one that ends meanwhile may hide another
         if found is None:
@@ -127,7 +135,7 @@ def children_of(pid: int) -> list[Process]:
 
 
 def _child_pids(pid: int) -> set[int] | None:
-    """None: the kernel does not list them."""
+    """Return the pids of the children; None if the kernel does not list them."""
     found: set[int] = set()
     try:
         threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  # names alone
@@ -144,7 +152,7 @@ def _child_pids(pid: int) -> set[int] | None:
 
 
 def descendants(root: int, table: Mapping[int, Process]) -> list[Process]:
-    """Children of `root`, their children and so on, without `root`."""
+    """Return the children of `root`, their children and so on, without `root`."""
     children: dict[int, list[Process]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process)
@@ -160,7 +168,7 @@ def _below(root: int, children: Mapping[int, list[Process]]) -> Iterator[Process
 
 
 def is_of_uid(pid: int, uid: int) -> bool:
-    """Whether it is a process of this user alone: by its real, effective and saved uid."""
+    """Return whether the real, effective and saved uid of the process are all `uid`."""
     try:
         lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
     except OSError:
@@ -170,10 +178,12 @@ def is_of_uid(pid: int, uid: int) -> bool:
 
 
 def open_process(pid: int, start_ticks: int, uid: int | None = None) -> int | None:
-    """A pidfd of exactly this process; None if it is gone, or not one of the user `uid`. The caller
-    closes it.
+    """Return a pidfd of exactly this process; None if it is gone, or not one of the user `uid`.
 
-    The pidfd comes first and the start time second: a pid reused in between shows.
+    The caller closes it.
+
+    The pidfd is opened before the start time is read, so a pid that is reused in between is
+    detected.
     """
     try:
         fd = os.pidfd_open(pid)

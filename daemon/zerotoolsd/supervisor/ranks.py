@@ -40,7 +40,7 @@ class KnownRank:
     oom_killed: bool | None = None
 
     def last_lines(self) -> str:
-        """The end of its output, as far as that is known."""
+        """Return the end of its output, as far as that is known."""
         return ""
 
     @property
@@ -58,7 +58,7 @@ class KnownRank:
         return os.WTERMSIG(self.status)
 
     def to_json(self) -> dict[str, Any]:
-        """Its line in `exit.json`."""
+        """Return its object in `exit.json`."""
         return {
             "rank": self.index,
             "exit_code": self.exit_code,
@@ -69,8 +69,8 @@ class KnownRank:
 
 @dataclass(kw_only=True)
 class SupervisedRank(KnownRank):
-    """A rank and its output. `start` is None once its program runs. `binding` is what it keeps
-    to; until its program runs, what it is to keep to."""
+    """A rank and its output. `start` is None when its program runs. `binding` is the kept binding;
+    until its program runs, the planned one."""
 
     pid: int
     log: RankLog
@@ -78,32 +78,36 @@ class SupervisedRank(KnownRank):
     binding: RankBinding | None = None
 
     def last_lines(self) -> str:
-        """The end of its output, at most 4 KiB."""
+        """Return the end of its output, at most 4 KiB."""
         return self.log.last_lines()
 
     @property
     def bound(self) -> dict[str, Any]:
-        """What it keeps to, for `run.json` and `exit.json`; empty where there is nothing to say."""
+        """Its binding, for `run.json` and `exit.json`; empty without a binding."""
         return {} if self.binding is None else {"binding": self.binding.to_json()}
 
     def to_json(self) -> dict[str, Any]:
-        """Its line in `exit.json`."""
+        """Return its object in `exit.json`."""
         return {**KnownRank.to_json(self), **self.bound}
 
 
 def become_subreaper() -> None:
-    """Orphaned descendants become children of this process, however they detached themselves."""
+    """Make orphaned descendants children of this process, however they detached themselves."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT, errno.EPERM)
-"""What a machine without IPv6 answers, and one that forbids it."""
+"""Errors of a machine that has no IPv6 or forbids it."""
 
 
 def hold_port() -> socket.socket:
-    """A TCP port at which the ranks can meet, and nobody else: as long as this socket is open, the
-    kernel gives its number to no other socket that asks for any, and to no connection.
+    """Reserve a TCP port at which only the ranks can meet.
+
+    A port that was looked up and released can be taken by any process until a rank listens there.
+    This socket never listens, and has SO_REUSEADDR like the rank's socket (torch's, with and
+    without libuv, and gloo's), so the rank may bind it, too (inet_csk_bind_conflict in
+    net/ipv4/inet_connection_sock.c). Raises OSError if no port is available.
 
     A port that was looked up and let go is anybody's until a rank listens there. This socket never
     listens, and has SO_REUSEADDR as the rank's has (torch's, with and without libuv, and gloo's),
@@ -162,7 +166,7 @@ def spawn(
 
 
 def variables_of(plan: Plan, index: int, port: int) -> dict[str, str]:
-    """torch's `env://` variables, and which of several nodes this is, as torchrun tells it."""
+    """Return torch's `env://` variables, with the number of the node, like those of torchrun."""
     alone = {
         "RANK": str(index),
         "LOCAL_RANK": str(index),

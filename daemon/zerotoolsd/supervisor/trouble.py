@@ -1,11 +1,11 @@
-"""Trouble of the machine, which is not the job's fault: it passes, and the job waits for that."""
+"""Errors of the machine, which are not the job's fault: they pass, and the job waits for that."""
 
 from __future__ import annotations
 
 import errno
 
 NOT_READY = "not_ready"
-"""How an attempt ends whose ranks could not be started because of the machine."""
+"""The outcome of an attempt when its ranks could not start because of the machine."""
 
 _OF_MACHINE = frozenset(
     {
@@ -13,23 +13,24 @@ _OF_MACHINE = frozenset(
         *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS, errno.ENOLCK),
         *(errno.EADDRINUSE, errno.EADDRNOTAVAIL),
         *(errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENODEV, errno.ENXIO, errno.EMLINK),
-        *(errno.ENOTCONN, errno.EREMOTEIO),  # of a mount whose server has ended
+        *(errno.ENOTCONN, errno.EREMOTEIO),  # of a mount after its server has ended
     }
 )
 _OF_ADMINISTRATOR = frozenset({errno.EACCES, errno.EPERM})
 
 
 def is_of_machine(error: OSError, *, own_files: bool = False) -> bool:
-    """Whether the same may succeed later, by nothing that the job does: room on a disk, inodes,
-    descriptors, processes, memory, a disk or a server that answers again.
+    """Return whether the same operation may succeed later without any change of the job.
 
-    `own_files`: it concerns files of the daemon alone, to which no job can lose access.
+    The cause may be disk space, inodes, descriptors, processes, memory, or a disk or server that
+    does not respond. `own_files`: the error is of files that only the daemon uses; no job can lose
+    access to them.
     """
     return error.errno in _OF_MACHINE or (own_files and error.errno in _OF_ADMINISTRATOR)
 
 
 def hangs(what: str) -> str:
-    """The reason of an attempt that waits for `what`; a listing adds for how long."""
+    """Return the reason of an attempt that waits for `what`; a listing adds the duration."""
     return (
         f"{what} does not answer (look at its file system, at mount and dmesg), and the job waits"
     )

@@ -1,4 +1,4 @@
-"""Signals that wake the supervisor's loop; what they mean is looked up there."""
+"""Signals that wake the supervisor's loop. The loop then checks the state itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 class SignalWaker:
-    """`socket` can be read from after a SIGCHLD or SIGTERM; `asked`: there was a SIGTERM."""
+    """`socket` is readable after a SIGCHLD or SIGTERM; `asked` is True after a SIGTERM."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -22,7 +22,7 @@ class SignalWaker:
         self.asked = True
 
     def clear(self) -> None:
-        """Take what has come, so that the next signal wakes again."""
+        """Read the received bytes, so that the next signal wakes the loop again."""
         while True:
             try:
                 self.socket.recv(4096)
@@ -30,5 +30,5 @@ class SignalWaker:
                 return
 
     def close(self) -> None:
-        """Wake nobody any more."""
+        """Stop waking the loop."""
         signal.set_wakeup_fd(-1)

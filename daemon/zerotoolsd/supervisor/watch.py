@@ -43,15 +43,15 @@ from zerotoolsd.supervisor.waking import SignalWaker
 
 TICK_SECONDS = 1.0
 ALIVE_SECONDS = 10.0
-"""How often the supervisor leaves a sign of life, for whoever finds it gone later."""
+"""How often the supervisor updates the sign of life, which is read after it has died."""
 HANGS_SECONDS = 5.0
-"""After so long without an answer, whoever asks is told what the attempt waits for."""
+"""After so long without a response, the job's reason names the cause of the wait."""
 LAST_KILL_SECONDS = 1.0
-"""What is killed last has at least this long to end, also where ranks have not."""
+"""Processes that are killed last have at least this long to end, even if ranks have not ended."""
 NOTE_SECONDS = 1.0
-"""How often the attempt's processes are noted at least, where no control group holds them."""
+"""Longest interval between records of the attempt's processes, if no control group holds them."""
 SETTLE_SECONDS = 1.0
-"""How long the other ranks may still tell what went wrong after one has failed."""
+"""How long the other ranks may still report after one has failed."""
 
 
 class RankMonitor:
@@ -80,11 +80,11 @@ class RankMonitor:
         self._requests = RequestReader(plan.grace_seconds)
         self._stop = Stop(launcher=plan.launcher)
         self._untold: str | None = None
-        """Why the ranks are to stop, where they could not be told yet."""
+        """The reason of the stop, if it could not be written for the ranks yet."""
         self.finder: Finder | None = None
         self._identity: Mapping[str, Any] = {}
         self._is_noted = True
-        """Whether RUN says of the ranks what is known; it could not be written yet otherwise."""
+        """Whether RUN has the current state of the ranks; if not, it could not be written yet."""
         self._beside = BesideRanks(plan, progress)
         self._stop_by: float | None = None
         self.stalls = Stalls(plan, progress)
@@ -101,26 +101,27 @@ class RankMonitor:
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the attempt was asked to stop, if it was."""
+        """The reason of the requested stop, if any."""
         return self._requests.reason
 
     def stop_asked(self) -> bool:
-        """Whether anybody wants an end, also if the ranks were not asked for it."""
+        """Return whether a stop is requested, even if the ranks do not know it yet."""
         return self._signals.asked or Path(REQUEST).exists()
 
     def out_of_time(self) -> bool:
-        """Whether the grace of a stop is over, where the ranks have saved and ended before."""
+        """Return whether the grace period of a stop is over, for ranks that have saved and ended
+        before."""
         self.heed_request()
         return self._stop_by is not None and time.monotonic() >= self._stop_by
 
     def heed(self, finder: Finder) -> None:
-        """Take in what `finder` finds while the ranks run."""
+        """Process the results of `finder` while the ranks run."""
         self.progress.waits(None)
         self.finder = finder
         self._selector.register(finder.stdout, selectors.EVENT_READ, self._hear_finder)
 
     def tell_of_finder(self, seconds: float) -> None:
-        """The finder has looked for so long."""
+        """Report that the finder has searched for so long."""
         if seconds >= HANGS_SECONDS:
             self.progress.waits(f"looks for checkpoints in {searched()}", seconds)
             _sign()
@@ -136,8 +137,10 @@ class RankMonitor:
         return [] if self.finder is None else [self.finder.pid]
 
     def spawn(self) -> None:
-        """Begin to start all ranks; whether each can be shows in `run`. Raises OSError: the machine
-        has no room for one; those before it run."""
+        """Begin to start all ranks; `run` shows whether each can start.
+
+        Raises OSError if the machine lacks resources for one; the ranks before it run.
+        """
         self._port = hold_port()  # until the ranks have ended
         port = int(self._port.getsockname()[1])
         self.plan = replace(self.plan, env={**self.plan.env, **self.stalls.variables})
@@ -153,8 +156,11 @@ class RankMonitor:
             raise
 
     def note_ranks(self, identity: Mapping[str, Any]) -> None:
-        """Add the ranks to the attempt's record, for whoever finds it without this process. Where
-        that cannot be written it is tried again: they run, and a full disk is not their fault."""
+        """Add the ranks to the attempt's record, for processes that find it without this one.
+
+        If the record cannot be written, it is tried again: the ranks run, and are not responsible
+        for a full disk.
+        """
         self._identity, self._is_noted = identity, False
         self._note_ranks()
 
@@ -202,7 +208,7 @@ class RankMonitor:
             rank.start = None
 
     def _tell_what_hangs(self, now: float) -> None:
-        """A directory or a program that does not answer: the attempt waits for it, and says so."""
+        """Report a directory or a program that does not respond: the attempt waits for it."""
         starts = (rank.start for rank in self.ranks if rank.start is not None)
         late = next((start for start in starts if now - start.began >= HANGS_SECONDS), None)
         if late is None:
@@ -211,7 +217,7 @@ class RankMonitor:
             self.progress.waits(hangs(late.awaited), now - late.began)
 
     def run(self) -> None:
-        """Return when every rank has ended, or the kernel does not end those that were killed."""
+        """Return when every rank has ended, or the kernel does not end the killed ones."""
         self._sample_memory()
         next_sample = next_sign = time.monotonic() + TICK_SECONDS / 4
         while self._goes_on():
@@ -287,7 +293,7 @@ class RankMonitor:
             self._kill_at, self._kill_why = at, why
 
     def heed_request(self) -> None:
-        """Take in what is asked of the attempt now."""
+        """Act on the current request to the attempt."""
         request = self._requests.look(signalled=self._signals.asked)
         if request is None:
             return
@@ -305,7 +311,7 @@ class RankMonitor:
         self.progress.drain()
         for rank in self.ranks:
             self._hear_start(rank)
-        # Where one of several runs already, it may save: it has its grace.
+        # If one of several ranks runs already, it may save: it has its grace period.
         if self.plan.own_program and all(rank.start is not None for rank in self.ranks):
             self._kill_in(0, "stopped before it began")
             return
@@ -329,15 +335,17 @@ class RankMonitor:
         return [rank.pid for rank in self.ranks if rank.status is None]
 
     def _goes_on(self) -> bool:
-        """Whether a rank runs, or a program that was asked to stop and has time left."""
+        """Return whether a rank runs, or a program that was asked to stop and has time left."""
         return bool(self._running) or not (self._stop.is_over or self.out_of_time())
 
     def _note_end(self, pid: int, status: int) -> None:
         self._ledger.ended(pid, self._stop.status_of(pid, status))
 
     def _tell_ranks(self) -> None:
-        """The file that ranks look for; where it cannot be written it is tried again, and ranks
-        that never see it are killed after their grace."""
+        """Write the file that ranks check; if this fails, it is tried again.
+
+        Ranks that never see it are killed after their grace period.
+        """
         if self._untold is None:
             return
         try:
@@ -354,21 +362,21 @@ class RankMonitor:
             if rank.status is None:
                 rank.killed = True
                 self._ledger.killed(rank.index)
-                # Not reaped yet, so the pid is still its own.
+                # Not reaped yet, so the pid is still of this process.
                 os.kill(rank.pid, signal.SIGKILL)
         self._kill_at = None
         self._give_up_at = time.monotonic() + self.plan.kill_seconds
 
     @property
     def kill_seconds(self) -> float:
-        """How long what is left still has to end, once it was killed."""
+        """Seconds that the remaining processes have to end after SIGKILL."""
         if self._give_up_at is None:
             return self.plan.kill_seconds
         return max(LAST_KILL_SECONDS, self._give_up_at - time.monotonic())
 
     def _sample_memory(self) -> None:
         if self.plan.watches:
-            return  # what it watches holds the memory, and its watcher tells of that
+            return  # the watched process holds the memory, and its watcher reports that
         try:
             beside = {*self.helpers, *self._beside.pids, *self.stalls.pids}
             used = self._memory.measure(beside)
@@ -379,7 +387,7 @@ class RankMonitor:
             self.progress.used_host(used)
 
     def close(self) -> None:
-        """Copy what is left of the output."""
+        """Copy the remaining output, and close all files."""
         self.progress.drain()
         if self._port is not None:
             self._port.close()
@@ -394,6 +402,9 @@ class RankMonitor:
 
 
 def _sign() -> None:
-    """Date the attempt's record: how long it ran at least. Not what ranks wrote: they may hang."""
+    """Update the time of the attempt's record, which shows how long it ran at least.
+
+    Files of the ranks are not used, because their file system may hang.
+    """
     with suppress(OSError):
         os.utime(RUN)

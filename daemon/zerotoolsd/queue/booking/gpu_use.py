@@ -1,9 +1,9 @@
-"""GPU-seconds of each user, booked by the hour, in the transaction in which they are known.
+"""GPU-seconds of each user, booked by the hour, in the transaction in which they become known.
 
-What runs is booked every minute and at its end, from where it was booked last: so a restart loses
-nothing. What a job's own record claims of its end counts where nothing was booked for so long that
-no daemon can have run; else it ended when that was noticed. Attempts that share GPUs are booked for
-the part that they declared.
+Running attempts are booked every minute and at their end, from the last booking on, so a restart
+loses nothing. A job's own record of its end counts only if nothing was booked for so long that no
+daemon can have run; else the attempt ended when that was noticed. Attempts that share GPUs are
+booked for the part that they declared.
 """
 
 from __future__ import annotations
@@ -31,43 +31,46 @@ class GpuTime(NamedTuple):
 
 
 class GpuUse:
-    """What is booked; `bookings` grows where there may be more."""
+    """The booked use; `bookings` increases when more may have been booked."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.bookings = 0
 
     def rows(self, first: int, until: int = 2**62) -> list[tuple[int, int, float]]:
-        """(uid, hour since the epoch, GPU-seconds), from the hour `first` until before `until`."""
+        """Return (uid, hour since the epoch, GPU-seconds), from the hour `first` until before
+        `until`."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         what = "SELECT uid, hour, gpu_seconds FROM gpu_use WHERE hour >= ? AND hour < ?"
         return list(cursor.execute(what, (first, until)))
 
     def in_all(self) -> dict[int, float]:
-        """GPU-seconds that were ever booked, by uid."""
+        """Return the GPU-seconds that were ever booked, by uid."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         return dict(cursor.execute("SELECT uid, sum(gpu_seconds) FROM gpu_use GROUP BY uid"))
 
 
 def book_running(sql: RunSql, now: Moment) -> bool:
-    """Book what all attempts that run have used until now; whether there were any."""
+    """Book the use of all running attempts until now; return whether there were any."""
     rows = sql(f"{_ATTEMPTS} WHERE attempt.state = ? AND gpu_uuids != '[]'", (RUNNING,)).fetchall()
     booked = [_book(sql, row, now, None) for row in rows]
     return any(booked)
 
 
 def book_end(sql: RunSql, job_id: int, number: int, now: Moment, ended: float) -> None:
-    """Book what is left of an attempt that ended at `ended`, before that is recorded."""
+    """Book the rest of an attempt that ended at `ended`, before that is recorded."""
     row = sql(f"{_ATTEMPTS} WHERE job_id = ? AND number = ?", (job_id, number)).fetchone()
     if row is not None and row["state"] != ENDED:
         _book(sql, row, now, ended)
 
 
 def book_found(sql: RunSql, job_id: int, number: int, used: GpuTime | None) -> None:
-    """Book what an attempt used of which an older queue did not know the end. Nothing of it is
-    booked after that, also where nobody knows how long it ran."""
+    """Book the use of an attempt that an older queue did not know the end of.
+
+    Nothing of it is booked later, even if its duration is unknown.
+    """
     row = sql(f"{_ATTEMPTS} WHERE job_id = ? AND number = ?", (job_id, number)).fetchone()
     if row is None:
         return
@@ -125,7 +128,7 @@ def _book_readable(sql: RunSql, row: Mapping[str, Any], now: Moment, ended: floa
 
 
 def by_hour(end: float, seconds: float) -> dict[int, float]:
-    """`seconds` that ended at `end`, by the hours since the epoch in which they were."""
+    """Split `seconds` that ended at `end` by the hours since the epoch that they fall into."""
     found: dict[int, float] = {}
     begin = end - seconds
     while begin < end:

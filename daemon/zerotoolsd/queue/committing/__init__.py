@@ -1,5 +1,5 @@
 """How changes of the queue are committed.
 
-transactions  one change, or several as one; what follows once they are on the disk
-last_change   the number of the last one, in a file beside the queue
+transactions  one change, or several as one; the actions after they are on the disk
+last_change   the number of the last one, in a file next to the queue
 """

@@ -1,9 +1,9 @@
-"""The number of the queue's last change, and of its newest job, in a small file beside it.
+"""The number of the queue's last change, and of its newest job, in a small file next to it.
 
-Whatever it says was committed: it is written after the commit, and never flushed, so that after a
-power loss it may lag behind. So a queue that knows fewer changes than it says is not the one that
-was here: its log was lost, or an older copy was put in its place. The number of the newest job is
-not given out again, also where nothing else is left of that job.
+Each number in it was committed: it is written after the commit. It is never flushed, so it may be
+behind after a power loss. A queue that knows fewer changes is not the one that was here: its log
+was lost, or an older copy was restored. The number of the newest job is not used again, even if
+nothing else remains of that job.
 """
 
 from __future__ import annotations
@@ -22,34 +22,37 @@ class LastChange:
     """The file of one state directory."""
 
     def __init__(self, state_dir: Path, number: int, newest_job: int) -> None:
-        """Raises OSError: it cannot be made."""
+        """Open the file. Raises OSError if it cannot be made."""
         flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd: int | None = os.open(state_dir / LAST_CHANGE, flags, 0o600)
         self._newest_job = 0
         self.note(number, newest_job)
 
     def note(self, number: int, newest_job: int = 0) -> None:
-        """Change `number` is committed, and the job `newest_job` queued, where it is newer."""
+        """Record that change `number` is committed, and the number of the newest job."""
         self._newest_job = max(self._newest_job, newest_job)
         if self._fd is not None:
             with suppress(OSError):  # it only helps to find what went wrong
                 os.pwrite(self._fd, b"%020d\n%020d\n" % (number, self._newest_job), 0)
 
     def close(self) -> None:
-        """Let go of it; twice is harmless."""
+        """Close the file; a second call has no effect."""
         if self._fd is not None:
             os.close(self._fd)
         self._fd = None
 
 
 def last_change(state_dir: Path) -> int:
-    """The number of the last change that any queue here has committed, as far as is known."""
+    """Return the number of the last change that any queue here has committed, as far as is
+    known."""
     return _read(state_dir / LAST_CHANGE)[0]
 
 
 def newest_job(state_dir: Path) -> int:
-    """The highest number that a job of any queue here has had, as far as is known; also of those
-    that were moved aside (`zerotools.db.before-…`, `zerotools.db.damaged-…`)."""
+    """Return the highest number that a job of any queue here has had, as far as is known.
+
+    Queues that were moved aside count too (`zerotools.db.before-…`, `zerotools.db.damaged-…`).
+    """
     ending = LAST_CHANGE.removeprefix(DATABASE)
     return max((_read(path)[1] for path in state_dir.glob(f"{DATABASE}*{ending}")), default=0)
 

@@ -1,15 +1,16 @@
 """Transactions of the queue's database, and several changes as one.
 
-Every change is one transaction (`one`). Within `together` all of them are: on the disk together, or
-none of them. A change that fails there is undone by itself, and whoever asked for it may go on with
-the others. What is to follow a change in the world (a log line, a signal to a process) must wait
-for the commit: `when_committed` calls it then, in order, or at once outside of `together`. Example:
+Every change is one transaction (`one`). Inside `together` they form one transaction: all of them
+are committed, or none. A change that fails there is rolled back alone, and the caller may continue
+with the others. An action outside the database that follows a change (a log line, a signal to a
+process) must wait for the commit: `when_committed` calls it then, in order, or at once outside of
+`together`. Example:
 
     together                       BEGIN IMMEDIATE
       change of job 7              SAVEPOINT, UPDATE, INSERT, RELEASE
       change of job 8, refused     SAVEPOINT, ROLLBACK TO
       change of job 9              SAVEPOINT, UPDATE, INSERT, RELEASE
-                                   COMMIT; then what follows for 7 and 9
+                                   COMMIT; then the actions for 7 and 9
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from contextlib import contextmanager
 Committed = Callable[[float], None]
 """(seconds that the commit took)."""
 Undone = Callable[[BaseException], None]
-"""(why): nothing of the transaction is in the database."""
+"""Function of (why), called when nothing of the transaction is in the database."""
 
 
 class Transactions:
@@ -42,7 +43,7 @@ class Transactions:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """The body is one transaction, or within `together` a part of that."""
+        """Run the body as one transaction, or as a part of one inside `together`."""
         if self._is_together:
             with self._part():
                 yield
@@ -65,7 +66,7 @@ class Transactions:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """All changes in the body are one transaction. Not within another one."""
+        """Run all changes in the body as one transaction. Not inside another one."""
         try:
             with self.one():
                 self._is_together = True
@@ -81,7 +82,7 @@ class Transactions:
             act()
 
     def when_committed(self, act: Callable[[], None]) -> None:
-        """Call `act` once what was changed is on the disk; not at all if that is undone."""
+        """Call `act` when the changes are on the disk; never if they are rolled back."""
         if self._is_together:
             self._then.append(act)
         else:

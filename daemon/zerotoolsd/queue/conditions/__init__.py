@@ -1,1 +1,1 @@
-"""Jobs that wait for a time or for other jobs: when that has come."""
+"""Jobs that wait for a time or for other jobs, until their condition is met."""

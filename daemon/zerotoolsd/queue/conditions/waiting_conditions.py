@@ -1,6 +1,6 @@
-"""What waiting jobs wait for, and which of them take their place in the queue now.
+"""The conditions of waiting jobs, and which of these jobs enter the queue now.
 
-It follows the store by its events: a job is looked at when it begins to wait, when a job that it
+It follows the store by its events. A job is checked when it begins to wait, when a job that it
 waits for changes, and when its time has come; never all of them.
 """
 
@@ -22,11 +22,11 @@ LOOK_SECONDS = 0.01
 """How long waiting jobs are looked at before others get the event loop."""
 _AT_ONCE = 100
 _MOST_SAID = 3
-"""Of the jobs that one waits for, as of an array of a thousand."""
+"""Most jobs that a reason names, for a job that waits for an array of a thousand."""
 
 
 def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float) -> str | None:
-    """What the job waits for, in one sentence; None: for nothing."""
+    """Return the sentence on the conditions that the job waits for; None if all are met."""
     said = []
     if begin is not None and begin > now:
         said.append(f"starts at {moment(begin)} at the earliest")
@@ -39,7 +39,7 @@ def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float
 
 
 def why_spoiled(after: Sequence[DependencyRow]) -> str | None:
-    """Why the job can never start as it was asked for; None: it may."""
+    """Return the reason why the job can never start; None if it can."""
     for each in after:
         if each.is_spoiled:
             how = how_it_ended(each.state)
@@ -48,7 +48,7 @@ def why_spoiled(after: Sequence[DependencyRow]) -> str | None:
 
 
 def moment(when: float) -> str:
-    """A time of the calendar of this machine."""
+    """Format a time by the calendar of this machine."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(when)).strip()
 
 
@@ -63,27 +63,30 @@ class WaitingConditions:
         self._guard = guard
         self._calendar = calendar
         self._waiting: dict[int, float | None] = {}
-        """The jobs that wait, and when each may begin."""
+        """The waiting jobs, and when each may begin."""
         self._times: list[tuple[float, int]] = []
-        """The times to come, the first one first; some may be of jobs that wait no more."""
+        """The times to come, the first one first; some may be of jobs that no longer wait."""
         self._seen: int | None = None
         self._unread: dict[int, None] = {}
-        """Jobs of which it is to be noted whether they wait."""
+        """Jobs that may have begun or ceased to wait."""
         self._due: set[int] = set()
-        """Those that are to be looked at."""
+        """Jobs to check."""
 
     def waits(self, job: JobRow) -> bool:
-        """Whether the job has something to wait for now."""
+        """Return whether the job has a condition that is not met now."""
         after = self._store.dependencies.of(job.id)
         return self.is_early(job) or any(not each.is_met for each in after)
 
     def is_early(self, job: JobRow) -> bool:
-        """Whether the time at which it may begin is to come."""
+        """Return whether the time at which it may begin is in the future."""
         return job.begin is not None and job.begin > self._calendar()
 
     def settle(self, seconds: float = LOOK_SECONDS) -> float | None:
-        """Let the jobs go on of which the time has come, for some time; seconds until there is more
-        to do, if that is known. Raises sqlite3.OperationalError: not now."""
+        """Queue the jobs with met conditions, for at most `seconds`; return the seconds until the
+        next call.
+
+        Returns None if that is unknown. Raises sqlite3.OperationalError if it cannot be done now.
+        """
         now, deadline = self._calendar(), time.monotonic() + seconds
         self._note_changes()
         while self._unread and time.monotonic() < deadline:

@@ -1,1 +1,1 @@
-"""What each user has in the queue, counted."""
+"""Counts of each user's jobs in the queue."""

@@ -1,4 +1,4 @@
-"""What each user has in the queue."""
+"""The jobs of each user in the queue."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _BYTES = " + ".join(
 
 
 class UserRows:
-    """Whose jobs are, and counts of those of one user."""
+    """The owners of jobs, and counts of the jobs of one user."""
 
     def __init__(self, sql: RunSql) -> None:
         self._sql = sql
         self._known: dict[int, tuple[int, int]] = {}
-        """By uid: the newest job that was counted, and the bytes of all up to it."""
+        """By uid: the newest job that was counted, and the bytes of all jobs up to it."""
 
     def owner(self, job_id: int) -> int:
-        """The uid that submitted a job. Raises KeyError."""
+        """Return the uid that submitted a job. Raises KeyError."""
         row = self._sql("SELECT uid FROM job WHERE id = ?", (job_id,)).fetchone()
         if row is None:
             raise KeyError(job_id)
         return int(row["uid"])
 
     def waiting(self, uid: int) -> int:
-        """How many jobs of this user wait or are held."""
+        """Return how many jobs of this user wait or are held."""
         marks = ", ".join("?" * len(_WAITING))
         row = self._sql(
             f"SELECT count(*) AS number FROM job WHERE state IN ({marks}) AND uid = ?",
@@ -42,8 +42,8 @@ class UserRows:
         return int(row["number"])
 
     def text_bytes(self, uid: int) -> int:
-        """What the records of all jobs of this user take. Those that came since are all that is
-        read."""
+        """Return the bytes of the records of all jobs of this user. Only jobs since the last call
+        are read."""
         newest, size = self._known.get(uid, (0, 0))
         # "+": by the number of the job. The index of the uid would have all of the user's read.
         row = self._sql(
@@ -57,8 +57,8 @@ class UserRows:
         return size
 
     def outputs_before(self, uid: int, job_id: int, most: int) -> list[tuple[int, str]]:
-        """The jobs of this user with a number below `job_id`, the newest `most` first, and the
-        `output_dir` of each."""
+        """Return the number and the `output_dir` of this user's jobs before `job_id`, the newest
+        `most` first."""
         rows = self._sql(
             "SELECT id, output_dir FROM job WHERE +uid = ? AND id < ? ORDER BY id DESC LIMIT ?",
             (uid, job_id, most),
@@ -66,5 +66,5 @@ class UserRows:
         return [(row["id"], row["output_dir"]) for row in rows]
 
     def forget(self) -> None:
-        """Jobs are gone that may have been counted."""
+        """Forget the counts, because counted jobs may be gone."""
         self._known.clear()

@@ -1,5 +1,5 @@
-"""What keeps jobs from starting, as the database has it: other jobs, and an administrator's word.
+"""The stored reasons that keep jobs from starting: other jobs, and a drain by an administrator.
 
 dependency_table    which jobs start after which
-drain_table         why nothing starts
+drain_table         why no job starts
 """

@@ -22,14 +22,14 @@ _ENDS = {
 
 
 def how_it_ended(state: str | None) -> str:
-    """`has failed`: of a job that can no longer succeed."""
+    """Describe the end of a job that can no longer succeed: `has failed`."""
     return _ENDS.get(state or "", "is not known any more")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DependencyRow:
-    """A job that another starts after. `state` is its state, the last one of a job that was
-    removed, or None: nothing is known of it."""
+    """A job that another starts after. `state` is its state, the last one of a removed job, or None
+    if unknown."""
 
     on_id: int
     condition: str
@@ -37,19 +37,19 @@ class DependencyRow:
 
     @property
     def is_met(self) -> bool:
-        """Whether it has ended as it had to."""
+        """Whether it has ended in the required way."""
         if self.condition == ANY:
             return self.state is None or self.state in states.TERMINAL
         return self.state == states.SUCCEEDED
 
     @property
     def is_spoiled(self) -> bool:
-        """Whether it can no longer end as it has to."""
+        """Whether it can no longer end in the required way."""
         return not self.is_met and (self.state is None or self.state in states.TERMINAL)
 
     @property
     def words(self) -> str:
-        """What is waited for: `job 3 (running) to succeed`."""
+        """The condition for people: `job 3 (running) to succeed`."""
         how = "end" if self.condition == ANY else "succeed"
         state = states.in_words(self.state or "unknown")
         return f"job {self.on_id} ({state}) to {how}"
@@ -70,7 +70,7 @@ class DependencyTable:
         )
 
     def replace(self, job_id: int, after: Iterable[Dependency]) -> None:
-        """`job_id` starts after these, and no others."""
+        """Let `job_id` start after these, and no others."""
         self._sql("DELETE FROM dependency WHERE job_id = ?", (job_id,))
         self.add([(job_id, after)])
 
@@ -83,12 +83,12 @@ class DependencyTable:
             )
 
     def removed(self, job: JobRow) -> None:
-        """`job` is over and goes: how it ended is kept for those that wait for it."""
+        """Record how `job` ended, for jobs that wait for it, before it is removed."""
         self._sql("DELETE FROM dependency WHERE job_id = ?", (job.id,))
         self._sql("UPDATE dependency SET ended = ? WHERE on_id = ?", (job.state, job.id))
 
     def of(self, job_id: int) -> list[DependencyRow]:
-        """What the job starts after, by number."""
+        """Return the conditions of the job, by number."""
         rows = self._sql(
             "SELECT on_id, condition, coalesce(other.state, dependency.ended) AS state"
             " FROM dependency LEFT JOIN job AS other ON other.id = on_id"
@@ -98,7 +98,7 @@ class DependencyTable:
         return [DependencyRow(**row) for row in rows]
 
     def dependents(self, on_ids: Collection[int]) -> set[int]:
-        """The jobs that start after any of these."""
+        """Return the jobs that start after any of these."""
         wanted, found = list(on_ids), set[int]()
         for start in range(0, len(wanted), _AT_ONCE):
             part = wanted[start : start + _AT_ONCE]

@@ -14,12 +14,12 @@ class DrainTable:
         self._sql = run
 
     def get(self) -> Drain | None:
-        """Why nothing starts; None: jobs start."""
+        """Return the reason why no job starts; None if jobs start."""
         row = self._sql("SELECT since, uid, why FROM drain").fetchone()
         return None if row is None else Drain(**row)
 
     def put(self, drain: Drain | None) -> None:
-        """From now on this holds."""
+        """Set the drain, or remove it with None."""
         self._sql("DELETE FROM drain")
         if drain is not None:
             values = (drain.since, drain.uid, short(drain.why))

@@ -1,4 +1,4 @@
-"""What is to be told of jobs, on the disk until somebody was told.
+"""Notices about jobs, stored until they are delivered.
 
-notices   one of them, and the table of all
+notices   one notice, and the table of all
 """

@@ -12,17 +12,17 @@ RunSql = Callable[..., sqlite3.Cursor]
 
 WEBHOOK, COMMAND = "webhook", "command"
 DELIVERED, DROPPED, EXPIRED = "delivered", "dropped", "expired"
-"""What is counted: `dropped` as too many waited, `expired` as it could not be told in time."""
+"""Counted outcomes: `dropped` because too many waited, `expired` because delivery took too long."""
 _MOST_TROUBLE = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """What is to be told of a job.
+    """A notice about a job.
 
-    `key` is the same however often it is delivered, and no other notice has it. `target` is an
-    address, or a program and its arguments as JSON; `body` is JSON. It is due at `next_at`, after
-    `tries` that came to nothing, the last of them for `trouble`. Times in seconds since the epoch.
+    `key` is unique and the same for every delivery. `target` is an address, or a program and its
+    arguments as JSON; `body` is JSON. It is due at `next_at`, after `tries` failed deliveries, the
+    last with the error `trouble`. Times are in seconds since the epoch.
     """
 
     key: str
@@ -50,7 +50,7 @@ class Outbox:
         self.most_per_user, self.most = 200, 5000
 
     def add(self, notices: Iterable[Notice], now: float) -> None:
-        """Put them in, in the caller's transaction. One that is there already stays as it is."""
+        """Add notices in the caller's transaction. An existing one stays unchanged."""
         for each in notices:
             added = self._sql(
                 "INSERT OR IGNORE INTO outbox (key, uid, job_id, notice, channel, target, body,"
@@ -65,7 +65,7 @@ class Outbox:
                 self._make_room("", (), self.most)
 
     def put(self, notices: Iterable[Notice], now: float) -> None:
-        """As `add`, in a transaction of its own."""
+        """Add notices in a separate transaction."""
         with self._transaction():
             self.add(notices, now)
 
@@ -79,8 +79,10 @@ class Outbox:
             self._count(DROPPED, gone)
 
     def due(self, now: float, limit: int) -> list[Notice]:
-        """Those that are to be tried, the oldest first; of each user no more than a quarter of
-        `limit`, so that nobody's address keeps others waiting."""
+        """Return the notices that are due, the oldest first.
+
+        Each user gets at most a quarter of `limit`, so that one address does not delay the others.
+        """
         rows = self._sql(
             "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY uid ORDER BY id) AS place"
             " FROM outbox WHERE next_at <= ?) WHERE place <= ? ORDER BY id LIMIT ?",
@@ -89,16 +91,16 @@ class Outbox:
         return [_notice(row) for row in rows]
 
     def next_due(self) -> float | None:
-        """When the next is to be tried; None: there is none."""
+        """Return when the next one is due; None if none waits."""
         row = self._sql("SELECT min(next_at) AS soonest FROM outbox").fetchone()
         return None if row["soonest"] is None else float(row["soonest"])
 
     def delivered(self, notice: Notice) -> None:
-        """It was told."""
+        """Mark as delivered."""
         self._remove(notice, DELIVERED)
 
     def expired(self, notice: Notice) -> None:
-        """It could not be told in time."""
+        """Mark as expired: it was not delivered in time."""
         self._remove(notice, EXPIRED)
 
     def _remove(self, notice: Notice, what: str) -> None:
@@ -107,7 +109,7 @@ class Outbox:
                 self._count(what, 1)
 
     def failed(self, notice: Notice, next_at: float, trouble: str) -> None:
-        """A try came to nothing; the next is at `next_at`."""
+        """Record a failed delivery; the next try is at `next_at`."""
         with self._transaction():
             self._sql(
                 "UPDATE outbox SET tries = tries + 1, next_at = ?, trouble = ? WHERE id = ?",
@@ -115,12 +117,12 @@ class Outbox:
             )
 
     def of_job(self, job_id: int) -> list[Notice]:
-        """Those of a job that wait, the oldest first."""
+        """Return the waiting notices of a job, the oldest first."""
         rows = self._sql("SELECT * FROM outbox WHERE job_id = ? ORDER BY id", (job_id,))
         return [_notice(row) for row in rows]
 
     def counts(self) -> dict[str, int]:
-        """How many were delivered, dropped and expired, and how many wait."""
+        """Return how many were delivered, dropped and expired, and how many wait."""
         found = {row["what"]: row["number"] for row in self._sql("SELECT * FROM outbox_count")}
         waiting = self._sql("SELECT count(*) AS number FROM outbox").fetchone()["number"]
         return {**dict.fromkeys((DELIVERED, DROPPED, EXPIRED), 0), **found, "waiting": waiting}

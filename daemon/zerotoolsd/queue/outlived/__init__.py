@@ -1,5 +1,5 @@
-"""What is left of an attempt that is over.
+"""The remains of an attempt that has ended.
 
-outlived_leases   GPUs that stay with it: what holds them is noted with their leases
-upload_table      what was to be uploaded, and what came of that
+outlived_leases   GPUs that stay leased to it, with the process or memory that holds them
+upload_table      the planned uploads and their results
 """

@@ -1,7 +1,8 @@
-"""Leases of attempts that are over: a GPU on which something outlived its job stays with it.
+"""Leases of ended attempts: a GPU that is still in use by a remainder of its job stays leased to
+it.
 
-`held_by` names what that is: a process that does not end, or memory that is still in use. It may be
-found after the lease was gone, and another job may have a share of the same GPU by then.
+`held_by` names the remainder: a process that does not end, or memory that is still in use. It may
+be found after the lease was released, and another job may then have a part of the same GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Append = Callable[..., int]
 
 
 class OutlivedLeases:
-    """In transactions of their own."""
+    """The leases of ended attempts. Each change is a separate transaction."""
 
     def __init__(
         self,
@@ -31,7 +32,7 @@ class OutlivedLeases:
         self._sql, self._transaction, self._append = sql, transaction, append
 
     def hold(self, lease: Lease, kind: str, why: str, now: float) -> None:
-        """Keep the GPU for what `held_by` names, from now on or still, with an event."""
+        """Keep the GPU leased for the process or memory in `held_by`, with an event."""
         with self._transaction():
             self._sql(
                 "INSERT INTO lease (gpu_uuid, job_id, attempt, host, held_by)"
@@ -42,12 +43,12 @@ class OutlivedLeases:
             self._append(now, lease.job_id, lease.attempt, kind, None, None, short(why))
 
     def leases(self) -> list[Lease]:
-        """Those of which something outlived the attempt."""
+        """Return the leases of ended attempts with a remainder."""
         rows = self._sql("SELECT * FROM lease WHERE held_by IS NOT NULL ORDER BY gpu_uuid, job_id")
         return [Lease(**row) for row in rows]
 
     def ended_since(self, since: float) -> list[AttemptRow]:
-        """Attempts on GPUs that ended after `since`, in seconds since the epoch."""
+        """Return the attempts on GPUs that ended after `since`, in seconds since the epoch."""
         rows = self._sql(
             "SELECT * FROM attempt WHERE state = ? AND ended > ? AND gpu_uuids != ?",
             (ENDED, since, json.dumps([])),

@@ -59,7 +59,7 @@ class UploadTable:
                 (json.dumps(result), job_id, number),
             )
             if None not in reasons:
-                old, new = reasons  # a job that goes on since has another reason
+                old, new = reasons  # a job that has continued since has another reason
                 self._sql(
                     "UPDATE job SET reason = ? WHERE id = ? AND reason = ?",
                     (short(new), job_id, old),

@@ -1,5 +1,5 @@
-"""What follows the end of an attempt, by its cause. Pure.
+"""The action after the end of an attempt, by its cause. Pure.
 
-causes       the causes, and the one table of what follows each
-spreading    how far the waits of jobs that ended together lie apart
+causes       the causes, and the table with the rule of each
+spreading    how the waits of jobs that ended together are spread
 """

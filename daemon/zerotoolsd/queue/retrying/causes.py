@@ -1,4 +1,4 @@
-"""The causes for which attempts end, and what follows each: the one table. Pure.
+"""The causes for which attempts end, and the rule of each, in one table. Pure.
 
 `docs/explanation/retries.md` has the same table for people; a test compares the two.
 """
@@ -25,14 +25,13 @@ MACHINE = "machine"
 
 @dataclass(frozen=True, kw_only=True)
 class CauseRule:
-    """What follows an end.
+    """The action after an end.
 
-    `retries`: at most so many starts again, one after another and without progress between them;
-    None: as many as the job's `max_restarts` allows, or any number if they do not count.
-    `counts`: each of them is one of `max_restarts`. The first wait is `first` times
-    `retry.first_seconds` of the daemon's configuration, and each next one `factor` times as long
-    (None: `retry.factor`). `fences`: the GPU that broke is given to no job for a while.
-    `words` completes "ended by".
+    `retries`: the limit of consecutive restarts without progress; None: as many as the job's
+    `max_restarts` allows, or any number if they do not count. `counts`: each restart counts against
+    `max_restarts`. The first wait is `first` times `retry.first_seconds` of the daemon's
+    configuration, and each further one is `factor` times as long (None: `retry.factor`). `fences`:
+    the faulty GPU is not used for a while. `words` completes "ended by".
     """
 
     words: str
@@ -63,9 +62,9 @@ RULES: Mapping[str, CauseRule] = MappingProxyType(
         MACHINE: CauseRule(words="a machine that was not ready", counts=False),
     }
 )
-"""By cause. `machine` has its own longest wait, a minute."""
+"""Rules by cause. `machine` has its own longest wait, a minute."""
 
 
 def rule_of(cause: str | None) -> CauseRule:
-    """What follows an end by `cause`; for one that is not known, what follows a crash."""
+    """Return the rule of `cause`; that of a crash for an unknown cause."""
     return RULES.get(cause or "", USUAL)

@@ -1,4 +1,4 @@
-"""Waits of jobs that ended together are not equally long, so that they do not start together."""
+"""Spreads the waits of jobs that ended together, so that they do not start together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ SPREAD = 0.2
 
 
 def part_of_wait(job_id: int, attempt: int) -> float:
-    """How much of its wait a job waits after this attempt, from 1 - SPREAD to 1: always the same
-    for the same two numbers, also after a restart of the daemon."""
+    """Return the fraction of its wait that a job uses after this attempt, from 1 - SPREAD to 1.
+
+    It is always the same for the same two numbers, also after a restart of the daemon.
+    """
     digest = hashlib.sha256(f"{job_id}/{attempt}".encode()).digest()
     return 1.0 - SPREAD * int.from_bytes(digest[:8], "big") / 2**64

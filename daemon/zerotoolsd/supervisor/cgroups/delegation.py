@@ -1,13 +1,13 @@
-"""The control group below which this process may make others: its own, where it was given to us.
+"""The control group below which this process may create others: its own, if that is delegated.
 
     /sys/fs/cgroup/system.slice/zerotools-job-7-1-3f9c01aa.service      delegated by systemd
-        supervisor/                                   keeper and supervisor, where there are limits
-        zerotools-7-1-3f9c01aa/                       the ranks and all that they start
+        supervisor/                                   keeper and supervisor, if there are limits
+        zerotools-7-1-3f9c01aa/                       the ranks and all processes that they start
 
-Under systemd a group is ours only if systemd says so (it marks those with `Delegate=yes`, but a
-user's own systemd may mark none), or if it is the unit that an attempt was given; that it can be
-written means nothing for root. Without systemd, it is ours if it can be written.
-Limits need controllers, which the kernel gives to groups below one without processes.
+Under systemd a group is delegated only if systemd marks it (`Delegate=yes`; a user's own systemd
+may mark none), or if it is the unit of an attempt. Write access proves nothing for root. Without
+systemd, a group is delegated if it is writable. The kernel gives controllers only to groups below a
+group that has no processes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GetMark = Callable[[Path, str], bytes]
 
 
 class NotDelegated(Exception):
-    """There is no control group that may be divided, or limited; the text says why."""
+    """No control group can be divided or limited; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,10 @@ class Delegation:
     directory: Path
 
     def refuse_unlimited(self, wanted: Collection[str], own: Collection[int] = ()) -> None:
-        """Raises NotDelegated: groups below it cannot have the controllers `wanted`. `own` are
-        processes that will leave it."""
+        """Raise NotDelegated if groups below this one cannot have the controllers `wanted`.
+
+        `own` are processes that will leave the group.
+        """
         lacking = sorted(set(wanted) - set(_words(self.directory / CONTROLLERS)))
         if lacking:
             raise NotDelegated(
@@ -56,11 +58,13 @@ class Delegation:
 
     @property
     def is_root(self) -> bool:
-        """Whether it is the machine's root group, to which the rule of no processes is not put."""
+        """Whether this is the machine's root group, which may have both processes and
+        controllers."""
         return not (self.directory / "cgroup.type").exists()
 
     def give(self, wanted: Collection[str], own: Collection[int]) -> None:
-        """Let groups below it have the controllers; `own` processes move into a group of theirs.
+        """Enable the controllers `wanted` for groups below this one; move `own` processes into a
+        leaf.
 
         Raises NotDelegated, OSError.
         """
@@ -86,7 +90,7 @@ def write(path: Path, text: str) -> None:
 
 
 def find(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Delegation:
-    """The group that is ours, on the machine whose file system begins at `root`.
+    """Return the delegated group of the machine that has its file system at `root`.
 
     Raises NotDelegated.
     """
@@ -110,7 +114,8 @@ def find(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Delegation:
 
 
 def _was_given(place: Path) -> bool:
-    """Whether root has made the group for an attempt of this user, and given it to them."""
+    """Return whether root has created the group for an attempt of this user and given it to the
+    user."""
     try:
         return place.name.startswith(PREFIX) and place.stat().st_uid == os.geteuid() != 0
     except OSError:
@@ -118,12 +123,12 @@ def _was_given(place: Path) -> bool:
 
 
 def mounted(root: Path = Path("/")) -> Path:
-    """Where the control groups of version 2 are. Raises NotDelegated."""
+    """Return the mount point of control groups version 2. Raises NotDelegated."""
     return _mount(root)[0]
 
 
 def controllers(directory: Path) -> list[str]:
-    """The controllers that a group has."""
+    """Return the controllers that a group has."""
     return _words(directory / CONTROLLERS)
 
 
@@ -144,7 +149,7 @@ def _is_marked(place: Path, mark: GetMark) -> bool:
 
 
 def _mount(root: Path) -> tuple[Path, str]:
-    """Where version 2 is mounted, and which group is seen there."""
+    """Return the mount point of version 2, and the group that is visible there."""
     try:
         lines = (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):

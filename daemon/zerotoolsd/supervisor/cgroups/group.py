@@ -17,7 +17,7 @@ OLD_SECONDS = 86400.0
 
 
 def group_name(job_id: int, attempt: int, token: str) -> str:
-    """Of this attempt, and of no other on the machine."""
+    """Return the name of the attempt's group, unique on the machine."""
     return f"{PREFIX}{job_id}-{attempt}-{token[:8]}"
 
 
@@ -34,7 +34,7 @@ class AttemptGroup:
         return str(self.path / PROCS)
 
     def pids(self) -> list[int]:
-        """The processes in it, and in groups below it that they have made."""
+        """Return the pids of all processes in the group and in groups that these made below it."""
         found = []
         for directory in self._directories():
             with suppress(OSError, ValueError):
@@ -42,12 +42,15 @@ class AttemptGroup:
         return found
 
     def kill(self) -> None:
-        """SIGKILL them all in one moment, where the kernel can (5.14)."""
+        """Send SIGKILL to all processes at once, if the kernel can (Linux 5.14)."""
         with suppress(OSError):
             write(self.path / "cgroup.kill", "1")
 
     def remove(self, seconds: float = REMOVE_SECONDS) -> bool:
-        """Remove it if it is empty; whether it is gone. What is ending keeps it for a moment."""
+        """Remove the group if it is empty, and return whether it is gone.
+
+        Ending processes keep a group for a moment, so this tries for `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while True:
             for directory in reversed(self._directories()):
@@ -63,11 +66,11 @@ class AttemptGroup:
         return [Path(place) for place, _, _ in os.walk(self.path)]
 
     def memory_kills(self) -> int:
-        """How many of its processes the kernel has ended for the limit of its memory."""
+        """Return how many of its processes the kernel killed because of the memory limit."""
         return self._event("memory.events", "oom_kill")
 
     def refused_processes(self) -> int:
-        """How often it was refused another process."""
+        """Return how often the kernel refused another process."""
         return self._event("pids.events", "max")
 
     def _event(self, name: str, word: str) -> int:
@@ -86,7 +89,7 @@ class AttemptGroup:
 
     @property
     def processes_words(self) -> str | None:
-        """The limit of processes that was in its way; None: it was not."""
+        """The sentence on the process limit that the attempt ran into; None if it did not."""
         refused = self.refused_processes()
         if not refused or limits.PROCESSES not in self.wanted:
             return None
@@ -97,9 +100,9 @@ class AttemptGroup:
 def make_group(
     name: str, wanted: Mapping[str, int], own: Collection[int], root: Path = Path("/")
 ) -> AttemptGroup:
-    """A group `name` with these limits; `own` processes make room where that is needed.
+    """Create the group `name` with these limits; `own` processes move to a leaf if necessary.
 
-    Raises NotDelegated: there is none to be had, or none with the limits. Raises OSError.
+    Raises NotDelegated if no group is available, or none with these limits. Raises OSError.
     """
     place = delegation.find(root)
     if wanted:
@@ -132,7 +135,7 @@ def _clear(directory: Path) -> None:
 
 
 def find_group(token: str, root: Path = Path("/")) -> AttemptGroup | None:
-    """The group of the attempt with `token` that root has made below its own."""
+    """Return the group that root has made below its own for the attempt with `token`."""
     try:
         names = os.scandir(delegation.find(root).directory)
     except (NotDelegated, OSError):
@@ -145,8 +148,10 @@ def find_group(token: str, root: Path = Path("/")) -> AttemptGroup | None:
 
 
 def read_group(path: object, token: str, root: Path = Path("/")) -> AttemptGroup | None:
-    """The group that a record names, if it is one, and that of the attempt with `token`: a job can
-    write into its records, too."""
+    """Return the group that a record names, if it is the group of the attempt with `token`.
+
+    A job can write into its records, so the path is not trusted.
+    """
     if not isinstance(path, str) or ".." in path.split("/"):
         return None
     found = Path(path)

@@ -1,4 +1,4 @@
-"""What an attempt may have of the machine, as `attempt.json` and as the kernel have it."""
+"""The limits of an attempt, in the forms of `attempt.json` and of the kernel."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ _CONTROLLERS = {
 }
 _RATES = {IO_READ: "rbps", IO_WRITE: "wbps"}
 _NO_DISKS = ("loop", "ram", "zram", "dm-", "md")
-"""Not disks, or made of some: what is limited there is limited below."""
+"""Devices that are not disks, or are made of disks: a limit on them applies to the disks below."""
 
 
 def controllers_of(limits: Mapping[str, int]) -> set[str]:
-    """The controllers that these limits need."""
+    """Return the controllers that these limits need."""
     return {_CONTROLLERS[name] for name in limits}
 
 
 def settings(limits: Mapping[str, int], root: Path = Path("/")) -> Iterator[tuple[str, str]]:
-    """(file of the group, value) of each; `root` is where /sys is found."""
+    """Yield (file of the group, value) for each limit; `root` is the directory that contains
+    /sys."""
     if MEMORY_HIGH in limits:
         yield "memory.high", str(limits[MEMORY_HIGH])
     if MEMORY in limits:
         yield "memory.max", str(limits[MEMORY])
-        # One rank that is ended leaves the others waiting for it: all of them, or none.
+        # When one rank is killed, the others wait for it: kill all of them, or none.
         yield "memory.oom.group", "1"
     if PROCESSES in limits:
         yield "pids.max", str(limits[PROCESSES])
@@ -50,7 +51,7 @@ def _disks(root: Path) -> Iterator[str]:
 
 
 def gibibytes(count: int) -> str:
-    """For people: `32 GiB`, `1.5 GiB`, `300 MiB`."""
+    """Format a size for people: `32 GiB`, `1.5 GiB`, `300 MiB`."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.4g} {unit}"

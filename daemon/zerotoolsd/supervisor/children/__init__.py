@@ -1,5 +1,5 @@
-"""How the supervisor starts processes whose programs and directories are the user's.
+"""How the supervisor starts processes that use the user's programs and directories.
 
-spawning        a child that is begun, and is waited for by nobody
-rank_binding    the processors and the memory that it keeps to
+spawning        a child that is started without waiting for it
+rank_binding    the processors and the memory nodes of the child
 """

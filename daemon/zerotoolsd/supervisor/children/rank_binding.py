@@ -1,10 +1,10 @@
-"""Where a rank runs and has its memory: processors and memory nodes that it keeps to.
+"""The processors and memory nodes that a rank is bound to.
 
-It is set in the child before its program is executed, and the program, its threads and what it
-starts inherit it. Memory is preferred from the nodes, never demanded: a node that is full would end
-the rank where another has room. A cpuset that leaves a rank less than was planned with is heeded:
-systemd gives an attempt's unit one of its own. Nothing here fails an attempt; what could not be
-done is said in bytes on the child's pipe (`spawning`), each a letter and a number:
+The child sets the binding before it executes its program; the program, its threads and its children
+inherit it. Memory nodes are preferred and not required, because a full node would end the rank
+while another node has free memory. A cpuset that leaves a rank fewer processors than planned is
+respected: systemd gives an attempt's unit its own cpuset. A binding that fails does not fail the
+attempt. The child reports it on its pipe (`spawning`), as a letter and a number:
 
     c22;    the processors could not be set: error 22
     m1;     their memory could not be preferred: error 1
@@ -36,21 +36,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class RankBinding:
-    """`cpus` are processors, as the kernel lists them (`0-15,32`; empty: any), `nodes` the memory
-    nodes that are preferred (none: the kernel's choice); `why` there are none, where it matters."""
+    """A binding: `cpus` in the kernel's list format (`0-15,32`; empty: any) and the preferred
+    memory `nodes` (empty: the kernel's choice). `why` explains a missing binding, if that
+    matters."""
 
     cpus: str = ""
     nodes: tuple[int, ...] = ()
     why: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the binding as plain JSON values."""
         return {"cpus": self.cpus, "nodes": list(self.nodes), "why": self.why}
 
     @classmethod
     def from_json(cls, tree: object) -> RankBinding:
-        """What `to_json` made. ValueError where it is not that: a job can write into its run
-        directory, too."""
+        """Return the binding that `to_json` made. Raises ValueError for any other tree.
+
+        A job can write into its run directory, so the tree is not trusted.
+        """
         if isinstance(tree, Mapping):
             cpus, nodes, why = (tree.get(name) for name in ("cpus", "nodes", "why"))
             is_list = isinstance(nodes, list) and all(type(node) is int for node in nodes)
@@ -60,7 +63,7 @@ class RankBinding:
 
 
 def keep_to(binding: RankBinding) -> bytes:
-    """Have the calling thread keep to it; what could not be done, for `kept_of`."""
+    """Bind the calling thread; return the bytes for `kept_of` that report a failed part."""
     if not binding.cpus:
         return b""
     wanted, own = _numbers(binding.cpus), os.sched_getaffinity(0)
@@ -83,7 +86,7 @@ def _numbers(cpus: str) -> set[int]:
 
 
 def _prefer(nodes: Sequence[int]) -> int:
-    """The number of the error; 0: none."""
+    """Set the memory policy; return the error number, or 0."""
     number = _SET_MEMPOLICY.get(os.uname().machine) if sys.maxsize > 2**32 else None
     if number is None:
         return errno.ENOSYS
@@ -100,7 +103,10 @@ def _prefer(nodes: Sequence[int]) -> int:
 
 
 def kept_of(binding: RankBinding, said: bytes) -> RankBinding:
-    """What of `binding` a child keeps to that said this, and why no more."""
+    """Return the part of `binding` that a child kept, with the reason if it is not all.
+
+    `said` are the bytes that the child reported.
+    """
     notes = [(kind, int(number)) for kind, number in _NOTE.findall(said)]
     if not notes:
         return binding

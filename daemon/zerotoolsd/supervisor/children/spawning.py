@@ -1,16 +1,16 @@
-"""Starting a program without waiting for it: what hangs then is the child alone.
+"""Starts a program without waiting for it, so only the child can hang.
 
-`subprocess.Popen` waits until the child has executed its program. Where the working directory or
-the program lies on a file system that does not answer, that is for ever, and whoever waits hears no
-cancel. So the child tells how far it is over a pipe, which closes when the program runs:
+`subprocess.Popen` waits until the child has executed its program. If the working directory or the
+program is on a file system that does not respond, that wait never ends and cannot be cancelled. So
+the child reports its progress over a pipe, which closes when the program runs:
 
     d             it enters the directory
     dp            it executes the program
-    dp!  ENOENT   it could not: its last word is the number of the error, in decimal
+    dp!  ENOENT   it could not: the number of the error follows, in decimal
     !    ENOENT   it could not even enter its control group
-    dm1;p         it is not bound as was planned (`rank_binding`), and executes the program
+    dm1;p         its binding failed in part (`rank_binding`); it executes the program
 
-A child that hangs holds none of the supervisor's descriptors, the attempt's lock above all.
+A child that hangs holds no descriptor of the supervisor, and so not the attempt's lock.
 """
 
 from __future__ import annotations
@@ -34,24 +34,31 @@ _DIRECTORY, _PROGRAM, _FAILED = b"d", b"p", b"!"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Execute = Callable[[Sequence[str], Mapping[str, str]], object]
-"""(argv, environment): what the child becomes in the end. It does not return."""
+"""Function of (argv, environment) that the child calls last. It does not return."""
 
 
 def execute_program(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Become the program. Raises OSError, and ValueError: there is a NUL in a word."""
+    """Replace this process with the program.
+
+    Raises OSError, and ValueError if an argument contains a NUL.
+    """
     os.execvpe(argv[0], list(argv), dict(env))
 
 
 def execute_without_sigterm(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Become the program with SIGTERM blocked: one that comes while it loads waits until the
-    program unblocks it. Raises as `execute_program` does."""
+    """Replace this process with the program, with SIGTERM blocked.
+
+    A SIGTERM that arrives while the program loads stays pending until the program unblocks it.
+    Raises as `execute_program` does.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     execute_program(argv, env)
 
 
 class CannotStart(Exception):
-    """A program cannot be executed; `error` is the system's, the message a sentence. `is_ours` says
-    that it came as far as nothing of the job's: its control group is the daemon's to make."""
+    """A program cannot be executed. `error` is the system's error; the message is a sentence.
+    `is_ours` means that the failure came before anything of the job: the daemon makes the control
+    group."""
 
     def __init__(self, what: str, error: OSError, *, is_ours: bool = False) -> None:
         super().__init__(f"{what}: {error.strerror}")
@@ -60,7 +67,7 @@ class CannotStart(Exception):
 
 
 class BegunProgram:
-    """A child on its way to its program."""
+    """A child that has been forked and has not executed its program yet."""
 
     def __init__(self, pid: int, fd: int, program: str, directory: str) -> None:
         self.pid = pid
@@ -72,14 +79,14 @@ class BegunProgram:
 
     @property
     def awaited(self) -> str:
-        """What has not answered yet."""
+        """The step that has not completed yet."""
         if not self._how_far:
             return "its control group"
         in_program = _PROGRAM in self._how_far
         return self._program if in_program else f"the directory {self._directory}"
 
     def kept(self, binding: RankBinding) -> RankBinding:
-        """What it keeps to of what was planned."""
+        """Return the part of `binding` that the child kept."""
         return kept_of(binding, self._how_far)
 
     @property
@@ -87,7 +94,7 @@ class BegunProgram:
         return self._said.partition(_FAILED)[0]
 
     def is_over(self) -> bool:
-        """Whether the program runs. Raises CannotStart."""
+        """Return whether the program runs. Raises CannotStart."""
         while True:
             try:
                 part = os.read(self.fd, 64)
@@ -104,7 +111,7 @@ class BegunProgram:
         return True
 
     def close(self) -> None:
-        """Listen to it no more."""
+        """Close the pipe of the child's report."""
         os.close(self.fd)
 
 
@@ -119,16 +126,16 @@ def start(
     execute: Execute = execute_program,
     binding: RankBinding | None = None,
 ) -> BegunProgram:
-    """Begin to run `argv` in `cwd`; its output goes to the descriptor `output`. Raises OSError.
+    """Start `argv` in `cwd`, with its output going to the descriptor `output`. Raises OSError.
 
-    `entrance`: the `cgroup.procs` of the control group that it enters first. `binding`: what it
-    keeps to, as far as that can be.
+    `entrance` is the `cgroup.procs` file of the control group that the child enters first.
+    `binding` is applied as far as possible.
 
-    The process that calls it has no threads.
+    The calling process must have no threads.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
-    # A child that is asked to end at once would take it for the supervisor's own, and go on.
+    # A child would take a SIGTERM at this moment for the supervisor's own, and continue.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         pid = os.fork()
@@ -156,7 +163,7 @@ def _become(
     execute: Execute,
     binding: RankBinding | None,
 ) -> None:
-    """The child: it never returns."""
+    """Run the child's side of the fork; never returns."""
     try:
         signal.set_wakeup_fd(-1)
         for each in (signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
@@ -182,8 +189,10 @@ def _become(
 
 
 def die_with(parent: int, umask: int, entrance: str | None = None) -> Callable[[], None]:
-    """For the child between fork and exec: SIGKILL it when the supervisor ends, and enter a control
-    group."""
+    """Return the function that the child calls between fork and exec.
+
+    It asks the kernel to SIGKILL the child when the supervisor ends, and enters a control group.
+    """
 
     def arrange() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,17 +1,18 @@
-"""The processes of an attempt while it runs, and a note of them that outlives every process.
+"""The processes of an attempt while it runs, in a file that survives all of them.
 
-The supervisor is a subreaper: whatever a rank starts, however it detaches itself, stays a
-descendant. That ends when supervisor and keeper are both killed: what they leave behind has no
-parent that is known, may have emptied its environment, changed its name and made a session of its
-own. So the supervisor notes, about once a second, in a file of the run directory:
+The supervisor is a subreaper: every process that a rank starts stays a descendant, however it
+detaches. That ends when supervisor and keeper are both killed: the remaining processes have no
+known parent, and may have cleared their environment, changed their name or made a new session. So
+about once a second the supervisor writes a file in the run directory:
 
-    moment                  the time before it looked, in ticks since boot
+    moment                  the time before the scan, in ticks since boot
     pid, start, session     of every descendant
 
-A fresh daemon proves by it what belongs to the attempt (`Noted.proves`): a process that is in the
-list with the same start; and any that is in the session of one in the list and began before the
-moment, since a session has one family as long as anything of it lives. What descends from these is
-theirs. The file is no use after a reboot: run.json says of which boot it is.
+A new daemon uses it to prove that a process belongs to the attempt (`Noted.proves`). A process
+belongs if it is in the list with the same start time. It also belongs if its session is that of a
+process in the list and it began before the moment, because a session keeps its family while any of
+it lives. Descendants of these belong too. The file is useless after a reboot: run.json names the
+boot.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ _MAGIC = b"zfam"
 
 
 class FamilyNote:
-    """The file. It is overwritten in place, so its disk space is reserved at the start."""
+    """The file of the family. It is overwritten in place, so its disk space is reserved at the
+    start."""
 
     def __init__(self, path: Path) -> None:
         self._fd: int | None = None
         session = os.getsid(0)
-        # One that the supervisor shares with whoever started it proves nothing.
+        # A session that the supervisor shares with its parent proves nothing.
         self._shared = session if session not in (os.getpid(), os.getppid()) else None
         try:
             flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -1,9 +1,9 @@
 """Describes the processes of an attempt that survived SIGKILL, with the reason.
 
-The kernel ends a process when it next runs. One in uninterruptible sleep (state D: a file server
-or a driver that does not answer) does not run, and holds its memory and its GPU until it wakes up,
-but nothing of its own program is ever run again. One of another user (a setuid program) is not
-ours to end: it runs on, `refused`.
+The kernel ends a process when it next runs. A process in uninterruptible sleep (state D: waiting
+for a file server or a driver) does not run. It holds its memory and its GPU until it wakes up, but
+its program never runs again. A process of another user (a setuid program) cannot be killed by this
+user: it continues, and is marked `refused`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_NAMED = 100
 def left_behind(
     process: Process, *, rank: int | None = None, refused: bool = False
 ) -> dict[str, Any]:
-    """The line of `process` in the records, which is alive though it was to end."""
+    """Return the record of `process`, which is alive although it was killed."""
     return {
         "pid": process.pid,
         "start_ticks": process.start_ticks,
@@ -65,8 +65,11 @@ def is_still_alive(line: Mapping[str, Any]) -> bool:
 
 
 def in_words(line: Mapping[str, Any], called: Callable[[int], str] = by_uid) -> str:
-    """For people: `pid 123 (python3) of rank 0, in state D (nfs_wait_bit_killable)`. `called`: what
-    a user is called."""
+    """Format a record for people: `pid 123 (python3) of rank 0, in state D
+    (nfs_wait_bit_killable)`.
+
+    `called` returns the name of a uid.
+    """
     name, rank = plain_name(line.get("name")), line.get("rank")
     words = f"pid {line['pid']}" + (f" ({name})" if name else "")
     words += f" of rank {rank}" if isinstance(rank, int) else ""
@@ -78,8 +81,10 @@ def in_words(line: Mapping[str, Any], called: Callable[[int], str] = by_uid) -> 
 
 
 def plain_name(value: object) -> str:
-    """Return one short line without control characters: a program chooses its own name, and may
-    write the record."""
+    """Return one short line without control characters.
+
+    A program chooses its name, and may write the record.
+    """
     return (
         "".join(c for c in value[:_LONGEST_PLACE] if c.isprintable())
         if isinstance(value, str)

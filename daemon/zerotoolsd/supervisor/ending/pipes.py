@@ -1,8 +1,9 @@
-"""The pipes between the processes of an attempt, by /proc: who writes into what others read.
+"""The pipes between the processes of an attempt, read from /proc: which process writes to which.
 
-A program that saves must be able to write. So whoever reads from it runs on, and must not find the
-end of the pipe, as it would go on with its next command. `keep_open` opens the pipe for writing
-once more: the reader takes all that there is, and waits. Named pipes are not known.
+A program that saves must be able to write. So the process that reads from it continues, and must
+not reach the end of the pipe, because it would continue with its next command. `keep_open` opens
+the pipe for writing once more: the reader reads all data and then waits. Named pipes are not
+supported.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from contextlib import suppress
 from zerotoolsd.supervisor.procfs import GONE
 
 _ROOM = 1 << 20
-"""Bytes that a pipe has room for while its reader stands still; the kernel's default limit."""
+"""Bytes that a pipe can hold while its reader is stopped; the kernel's default limit."""
 _READS, _WRITES = 0o400, 0o200
 
 
 def written(pid: int, *numbers: str) -> frozenset[str]:
-    """The pipes that the output of the process goes to, or these descriptors of it, as /proc names
-    them."""
+    """Return the pipes of the process's output, or of these descriptors, by their names in
+    /proc."""
     return frozenset(_targets(pid, numbers or ("1", "2")).values())
 
 
 def read(pid: int) -> dict[str, str]:
-    """The pipes that the process reads and others write into, each with its descriptor."""
+    """Return the pipes that the process reads and others write into, with the descriptor of
+    each."""
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208  # names alone
     except GONE:
@@ -61,8 +63,11 @@ def _mode(pid: int, number: str) -> int:
 
 
 def keep_open(pid: int, number: str) -> int | None:
-    """A descriptor that keeps a pipe which the process reads from its end, and that pipe with more
-    room; None: it is gone, or not ours. Raises OSError: the machine has no descriptors."""
+    """Open a pipe that the process reads, so that it never sees its end, and enlarge the pipe.
+
+    Returns None if the pipe is gone or is not accessible. Raises OSError if the machine has no
+    descriptors.
+    """
     try:
         fd = os.open(f"/proc/{pid}/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except GONE:
@@ -74,7 +79,7 @@ def keep_open(pid: int, number: str) -> int | None:
 
 
 def is_empty(fd: int) -> bool:
-    """Whether nothing is left to read in the pipe."""
+    """Return whether the pipe contains no unread data."""
     waiting = array.array("i", [0])
     fcntl.ioctl(fd, termios.FIONREAD, waiting)
     return waiting[0] == 0

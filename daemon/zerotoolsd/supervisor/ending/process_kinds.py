@@ -36,10 +36,10 @@ FILTERS = frozenset(
     }
 )
 _TERMINALS = frozenset({"script"})
-"""Programs that run a command in a terminal of their own. At SIGTERM they close it, and the command
-gets SIGHUP before it has saved; at SIGSTOP nobody reads what it writes."""
+"""Programs that run a command in their own terminal. At SIGTERM they close it, and the command gets
+SIGHUP before it has saved; at SIGSTOP its output is not read."""
 _MANY_IN_ONE = ("busybox", "coreutils")
-"""Programs that are what they are called as."""
+"""Programs that act as the name by which they are called."""
 _INTERPRETERS = ("perl", "python")
 _ELASTIC = b"TORCHELASTIC_RUN_ID="
 _WAITING = frozenset({"do_wait", "kernel_wait4", "kernel_waitid"})
@@ -60,8 +60,8 @@ def kind_of(process: Process, children: Sequence[Process]) -> ProcessKind:
     """Return the kind of `process` with these `children`.
 
     A process with an unknown name is a runner if SIGTERM would end it, and either it waits for a
-    child in the kernel or a process below it handles SIGTERM. The signal would end this process
-    alone, and the processes below would never get one.
+    child in the kernel or a process below it handles SIGTERM. The signal would end only this
+    process, and the processes below would never get one.
     """
     name = _name(process)
     if name in RUNNERS:
@@ -75,7 +75,7 @@ def kind_of(process: Process, children: Sequence[Process]) -> ProcessKind:
 
 
 def _handles_below(children: Sequence[Process]) -> bool:
-    """Whether one of these, or of what they have started, handles SIGTERM and is no filter."""
+    """Return whether one of these, or a descendant, handles SIGTERM and is not a filter."""
     waiting = list(children)
     while waiting:
         process = waiting.pop()
@@ -96,21 +96,21 @@ def is_shell(process: Process) -> bool:
 
 
 def is_named_runner(process: Process) -> bool:
-    """Whether `process` is a shell, `make` or the like by its name."""
+    """Return whether `process` has the name of a runner: a shell, `make` and others."""
     return _name(process) in RUNNERS
 
 
 def waits_for_child(pid: int) -> bool:
-    """Whether the process waits for a child in the kernel."""
+    """Return whether the process waits for a child in the kernel."""
     return _wait_channel(pid) in _WAITING
 
 
 class Wait:
-    """The wait of a process for a child in the kernel, from now until `lasts` is asked for."""
+    """The wait of a process for a child in the kernel, from now until `lasts` is read."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._pauses = self._count()  # before it is looked at, and again after the last look
+        self._pauses = self._count()  # before the first check, and again after the last
         self._began = waits_for_child(pid)
 
     @property
@@ -119,7 +119,7 @@ class Wait:
         return self._began and waits_for_child(self._pid) and self._count() == self._pauses
 
     def _count(self) -> bytes:
-        """How often the process has waited for anything."""
+        """Return the line with the number of the process's voluntary context switches."""
         try:
             lines = Path(f"/proc/{self._pid}/status").read_bytes().splitlines()
         except GONE:
@@ -128,8 +128,11 @@ class Wait:
 
 
 def orphans(others: Collection[int | None], *, shells: bool) -> list[int]:
-    """Pids of what ranks have left behind to this process, without these `others`: of shells, which
-    may start more, or of programs that handle SIGTERM, with what is above them."""
+    """Return the pids that ranks left to this process as their new parent, without `others`.
+
+    With `shells`, only shells, which may start more processes; else programs that handle SIGTERM,
+    with their ancestors.
+    """
     try:
         return [
             process.pid
@@ -142,8 +145,10 @@ def orphans(others: Collection[int | None], *, shells: bool) -> list[int]:
 
 
 def not_filters(processes: Iterable[Process]) -> list[Process]:
-    """Those that are no filters. A shell that becomes the last filter of a pipeline (zsh) has the
-    programs before it as children."""
+    """Return the processes that are not filters, and the children of those that are.
+
+    A shell that becomes the last filter of a pipeline (zsh) has the earlier programs as children.
+    """
     found = []
     for process in processes:
         found += not_filters(children_of(process.pid)) if is_filter(process) else [process]
@@ -166,8 +171,10 @@ def _name(process: Process) -> str | None:
 
 
 def _is_tracker(pid: int) -> bool:
-    """Whether `multiprocessing` has started the process: it ignores SIGTERM, and ends with the
-    programs that write to it."""
+    """Return whether the process is the resource tracker of `multiprocessing`.
+
+    It ignores SIGTERM, and ends with the programs that write to it.
+    """
     return any(b"import main;main(" in w and b"resource_tracker" in w for w in _words(pid)[1:])
 
 
@@ -210,8 +217,11 @@ def effect_of(pid: int) -> TermEffect:
 
 
 def is_launcher(process: Process, children: Sequence[Process]) -> bool:
-    """Whether `process` has started its `children` as ranks, as `torchrun` in a script does, or in
-    a terminal: at SIGTERM it would leave them less time than they have."""
+    """Return whether `process` has started its `children` as ranks or in a terminal, like
+    `torchrun`.
+
+    At SIGTERM it would leave them less time than they have.
+    """
     if _name(process) in _TERMINALS or b"deepspeed.launcher.launch" in _words(process.pid):
         return True
     own = _variables(process.pid)
@@ -221,7 +231,7 @@ def is_launcher(process: Process, children: Sequence[Process]) -> bool:
 
 
 def ranks_among(children: Sequence[Process]) -> list[Process]:
-    """Those of the `children` of a launcher that it has started as ranks; else all programs."""
+    """Return the children that a launcher has started as ranks; all programs if it has no ranks."""
     ranks = [c for c in children if any(v.startswith(b"RANK=") for v in _variables(c.pid))]
     return ranks or not_filters(children) or list(children)
 

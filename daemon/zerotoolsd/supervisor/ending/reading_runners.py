@@ -1,9 +1,9 @@
-"""Runners that read what programs write, and so run on during a stop: `x=$(train)`, a loop that
-stamps lines, a Python program that copies the output of another.
+"""Runners that read the output of programs, and so must continue during a stop.
 
-Where one stood still, the programs could not write any more. Each is kept from the end of its
-pipes; once it has read all of them, it can be stopped without a loss. Methods raise OSError where
-the machine has no descriptors.
+Examples are `x=$(train)`, a loop that adds time stamps to lines, and a Python program that copies
+the output of another. If such a runner were stopped, the programs could not write. Each is kept
+from the end of its pipes; it can be stopped without loss when it has read all of them. Methods
+raise OSError if the machine has no descriptors.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from zerotoolsd.supervisor.ending import process_kinds as kinds
 from zerotoolsd.supervisor.procfs import Process, children_of, read_process
 
 DRAIN_SECONDS = 5.0
-"""How long filters and readers may still take what the programs have left them."""
+"""How long filters and readers may still read the output that the programs have written."""
 _SHORT_SECONDS = 1.0
-"""A shell that reads a program's output starts nothing that lives longer."""
+"""A shell that reads a program's output starts only commands that are shorter than this."""
 
 Key = tuple[int, int]
 """(pid, start ticks)."""
 
 
 class Flow:
-    """The pipes that the output of some programs goes through, by way of filters."""
+    """The pipes that the output of some programs passes through, including filters."""
 
     def __init__(self) -> None:
         self._passing: dict[Key, tuple[Set[str], Set[str]]] = {}
 
     def passes(self, process: Process) -> None:
-        """Note that `process` writes what it reads."""
+        """Record that `process` writes the data that it reads."""
         key = (process.pid, process.start_ticks)
         if key not in self._passing:
             self._passing[key] = (pipes.read(process.pid).keys(), pipes.written(process.pid))
 
     def of(self, written: Iterable[Set[str]]) -> Set[str]:
-        """The pipes that are reached from those `written`, and these."""
+        """Return the pipes `written` and all that can be reached from them."""
         found = set().union(*written)
         size = -1
         while size != len(found):
@@ -61,11 +61,11 @@ class Readers:
         return bool(self._fed_at)
 
     def keep(self, process: Process) -> Set[str]:
-        """The pipes that `process` reads, none of which ends from now on."""
+        """Return the pipes that `process` reads, and keep all of them from ending."""
         key = (process.pid, process.start_ticks)
         kept = self._kept.get(key, {})
         if key in self._fed_at and kinds.is_named_runner(process):
-            return kept.keys()  # what is new is of a $(date)
+            return kept.keys()  # the new pipe is of a $(date)
         for pipe, number in pipes.read(process.pid).items():
             if pipe not in kept:
                 kept[pipe] = pipes.keep_open(process.pid, number)
@@ -73,8 +73,11 @@ class Readers:
         return kept.keys()
 
     def feeding(self, process: Process) -> list[Process]:
-        """The children of `process` that write into what it reads: they are asked before it is
-        known whether it runs on. All, where it is no shell: these run nothing for each line."""
+        """Return the children of `process` that write into a pipe that it reads.
+
+        They are asked to stop first, and then decide whether it continues. If it is not a shell,
+        all children are returned: such a program starts no command for each line.
+        """
         children = kinds.not_filters(children_of(process.pid))
         if not kinds.is_named_runner(process):
             return children
@@ -82,8 +85,11 @@ class Readers:
         return [child for child in children if pipes.written(child.pid) & read]
 
     def runs_on(self, process: Process, flow: Set[str]) -> bool:
-        """Whether `process` reads from the `flow`, or has not yet read what was left of it, and
-        does nothing else: a shell may run short commands for each line."""
+        """Return whether `process` reads from the `flow`, or still has data to read, and does
+        nothing else.
+
+        A shell may run short commands for each line.
+        """
         key = (process.pid, process.start_ticks)
         kept = self._kept.get(key, {})
         is_fed, now = bool(kept.keys() & flow), time.monotonic()
@@ -114,8 +120,10 @@ class Readers:
     def _runs_more(
         shell: Process, children: Sequence[Process], read: Set[str], *, is_fed: bool
     ) -> bool:
-        """Whether `shell` runs programs for their own sake. Once nothing is written into what it
-        reads, short ones count, too."""
+        """Return whether `shell` runs commands that do not write into its input.
+
+        While its input is fed, commands shorter than `_SHORT_SECONDS` do not count.
+        """
         commands = [
             child
             for child in kinds.not_filters(children)

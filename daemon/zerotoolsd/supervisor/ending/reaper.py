@@ -47,7 +47,7 @@ def _wait_status(found: os.waitid_result) -> int:
 
 
 def alive_below(pid: int) -> list[Process]:
-    """Descendants of `pid` that are not over."""
+    """Return the descendants of `pid` that have not ended."""
     return [p for p in descendants(pid, processes()) if not p.is_over]
 
 
@@ -63,7 +63,10 @@ class Killed:
     """Pids of processes that this user may not end."""
 
     def left_behind(self, ranks: Mapping[int, int]) -> list[dict[str, Any]]:
-        """The lines of the processes that still live; `ranks`: the number of each rank, by pid."""
+        """Return the records of the processes that are still alive.
+
+        `ranks` maps the pid of each rank to its number.
+        """
         return [
             left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused)
             for p in self.stuck[:MOST_NAMED]
@@ -78,8 +81,9 @@ def kill_all(
     kill: Callable[[Process], object] = kill_process,
     group: AttemptGroup | None = None,
 ) -> Killed:
-    """Send SIGKILL to the `group` and to all descendants except `spare`. Repeat it, because they
-    may fork meanwhile.
+    """Send SIGKILL to the `group` and to all descendants except `spare`.
+
+    The call repeats this, because they may fork meanwhile.
 
     Processes that survive the deadline are reported as left behind. If the machine has no
     descriptors left, the search is repeated.

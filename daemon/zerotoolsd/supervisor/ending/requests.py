@@ -1,8 +1,8 @@
 """Writes and reads `request.json`, the request of the daemon to save and stop an attempt.
 
 Its disk space is reserved when the attempt is prepared, so that a job can be cancelled after it has
-filled the disk. If a request still cannot be written, the daemon tries again while the supervisor
-lives. A request may be replaced: a preempted job may be cancelled while it saves.
+filled the disk. If a write still fails, the daemon tries again while the supervisor lives. A
+request may be replaced: a preempted job may be cancelled while it saves.
 """
 
 from __future__ import annotations

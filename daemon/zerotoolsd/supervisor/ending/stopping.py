@@ -1,4 +1,4 @@
-"""Stops an attempt: its programs save and end, and no command after them begins.
+"""Stops an attempt: its programs save and end, and its script starts no further command.
 
 A shell continues as soon as its program ends: `train && publish` would publish. So the stop walks
 the tree of processes from the top down:
@@ -9,9 +9,9 @@ the tree of processes from the top down:
     reader (x=$(train))   SIGSTOP, when it has read the output of the programs
 
 When no program below a runner is left, the runner ends. A runner that handles SIGTERM (`trap`) gets
-the signal and is continued, and counts as a program from then on. Any other runner is killed before
-it runs again; its wait status is replaced by that of its programs. Example, a rank with a stop in
-its second line:
+the signal and is continued, and then counts as a program. Any other runner is killed before it runs
+again; its wait status is replaced by that of its programs. Example, a rank with a stop in its
+second line:
 
     bash                  stopped                                ended: its status is 0
       python prepare.py   has ended
@@ -19,7 +19,7 @@ its second line:
       (python publish.py)                                        never begins
 
 A launcher keeps running, because its ranks may need it. Ranks that it starts again get SIGTERM at
-the next look. Programs that a `trap` starts get it too, but only in the second half of the grace:
+the next scan. Programs that a `trap` starts get it too, but only in the second half of the grace:
 until then the trap may save with them.
 """
 
@@ -95,11 +95,12 @@ class Stop:
         self.reached: list[int] = []
         """Pids that got SIGTERM."""
         self._late_at: float | None = None
-        """Time from which programs of a `trap` get SIGTERM too; None before the stop begins."""
+        """Time after which programs of a `trap` also get SIGTERM; None before the stop begins."""
         self._others: set[int | None] = set()
         self._orphans: list[int] = []
         self._all_asked = False
-        """Whether other orphans have been asked: servers, which the programs may save with."""
+        """Whether other orphans have got SIGTERM: these are servers, which the programs may need to
+        save."""
         self._next = float("inf")
         self._ends = select.epoll()
         self._held: dict[Key, _Held] = {}
@@ -122,20 +123,24 @@ class Stop:
         self, roots: Collection[int], grace_seconds: float, beside: Collection[int | None] = ()
     ) -> None:
         """Send SIGTERM to the programs below the pids `roots`, and give them this time to end.
-        `beside` are children of this process that do not belong to the job."""
+
+        `beside` are children of this process that do not belong to the job.
+        """
         self._late_at = time.monotonic() + grace_seconds / 2
         self._others = {*roots, *beside}
         self._orphans = kinds.orphans(self._others, shells=True)
         self.look(roots)
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when a signalled process has ended: then a look is
-        due."""
+        """Return a descriptor that becomes readable when a signalled process has ended.
+
+        Call `look` then.
+        """
         return self._ends.fileno()
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the next look is due."""
+        """Seconds until the next scan is due."""
         return max(0.0, self._next - time.monotonic())
 
     @property
@@ -147,14 +152,18 @@ class Stop:
         return not self._draining or time.monotonic() >= self._drained_by
 
     def status_of(self, pid: int, status: int) -> int:
-        """The wait status of a child that ended with `status`: a runner that the stop has ended
-        counts as its programs."""
+        """Return the wait status of a child that ended with `status`.
+
+        A runner that the stop has ended gets the status of its programs.
+        """
         by_stop = pid in self.cut or status in _BY_SIGTERM
         return self._statuses.get(pid, status) if by_stop else status
 
     def look(self, roots: Collection[int]) -> None:
-        """Signal the processes that are new since the last look, and end the runners without
-        remaining programs. If the machine has no descriptors left, the next look continues."""
+        """Signal the processes that are new since the last call, and end runners without programs.
+
+        If the machine has no descriptors left, the next call continues.
+        """
         self._next = time.monotonic() + OFTEN_SECONDS
         try:
             self._look(roots)
@@ -191,7 +200,7 @@ class Stop:
                 del self._asked[key]
                 self._forget(key, asked.fd)
                 status = zombie_status(*key)
-                if status is None:  # whoever waits for it was faster
+                if status is None:  # another waiter was faster
                     status = 0 if asked.saves else int(signal.SIGTERM)
                 self._results.append((asked.above, status))
         for key, fd in list(self._draining.items()):
@@ -236,7 +245,7 @@ class Stop:
                 self._ask(process, above)
 
     def _noted(self, processes: list[Process]) -> list[Process]:
-        """These, the filters among which pass output on."""
+        """Record the filters among these processes in the flow of output; return all of them."""
         for process in filter(is_filter, processes):
             self._flow.passes(process)
         return processes
@@ -244,8 +253,11 @@ class Stop:
     def _take_reader(
         self, process: Process, above: tuple[Key, ...]
     ) -> list[tuple[Process, tuple[Key, ...], bool]]:
-        """Let a process that reads from programs run on, else stop it: where it stood still or had
-        ended, they could not write any more. What is to be walked below it."""
+        """Let a process that reads from programs continue, or stop it; return the processes to walk
+        next.
+
+        If a reader were stopped or killed too early, the programs could not write.
+        """
         if self._is_runner(process):
             if self._reads_on(process):
                 return []
@@ -267,8 +279,10 @@ class Stop:
     def _started_by(
         self, process: Process, runner: _Asked
     ) -> list[tuple[Process, tuple[Key, ...], bool]]:
-        """Processes that a runner has started since it handled SIGTERM; the runner may have become
-        one (`exec`)."""
+        """Return the processes that a runner has started since it handled SIGTERM.
+
+        The runner may have become a program itself (`exec`).
+        """
         children = children_of(process.pid)
         if kind_of(process, children) is ProcessKind.RUNNER:
             return [(child, runner.above, False) for child in kinds.not_filters(children)]
@@ -310,7 +324,7 @@ class Stop:
         held = _Held(process, above, fd, pipes.written(process.pid))
         try:
             send_signal(fd, signal.SIGSTOP)
-        except PermissionError:  # of another user, as with sudo: what is below it may be ours
+        except PermissionError:  # of another user, as with sudo: processes below it may be ours
             os.close(fd)
             self._past.add(key)
             return [(child, above, False) for child in children_of(process.pid)]
@@ -387,7 +401,7 @@ class Stop:
             self._ends.register(fd, select.EPOLLIN)
 
     def _status_below(self, key: Key) -> int:
-        """The best status of the programs of a runner; that of SIGTERM, where it ran none."""
+        """Return the best status of the programs of a runner; that of SIGTERM if it ran none."""
         found = [status for above, status in self._results if key in above]
         return min(found, key=_badness, default=int(signal.SIGTERM))
 

@@ -1,4 +1,4 @@
-"""What a supervisor takes of the GPUs' locks, before anything of its job begins."""
+"""The GPU locks that a supervisor takes before any process of its job begins."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ class AttemptLocks:
     refusal: str | None = None
 
     def close(self) -> None:
-        """Let go of them; whoever forked from this process still holds them."""
+        """Close the descriptors; processes that were forked from this one still hold the locks."""
         for fd in self.descriptors:
             os.close(fd)
 
 
 def take_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> AttemptLocks:
-    """Take what the daemon told of: `directory`, `gpus` (their UUIDs), and `held`, those that the
-    process `daemon` holds. Nothing where it told nothing."""
+    """Take the locks that the daemon described in `told`; none if that is empty.
+
+    `told` has `directory`, `gpus` (their UUIDs), and `held`, the UUIDs that the process `daemon`
+    holds.
+    """
     if not told:
         return AttemptLocks()
     fds: list[int] = []
@@ -51,7 +54,7 @@ def take_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> Attemp
     try:
         directory.wait_for_gate(seconds)
         for uuid in told["gpus"]:
-            # A descriptor is not handed over: where systemd starts the supervisor, nothing is.
+            # No descriptor is passed on, because systemd passes none when it starts the supervisor.
             fds.append(
                 directory.take(uuid, lambda: uuid in told["held"] and _lives(told["daemon"]))  # noqa: B023  # called at once
             )
@@ -78,8 +81,11 @@ def _lives(process: Mapping[str, int]) -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether a process lives that /proc does not show: root's daemon to a user's supervisor, where
-    /proc has `hidepid`. That its number went to another one meanwhile cannot be told then."""
+    """Return whether a process lives that /proc does not show.
+
+    With `hidepid`, /proc hides root's daemon from a user's supervisor. A reused pid is not
+    detected.
+    """
     try:
         fd = os.pidfd_open(pid)
     except OSError:

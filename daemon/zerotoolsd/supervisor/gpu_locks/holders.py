@@ -1,7 +1,8 @@
-"""Who holds the flocks of a file: pids and uids, by /proc/locks.
+"""The holders of the flocks of a file: pids and uids, from /proc/locks.
 
-The kernel keeps the pid of the process that took a lock, not of those that inherited it: where that
-one is gone, nobody can be named. Source: proc(5), Linux fs/locks.c (lock_get_status).
+The kernel keeps the pid of the process that took a lock, not those of processes that inherited it:
+if that process is gone, no holder can be named. Source: proc(5), Linux fs/locks.c
+(lock_get_status).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ MOST_NAMED = 4
 
 
 def holders_of(found: os.stat_result, proc: Path = Path("/proc")) -> dict[int, int]:
-    """The live processes that took a flock of the file `found`, but for this one: the uid of each,
-    by pid."""
+    """Return the live processes that took a flock of the file `found`, except this one: pid to
+    uid."""
     try:
         text = (proc / "locks").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -30,7 +31,7 @@ def holders_of(found: os.stat_result, proc: Path = Path("/proc")) -> dict[int, i
 
 
 def _takers(text: str, found: os.stat_result) -> Iterator[int]:
-    # A line of one who waits has "->" where the kind of lock stands here.
+    # A line of a waiting process has "->" in the position of the kind of lock.
     for pid, major, minor, inode in _LINE.findall(text):
         device = os.makedev(int(major, 16), int(minor, 16))
         if device == found.st_dev and int(inode) == found.st_ino:
@@ -38,9 +39,9 @@ def _takers(text: str, found: os.stat_result) -> Iterator[int]:
 
 
 def uid_of(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """The real uid of a process; None: it is gone, or /proc hides it."""
+    """Return the real uid of a process; None if it is gone or /proc hides it."""
     try:
-        # The owner of /proc/PID is root where a process may not be traced.
+        # The owner of /proc/PID is root if the process may not be traced.
         status = (proc / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
@@ -50,14 +51,17 @@ def uid_of(pid: int, proc: Path = Path("/proc")) -> int | None:
 
 
 def by_uid(uid: int) -> str:
-    """What a user is called by whoever does not know names."""
+    """Name a user by the uid, without looking up a name."""
     return f"uid {uid}"
 
 
 def named(
     found: os.stat_result, proc: Path = Path("/proc"), called: Callable[[int], str] = by_uid
 ) -> str:
-    """Who holds it, for a sentence: `pid 4711 of uid 1002`. `called`: what a user is called."""
+    """Name the holders for a sentence: `pid 4711 of uid 1002`.
+
+    `called` returns the name of a uid.
+    """
     by_uid: dict[int, list[int]] = {}
     for pid, uid in sorted(holders_of(found, proc).items()):
         by_uid.setdefault(uid, []).append(pid)

@@ -1,9 +1,9 @@
-"""The directory of the GPUs' locks, in which everybody may make files: none of them is believed.
+"""The directory of the GPUs' locks. Every user may create files in it, so none of them is trusted.
 
-What is opened must be a regular file with one name, of whatever owner; links are not followed, and
-a pipe does not hold up whoever opens it. It is opened without O_CREAT where it is there already:
-where `fs.protected_regular` is set, the kernel refuses O_CREAT of another's file in such a
-directory, root's daemon too. What others remove or replace is noticed, and taken anew.
+A lock file must be a regular file with one hard link, of any owner. Links are not followed, and
+opening a pipe does not block. An existing file is opened without O_CREAT: with
+`fs.protected_regular`, the kernel refuses O_CREAT for another user's file in such a directory, even
+to root's daemon. A file that others remove or replace is detected, and opened again.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from zerotoolsd.supervisor.trouble import is_of_machine
 TRIES = 5
 """A file may be made, removed or replaced while it is opened."""
 READABLE = 0o644
-"""Whoever may open a file may lock it."""
+"""Every user who may open a file may lock it."""
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _MOST_NAME = 200
 
 
 class NoLocks(Exception):
-    """There is no directory of locks that can be relied on. The text says why."""
+    """No trusted directory of locks exists. The message gives the reason."""
 
 
 class LocksUnknown(Exception):
-    """Whether there is such a directory cannot be told now: the machine lacks something. The text
-    says what."""
+    """The machine lacks a resource, so the directory of locks cannot be checked now. The message
+    names the resource."""
 
 
 class Taken(Exception):
@@ -42,11 +42,12 @@ class Taken(Exception):
 
 
 class GateShut(Exception):
-    """Somebody else takes GPUs right now, or does not stop doing so. The text says who."""
+    """Another process takes GPUs now, and may not stop doing so. The message names it."""
 
 
 def lock_name(uuid: str) -> str:
-    """The name of a GPU's lock: its UUID, also that of a MIG instance, which may have slashes."""
+    """Return the name of a GPU's lock file, made from its UUID; that of a MIG instance may have
+    slashes."""
     return re.sub(r"[^A-Za-z0-9-]", "_", uuid)[:_MOST_NAME]
 
 
@@ -55,10 +56,11 @@ def _never() -> bool:
 
 
 class LockDirectory:
-    """An open directory of locks. Nothing is taken by opening it."""
+    """An open directory of locks. Opening it takes no lock."""
 
     def __init__(self, path: Path, called: Callable[[int], str] = holders.by_uid) -> None:
-        """`called`: what a user is called. Raises NoLocks and LocksUnknown."""
+        """Open the directory. `called` returns the name of a uid. Raises NoLocks and
+        LocksUnknown."""
         self.path, self._called = path, called
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -75,7 +77,7 @@ class LockDirectory:
         os.close(self._fd)
 
     def try_gate(self) -> bool:
-        """Whether the gate is ours now, until `close`."""
+        """Try to take the gate, and return whether this succeeded. It is held until `close`."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -83,7 +85,7 @@ class LockDirectory:
         return True
 
     def wait_for_gate(self, seconds: float, pause: float = 0.01) -> None:
-        """Have the gate. Raises GateShut after `seconds`."""
+        """Wait until the gate is taken. Raises GateShut after `seconds`."""
         deadline = time.monotonic() + seconds
         while not self.try_gate():
             if time.monotonic() > deadline:
@@ -97,7 +99,9 @@ class LockDirectory:
         )
 
     def take(self, uuid: str, may_join: Callable[[], bool] = _never) -> int:
-        """A descriptor that holds the GPU while it, or a copy of it, is open. The gate is ours.
+        """Lock a GPU; it stays locked while the returned descriptor or a copy of it is open.
+
+        `may_join` returns whether a known process of this queue holds it. Raises Taken.
 
         `may_join`: whether somebody of this queue is known to hold it. Raises Taken.
         """
@@ -120,7 +124,7 @@ class LockDirectory:
         raise Taken(f"cannot be locked: {self.path / name} is replaced again and again")
 
     def is_current(self, uuid: str, fd: int) -> bool:
-        """Whether the file of `fd` is still the one of this GPU."""
+        """Return whether `fd` is still the file of this GPU."""
         try:
             there = os.stat(lock_name(uuid), dir_fd=self._fd, follow_symlinks=False)
         except OSError:
@@ -140,7 +144,7 @@ class LockDirectory:
     def _make(self, name: str) -> int:
         try:
             fd = os.open(name, _FLAGS | os.O_CREAT | os.O_EXCL, READABLE, dir_fd=self._fd)
-        except FileExistsError:  # somebody else made it, or a link was there all the time
+        except FileExistsError:  # another process created it, or a link was there all the time
             fd = os.open(name, _FLAGS, dir_fd=self._fd)
         return fd
 

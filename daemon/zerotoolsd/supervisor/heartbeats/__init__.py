@@ -1,12 +1,12 @@
-"""Whether the ranks of an attempt get on, and what is done about those that do not.
+"""Whether the ranks of an attempt make progress, and the action if they do not.
 
-rank_phases   what a rank may be at, and how long it may be at it without getting any further
-pulse         memory in which each rank says what it is at
-rank_activity what the kernel says of a rank that says nothing
-attention     how long each rank has said nothing new; when that is a stall
-telling       whom the others wait for, and a stall in one sentence
-told          the same of programs of users, from what they report
+rank_phases   the phases of a rank, and their deadlines without progress
+pulse         shared memory in which each rank reports its phase
+rank_activity the state in the kernel of a rank that reports nothing
+attention     how long each rank has been quiet, and when that is a stall
+telling       the straggler rank, and a stall in one sentence
+told          the same for programs of users, from their reports
 stacks        the stacks of all ranks, for the log
-heartbeats    what all ranks are at, once a second
-stalls        what is done about ranks that do not get on
+heartbeats    the phases of all ranks, once a second
+stalls        the action on ranks that make no progress
 """

@@ -1,12 +1,12 @@
-"""How long each rank has said nothing new, and when that is a stall. Pure: time is an argument.
+"""How long each rank has been quiet, and when that is a stall. Pure: time is an argument.
 
-Time is what the supervisor itself has lived through: of a look that comes late, `MOST_BETWEEN`
-seconds count. So a clock that is set changes nothing, and where the machine sleeps, or all of the
-job is stopped and continued with its supervisor, nothing has passed.
+Time is measured by the supervisor's own clock: a late call counts `MOST_BETWEEN` seconds at most.
+So a change of the system clock has no effect. No time passes while the machine sleeps, or while the
+job and its supervisor are stopped.
 
-An attempt is as quiet as the rank that said something last: while one still gets on, the others
-may well be waiting for it. It stalls when that is longer than the deadline of the rank that the
-others wait for, or where nobody knows which that is, than those of all ranks.
+An attempt is as quiet as the rank that reported last, because the others may be waiting for that
+rank. It stalls when it is quiet for longer than the deadline of the straggler; if that is unknown,
+for longer than the deadlines of all ranks.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from zerotoolsd.supervisor.heartbeats.telling import Sight, awaited
 
 MOST_BETWEEN = 5.0
 REMEMBERED = 50
-"""Steps whose median is taken."""
+"""Number of steps in the median."""
 _WORKS = 0.1
 """Of a processor: a rank that does so much works."""
 
 
 @dataclass(frozen=True)
 class AttemptStall:
-    """An attempt that does not get on: for `seconds`, with a deadline of `deadline` seconds; `rank`
-    is the one that the others wait for, None where nobody knows. `is_silent`: nothing was heard at
-    all, of ranks whose progress nobody knows."""
+    """An attempt without progress for `seconds`, with a deadline of `deadline` seconds. `rank` is
+    the straggler, or None if unknown. `is_silent`: no report and no output came at all, from ranks
+    that have unknown progress."""
 
     rank: int | None
     seconds: float
@@ -58,7 +58,7 @@ class _Known:
 
 
 class Attention:
-    """The ranks of one attempt. `look` is called about once a second."""
+    """The ranks of one attempt. Call `look` about once a second."""
 
     def __init__(self, limits: StallLimits) -> None:
         self.limits = limits
@@ -84,8 +84,8 @@ class Attention:
     def look(
         self, beats: Mapping[int, Beat], now: float, activities: Mapping[int, Activity | None]
     ) -> list[Sight]:
-        """Take in the newest lines of the ranks that live, and what the kernel says of those that
-        are quiet."""
+        """Update from the newest lines of the live ranks and the kernel's state of the quiet
+        ones."""
         passed = 0.0 if self._last is None else min(max(0.0, now - self._last), MOST_BETWEEN)
         self._last = now
         self.silent += passed
@@ -100,7 +100,7 @@ class Attention:
         ]
 
     def heard(self) -> None:
-        """Something was said, by whatever process."""
+        """Record that some process has reported."""
         self.silent = 0.0
 
     def _hear(self, rank: int, beat: Beat, passed: float, activity: Activity | None) -> None:
@@ -113,12 +113,12 @@ class Attention:
         known.charged += passed * self._weight(known, activity)
 
     def _weight(self, known: _Known, activity: Activity | None) -> float:
-        """How much of the time counts towards the deadline."""
+        """Return the fraction of the time that counts towards the deadline."""
         if activity is None:
             return 1.0
         if activity.tracer:
-            return 0.0  # somebody is looking at it in a debugger
-        if activity is not known.seen:  # a new look, at what it did since the last
+            return 0.0  # a debugger is attached
+        if activity is not known.seen:  # a new measurement: compare it with the last
             since = known.quiet - known.seen_at
             known.works = known.seen is not None and (
                 activity.work - known.seen.work >= _WORKS * since
@@ -128,7 +128,8 @@ class Attention:
         return 1.0 / EASED if is_eased else 1.0
 
     def _count_steps(self, beats: Mapping[int, Beat], passed: float) -> None:
-        """Time in other phases, and before the first step, is not that of steps."""
+        """Update the duration of steps. Time in other phases, and before the first step, does not
+        count."""
         newest = max((beat.step for beat in beats.values()), default=0)
         self._since_step += passed
         if any(beat.phase == STEPPING for beat in beats.values()):
@@ -136,13 +137,13 @@ class Attention:
         if newest <= self._step:
             return
         if any(PHASES[beat.phase] != START or beat.phase == FIRST_STEP for beat in beats.values()):
-            self.has_stepped = True  # else it is the step that it goes on from
+            self.has_stepped = True  # else it is the step from which the run continues
         if self._step and self._stepping:
             self._steps.append(self._stepping / (newest - self._step))
         self._step, self._since_step, self._stepping = newest, 0.0, 0.0
 
     def stall(self, sights: Sequence[Sight]) -> AttemptStall | None:
-        """Whether the attempt does not get on; `sights` are those of the last look."""
+        """Return the stall of the attempt, or None; `sights` are those of the last `look`."""
         silence = (self.limits.seconds or {}).get(SILENCE)
         if silence is not None and self.silent >= silence:
             return AttemptStall(None, self.silent, silence, is_silent=True)
@@ -157,7 +158,7 @@ class Attention:
         return AttemptStall(None if late is None else late.rank, min(quiet), deadline)
 
     def deadline(self, sights: Sequence[Sight]) -> float | None:
-        """The longest deadline of these ranks; None: one has none."""
+        """Return the longest deadline of these ranks; None if one of them has no deadline."""
         found = [self.limits.deadline(sight.beat.phase, self.step_seconds) for sight in sights]
         known = [each for each in found if each is not None]
         return max(known) if known and len(known) == len(found) else None

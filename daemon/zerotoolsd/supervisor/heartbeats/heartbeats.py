@@ -1,4 +1,4 @@
-"""The heartbeats of an attempt, for the supervisor's loop: looked at once a second."""
+"""The heartbeats of an attempt. The supervisor's loop reads them once a second."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from zerotoolsd.supervisor.logs import say
 
 FILE = "heartbeats.json"
 QUIET_SECONDS = 3.0
-"""A rank that has said nothing new for so long is looked at from outside."""
+"""A rank that has been quiet for so long is examined from outside."""
 BETWEEN_SECONDS = 4.0
 """Between two looks: each takes as much of a processor as all else in a second."""
 _MOST_SHOWN = 64
 
 
 class Heartbeats:
-    """What all ranks are at. Works in the run directory."""
+    """The phases of all ranks. Works in the run directory."""
 
     def __init__(
         self, limits: StallLimits, told: ToldBeats, ranks: int, *, own_program: bool
@@ -58,7 +58,7 @@ class Heartbeats:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the ranks need to know."""
+        """The environment variables that the ranks need."""
         return {} if self._board is None else {VARIABLE: self._board.path}
 
     @property
@@ -68,8 +68,11 @@ class Heartbeats:
         return None if late is None else late.rank
 
     def look(self, pids: Mapping[int, int], output: int) -> AttemptStall | None:
-        """Look at the ranks that live, by their pids; a stall, when it begins. `output` is how many
-        bytes all have printed. Only a launcher knows the pids of its ranks: there are none."""
+        """Read the lines of the live ranks, by their pids; return a stall when it begins.
+
+        `output` is the number of bytes that all ranks have printed. `pids` is empty for a job with
+        a launcher, because only the launcher knows the pids of its ranks.
+        """
         if (self._told.count, output) != (self._heard, self._output):
             self._heard, self._output = self._told.count, output
             self._attention.heard()
@@ -82,7 +85,7 @@ class Heartbeats:
         found = {rank: self._activities.get(rank) for rank in quiet & beats.keys()}
         self.sights = self._attention.look(beats, now, found)
         before, self.stall = self.stall, self._attention.stall(self.sights)
-        if self.stall is not None and before is None:  # now look at all of them
+        if self.stall is not None and before is None:  # now examine all of them
             found = {rank: activity(pid) for rank, pid in pids.items() if rank in beats}
             self.sights = self._attention.look(beats, now, found)
             self.stall = self._attention.stall(self.sights)
@@ -108,7 +111,8 @@ class Heartbeats:
         return f"{words}; {NCCL_ADVICE}" if hangs else words
 
     def tree(self) -> dict[str, Any]:
-        """`heartbeats.json`: what the views show. Seconds, and readings of the monotonic clock."""
+        """Return the tree of `heartbeats.json`, which the views show: seconds, and times of the
+        monotonic clock."""
         attention, now = self._attention, time.monotonic()
         late = awaited(self.sights)
         return {
@@ -124,7 +128,7 @@ class Heartbeats:
         }
 
     def _write(self) -> None:
-        """Over what was there: a reader that finds half of it reads it again."""
+        """Overwrite the file in place: a reader that finds half of it reads it again."""
         with suppress(OSError):
             if self._file is None:
                 flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -134,7 +138,7 @@ class Heartbeats:
             os.ftruncate(self._file, len(data))
 
     def close(self) -> None:
-        """No rank lives any more."""
+        """Close and remove the files; no rank lives any more."""
         if self._board is not None:
             self._board.close()
         if self._file is not None:
@@ -159,7 +163,7 @@ def _rank(sight: Sight, now: float) -> dict[str, Any]:
 def event_of(
     stall: AttemptStall, told: str, sights: Sequence[Sight], *, ends: bool
 ) -> dict[str, Any]:
-    """The record of a stall in `progress.jsonl`."""
+    """Return the record of a stall for `progress.jsonl`."""
     return {
         "event": "stall",
         "time": time.time(),

@@ -1,19 +1,20 @@
-"""Memory that a rank and its supervisor share, in which the rank says what it is at.
+"""Memory that a rank and its supervisor share, in which the rank reports its phase.
 
-A rank's main thread writes one line wherever it gets on: a phase begins, a step is done, a batch is
-evaluated, a wait for the others begins. No other thread can (`Pulse.beat`), so a line that does not
-change means a main thread that does not get on, whatever else in the process lives. A line costs a
-microsecond and no system call; it is there when the supervisor hangs, and when the rank is killed.
+A rank's main thread writes one line whenever it makes progress: when a phase begins, a step is
+done, a batch is evaluated, or a wait for the others begins. No other thread can (`Pulse.beat`). So
+an unchanged line means that the main thread makes no progress, even if other threads run. A line
+takes a microsecond and no system call. It can be read when the supervisor hangs, and after the rank
+is killed.
 
-The supervisor makes the memory (a memfd) and names it to the ranks as a file of /proc. Where that
-cannot be opened (another PID namespace), the rank has no pulse, and its datagrams are all there is.
+The supervisor creates the memory (a memfd) and passes its path in /proc to the ranks. If a rank
+cannot open it (another PID namespace), it has no pulse, and only sends its datagrams.
 
     count   u32   how many lines the rank has written
-    phase   u8    its place in `phases.NAMES`
+    phase   u8    its index in `phases.NAMES`
     flags   u8    1: waits for the other ranks; 2: prints its stacks when it gets `DUMP_SIGNAL`
     step    u64   optimizer steps that are done
     doing   96 s  more words: `all-reduce`, `loading step 40`
-    again   u32   `count`; another number means that the line is just being written
+    again   u32   `count`; another number means that the line is being written now
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from zerotoolsd.supervisor.heartbeats.rank_phases import NAMES, STARTING
 
 VARIABLE = "ZEROTOOLS_PULSE"
 DUMP_SIGNAL = signal.SIGQUIT
-"""As of a JVM: a rank that gets it prints the stacks of its threads, and goes on."""
+"""As in a JVM: a rank that gets this signal prints the stacks of its threads and continues."""
 _LINE = struct.Struct("=IBBQ96sI")
 _WAITS, _DUMPS = 1, 2
 _TRIES = 3
@@ -61,21 +62,21 @@ class Pulse:
 
     @property
     def connected(self) -> bool:
-        """Whether anybody can see it."""
+        """Whether the pulse has shared memory, so the supervisor can read it."""
         return self._memory is not None
 
     def answers_dumps(self) -> None:
-        """From here on the rank prints its stacks on DUMP_SIGNAL."""
+        """Set the flag that the rank prints its stacks on DUMP_SIGNAL."""
         self._flags |= _DUMPS
         self.beat()
 
     def enter(self, phase: str, doing: str = "") -> None:
-        """A phase begins, or in the same one something else."""
+        """Begin a phase, or another activity `doing` in the same phase."""
         self._phase, self._doing = NAMES.index(phase), doing.encode(errors="replace")
         self.beat()
 
     def beat(self, step: int | None = None) -> None:
-        """The main thread has got on; what other threads say is ignored."""
+        """Record progress of the main thread; calls of other threads are ignored."""
         if self._memory is None or threading.get_ident() != self._thread:
             return
         if step is not None:
@@ -86,7 +87,7 @@ class Pulse:
 
     @contextmanager
     def waiting(self, doing: str) -> Iterator[None]:
-        """Inside, the rank waits until all others have come to `doing`."""
+        """Mark the rank as waiting, inside the context, until all others have reached `doing`."""
         if self._memory is None or threading.get_ident() != self._thread:
             yield
             return
@@ -100,7 +101,7 @@ class Pulse:
 
 
 def open_pulse(environment: Mapping[str, str], rank: int) -> Pulse:
-    """The pulse of the rank that `environment` describes. For the main thread."""
+    """Return the pulse of the rank that `environment` describes. Call it in the main thread."""
     path = environment.get(VARIABLE)
     if path is None:
         return Pulse()
@@ -121,7 +122,7 @@ class PulseBoard:
     """The supervisor's end: the lines of all ranks."""
 
     def __init__(self, ranks: int) -> None:
-        """Raises OSError: there is no memory or descriptor for it."""
+        """Create the memory. Raises OSError if memory or a descriptor is not available."""
         self._fd = os.memfd_create("zerotools-heartbeats", os.MFD_CLOEXEC)
         try:
             size = max(1, ranks * _LINE.size)
@@ -133,11 +134,11 @@ class PulseBoard:
 
     @property
     def path(self) -> str:
-        """Where ranks open it."""
+        """The path at which ranks open it."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def read(self, rank: int) -> Beat:
-        """The newest line of `rank`. It may have written anything there."""
+        """Return the newest line of `rank`. The rank may have written anything there."""
         for _ in range(_TRIES):
             count, phase, flags, step, doing, again = _LINE.unpack_from(
                 self._memory, rank * _LINE.size

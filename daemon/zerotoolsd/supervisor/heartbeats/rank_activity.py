@@ -1,4 +1,4 @@
-"""What the kernel says of a process that says nothing itself."""
+"""The kernel's state of a process that reports nothing itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Activity:
 
 
 def activity(pid: int) -> Activity | None:
-    """What process `pid` is doing; None: it is gone, or /proc hides it."""
+    """Return the activity of process `pid`; None if it is gone or /proc hides it."""
     stat = _read(pid, "stat")
     if ")" not in stat:
         return None
@@ -51,7 +51,8 @@ def activity(pid: int) -> Activity | None:
 
 
 def report(pid: int) -> str:
-    """Lines for the log: its state, where in the kernel it waits, and its threads."""
+    """Return lines for the log: the state, the place in the kernel where it waits, and the
+    threads."""
     found = activity(pid)
     if found is None:
         return f"pid {pid} is gone"
@@ -72,7 +73,7 @@ def _field(text: str, name: str) -> int:
 
 
 def _read(pid: int, name: str) -> str:
-    """A file of /proc; empty where it cannot be read (stack is for root alone)."""
+    """Return the text of a file of /proc; empty if it cannot be read (only root reads `stack`)."""
     try:
         return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""What a rank may be at, and how long it may be at it without getting any further.
+"""The phases of a rank, and how long it may stay in one without progress.
 
 A healthy job must never be ended, however slow its disk and large its model. So a deadline is not
 for the phase, but for the time within it in which nothing happens: each step, each batch that is
@@ -22,10 +22,10 @@ KINDS = (START, DATA, STEP, EVALUATION, SAVE)
 COMPLETE = "complete"
 """That of a program which has reported that the job is complete, and the name of its phase."""
 SILENCE = "silence"
-"""That of a program which says nothing: neither a report nor output."""
+"""The key of the deadline for a program that is silent: it neither reports nor prints."""
 
 IMPORTING_TORCH = "importing torch"
-"""What a rank reports before it has a reporter, in the words that users read."""
+"""The phase that a rank reports before it has a reporter, as users read it."""
 STARTING, FIRST_STEP, STEPPING = "starting", "first step", "step"
 EVALUATING, SAVING = "evaluating", "saving"
 PHASES: Mapping[str, str] = {
@@ -49,7 +49,7 @@ COLLECTIVE = (FIRST_STEP, EVALUATING)
 """Phases of unknown progress whose collectives are often the first that NCCL does."""
 
 EASED = 6
-"""So many times less counts the time in which a rank works in a phase without telling how far."""
+"""Divisor of the time in which a rank works in a phase without measurable progress."""
 END, REPORT, OFF = "end", "report", "off"
 
 
@@ -82,7 +82,8 @@ class StallLimits:
         return PHASES.get(phase) != STEP and not (self.on_gpus and phase in COLLECTIVE)
 
     def deadline(self, phase: str, step_seconds: float | None) -> float | None:
-        """Seconds in `phase` without getting any further, of a run whose steps take so long."""
+        """Return the seconds that a rank may be in `phase` without progress, for this duration of a
+        step."""
         kind = PHASES.get(phase, START)
         limit = (self.seconds or {}).get(kind)
         if limit is None or kind != STEP or step_seconds is None:

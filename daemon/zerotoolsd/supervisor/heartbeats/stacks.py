@@ -1,9 +1,9 @@
-"""The stacks of all ranks, for the log, before an attempt that does not get on is ended.
+"""The stacks of all ranks, for the log, before an attempt without progress is ended.
 
-Each rank is asked in the way that disturbs it least. One of our trainer prints its own stacks when
-it gets a signal (`pulse.DUMP_SIGNAL`), from C code that needs neither the interpreter nor the right
-to trace. A program of the user's, and a rank that is stopped and so cannot answer, is read from
-outside by py-spy, where that is installed. What the kernel says of a process is always written.
+Each rank is examined in the way that disturbs it least. A rank of our trainer prints its own stacks
+at a signal (`pulse.DUMP_SIGNAL`), from C code that needs neither the interpreter nor the right to
+trace. Programs of users, and stopped ranks, which cannot respond, are read from outside by py-spy
+if it is installed. The kernel's state of a process is always written.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from zerotoolsd.supervisor.heartbeats.pulse import DUMP_SIGNAL
 from zerotoolsd.supervisor.heartbeats.rank_activity import activity, report
 
 DUMP_SECONDS = 10.0
-"""After so long nobody waits for a dump any more."""
+"""The longest wait for a dump."""
 ANSWER_SECONDS = 2.0
 _REST_SECONDS = 0.5
-"""For the rest of what a rank is printing."""
+"""The wait for the remaining output of a rank that prints its stacks."""
 MOST_PROGRAMS = 32
 _FILE = "stacks-{pid}.txt"
 _LARGEST = 256 * 1024
 
 
 class Log(Protocol):
-    """Where the stacks of a process go. `seen`: how many bytes it has printed there itself."""
+    """Receives the stacks of a process. `seen` is the number of bytes that the process has
+    printed."""
 
     seen: int
 
@@ -39,14 +40,15 @@ class Log(Protocol):
 
 
 def find_spy(program: str, path: str | None) -> str | None:
-    """py-spy beside the job's interpreter, or on its PATH; None: it is not installed."""
+    """Return the py-spy next to the job's interpreter, or on its PATH; None if it is not
+    installed."""
     beside = Path(program).with_name("py-spy")
     folders = [beside.parent, *(Path(each) for each in (path or "").split(":") if each)]
     return next((str(f / "py-spy") for f in folders if os.access(f / "py-spy", os.X_OK)), None)
 
 
 class StackDump:
-    """The dump of some processes, which goes on beside the supervisor's loop."""
+    """The dump of some processes. It runs concurrently with the supervisor's loop."""
 
     def __init__(self, spy: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._spy, self._clock = spy, clock
@@ -55,14 +57,15 @@ class StackDump:
         self._running: dict[int, tuple[subprocess.Popen[bytes], int, Log]] = {}
 
     def ask(self, pid: int, log: Log, *, answers: bool) -> None:
-        """Have the stacks of `pid` written; `answers`: it prints them itself when asked."""
+        """Request the stacks of `pid`; with `answers`, the process prints them itself at a
+        signal."""
         found = activity(pid)
         log.add(f"[zerotools: what the kernel says]\n{report(pid)}\n")
         stopped = found is not None and found.state in "Tt"
         if answers:
             with suppress(ProcessLookupError):
                 before = log.seen
-                os.kill(pid, DUMP_SIGNAL)  # one that is stopped answers when it is continued
+                os.kill(pid, DUMP_SIGNAL)  # a stopped process prints them when it is continued
                 if not stopped:
                     self._asked[pid] = (log, before)
                     return
@@ -87,11 +90,11 @@ class StackDump:
 
     @property
     def pids(self) -> list[int]:
-        """Processes of the dump's own."""
+        """The processes of the dump itself."""
         return list(self._running)
 
     def ended(self, pids: Iterable[int]) -> None:
-        """These children have ended, whoever waited for them."""
+        """Record that these children have ended. The caller has reaped them."""
         for pid in pids:
             found = self._running.pop(pid, None)
             if found is not None:
@@ -100,7 +103,7 @@ class StackDump:
                 log.add(_taken(target))
 
     def is_over(self) -> bool:
-        """Whether all have answered, or it has taken too long; those that have not are said."""
+        """Return whether all have responded, or the time is over; log the ones that have not."""
         passed = self._clock() - self._began
         for pid, (log, before) in list(self._asked.items()):
             if log.seen > before:
@@ -134,7 +137,7 @@ def _taken(pid: int) -> str:
 
 
 def python_programs(pids: Sequence[int]) -> list[int]:
-    """Those of `pids` that are Python, whose stacks py-spy can tell."""
+    """Return the pids that are Python programs, which py-spy can read."""
     found = []
     for pid in pids:
         try:

@@ -1,4 +1,4 @@
-"""What is done about ranks that do not get on: it is told, their stacks go to the log, they end."""
+"""The action on ranks without progress: report it, write their stacks to the log, end them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import SupervisedRank
 
 LONGEST_GRACE = 60.0
-"""Seconds that ranks have to save which get on after all when their attempt is being ended."""
+"""Longest time in seconds that ranks have to save, if they make progress while they are ended."""
 ASKED = "its ranks did not get on"
-"""What ranks read as the reason of the stop."""
+"""The reason of the stop that ranks read."""
 
 
 class Stalls:
@@ -42,16 +42,16 @@ class Stalls:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the ranks need to know."""
+        """The environment variables that the ranks need."""
         return self._heartbeats.variables
 
     @property
     def pids(self) -> Collection[int]:
-        """Processes that look at the ranks."""
+        """The processes that examine the ranks."""
         return () if self._dump is None else self._dump.pids
 
     def look(self, ranks: Sequence[SupervisedRank]) -> bool:
-        """Once a second. Whether the attempt is to be ended now."""
+        """Check the ranks; return whether the attempt must end now. Call it once a second."""
         live = {rank.index: rank for rank in ranks if rank.status is None}
         if any(rank.start is not None for rank in live.values()):
             return False  # a directory or a program does not answer, for which the attempt waits
@@ -100,22 +100,26 @@ class Stalls:
             rank.log.add(f"\n[zerotools: {text}]\n")
 
     def end(self, ranks: Sequence[SupervisedRank]) -> float:
-        """Continue the ranks, which were asked to save and stop: they may get on after all. The
-        seconds that they have for it."""
+        """Continue the stopped ranks, which may still save; return the seconds that they have for
+        it.
+
+        They have already been asked to save and stop.
+        """
         self.cause = self._heartbeats.sentence or "its ranks did not get on"
         self.rank = None if self._stall is None else self._stall.rank
         for rank in ranks:
-            # Not reaped yet, so the pid is still its own. Programs of users: `ending.stopping`.
+            # Not reaped yet, so the pid is still of this process. Programs of users:
+            # `ending.stopping`.
             if rank.status is None and not self._plan.own_program:
                 with suppress(ProcessLookupError):
                     os.kill(rank.pid, signal.SIGCONT)
         return min(self._plan.grace_seconds, LONGEST_GRACE)
 
     def ended(self, pids: Collection[int]) -> None:
-        """These children have ended."""
+        """Record that these children have ended."""
         if self._dump is not None:
             self._dump.ended(pids)
 
     def close(self) -> None:
-        """No rank lives any more."""
+        """Close the heartbeats; no rank lives any more."""
         self._heartbeats.close()

@@ -1,7 +1,8 @@
-"""Whom the others wait for, and that in one sentence.
+"""Names the rank that the others wait for (the straggler), and makes the sentence on a stall.
 
-A rank is waited for, the first rule that finds one: it is stopped (a signal, a debugger); it waits
-in the kernel and cannot be interrupted; it is a step behind; it alone does not wait for others.
+The first rule that matches decides. The straggler is stopped (a signal, a debugger); it waits in
+the kernel and cannot be interrupted; it is a step behind; it is the only one that does not wait for
+others.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ NCCL_ADVICE = (
     'env.NCCL_DEBUG = "INFO" to see what it uses'
 )
 _NOTABLE = 2.0
-"""Seconds without a word before what the kernel says of a rank says anything."""
+"""Seconds of silence after which the kernel's state of a rank means something."""
 
 
 @dataclass(frozen=True)
 class Sight:
-    """One rank: the last that it said, for how many seconds it has said nothing new, and what the
-    kernel says of it, where that was asked."""
+    """One rank: its last line, the seconds since it changed, and the kernel's state, if that was
+    read."""
 
     rank: int
     beat: Beat
@@ -43,7 +44,7 @@ class Sight:
 
 
 def awaited(sights: Sequence[Sight]) -> Sight | None:
-    """The rank that the others wait for; None: nobody knows, or all is well."""
+    """Return the rank that the others wait for; None if it is unknown or nothing is wrong."""
     if not sights:
         return None
     newest = max(sight.beat.step for sight in sights)
@@ -77,7 +78,8 @@ def _state(sight: Sight) -> str:
 
 
 def what(beat: Beat) -> str:
-    """What a rank is at: `step 812`, `the all-reduce of step 812`, `loading step 40`."""
+    """Describe the activity of a rank: `step 812`, `the all-reduce of step 812`, `loading step
+    40`."""
     place = {
         STEPPING: f"step {beat.step + 1}",
         FIRST_STEP: "its first step",
@@ -90,7 +92,10 @@ def what(beat: Beat) -> str:
 
 
 def sentence(sights: Sequence[Sight], rank: int | None) -> str:
-    """`rank 2 has been in the all-reduce of step 812 for 31 min; the others wait for it`."""
+    """Return the sentence on a stall.
+
+    Example: `rank 2 has been in the all-reduce of step 812 for 31 min; the others wait for it`.
+    """
     late = next((sight for sight in sights if sight.rank == rank), None)
     if _are_complete(sights):
         quiet = duration(min(sight.quiet for sight in sights))
@@ -118,7 +123,7 @@ def _how(sight: Sight) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`40 s`, `31 min`, `2 h 05 min`."""
+    """Format a duration: `40 s`, `31 min`, `2 h 05 min`."""
     whole = int(seconds)
     if whole < 120:
         return f"{whole} s"

@@ -1,8 +1,8 @@
-"""What programs of users report (`zerotools.worker`), as the lines of ranks.
+"""The reports of users' programs (`zerotools.worker`), as the lines of ranks.
 
-They have no pulse: a report is a line. A program that reports nothing has no line at all, and only
-`stall.silence_limit` can say that it stalls. Once one rank has reported that the job is complete,
-all ranks are in the phase COMPLETE, until a step or a checkpoint is reported.
+They have no pulse: each report is a line. A program that reports nothing has no line at all, and
+only `stall.silence_limit` can detect that it stalls. When one rank has reported that the job is
+complete, all ranks are in the phase COMPLETE until a step or a checkpoint is reported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ToldBeats:
         self._is_complete = False
 
     def take(self, message: dict[str, Any]) -> None:
-        """One datagram, whose rank is a number; all else in it may be anything."""
+        """Update from one datagram. Its rank is a number; all other values are not trusted."""
         self.count += 1
         rank = message["rank"]
         before = self.beats.get(rank, Beat())

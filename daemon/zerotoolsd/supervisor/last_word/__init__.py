@@ -1,9 +1,9 @@
-"""How an attempt ended, and that it is never forgotten.
+"""The records of how an attempt ended. A started attempt is never forgotten.
 
-reserved     a record whose room is taken before it is needed
-ledger       what is known of the ranks, where it outlives a killed supervisor
+reserved     a record with disk space that is reserved before it is needed
+ledger       the state of the ranks, in memory that survives a killed supervisor
 inferred     the record that follows from the ledger alone
-keeper       the supervisor's parent, which writes the record where the supervisor cannot
-blame        which rank began it, when several failed
-verdict      the end in one word and one sentence
+keeper       the supervisor's parent, which writes the record if the supervisor cannot
+blame        the rank that failed first, when several failed
+verdict      the outcome in one word and one sentence
 """

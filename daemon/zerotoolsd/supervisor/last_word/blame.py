@@ -1,21 +1,21 @@
-"""Which rank began it, when several failed: the others fail because their peer is gone.
+"""Finds the rank that failed first, when several failed: the others fail because they lost a peer.
 
-One rank breaks, and within milliseconds all others do: gloo and NCCL tell them that a connection
-was closed, or, when the first one only hangs, that they waited too long. Example of three ranks:
+One rank breaks, and within milliseconds all others do. gloo and NCCL report to them that a
+connection was closed, or a timeout if the first one only hangs. Example of three ranks:
 
     rank 1   ended by SIGKILL at 20.00 s                                   <- began it
-    rank 0   said at 20.01 s "Connection closed by peer [127.0.0.1]:4711"  follows
+    rank 0   reported at 20.01 s "Connection closed by peer [127.0.0.1]:4711"  follows
     rank 2   killed by us at 21.00 s, as rank 1 had failed                 follows
 
-The rules, the first that finds a rank decides:
+The first of these rules that finds a rank decides:
 
-1. A rank that ended by itself and not by the way others do that lost a peer. Of several, the one
-   of which the first sign came: its error, or its end. A SIGKILL is never an answer to what happens
-   to another rank, so its sign counts as if it had come `_NOTICED_LATE` earlier.
+1. A rank that ended by itself, and not in the way of ranks that lost a peer. Of several, the one
+   with the first sign: its error, or its end. A SIGKILL is never a reaction to the end of another
+   rank, so its sign counts `_NOTICED_LATE` earlier.
 2. A rank that the others name: gloo's monitored barrier and NCCL's desync report do.
-3. A rank that was still there when all others had given up waiting: of several, the one that
-   `awaited` says (what the heartbeats showed).
-4. Of those that follow, the first.
+3. A rank that still ran when all others had given up waiting. Of several, the one in `awaited` (from
+   the heartbeats).
+4. Of the ranks that lost a peer, the first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXIT_BAD_JOB = 64
 EXIT_BAD_CHECKPOINT = 65
 EXIT_NOT_READY = 69
 _NOTICED_LATE = 1.0
-"""Seconds by which a SIGKILL may be noticed after what follows it."""
+"""Seconds by which a SIGKILL may be noticed after its consequences."""
 _LAST_LINES = 8
 
 _FOLLOWS = re.compile(
@@ -43,7 +43,7 @@ _FOLLOWS = re.compile(
     r"monitoredbarrier",
     re.IGNORECASE,
 )
-"""What ranks say that lost another, or waited for it in vain."""
+"""Messages of ranks that lost a peer, or waited for it in vain."""
 _CLOSED = re.compile(
     r"gloo.*(?:connection (?:was )?(?:closed|reset|aborted|refused)|closed by (?:remote )?peer|"
     r"broken pipe|socket (?:was )?closed)|ncclremoteerror|"
@@ -51,7 +51,7 @@ _CLOSED = re.compile(
     r"dist(?:network|store)error|recvvalue failed",
     re.IGNORECASE,
 )
-"""What gloo, NCCL and the store say in ranks that lost another, and did not only wait for it."""
+"""Messages of gloo, NCCL and the store in ranks that lost a peer, not of ranks that only waited."""
 _NAMES = (
     re.compile(r"ranks? ([0-9]+(?:, [0-9]+)*) failed to pass monitoredbarrier", re.IGNORECASE),
     re.compile(r"ranks that caused the desync are:\s*-?\s*\[([0-9]+(?:, [0-9]+)*)\]"),
@@ -60,8 +60,8 @@ _NAMES = (
 
 
 class EndedRank(Protocol):
-    """A rank that has ended, as the kernel told of it. `killed`: by us. `ended_clock` is the
-    monotonic clock when its end was noticed, where that is known."""
+    """A rank that has ended, with its status from the kernel. `killed`: the supervisor killed it.
+    `ended_clock` is the monotonic clock when its end was noticed, if known."""
 
     @property
     def index(self) -> int: ...
@@ -82,7 +82,7 @@ class EndedRank(Protocol):
 
 @dataclass(frozen=True)
 class Initiator:
-    """The rank that began it. `told` is what another said of it, where it was found so."""
+    """The rank that failed first. `told` is the message of another rank that led to it, if any."""
 
     rank: EndedRank
     told: str | None = None
@@ -94,10 +94,10 @@ def initiator(
     errors: Sequence[Mapping[str, Any]],
     awaited: int | None = None,
 ) -> Initiator:
-    """Which of `ranks` began it; `broken` are those that failed by themselves, at least one.
+    """Return the one of `ranks` that failed first; `broken` are those that failed by themselves.
 
-    `errors` are what ranks reported, in the order in which that came, and `awaited` the rank that
-    the others waited for when they were last looked at.
+    `broken` has at least one rank. `errors` are the reports of ranks, in the order of arrival, and
+    `awaited` is the last known straggler.
     """
     said = {rank.index: _said(rank, errors) for rank in ranks}
     own = [rank for rank in broken if not _follows(rank, said[rank.index])]
@@ -122,8 +122,10 @@ def initiator(
 def lost_elsewhere(
     broken: Sequence[EndedRank], errors: Sequence[Mapping[str, Any]], ranks: Sequence[EndedRank]
 ) -> str | None:
-    """What ranks said that lost a rank of another node: none of this one began it. None: one did,
-    or that cannot be told."""
+    """Return the message of ranks that lost a rank of another node.
+
+    Returns None if a rank of this node failed first, or if that is unknown.
+    """
     said = {rank.index: _said(rank, errors) for rank in ranks}
     if any(not _follows(rank, said[rank.index]) for rank in broken):
         return None
@@ -134,7 +136,7 @@ def lost_elsewhere(
 
 
 def _said(rank: EndedRank, errors: Sequence[Mapping[str, Any]]) -> str:
-    """Its last error, or where it reported none, the end of its log."""
+    """Return the last error that the rank reported; else the end of its log."""
     own = [error.get("message") for error in errors if error["rank"] == rank.index]
     if own and isinstance(own[-1], str):
         return own[-1]
@@ -150,14 +152,15 @@ def _follows(rank: EndedRank, said: str) -> bool:
 
 
 def follows_another(said: str) -> bool:
-    """Whether this is what a rank says that has lost another one."""
+    """Return whether `said` is the message of a rank that lost another one."""
     return _FOLLOWS.search(said) is not None
 
 
 def _first_sign(
     rank: EndedRank, errors: Sequence[Mapping[str, Any]]
 ) -> tuple[bool, float, int, int]:
-    """What a job or its checkpoint is refused for, all ranks say; else by the time of the sign."""
+    """Return a sort key: refusals of a job or checkpoint last, because all ranks report them; else
+    by time."""
     refused = rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT, EXIT_NOT_READY)
     places = [place for place, error in enumerate(errors) if error["rank"] == rank.index]
     clocks = [clock for place in places if (clock := _clock(errors[place])) is not None]

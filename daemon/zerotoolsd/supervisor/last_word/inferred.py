@@ -1,4 +1,4 @@
-"""The record of an attempt whose supervisor was killed, from what was noted of its ranks."""
+"""The record of an attempt after its supervisor was killed, from the ledger of its ranks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from zerotoolsd.supervisor.ranks import KnownRank
 from zerotoolsd.supervisor.trouble import NOT_READY
 
 FOLLOWING = ("closing", "uploading")
-"""What follows a finished run, and is told of where it was cut off."""
+"""The steps after a finished run, which are recorded if they were cut off."""
 _LONGEST_REASON = 1000
 
 
 @dataclass(frozen=True)
 class _NothingTold:
-    """The supervisor alone heard the ranks; the daemon adds what it kept of that."""
+    """Stands for the reports of ranks, which only the supervisor received; the daemon adds those it
+    kept."""
 
     errors: Sequence[dict[str, Any]] = ()
     trained: bool = False
@@ -41,9 +42,12 @@ def inferred(
     stop: str | None,
     killed: str,
 ) -> dict[str, Any]:
-    """The record. A SIGKILL of a rank that is not in `told`, whose ends were noted while the
-    supervisor lived, came from the supervisor's own death. `killed` is one sentence on that, and
-    `stop` why the ranks were asked to stop, if they were."""
+    """Return the record of the attempt.
+
+    `told` are the ranks that were known to have ended while the supervisor lived: a SIGKILL of any
+    other rank is a result of the supervisor's death. `killed` is one sentence on that death. `stop`
+    is the reason of a requested stop, if there was one.
+    """
     ranks = [
         KnownRank(index, line.status, line.killed or _is_ours(line.status, index in told))
         for index, line in enumerate(ledger.lines())
@@ -67,7 +71,7 @@ def inferred(
 
 
 def _unfinished(plan: Plan, outcome: str, stop: str | None, killed: str) -> dict[str, Any]:
-    """What was to follow, as `supervise` has it."""
+    """Return the records of steps that were to follow, in the format of `supervise`."""
     names = {"finished": FOLLOWING, "stopped": () if stop in GOES_ON else ("uploading",)}
     follows = [name for name in names.get(outcome, ()) if getattr(plan, name)]
     return {name: {"why": f"{killed} before this had ended"} for name in follows}
@@ -92,7 +96,7 @@ def _verdict(
 
 
 def stop_reason(path: Path) -> str | None:
-    """Why the ranks were asked to stop, as the supervisor told them in the file `path`."""
+    """Return the reason of the requested stop, which the supervisor wrote to the file `path`."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             return file.read(_LONGEST_REASON).decode("utf-8")

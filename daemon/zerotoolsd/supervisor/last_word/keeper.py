@@ -1,17 +1,17 @@
-"""The supervisor's parent: it waits, and writes `exit.json` where the supervisor cannot any more.
+"""The supervisor's parent: it waits, and writes `exit.json` if the supervisor no longer can.
 
-A supervisor that is killed between a rank's exit and `exit.json` would take the rank's last word
-with it, and a job that is done would run again. So two processes know it at every moment:
+If a supervisor were killed between a rank's exit and `exit.json`, the rank's status would be lost,
+and a finished job would run again. So two processes always know it:
 
-    keeper          waits for the supervisor alone; every process of the attempt is below it
-      supervisor    starts the ranks, and notes the end of each in a `RankLedger` that both have
+    keeper          waits only for the supervisor; every process of the attempt is below it
+      supervisor    starts the ranks, and records the end of each in a shared `RankLedger`
         ranks
 
-When the supervisor dies, ranks that have ended and were not waited for become children of the
-keeper, which the kernel tells how they ended; ranks that still run are killed by the kernel
-(PDEATHSIG), and all else below is killed by the keeper. When the keeper dies, the supervisor goes
-on alone. When both die in one moment, the daemon finds in the run directory what was noted of ranks
-that had ended (`ledger`). The lock, the records' room and their descriptors belong to both.
+When the supervisor dies, ended ranks that were not reaped become children of the keeper, which gets
+their status from the kernel. The kernel kills the ranks that still run (PDEATHSIG), and the keeper
+kills all other processes below. When the keeper dies, the supervisor continues without it. When
+both die at the same time, the daemon reads the run directory's record of the ranks (`ledger`). The
+lock, the disk space of the records and their descriptors belong to both.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ KILLED = "its supervisor was killed"
 
 @dataclass(frozen=True)
 class Records:
-    """What the attempt will write; `ended` where something follows a finished run."""
+    """The records that the attempt will write; `ended` is set if steps follow a finished run."""
 
     exit: ReservedRecord
     ended: ReservedRecord | None
     group: AttemptGroup | None = None
-    """What holds the attempt's processes together, where the machine has that."""
+    """The group of the attempt's processes, if the machine supports it."""
 
 
 def keep(
@@ -55,9 +55,9 @@ def keep(
     supervise: Callable[[Records, RankLedger], None],
     group: AttemptGroup | None = None,
 ) -> int:
-    """Supervise in a child, and put its end on record if it cannot. Returns the exit status.
+    """Supervise in a child process, and write the record if it cannot. Returns the exit status.
 
-    Raises OSError: there is no room for what the attempt will have to write; nothing was started.
+    Raises OSError if the disk has no space for the attempt's records; nothing was started then.
     """
     records = Records(
         ReservedRecord(Path(EXIT), plan.processes),
@@ -74,13 +74,17 @@ def keep(
     if status == 0:
         return 0
     signal.signal(signal.SIGTERM, lambda *_: None)
-    if os.WIFSIGNALED(status):  # else it has said why itself
+    if os.WIFSIGNALED(status):  # else the child has logged the reason itself
         say(f"the supervisor, pid {child}, was ended by signal {os.WTERMSIG(status)}")
     return _put_on_record(plan, records, ledger, _trouble(status))
 
 
 def _trouble(status: int) -> str | None:
-    """What the machine lacked, so that the supervisor ended with the wait status `status`."""
+    """Return the sentence on the missing resource of the machine that ended the supervisor, or
+    None.
+
+    `status` is its wait status.
+    """
     number = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
     error = OSError(number, os.strerror(number))
     return f"its supervisor could not go on: {error.strerror}" if is_of_machine(error) else None
@@ -93,7 +97,7 @@ def _be_supervisor(
     try:
         supervise(records, ledger)
         status = 0
-    except OSError as error:  # the parent is told by the status
+    except OSError as error:  # the status informs the parent
         status = error.errno if error.errno and is_of_machine(error) else 1
         traceback.print_exc()
     except BaseException:  # as above
@@ -110,7 +114,7 @@ def _pass_on(child: int) -> None:
 def _put_on_record(
     plan: Plan, records: Records, ledger: RankLedger, trouble: str | None = None
 ) -> int:
-    # What a killed supervisor noted before: a SIGKILL after that came from its own death.
+    # Ends that a killed supervisor recorded: a later SIGKILL came from its own death.
     told = {index for index, line in enumerate(ledger.lines()) if line.status is not None}
     killed = kill_all(plan.kill_seconds, note=ledger.ended, group=records.group)
     if records.group is not None:

@@ -1,7 +1,7 @@
-"""The line of a program's output that says why it failed. Pure.
+"""Finds the line of a program's output that explains why it failed. Pure.
 
-It is the line with which the last traceback ends, or without one the last line that reads like an
-error. Of several ranks that write into one log, those that only lost a peer come last:
+It is the last line of the last traceback; without a traceback, the last line that looks like an
+error. If several ranks write into one log, lines of ranks that only lost a peer come last:
 
     [rank1]: RuntimeError: [..] Connection closed by peer [127.0.0.1]:4711
     [rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.   <- this one
@@ -44,7 +44,7 @@ _OF_LAUNCHERS = re.compile(
     r"torch\.distributed\.elastic|torch/distributed/(?:elastic|run)|exitcode\s*:|error_file\s*:|"
     r"traceback\s*:|launch\.py:[0-9]+:sigkill|\bKilling subprocess\b"
 )
-"""What launchers write of ranks that ended."""
+"""Messages of launchers about ranks that ended."""
 
 
 def last_error(text: str) -> str | None:
@@ -73,7 +73,7 @@ def last_error(text: str) -> str | None:
 
 
 def error_line(text: str) -> str | None:
-    """Return the line of `text` that says why a program failed, without escape sequences."""
+    """Return the line of `text` that explains why a program failed, without escape sequences."""
     plain = _ESCAPES.sub("", text)
     found = last_error(plain) or _first_cause(list(_like_errors(plain)), last=True)
     return None if found is None else found[:LONGEST].strip()
@@ -89,7 +89,7 @@ def _like_errors(text: str) -> Iterator[str]:
 
 
 def _first_cause(lines: list[str], *, last: bool = False) -> str | None:
-    """The first of `lines`, or the `last`, that does not only say that a peer was lost."""
+    """Return the first of `lines`, or the `last`, that does more than report a lost peer."""
     ordered = lines[::-1] if last else lines
     own = [line for line in ordered if not follows_another(line)]
     return next(iter(own or ordered), None)

@@ -1,10 +1,10 @@
-"""What the supervisor knows of its ranks, where no kill clears it.
+"""The supervisor's state of its ranks, kept so that it survives a kill.
 
-One line for each rank: its pid, its wait status once it has ended, and whether it was killed by us.
-One more line says whether a rank may have begun, and whether the program reported completion.
-The status is noted here before the kernel is told to forget it (`reaper.reap`): in memory that the
-supervisor's keeper has too, and in the file `ledger` of the run directory, for the daemon, which
-looks there where both were killed. The file is not flushed: it is for kills, not for power losses.
+It has one line for each rank: its pid, its wait status after it has ended, and whether we killed
+it. One more line records whether a rank may have started, and whether the program reported
+completion. The status is written before the kernel forgets it (`reaper.reap`). It goes into memory
+that is shared with the keeper, and into the file `ledger` of the run directory, which the daemon
+reads if both were killed. The file is not flushed: it is for kills, not for power losses.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LINE = struct.Struct("=iiBB")
 _STARTED, _ENDED = 1, 2
 _FINISHED = 3
 MOST_RANKS = 1 << 16
-"""Of an attempt whose ledger is read."""
+"""Most ranks of an attempt for which a ledger is read."""
 
 
 @dataclass(frozen=True)
 class RankLine:
-    """One rank. `pid` is None before it was started, `status` before it has ended."""
+    """One rank. `pid` is None before its start, `status` before its end."""
 
     pid: int | None
     status: int | None
@@ -35,10 +35,10 @@ class RankLine:
 
 
 class RankLedger:
-    """Made before the fork; both processes see what either writes."""
+    """The ledger. It is made before the fork, so that both processes share it."""
 
     def __init__(self, ranks: int, path: Path | None = None) -> None:
-        """Raises OSError: there is no room for the file `path`."""
+        """Make the ledger. Raises OSError if the disk has no space for the file `path`."""
         self._ranks = ranks
         size = (ranks + 1) * _LINE.size
         self._memory: mmap.mmap | bytearray = mmap.mmap(-1, size)
@@ -46,8 +46,10 @@ class RankLedger:
 
     @classmethod
     def read(cls, path: Path, ranks: int) -> RankLedger:
-        """What a supervisor that is gone left in `path`. Raises OSError; ValueError: it is no
-        ledger of so many ranks."""
+        """Read the ledger that a dead supervisor left in `path`.
+
+        Raises OSError, and ValueError if it is not a ledger of so many ranks.
+        """
         if type(ranks) is not int or not 0 < ranks <= MOST_RANKS:
             raise ValueError(f"{ranks} ranks")  # a job can write its plan anew, too
         size = (ranks + 1) * _LINE.size
@@ -60,12 +62,12 @@ class RankLedger:
         return found
 
     def begin(self) -> None:
-        """The first rank is about to be started."""
+        """Record that the first rank is about to start."""
         self._put(self._ranks, 0, 0, _STARTED, killed=False)
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything of the job can have run."""
+        """Whether any process of the job can have run."""
         return bool(self._get(self._ranks)[2])
 
     def finished(self, *, is_so: bool) -> None:
@@ -82,7 +84,7 @@ class RankLedger:
         self._put(rank, pid, 0, _STARTED, killed=False)
 
     def ended(self, pid: int, status: int) -> None:
-        """A child ended, a rank or another one."""
+        """Record the end of a child; other children than ranks are ignored."""
         for rank in range(self._ranks):
             found, _, state, killed = self._get(rank)
             if found == pid and state == _STARTED:
@@ -94,7 +96,7 @@ class RankLedger:
         self._put(rank, pid, status, state, killed=True)
 
     def lines(self) -> list[RankLine]:
-        """All ranks, by their number."""
+        """Return the lines of all ranks, in the order of their numbers."""
         found = map(self._get, range(self._ranks))
         return [
             RankLine(pid if state else None, status if state == _ENDED else None, bool(killed))

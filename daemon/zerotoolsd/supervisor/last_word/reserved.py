@@ -1,8 +1,8 @@
-"""A record whose room on the disk is taken before it is needed: it can be written on a full disk.
+"""A record with disk space that is reserved in advance, so it can be written on a full disk.
 
-`exit.json` says how an attempt ended, and without it a job that is done would run again. So a file
-beside it (`.exit.json.room`) holds blocks and an inode from the start, and descriptors of it and
-of its directory stay open. The record is written into those blocks, flushed, and the file renamed.
+`exit.json` records how an attempt ended; without it a finished job would run again. So a file next
+to it (`.exit.json.room`) holds blocks and an inode from the start, and descriptors of it and of its
+directory stay open. The record is written into those blocks and flushed, and the file is renamed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
 
 
 REQUEST_BYTES = 4096
-"""Of what an attempt is asked, and of what its ranks are told then."""
+"""Bytes of a request to an attempt, and of the stop file that its ranks read."""
 
 
 def room_of(path: Path) -> Path:
-    """The file that holds the room of the record `path`."""
+    """Return the path of the file that reserves the space of the record `path`."""
     return path.with_name(f".{path.name}.room")
 
 
 def reserve(path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
-    """Take the room of the record `path`, `size` bytes and those of so many ranks, unless that was
-    done. Raises OSError."""
+    """Reserve the space of the record `path`, unless that was done before. Raises OSError.
+
+    It is `size` bytes and a fixed number for each rank.
+    """
     os.close(_open_room(path, size + ranks * RANK_BYTES))
 
 
@@ -52,7 +54,7 @@ def _open_room(path: Path, size: int) -> int:
 
 
 def put(path: Path, text: str) -> None:
-    """Write `text`, of REQUEST_BYTES at most, into the room of `path`. Raises OSError."""
+    """Write `text`, of at most REQUEST_BYTES, into the reserved space of `path`. Raises OSError."""
     record = ReservedRecord(path, 0, REQUEST_BYTES)
     try:
         record.try_put(text.encode(errors="backslashreplace"))
@@ -64,7 +66,10 @@ class ReservedRecord:
     """The record `path`, which can be written once."""
 
     def __init__(self, path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
-        """Of so many ranks, with the `size` of `reserve`. Raises OSError: there is no room."""
+        """Open the reserved space for so many ranks, with the `size` of `reserve`.
+
+        Raises OSError if the disk is full.
+        """
         self.path = path
         self._room_bytes = size + ranks * RANK_BYTES
         self._fd = _open_room(path, self._room_bytes)
@@ -90,28 +95,30 @@ class ReservedRecord:
         raise AssertionError
 
     def try_write(self, record: Mapping[str, Any]) -> None:
-        """Make the record durable now. Raises OSError; FileNotFoundError: there is no directory."""
+        """Write the record and flush it. Raises OSError; FileNotFoundError if the directory is
+        gone."""
         self.try_put(_fitting(record, self._room_bytes))
 
     def try_put(self, data: bytes) -> None:
-        """As `try_write`, of any text. Raises OSError; FileNotFoundError: there is no directory."""
+        """Write any text, like `try_write`. Raises OSError; FileNotFoundError if the directory is
+        gone."""
         try:
             _write_all(self._fd, data)
             os.ftruncate(self._fd, len(data))
             os.fsync(self._fd)
             os.rename(room_of(self.path), self.path)  # noqa: PTH104  # as its room was opened
         except FileNotFoundError:
-            write_text(self.path, data.decode())  # somebody removed the room alone
+            write_text(self.path, data.decode())  # only the reserved file was removed
             return
         os.fsync(self._directory)
 
     def drop(self) -> None:
-        """Give the room back; the record is not needed."""
+        """Free the reserved space; the record is not needed."""
         self.close()
         room_of(self.path).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the descriptors; the room stays."""
+        """Close the descriptors; the reserved space stays."""
         os.close(self._fd)
         os.close(self._directory)
 
@@ -133,7 +140,7 @@ def _waits() -> Iterator[float]:
 
 
 def _fitting(record: Mapping[str, Any], size: int) -> bytes:
-    """The record, without what is only nice to know where it would not fit."""
+    """Return the record as JSON; drop optional keys if it would not fit into `size` bytes."""
     short = {**record, "cause": str(record.get("cause"))[:LONGEST_CAUSE]}
     silent = {**short, **dict.fromkeys(short.keys() & {"last_lines", "last_error"})}
     least = {**silent, **dict.fromkeys(silent.keys() & {"progress", "evaluation"})}

@@ -1,4 +1,4 @@
-"""How the attempt ended, in one word and one sentence."""
+"""The outcome of an attempt, in one word and one sentence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXIT_STOPPED = 75
 
 
 class Told(Protocol):
-    """What the ranks told before they ended."""
+    """The reports that the ranks sent before they ended."""
 
     @property
     def errors(self) -> Sequence[dict[str, Any]]: ...
@@ -40,7 +40,7 @@ class Told(Protocol):
 
     @property
     def awaited(self) -> int | None:
-        """The rank that the others waited for when they were last looked at."""
+        """The straggler at the last heartbeat: the rank that the others waited for."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class Verdict:
 
     @property
     def exit_code(self) -> int | None:
-        """That of the rank that began it, or the one that all ranks had."""
+        """The exit code of the rank that failed first, or the one that all ranks had."""
         return self.status if self.rank is None else self.rank.exit_code
 
 
 class Judge(Protocol):
-    """The verdict over ranks that have all ended. `stop` is the reason why the attempt was asked to
-    stop; `killed_because` why its ranks were killed when none had failed by itself."""
+    """Function that judges ranks that have all ended. `stop` is the reason of a requested stop;
+    `killed_because` is the reason why the ranks were killed when none had failed by itself."""
 
     def __call__(
         self,
@@ -73,7 +73,7 @@ class Judge(Protocol):
 
 
 def is_abnormal(rank: EndedRank) -> bool:
-    """It ended by itself, neither done nor stopped as asked."""
+    """Return whether the rank ended by itself, neither finished nor stopped on request."""
     return rank.status is not None and not rank.killed and rank.exit_code not in (0, EXIT_STOPPED)
 
 
@@ -84,9 +84,9 @@ def judge_ranks(
     stop: str | None,
     killed_because: str | None,
 ) -> Verdict:
-    """The verdict over ranks of the built-in trainer that have all ended.
+    """Judge ranks of the built-in trainer that have all ended.
 
-    `stop` is the reason why the attempt was asked to stop; `killed_because` why its ranks were
+    `stop` is the reason of a requested stop; `killed_because` is the reason why the ranks were
     killed when none had failed by itself.
     """
     broken = [rank for rank in ranks if is_abnormal(rank)]
@@ -115,10 +115,10 @@ def judge_program(
     stop: str | None,
     killed_because: str | None,
 ) -> Verdict:
-    """The verdict over a program of the user's. Once it was asked to stop it has stopped, whatever
-    its exit status says, unless it reported that the job is complete.
+    """Judge a program of the user's.
 
-    A launcher and the processes of `launcher = "plain"` are ranks here.
+    After a requested stop it counts as stopped, whatever its exit status, unless it reported that
+    the job is complete. A launcher and the processes of `launcher = "plain"` are ranks here.
     """
     broken = [rank for rank in ranks if is_abnormal(rank)]
     if stop is None or any(rank.signal not in (None, signal.SIGTERM) for rank in broken):
@@ -149,11 +149,11 @@ def judge_watched(
     stop: str | None,
     killed_because: str | None,
 ) -> Verdict:
-    """The verdict over a process that somebody started by hand, by what its watcher says of it."""
+    """Judge a process that a user started by hand, from the report of its watcher."""
     verdict = judge_program(ranks, progress, stop=stop, killed_because=killed_because)
     said = progress.errors[-1].get("message") if progress.errors else None
     if stop is not None and any(rank.signal == signal.SIGTERM for rank in ranks):
-        # Its watcher was asked before it had begun to listen, and has asked nobody.
+        # The watcher was asked before it had begun to listen, and has asked no process.
         return Verdict("stopped", "watched no more; the process goes on")
     if verdict.outcome == "crashed" and verdict.rank is not None:
         failed = f"its watcher failed, and the process itself may go on: {verdict.cause}"
@@ -173,8 +173,10 @@ def judge_one_node(
     stop: str | None,
     killed_because: str | None,
 ) -> Verdict:
-    """The verdict over the ranks of one of several nodes: where those of another went, this one
-    waits for it, which is no failure of the job."""
+    """Judge the ranks of one of several nodes.
+
+    If ranks of another node ended, this node waits for them, which is not a failure of the job.
+    """
     broken = [rank for rank in ranks if is_abnormal(rank)]
     said = lost_elsewhere(broken, progress.errors, ranks) if broken else None
     if said is None:
@@ -183,7 +185,7 @@ def judge_one_node(
 
 
 def judge_of(plan: Plan) -> Judge:
-    """How the ends of the attempt's ranks are judged."""
+    """Return the function that judges the ends of the attempt's ranks."""
     if plan.watches:
         return judge_watched
     if plan.meeting and not plan.own_program:
@@ -200,11 +202,11 @@ def judge_stalled(
     own_program: bool,
     complete: Told | None = None,
 ) -> Verdict:
-    """The verdict over an attempt that was ended because its ranks did not get on; `verdict` is
-    what their ends alone would say, and `index` the rank that the others waited for.
+    """Judge an attempt that was ended because its ranks made no progress.
 
-    A program of the user's may end with 0 when it is asked to stop, and is not finished then.
-    `complete` is what it told, where it has reported that the job is complete.
+    `verdict` is the result for their ends without the stall, and `index` is the straggler. A
+    program of the user's may end with 0 at a requested stop, and is not finished then. `complete`
+    has its reports, if it reported that the job is complete.
     """
     if complete is not None:
         done = _finished(complete)
@@ -218,7 +220,7 @@ def judge_stalled(
 
 
 def with_limits(verdict: Verdict, group: AttemptGroup) -> Verdict:
-    """The verdict over an attempt in a control group, with the limit that it came to."""
+    """Return the verdict of an attempt in a control group, with the limit that it hit."""
     if verdict.outcome not in ("crashed", "killed"):
         return verdict
     memory, processes, cause = group.memory_words, group.processes_words, verdict.cause
@@ -232,8 +234,10 @@ def with_limits(verdict: Verdict, group: AttemptGroup) -> Verdict:
 
 
 def was_out_of_memory(verdict: Verdict, group: AttemptGroup | None) -> bool:
-    """Whether the kernel ended the rank that began it as host memory ran out: that of the machine,
-    or of the control group."""
+    """Return whether the kernel's OOM killer ended the rank that failed first.
+
+    The memory limit may be that of the machine or that of the control group.
+    """
     rank = verdict.rank
     if verdict.outcome != "crashed" or rank is None or rank.signal != signal.SIGKILL:
         return False

@@ -1,12 +1,12 @@
-"""A process that has a trainer's modules imported, and becomes the supervisor of an attempt.
+"""A process that has imported a trainer's modules and becomes the supervisor of an attempt.
 
-It imports once, and forks for each attempt: the fork is the attempt's keeper, as the daemon would
-have started it, and forks the supervisor, whose ranks are forks again. So every process has the
-parents, the control group and the end that it has without this one, which nothing waits for and
-which may be killed at any moment.
+It imports once, and forks for each attempt. The fork is the attempt's keeper, as if the daemon had
+started it; it forks the supervisor, and the ranks are forks of that. So every process has the same
+parents, control group and end as without the server. Nothing waits for the server, and it may be
+killed at any moment.
 
-loaded    what was imported, and whether it may be forked
-program   a rank that is not executed: it goes on in the memory that it was forked with
+loaded    the imported files, and whether the process may be forked
+program   a rank that is not executed: it continues in the memory of its fork
 forking   the process: imports, answers the daemon, forks
 entry     its start
 """

@@ -14,5 +14,5 @@ if __name__ == "__main__":
 
     status = main(sys.argv[1:])
     sys.stdout.flush()
-    # No shutdown of the interpreter: what was imported may wait for something there.
+    # No shutdown of the interpreter, because imported modules may block there.
     os._exit(status)

@@ -1,11 +1,11 @@
-"""The fork server: imports, says so, and becomes supervisors until its daemon is gone.
+"""The fork server: it imports, reports that, and becomes supervisors until its daemon is gone.
 
-    server    {"ready": its bytes, "seconds": that importing took}, or {"refused": why}
+    server    {"ready": its bytes, "seconds": time of the imports}, or {"refused": why}
     daemon    {"token": ..., "run_dir": ..., "env": ...}, and the attempt's log as a descriptor
     server    {"token": ..., "pid": ...}, and that process as a descriptor; or {"refused": why}
 
-After `refused` it ends. Each line is one message of a socket that was made for the two, and that
-has no name: nobody else can ask.
+After `refused` it ends. Each line is one message of a socket pair, which has no name, so no other
+process can connect.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AttemptForker:
         self._selector.register(requests, selectors.EVENT_READ)
 
     def serve(self) -> None:
-        """Go on until the daemon is gone, or something was refused."""
+        """Serve until the daemon is gone, or a request was refused."""
         while True:
             for key, _ in self._selector.select():
                 if key.data is not None:
@@ -131,7 +131,7 @@ def main(modules: Sequence[str]) -> int:
         say(requests, {"refused": why[:2000]})
         return 1
     gc.collect()
-    gc.freeze()  # what is imported is not looked at again, and its pages stay shared
+    gc.freeze()  # the collector skips imported objects, so their pages stay shared
     files = LoadedFiles.now()
     why_not = why_not_forked()
     if why_not is None and (path := files.newer(began_ns)) is not None:

@@ -1,4 +1,5 @@
-"""What a process has imported: whether its files are still those, and whether it may be forked."""
+"""The files that a process has imported: whether they are unchanged, and whether it may be
+forked."""
 
 from __future__ import annotations
 
@@ -22,17 +23,19 @@ class LoadedFiles:
 
     @classmethod
     def now(cls) -> LoadedFiles:
-        """Of this process: interpreter, modules, libraries, and the directories of packages."""
+        """Read the files of this process: interpreter, modules, libraries, and the directories of
+        packages."""
         paths = (sys.executable, *_modules(), *_mapped(), *_packages())
         found = {path: _stamp(path) for path in paths}
         return cls({path: stamp for path, stamp in found.items() if stamp is not None})
 
     def newer(self, time_ns: int) -> str | None:
-        """The first that was written after a moment: what was imported may be older."""
+        """Return the first file that was written after `time_ns`; the imported version may be
+        older."""
         return next((p for p, stamp in self.stamps.items() if stamp[0] > time_ns), None)
 
     def changed(self) -> str | None:
-        """The first that is not as it was, or is gone."""
+        """Return the first file that has changed or is gone."""
         return next((p for p, stamp in self.stamps.items() if _stamp(p) != stamp), None)
 
 
@@ -51,7 +54,7 @@ def _mapped() -> Iterator[str]:
 
 
 def _packages() -> Iterator[str]:
-    # Not every directory of PYTHONPATH: a program may write into its own all the time.
+    # Not every directory of PYTHONPATH, because a program may often write into its own.
     return (path for path in sys.path if path.rstrip("/").endswith(_INSTALLED))
 
 
@@ -64,7 +67,7 @@ def _stamp(path: str) -> Stamp | None:
 
 
 def why_not_forked() -> str | None:
-    """What importing has left that a fork would break; None: nothing."""
+    """Return the reason why this process cannot be forked after its imports; None if it can."""
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
     if threads != 1:
         return f"importing started threads ({threads} run), which a fork would lack"
@@ -83,13 +86,13 @@ def _open_paths() -> Iterator[str]:
 
 
 def resident_bytes() -> int:
-    """The memory of this process, with what it shares with those that it has forked."""
+    """Return the memory of this process, including pages that it shares with its forks."""
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def import_all(names: Iterable[str]) -> None:
-    """Import the modules; `MODULE:FUNCTION` calls a function of one. Raises what they raise."""
+    """Import the modules; for `MODULE:FUNCTION`, also call the function. Raises their errors."""
     from importlib import import_module
 
     for name in names:

@@ -1,7 +1,8 @@
-"""A rank that goes on in the memory that it was forked with: what `exec` would do, without it.
+"""A rank that continues in the memory of its fork: it does the work of `exec` without it.
 
-A rank of the built-in trainer is `PYTHON -P PROGRAM ARGUMENT...`, and PYTHON runs already. What an
-interpreter sets when it starts is set here: arguments, environment, signals, random numbers.
+A rank of the built-in trainer is `PYTHON -P PROGRAM ARGUMENT...`, and PYTHON runs already. The
+state that an interpreter sets at its start is set here: arguments, environment, signals, random
+numbers.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from typing import NoReturn
 
 TOKEN = "ZEROTOOLS_TOKEN"
 NO_TOKEN = "-" * 32
-"""In the environment that a server is executed with, in the place of an attempt's token."""
+"""Placeholder for an attempt's token, in the environment with which a server is executed."""
 THREADS = "OMP_NUM_THREADS"
 _ENV_START, _ENV_END = 47, 48
 """Fields of /proc/PID/stat after the name: 50 and 51 of proc_pid_stat(5)."""
 
 
 def is_program(argv: Sequence[str]) -> bool:
-    """Whether it is one that `become` can run."""
+    """Return whether `become` can run this command."""
     return len(argv) > 2 and argv[1] == "-P" and argv[2].endswith(".py")
 
 
@@ -59,7 +60,7 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 
 def begin_anew(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """What differs between ranks, as their own interpreters would have it."""
+    """Set the state that differs between ranks, as their own interpreters would."""
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),
@@ -81,8 +82,10 @@ def begin_anew(argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def show_token(token: str) -> None:
-    """Let /proc/PID/environ show the token of the attempt: by it a process of the attempt is known,
-    and what is there is what was executed, whatever the environment is now."""
+    """Let /proc/PID/environ show the token of the attempt, which identifies its processes.
+
+    That file shows the environment of the last exec, not the current one.
+    """
     fields = Path("/proc/self/stat").read_bytes().rpartition(b") ")[2].split()
     start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
     if len(token) != len(NO_TOKEN) or not start < end:
