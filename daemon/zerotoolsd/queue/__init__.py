@@ -8,7 +8,7 @@ scheduling, placement         which jobs start on which GPUs; the order of waiti
 writers                       which job writes into which directory
 transitions                   a change of state: the lifecycle, the commit, the announcement
 outlived                      GPUs that stay leased to ended attempts
-parking, time_limit           a job with unexpected data is held and affects no other; how long a job may run
+parking, time_limit           isolation of a job with unexpected data; how long a job may run
 
 It may import `config`, `service` and the supervisor's file formats. It starts no process.
 """

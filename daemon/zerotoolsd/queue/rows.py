@@ -21,13 +21,13 @@ RUNNING = "running"
 ENDED = "ended"
 
 _KEPT = 256
-"""Specs that were read and are kept: a listing that is asked for again, the jobs that run."""
+"""Number of parsed specs that are cached, for repeated listings and for running jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayPlace:
-    """Which of the jobs that were submitted as one it is: `index` of `size`, in the array `id`, the
-    number of its first job; `label` says what it has of its own."""
+    """The position of a job in an array: `index` of `size`, in the array `id`, the number of its
+    first job; `label` describes its own values."""
 
     id: int
     index: int
@@ -39,8 +39,8 @@ class ArrayPlace:
 class JobRow:
     """One job. Times are seconds since the epoch.
 
-    `spec_text` has every key of the job as it was resolved when it was accepted, by zerotools of
-    `spec_version`; `given_text` those that were set, None for jobs of schema 1.
+    `spec_text` has every key of the job with the value it got when it was accepted, by zerotools of
+    `spec_version`. `given_text` has the keys that were set; it is None for jobs of schema 1.
     """
 
     id: int
@@ -59,7 +59,7 @@ class JobRow:
     """It does not start before this time."""
     array: ArrayPlace | None = None
     expected: str | None = None
-    """What it was estimated to take of memory (`queue.expected`)."""
+    """The estimate of its memory (`queue.expected`)."""
 
     @property
     def state(self) -> str:
@@ -68,11 +68,11 @@ class JobRow:
 
     @cached_property
     def reading(self) -> StoredJob:
-        """What this version reads of the job."""
+        """The job as this version reads it."""
         return _reading(self.spec_text, self.given_text)
 
     def with_reading(self, spec: JobSpec) -> JobRow:
-        """This row, of which `spec` is known to be what is read."""
+        """Return this row with `spec` as the result of `reading`."""
         self.__dict__["reading"] = StoredJob(spec)  # where cached_property keeps it
         return self
 
@@ -117,11 +117,10 @@ class UnreadableSpec(Unsupported):
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRow:
-    """One start of a job. `result` is what its supervisor wrote at the end, or what we know.
+    """One start of a job. `result` is the record of its supervisor at the end, or a substitute.
 
-    `started_clock` and `boot_id` are those of `began`; None: an older version has started it.
-    `cause` is one of `retrying.causes`; None: it did what it was to do, or an older version ended
-    it.
+    `started_clock` and `boot_id` are those of `began`; None: an older version started it. `cause`
+    is one of `retrying.causes`; None: it ended without a failure, or an older version ended it.
     """
 
     job_id: int
@@ -139,15 +138,15 @@ class AttemptRow:
     host: str | None = None
     cause: str | None = None
     world_size: int | None = None
-    """Its ranks; None: an older version has begun it, of a job that has one size."""
+    """Number of ranks; None: an older version started it, for a job with a single size."""
     gpu_part: float = 1.0
     """The part of each of its GPUs for which it is booked."""
     gpu_baseline: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of its GPUs that no process held when it began, by UUID, where that is known."""
+    """Bytes of its GPUs that no process held when it began, by UUID, if known."""
 
     @property
     def began(self) -> Moment | None:
-        """When it began; None: it has not, as far as is known."""
+        """The time of its start; None if it has not started, as far as is known."""
         if self.started is None:
             return None
         return Moment(self.started, self.started_clock, self.boot_id)
@@ -180,13 +179,13 @@ class Fence:
     why: str
 
     def is_up(self, now: Moment) -> bool:
-        """Whether it still holds."""
+        """Return whether the fence still holds at `now`."""
         rebooted = None not in (self.boot_id, now.boot_id) and self.boot_id != now.boot_id
         return not rebooted and now.time < self.until
 
 
 def job_row(row: Mapping[str, Any]) -> JobRow:
-    """A row of table `job`."""
+    """Make a JobRow of a row of table `job`."""
     return JobRow(
         id=row["id"],
         uid=row["uid"],
@@ -220,7 +219,7 @@ def job_row(row: Mapping[str, Any]) -> JobRow:
 
 
 def attempt_row(row: Mapping[str, Any]) -> AttemptRow:
-    """A row of table `attempt`."""
+    """Make an AttemptRow of a row of table `attempt`."""
     return AttemptRow(
         job_id=row["job_id"],
         number=row["number"],

@@ -62,8 +62,8 @@ MIGRATIONS: tuple[str, ...] = (
         why TEXT
     );
     """,
-    # Which version accepted a job and what its author set; when an attempt began by a clock that
-    # nobody sets.
+    # The version that accepted a job, and the keys that its author set; the start of an attempt by
+    # a clock that cannot be set.
     """
     ALTER TABLE job ADD COLUMN spec_version TEXT NOT NULL DEFAULT '0.1.0';
     ALTER TABLE job ADD COLUMN spec_given TEXT;
@@ -90,7 +90,7 @@ MIGRATIONS: tuple[str, ...] = (
         why TEXT NOT NULL
     );
     """,
-    # Which of the jobs that wait goes first.
+    # The order of waiting jobs.
     """
     ALTER TABLE job ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
     """,
@@ -132,8 +132,8 @@ MIGRATIONS: tuple[str, ...] = (
         why TEXT
     );
     """,
-    # What users have used of GPUs, by the hour since the epoch; until when attempts are booked
-    # there, and which part of each of their GPUs they have.
+    # The users' use of GPUs, by the hour since the epoch; the time until which attempts are booked
+    # there, and the part of each of their GPUs.
     """
     CREATE TABLE gpu_use (
         uid INTEGER NOT NULL,
@@ -145,8 +145,8 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE attempt ADD COLUMN booked REAL;
     ALTER TABLE attempt ADD COLUMN booked_clock REAL;
     """,
-    # Jobs that were submitted as one: the number of the first, which one of how many it is, and
-    # what it has of its own.
+    # Jobs that were submitted as an array: the number of the first, the index and the size, and the
+    # label of each.
     """
     ALTER TABLE job ADD COLUMN array_id INTEGER;
     ALTER TABLE job ADD COLUMN array_index INTEGER;
@@ -154,7 +154,7 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE job ADD COLUMN array_label TEXT;
     CREATE INDEX job_array ON job (array_id) WHERE array_id IS NOT NULL;
     """,
-    # What is to be told of jobs and has not been yet; how many of them never were, and why.
+    # Notices of jobs that are not delivered yet; counts of those that never were, and why.
     """
     CREATE TABLE outbox (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -175,8 +175,8 @@ MIGRATIONS: tuple[str, ...] = (
     """,
     # How many ranks an attempt has: of an elastic job, each may have another number.
     "ALTER TABLE attempt ADD COLUMN world_size INTEGER;",
-    # Attempts that were asked to end so that their jobs go on later: what for, for which other job,
-    # when that took its first step, and what it cost.
+    # Attempts that were asked to end so that their jobs continue later: the purpose, the job that
+    # needs the resources, the time of its first step, and the cost.
     """
     CREATE TABLE yield (
         job_id INTEGER NOT NULL,
@@ -193,7 +193,7 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX yield_for ON yield (for_job) WHERE for_job IS NOT NULL;
     """,
-    # What a job was estimated to take of memory when it was submitted, as JSON; null: not known.
+    # The memory estimate of a job at its submit, as JSON; null: unknown.
     "ALTER TABLE job ADD COLUMN expected TEXT;",
     # Memory of its GPUs that no process held when an attempt began, in bytes by UUID, as JSON.
     "ALTER TABLE attempt ADD COLUMN gpu_baseline TEXT;",
@@ -223,13 +223,14 @@ _OF_MACHINE = frozenset(
 def open_database(
     state_dir: Path, migrations: Sequence[str] = MIGRATIONS, *, rebuild: bool = False
 ) -> sqlite3.Connection:
-    """The database of `state_dir`, at the newest schema; made if there never was one, or, with
-    `rebuild`, if it is gone.
+    """Open the database of `state_dir` at the newest schema.
+
+    It is created if there never was one, or, with `rebuild`, if it is gone.
 
     Raises:
-        BadFile: it is damaged, or gone while its jobs' directories are there.
-        sqlite3.OperationalError: room, memory or the disk are in the way; it is left alone.
-        Unsupported: a newer version wrote it. Its files are left alone.
+            BadFile: it is damaged, or gone although its jobs' directories exist.
+            sqlite3.OperationalError: disk space, memory or the disk failed; it is left unchanged.
+            Unsupported: a newer version wrote it. Its files are left unchanged.
     """
     path = state_dir / DATABASE
     if not path.exists():
@@ -252,7 +253,7 @@ def open_database(
 
 
 def _is_of_machine(error: sqlite3.Error) -> bool:
-    """Whether the same files may be opened later: what is wrong is not in them."""
+    """Return whether the same files may open later, because the error is not in them."""
     code = getattr(error, "sqlite_errorcode", None)
     return (
         code is not None and code & 0xFF in _OF_MACHINE and code != sqlite3.SQLITE_IOERR_SHORT_READ
@@ -285,7 +286,7 @@ def set_aside(state_dir: Path, stamp: str) -> list[Path]:
 
 
 def refuse_older(state_dir: Path, known: int) -> None:
-    """Raises BadFile: the queue lacks changes that were committed here, up to `known` it has."""
+    """Raise BadFile if the queue ends at change `known`, but later changes were committed here."""
     newest = last_change(state_dir)
     if known >= newest or (state_dir / RESTORED).exists():
         return
@@ -299,7 +300,8 @@ def refuse_older(state_dir: Path, known: int) -> None:
 
 
 def _version_in_header(path: Path) -> int:
-    """`user_version`, read without touching the file's journal: bytes 60 to 63, big-endian."""
+    """Return `user_version`, read without touching the file's journal: bytes 60 to 63,
+    big-endian."""
     with path.open("rb") as file:
         header = file.read(100)
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):

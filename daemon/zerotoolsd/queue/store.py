@@ -59,7 +59,10 @@ class Store:
     """The queue of one state directory. One process, one thread."""
 
     def __init__(self, state_dir: Path, *, rebuild: bool = False) -> None:
-        """Raises BadFile, Unsupported: see `open_database`. `rebuild`: an older queue will do."""
+        """Open the database. Raises BadFile and Unsupported as `open_database`.
+
+        `rebuild`: accept an older queue.
+        """
         self._connection = open_database(state_dir, rebuild=rebuild)
         self.transactions = Transactions(
             self._connection, lambda text: self._sql(text), self._note_commit, self._note_undone
@@ -79,7 +82,7 @@ class Store:
         self._connection.row_factory = loaded_row
         self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         try:
-            # Whoever waits for another process's lock does so without holding up the event loop.
+            # Waits for another process's lock must not block the event loop.
             self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
             self._connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             if not rebuild:
@@ -92,7 +95,7 @@ class Store:
             raise
 
     def _sql(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """The one place where values enter the database. Raises Unstorable."""
+        """Run a statement. All values enter the database here. Raises Unstorable."""
         return self._connection.execute(statement, [stored(value) for value in values])
 
     def _sql_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
@@ -100,7 +103,7 @@ class Store:
         self._connection.executemany(statement, map(stored_row, rows))
 
     def close(self) -> None:
-        """Nothing may be called afterwards."""
+        """Close the store. No method may be called afterwards."""
         self.room.close()
         self._mark.close()
 
@@ -111,8 +114,8 @@ class Store:
 
     @property
     def highest_id(self) -> int:
-        """The highest number that a job of this queue ever had; 0: there was none. Of one that was
-        here before it, `noted_id` may be higher."""
+        """The highest number that a job of this queue ever had; 0 without jobs. For queues that
+        were here before, `noted_id` may be higher."""
         return self._sequence("job")
 
     def _sequence(self, table: str) -> int:
@@ -149,7 +152,8 @@ class Store:
         `check` is called first in the transaction, for all jobs, and then each job's own. The rows
         are made as they are asked for, since there may be 1,000.
 
-        Raises what `submit` does, of any of them.
+        `check` is called first in the transaction, for all jobs, and then each job's own. Raises
+        the errors of `submit`, for any of them.
         """
         parts = [new.parts or JobParts.of(new.spec) for new in jobs]
         with self._transaction():
@@ -162,9 +166,9 @@ class Store:
         return map(row_of, jobs, parts, count(number), repeat(number)), True
 
     def submit_all(self, jobs: Sequence[NewJob]) -> list[tuple[JobRow, bool] | Exception]:
-        """As `submit`, of many in one transaction: what each would return, or raise.
+        """Submit many jobs in one transaction; return the result or the error of each.
 
-        Raises sqlite3.OperationalError: none of them was queued.
+        Raises sqlite3.OperationalError if none of them was queued.
         """
         results: list[tuple[JobRow, bool] | Exception] = []
         with self._transaction():
@@ -188,7 +192,7 @@ class Store:
         return row_of(new, parts, number, number), True
 
     def _known(self, new: NewJob, parts: JobParts) -> JobRow | None:
-        """Return the job that was queued under the key of `new`. Raises Conflict: it differs."""
+        """Return the job that was queued under the key of `new`. Raises Conflict if it differs."""
         if (old := self.by_key(new.uid, new.idempotency_key)) is None:
             return None
         read = old.reading.spec
@@ -225,7 +229,7 @@ class Store:
         return first
 
     def by_key(self, uid: int, key: str | None) -> JobRow | None:
-        """The job that this uid submitted under this idempotency key."""
+        """Return the job that this uid submitted under this idempotency key."""
         if key is None:
             return None
         row = self._sql(f"{JOBS} WHERE uid = ? AND idempotency_key = ?", (uid, key)).fetchone()
@@ -245,8 +249,8 @@ class Store:
     ) -> Iterator[Change]:
         """Move `job` to `after` in one transaction with an event; the body adds other rows.
 
-        `ended`: when a job that is over by it ended, if not now. `why`: what the event says, if
-        not the reason of `after`. Raises Changed if the job is no longer in `job.state`.
+        `ended`: the end time of a job that this ends, if not now. `why`: the text of the event, if
+        it is not the reason of `after`. Raises Changed if the job is no longer in `job.state`.
         """
         with self._transaction():
             over = (ended or now) if after.state in states.TERMINAL else None
@@ -266,12 +270,12 @@ class Store:
             self.outbox.add(self.tell(job, after, seq, attempt, now), now)
 
     def _append(self, now: float, *values: object) -> int:
-        """The number of the event."""
+        """Append an event; return its number."""
         cursor = self._sql(_INSERT_EVENT, (now, *values))
         return cursor.lastrowid or 0
 
     def note(self, lease: Lease, kind: str, why: str, now: float) -> None:
-        """An event of an attempt, by a lease of its, that changes nothing."""
+        """Record an event of a leased attempt that changes nothing else."""
         with self._transaction():
             self._append(now, lease.job_id, lease.attempt, kind, None, None, short(why))
 
@@ -283,12 +287,12 @@ class Store:
             self._append(now, None, None, kind, None, None, why)
 
     def book_gpu_use(self) -> None:
-        """Book what the attempts that run have used of GPUs until now."""
+        """Book the GPU use of running attempts until now."""
         with self._transaction():
             self.gpu_use.bookings += book_running(self._sql, clocks.now())
 
     def release(self, lease: Lease, now: float) -> None:
-        """Free a GPU whose last process is gone."""
+        """Free a GPU after its last process has ended."""
         with self._transaction():
             key = lease.gpu_uuid, lease.job_id, lease.attempt
             self._sql("DELETE FROM lease WHERE (gpu_uuid, job_id, attempt) = (?, ?, ?)", key)
@@ -296,23 +300,23 @@ class Store:
             self._append(now, lease.job_id, lease.attempt, "release", None, None, why)
 
     def rebuild(self, found: Rebuild, now: float) -> None:
-        """Take in what was found; see `queue.taking_in`."""
+        """Add the found jobs and attempts; see `queue.taking_in`."""
         with self._transaction():
             found.carry_out(self._sql, self._append, now)
 
     def state_counts(self) -> dict[str, int]:
-        """How many jobs are in each state that any is in."""
+        """Return how many jobs are in each state; empty states are left out."""
         rows = self._sql("SELECT state, count(*) AS jobs FROM job GROUP BY state")
         return {row["state"]: row["jobs"] for row in rows}
 
     def states(self) -> dict[int, str]:
-        """The state of every job, by its number."""
+        """Return the state of every job, by its number."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         return dict(cursor.execute("SELECT id, state FROM job"))
 
     def remove(self, job: JobRow, now: float, why: str) -> None:
-        """Forget a job that is over, its attempts and its events; its number is never used again.
+        """Delete a job that is over, with its attempts and events; its number is never used again.
 
         Raises Changed if it is no longer in `job.state`.
         """
@@ -338,7 +342,7 @@ class Store:
             ).rowcount
 
     def job(self, job_id: int) -> JobRow:
-        """Raises KeyError."""
+        """Return a job. Raises KeyError."""
         row = self._sql(f"{JOBS} WHERE id = ?", (job_id,)).fetchone()
         if row is None:
             raise KeyError(job_id)
@@ -389,7 +393,7 @@ class Store:
         return jobs
 
     def jobs_with_open_attempts(self, state: str) -> list[JobRow]:
-        """Those in this state of which an attempt is not known to be over."""
+        """Return the jobs in this state with an attempt that is not known to have ended."""
         rows = self._sql(
             f"{JOBS} WHERE state = ? AND EXISTS"
             " (SELECT 1 FROM attempt WHERE job_id = job.id AND attempt.state != ?)",
@@ -398,20 +402,20 @@ class Store:
         return [job_row(row) for row in rows]
 
     def ids(self, state: str, *, above: int = 0) -> list[int]:
-        """The jobs in this state with a number above `above`, the oldest first."""
+        """Return the jobs in this state with a number above `above`, the oldest first."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         cursor.execute("SELECT id FROM job WHERE state = ? AND id > ? ORDER BY id", (state, above))
         return [row[0] for row in cursor]
 
     def array_states(self, array_id: int) -> list[tuple[int, str]]:
-        """The jobs of an array and the state of each, the first one first."""
+        """Return the jobs of an array and the state of each, the first one first."""
         rows = self._sql("SELECT id, state FROM job WHERE array_id = ? ORDER BY id", (array_id,))
         return [(row["id"], row["state"]) for row in rows]
 
     def changed_since(self, seq: int) -> list[int] | None:
-        """The jobs of which there are events after `seq`; None: some of these events may be gone.
-        A job that was removed is among them."""
+        """Return the jobs with events after `seq`, also removed ones; None if some events may be
+        gone."""
         oldest = self._sql("SELECT min(seq) AS seq FROM event").fetchone()["seq"]
         if oldest is not None and oldest > seq + 1:
             return None
@@ -421,13 +425,14 @@ class Store:
         return [row["job_id"] for row in rows]
 
     def places(self) -> list[tuple[int, str]]:
-        """The jobs that are not over, and the `output_dir` of each."""
+        """Return the jobs that are not over, with the `output_dir` of each."""
         over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
         rows = self._sql(f"SELECT id, output_dir FROM job WHERE state NOT IN ({over})")
         return [(row["id"], row["output_dir"]) for row in rows]
 
     def specs_with(self, word: str) -> list[tuple[int, str]]:
-        """The jobs that are not over and have `word` in the text of their job, and that text."""
+        """Return the jobs that are not over and have `word` in the text of their job, with that
+        text."""
         over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
         rows = self._sql(
             f"SELECT id, coalesce(full_text, spec) AS spec FROM job LEFT JOIN job_text"
@@ -438,32 +443,33 @@ class Store:
         return [(row["id"], row["spec"]) for row in rows]
 
     def open_tokens(self, job_id: int) -> dict[str, str]:
-        """The tokens of the job's attempts that are not known to be over: the directory of each."""
+        """Return the tokens of the job's attempts that are not known to have ended, with their
+        directories."""
         rows = self._sql(
             "SELECT token, run_dir FROM attempt WHERE job_id = ? AND state != ?", (job_id, ENDED)
         )
         return {row["token"]: row["run_dir"] for row in rows}
 
     def attempts(self, job_id: int) -> list[AttemptRow]:
-        """All attempts of a job, the first one first."""
+        """Return all attempts of a job, the first one first."""
         rows = self._sql("SELECT * FROM attempt WHERE job_id = ? ORDER BY number", (job_id,))
         return [attempt_row(row) for row in rows]
 
     def leases(self) -> list[Lease]:
-        """Every GPU that is not free."""
+        """Return every lease."""
         return [Lease(**row) for row in self._sql("SELECT * FROM lease ORDER BY gpu_uuid, job_id")]
 
     def events_of(self, job_id: int, limit: int) -> list[Event]:
-        """The newest events of a job, the oldest of them first."""
+        """Return the newest events of a job, the oldest of them first."""
         newest = "SELECT * FROM event WHERE job_id = ? ORDER BY seq DESC LIMIT ?"
         return [Event(**row) for row in self._sql(newest, (job_id, limit))][::-1]
 
     def fences(self) -> list[Fence]:
-        """Every GPU that was fenced, also those whose time is over."""
+        """Return all fences, also expired ones."""
         return [Fence(**row) for row in self._sql("SELECT * FROM fence ORDER BY gpu_uuid")]
 
     def events(self, since: int, limit: int = 1000) -> list[Event]:
-        """The events after `since`, in order."""
+        """Return the events after `since`, in order."""
         rows = self._sql(
             "SELECT event.*, job.uid FROM event LEFT JOIN job ON job.id = event.job_id"
             " WHERE seq > ? ORDER BY seq LIMIT ?",

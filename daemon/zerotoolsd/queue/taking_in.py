@@ -1,4 +1,4 @@
-"""What a queue that is older than the run directories is told of them, in one transaction."""
+"""The changes of a queue that is older than the run directories, in one transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zerotoolsd.queue.job_texts import JOBS
 from zerotoolsd.queue.rows import ENDED, AttemptRow
 
 REBUILD = "rebuild"
-"""Kind of the event of a job that was changed so."""
+"""Kind of the event of a job that was changed by it."""
 
 _REASONS = {
     states.STOPPING: "cancelled",
@@ -30,12 +30,11 @@ Append = Callable[..., object]
 
 @dataclass(frozen=True, kw_only=True)
 class FoundJob:
-    """A job of which the run directories know more than the queue.
+    """A job that the run directories know better than the queue.
 
-    `state` is None where the queue does not know it, else `spec` is. `closed`: records of the
-    attempts that the queue takes for open, by number. `attempts`: those that it does not know; the
-    last one is not over yet as far as the queue is concerned. `used`: of these, the GPU time of
-    those that have ended, by number, where it is known.
+    `state` is None if the queue has the job, else `spec` is set. `closed`: records of the attempts
+    that are open in the queue, by number. `attempts`: attempts that the queue does not have; the
+    last one is added as open. `used`: the GPU time of those that have ended, by number, if known.
     """
 
     id: int
@@ -53,11 +52,11 @@ class FoundJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuild:
-    """What the run directories know more than the queue.
+    """The data of the run directories that the queue lacks.
 
-    `highest_id`: no number up to it is given again. What was found and is not over is held for the
-    reason `hold`; so are all other jobs that wait, if `hold_others`. `unreadable`: why nothing can
-    be said of a job, by its number: it is held, too.
+    `highest_id`: no number up to it is used again. Found jobs that are not over are held for the
+    reason `hold`; with `hold_others`, so are all other waiting jobs. `unreadable`: the reason why a
+    job's state is unknown, by its number; it is held, too.
     """
 
     found: Sequence[FoundJob]
@@ -80,7 +79,7 @@ class Rebuild:
 
 
 def _give_no_number_again(sql: RunSql, highest_id: int) -> None:
-    """The next job gets a higher number than this."""
+    """Let the next job get a higher number than this."""
     sequence = sql("SELECT seq FROM sqlite_sequence WHERE name = 'job'").fetchone()
     if sequence is None:
         sql("INSERT INTO sqlite_sequence (name, seq) VALUES ('job', ?)", (highest_id,))
@@ -144,7 +143,7 @@ def _add(sql: RunSql, row: AttemptRow) -> None:
 
 
 def _declared(sql: RunSql, job_id: int) -> int | None:
-    """What the job declares of each GPU; None: nothing, or it cannot be read."""
+    """Return the job's declared memory of each GPU; None if it declares none or cannot be read."""
     row = sql(f"{JOBS} WHERE id = ?", (job_id,)).fetchone()
     try:
         return bytes_of(json.loads(row["spec"])["memory"]["per_gpu"])

@@ -1,4 +1,4 @@
-"""How long a job may run: what is left of it, and whether it ended an attempt. No clock here."""
+"""The time limit of a job: the remaining time, and whether it ended an attempt. No clock here."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow
 from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
 
 REASON = TIME_LIMIT
-"""Why an attempt is asked to stop, as its ranks and its supervisor are told."""
+"""The reason of the stop, for the ranks and the supervisor."""
 
 
 def seconds_left(spec: JobSpec | None, attempts: Sequence[AttemptRow], now: Moment) -> float | None:
-    """What the attempts, added up, leave of the job's limit; None if it has none, or has it kept
-    where it runs: what a job waits in Slurm's queue does not count."""
+    """Return the remaining time after all attempts; None without a limit.
+
+    Also None under Slurm, which enforces the limit itself: waiting in Slurm's queue does not count.
+    """
     if spec is None or spec.time_limit is None or spec.backend == SLURM:
         return None
     return seconds_of(spec.time_limit) - sum(_ran(one, now) for one in attempts)
 
 
 def _ran(attempt: AttemptRow, now: Moment) -> float:
-    """Seconds that the attempt ran: as its supervisor measured them, if that lived to say so."""
+    """Return the seconds that the attempt ran, measured by its supervisor if it lived to report
+    them."""
     if attempt.began is None:
         return 0.0
     if attempt.state != ENDED:
@@ -34,9 +37,9 @@ def _ran(attempt: AttemptRow, now: Moment) -> float:
 
 
 def end_of(record: Mapping[str, Any], began: Moment | None, now: float) -> float:
-    """When an attempt ended, by its record; it may be noticed much later.
+    """Return the end of an attempt by its record; it may be noticed much later.
 
-    Seconds since the epoch, not before it began and not after now.
+    It is in seconds since the epoch, not before the start and not after now.
     """
     ended = seconds_in(record, "ended")
     earliest = began.time if began is not None else 0.0
@@ -46,9 +49,9 @@ def end_of(record: Mapping[str, Any], began: Moment | None, now: float) -> float
 def that_ended(
     spec: JobSpec | None, record: Mapping[str, Any], *, asked: bool = False
 ) -> str | None:
-    """The limit in words, where the attempt that left `record` was asked to stop at it.
+    """Return the limit in words if the attempt with this `record` was asked to stop because of it.
 
-    `asked`: this daemon did. On a full disk its supervisor heard the signal, and not the reason.
+    `asked`: this daemon asked. On a full disk its supervisor gets the signal, but not the reason.
     """
     heard = record.get("stop_reason")
     if spec is None or spec.time_limit is None or heard not in (REASON, *(OUTSIDE,) * asked):

@@ -1,4 +1,4 @@
-"""How a job's state is changed: by the lifecycle, in one transaction, and said to whoever waits."""
+"""Changes the state of a job: by the lifecycle, in one transaction, with an announcement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Transitions:
         self._announce = announce
 
     def after(self, job: JobRow, event: LifecycleEvent) -> Standing:
-        """Where `job` stands after `event`; nothing is changed. Raises NotAllowed."""
+        """Return the state of `job` after `event`, without a change. Raises NotAllowed."""
         return lifecycle.advance(job.standing, event, now=time.time(), policy=self.policy)
 
     def move(self, job: JobRow, after: Standing, kind: str) -> None:
@@ -34,7 +34,10 @@ class Transitions:
         self.publish(job, after)
 
     def take(self, job: JobRow, event: LifecycleEvent) -> Standing:
-        """Commit where `event` leads. Raises NotAllowed, and sqlite3.OperationalError: not now."""
+        """Commit the transition of `event`.
+
+        Raises NotAllowed, and sqlite3.OperationalError if it cannot be committed now.
+        """
         after = self.after(job, event)
         self.move(job, after, lifecycle.name_of(job.standing, event))
         return after
@@ -50,7 +53,7 @@ class Transitions:
 
 
 def policy_of(config: RetryConfig) -> RetryPolicy:
-    """How crashed jobs wait, as the configuration says."""
+    """Return the retry policy of the configuration."""
     return RetryPolicy(
         first_seconds=config.first_seconds,
         factor=config.factor,

@@ -1,9 +1,9 @@
-"""What goes into the database and comes back unchanged, though SQLite's text is UTF-8 alone.
+"""Values that are stored in the database and read back unchanged, although SQLite's text is UTF-8.
 
-File names on Linux are bytes. Python writes those that are not UTF-8 with lone surrogates
-(`\\udce9`, PEP 383), and so may a rank's JSON; neither is UTF-8, and sqlite3 refuses it. Such a
-text is stored as a BLOB in the encoding `surrogatepass`, so that a checkpoint's path opens the same
-file afterwards.
+File names on Linux are bytes. Python represents those that are not UTF-8 with lone surrogates
+(`\udce9`, PEP 383), which a rank's JSON may contain too; sqlite3 refuses them. Such a text is
+stored as a BLOB in the encoding `surrogatepass`, so that a checkpoint's path opens the same file
+afterwards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 LONGEST_REASON = 4000
-"""Characters of a sentence that is kept; what a program says may be of any length."""
+"""Longest stored sentence in characters; messages of programs may be of any length."""
 _AT_ONCE = 2000
 """Keys of a table that are made text in one step."""
 
@@ -28,7 +28,7 @@ class Unstorable(OverflowError, ValueError):
 
 
 def stored(value: object) -> object:
-    """`value` as it is bound to a statement. Raises Unstorable."""
+    """Return `value` as it is bound to a statement. Raises Unstorable."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -55,7 +55,7 @@ def _stored_text(text: str) -> str | bytes:
 
 
 def loaded_row(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
-    """A row by its columns' names, every text as it was before `stored`."""
+    """Return a row by its columns' names, with every text as it was before `stored`."""
     return {
         column[0]: _loaded(value) if isinstance(value, bytes) else value
         for column, value in zip(cursor.description, row, strict=True)
@@ -70,7 +70,7 @@ def _loaded(value: bytes) -> str:
 
 
 def short(sentence: str | None) -> str | None:
-    """`sentence`, its middle left out where it is too long to be one."""
+    """Return `sentence`, with its middle left out if it is too long."""
     if sentence is None or len(sentence) <= LONGEST_REASON:
         return sentence
     half = LONGEST_REASON // 2
@@ -78,8 +78,10 @@ def short(sentence: str | None) -> str | None:
 
 
 def one_line(said: str) -> str:
-    """What a program said, as part of a sentence, which is also written into the daemon's log: on
-    one line, and what a terminal would obey as an escape."""
+    """Return a program's message on one line, with control characters escaped.
+
+    The result is part of sentences and of the daemon's log.
+    """
     return said if said.isprintable() else "".join(map(_plain, said))
 
 
@@ -92,7 +94,7 @@ def _plain(letter: str) -> str:
 
 
 def json_of(tree: Mapping[str, Any]) -> str:
-    """As it is stored: equal trees are equal texts."""
+    """Return the stored JSON: equal trees give equal texts."""
     return json.dumps(tree, sort_keys=True)
 
 

@@ -1,4 +1,4 @@
-"""Which jobs write into which directory, so that no two that are not over share one."""
+"""Which jobs write into which directory, so that no two unfinished ones share one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from zerotoolsd.service.refusals import Conflict
 
 
 class Writers:
-    """The jobs of a store by the directories that they named, links followed.
+    """The jobs of a store by the directories that they named, with links resolved.
 
-    Nothing is kept of jobs that write into their own directory below `jobs_dir`: its name says
-    whose it is. Jobs that are over are among them, too: only whoever asks looks at that.
+    Jobs that write into their own directory below `jobs_dir` are not kept: its name contains their
+    number. Finished jobs are included; the caller checks for them.
     """
 
     def __init__(self, store: Store, jobs_dir: Path) -> None:
@@ -40,8 +40,10 @@ class Writers:
         self._by_place.setdefault(place, set()).add(job_id)
 
     def unknown(self) -> dict[int, str]:
-        """The directories of the unfinished jobs that were never noted, but for those below
-        `jobs_dir`, which are what they are called."""
+        """Return the directories of unfinished jobs that were never recorded.
+
+        Those below `jobs_dir` are left out, because their names are their paths.
+        """
         if self._whole:
             return {}
         found = {}
@@ -58,7 +60,7 @@ class Writers:
         return found
 
     def note_places(self, paths: Mapping[int, str], places: list[str]) -> None:
-        """What `unknown` gave, with links followed."""
+        """Record the result of `unknown`, with links resolved."""
         for job_id, place in zip(paths, places, strict=True):
             self._add(job_id, place)
         self._all_known()
@@ -68,12 +70,12 @@ class Writers:
         self._known.clear()
 
     def _owner(self, place: str) -> int | None:
-        """The job whose own directory it is."""
+        """Return the job that has this as its own directory."""
         found = self._own.fullmatch(place)
         return None if found is None else int(found[1])
 
     def forget(self, job_id: int) -> None:
-        """The job writes somewhere else from now on; it is to be noted anew."""
+        """Forget the directories of the job, because it now writes elsewhere; record it again."""
         for jobs in self._by_place.values():
             jobs.discard(job_id)
 

@@ -149,9 +149,7 @@ def supervise(
     """
     become_subreaper()
     started, clock = time.time(), time.monotonic()
-    spare = os.open(
-        os.devnull, os.O_RDONLY
-    )  # to search for processes when all other descriptors are in use
+    spare = os.open(os.devnull, os.O_RDONLY)  # to find processes when all others are in use
     progress = Progress(ledger.finished)
     group = records.group
     watch = RankMonitor(plan, progress, ledger, group, execute)

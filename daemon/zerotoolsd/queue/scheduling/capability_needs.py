@@ -1,4 +1,4 @@
-"""What GPUs must be able to compute for a job."""
+"""The compute capability that GPUs need for a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ which torch compiles flex_attention."""
 
 
 def capability_need(spec: JobSpec) -> CapabilityNeed | None:
-    """What of the job asks most of a GPU; None: any will do, as far as is known."""
+    """Return the highest requirement of the job on a GPU; None: any GPU works, as far as is
+    known."""
     if spec.engine == "script":
         return None
     needs = [need for need in (_of_precision(spec), _of_attention(spec)) if need is not None]

@@ -1,8 +1,8 @@
-"""Memory that jobs have declared: what is left of it on each GPU, and of the host's.
+"""Declared memory: its free part on each GPU, and of the host's.
 
-A job that declares `memory.per_gpu` takes a share of each of its GPUs: that and the CUDA context.
-The shares of the leases on a GPU, what others use there and what the driver keeps never exceed the
-GPU. A lease without a share is a whole GPU, beside which there is nothing.
+A job that declares `memory.per_gpu` uses a share of each of its GPUs: that amount and the CUDA
+context. The shares of the leases on a GPU, the use by others and the driver's reserve never exceed
+the GPU. A lease without a share takes the whole GPU and excludes other leases.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredMemory:
-    """What is known of memory beside the leases, all in bytes.
+    """The state of memory in addition to the leases, all in bytes.
 
-    `context` is what a process takes of a GPU before it computes anything. `own` is what our own
-    jobs use of a GPU by its driver, by UUID; of GPUs that are not in it, what they declared is
-    taken for what they use. `host_total` is what jobs may declare of the host's memory together
-    (None: as much as they like), of which those that run have declared `host_used`. `host_first` is
-    where the job comes that waited for host memory before all others at the last pass: none behind
-    it takes some. `host_free` is what the host has now beside what those that run are still to take
-    (None: not known).
+    `context` is the use of a GPU by a process before it computes anything. `own` is the use of a
+    GPU by our own jobs according to its driver, by UUID; for GPUs that are not in it, their
+    declarations count as their use. `host_total` is the limit of host memory that all jobs may
+    declare (None: no limit), of which the running ones have declared `host_used`. `host_first` is
+    the position of the job that waited for host memory before all others at the last pass: no job
+    behind it takes some. `host_free` is the free memory of the host minus the expected growth of
+    running jobs (None: unknown).
     """
 
     context: int = 0
@@ -38,7 +38,7 @@ class DeclaredMemory:
     host_free: int | None = None
 
     def share(self, declared: int) -> int:
-        """What one process that declares so much takes of its GPU."""
+        """Return the bytes of its GPU that a process with this declaration uses."""
         return declared + self.context
 
 
@@ -50,7 +50,8 @@ class HostNow:
     held: Mapping[int, int] = field(default_factory=dict)
 
     def beside(self, expected: Mapping[int, int]) -> int:
-        """What is left once jobs that run, by number, have taken all that is expected of them."""
+        """Return the memory that remains when running jobs, by number, have reached their expected
+        use."""
         coming = sum(max(0, size - self.held.get(job, 0)) for job, size in expected.items())
         return self.available - coming
 
@@ -65,9 +66,11 @@ def rooms(
     memory: DeclaredMemory,
     closed: Container[str] = (),
 ) -> dict[int, int]:
-    """The bytes that jobs may still take of each GPU that has no lease without a share, no process
-    that outlived its job, is not `closed` (UUIDs), and has no reason in `occupied` but the leases;
-    by index."""
+    """Return the bytes that jobs may still use of each shareable GPU, by index.
+
+    A GPU is shareable if it has no lease without a share and no process that outlived its job, is
+    not in `closed` (UUIDs), and has no reason in `occupied` other than leases.
+    """
     by_uuid: dict[str, list[Lease]] = {}
     for lease in leases:
         by_uuid.setdefault(lease.gpu_uuid, []).append(lease)
@@ -87,13 +90,13 @@ def rooms(
 
 
 def is_usable(gpu: Gpu) -> bool:
-    """Whether it can be relied on, and its memory be divided."""
+    """Return whether the GPU works and its memory can be shared."""
     return gpu.error is None and gpu.mig_instances is None and gpu.memory_used_bytes is not None
 
 
 def room_of(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory) -> int | None:
-    """Bytes that are left of a GPU beside these leases, which all have shares; None: its memory is
-    not known."""
+    """Return the free bytes of a GPU that has only these leases, all with shares; None if
+    unknown."""
     if gpu.memory_total_bytes is None:
         return None
     shares = sum(memory.share(lease.bytes or 0) for lease in leases)
@@ -104,7 +107,7 @@ def room_of(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory) -> int | 
 
 
 class HostRoom:
-    """The host's memory during a pass. What a job waits for is kept for it."""
+    """The host's memory during a pass. It is reserved for a job that waits for it."""
 
     def __init__(self, memory: DeclaredMemory) -> None:
         self._total = memory.host_total
@@ -113,12 +116,13 @@ class HostRoom:
         self._free, self._ours = memory.host_free, memory.host_used
         self._before = memory.host_first
         self.first: int | None = None
-        """Where the first comes that waits for it."""
+        """Position of the first job that waits for it."""
         self.said: dict[ResourceNeed, str] = {}
         """Why jobs of a need wait for it."""
 
     def has(self, request: Request, order: int) -> bool:
-        """Whether the job gets what it declares, which comes there (`order_of`); else it waits."""
+        """Return whether the job at position `order` (`order_of`) gets its declared memory; else it
+        waits."""
         need, wanted = request.need, request.need.host_bytes
         if not wanted or self._total is None:
             return True
@@ -136,7 +140,7 @@ class HostRoom:
             why = f"{max(0, self._left) / GIB:.1f} of {self._total / GIB:.1f} GiB are left of what"
             self.said[need] = f"{head}: {why} jobs may declare{_advice(need)}"
         else:
-            # What our jobs do not hold may never come back: nothing is kept for it meanwhile.
+            # Memory that our jobs do not hold may never become free, so none is reserved meanwhile.
             free = self._free or 0
             self.first = order if wanted <= free + self._ours else None
             why = f"{max(0, free) / GIB:.1f} GiB are free beside what running jobs still need"
@@ -148,7 +152,7 @@ class HostRoom:
         return job_of(first) if first is not None and first < order else None
 
     def take(self, need: ResourceNeed) -> None:
-        """A job of this need starts."""
+        """Record that a job with this need starts."""
         self._left -= need.host_bytes
         self._ours += need.host_bytes
         self._free = None if self._free is None else self._free - need.host_bytes

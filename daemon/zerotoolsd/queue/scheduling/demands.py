@@ -1,4 +1,4 @@
-"""What queued jobs ask of the machine."""
+"""The requests of queued jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CapabilityNeed:
-    """The least compute capability of GPUs that will do, what needs it, and what to set instead."""
+    """The least compute capability of GPUs for a job, the setting that needs it, and the
+    alternative."""
 
     least: tuple[int, int]
     what: str
@@ -15,21 +16,22 @@ class CapabilityNeed:
 
 
 DECLARED = "memory.host"
-"""How a need of host memory is known that the job file says."""
+"""Source of a need of host memory that the job file declares."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceNeed:
-    """What a job needs: `world_size` of `gpus` (any of so many, or a list of indices and UUIDs),
-    or so many CPU ranks. Of each GPU it takes `gpu_bytes`, or the whole (None); of the host's
-    memory `host_bytes`. Jobs of the same need are the same to the scheduler, but for their age and
-    how long they last.
+    """The resources that a job needs: `world_size` of `gpus` (any of so many, or a list of indices
+    and UUIDs), or so many CPU ranks. It uses `gpu_bytes` of each GPU, or the whole (None), and
+    `host_bytes` of the host's memory. Jobs with the same need are equal to the scheduler, except
+    for their age and duration.
 
-    `host_from` says how that is known, `host_advice` what would take less. A GPU of fewer than
-    `least_gpu_bytes` is passed over where there are enough others.
+    `host_from` is the source of that number, `host_advice` a setting that needs less. GPUs with
+    less than `least_gpu_bytes` are used only if there are not enough others.
 
-    An elastic job may start with any of `sizes`, ascending, of which `world_size` is the first: it
-    waits for that alone."""
+    An elastic job may start with any of `sizes`, ascending, of which `world_size` is the first. It
+    waits only for that.
+    """
 
     world_size: int
     gpus: int | tuple[int | str, ...] | None
@@ -42,7 +44,7 @@ class ResourceNeed:
     sizes: tuple[int, ...] = ()
 
     def size_within(self, most: int) -> int | None:
-        """The largest size that is at most `most`; None: there is none."""
+        """Return the largest size that is at most `most`; None if all are larger."""
         fits = [size for size in self.sizes or (self.world_size,) if size <= most]
         return fits[-1] if fits else None
 
@@ -54,10 +56,10 @@ class ResourceNeed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What a queued job asks for.
+    """The request of a queued job.
 
-    `lasts` is how many seconds it holds that at most; None: nobody knows. A higher `priority` goes
-    first.
+    `lasts` is the longest time in seconds that it holds the resources; None: unknown. A higher
+    `priority` goes first.
     """
 
     job_id: int
@@ -68,8 +70,8 @@ class Request:
 
     @property
     def turn(self) -> int:
-        """Of two jobs that wait, the one with the smaller turn goes first: the one of higher
-        priority, and of two of the same priority the one that was submitted earlier."""
+        """The sort key of waiting jobs: the smaller turn goes first. Higher priority comes first,
+        then earlier submission."""
         return self.job_id - self.priority * _IDS
 
 
@@ -80,34 +82,39 @@ _RANKS = 2**32
 
 
 def order_of(turn: int, rank: int) -> int:
-    """Where a job of a user with this rank comes: by its priority, then by the rank, the smaller
-    one first (`fair_share`), then by its age. `job_of` takes it, too."""
+    """Return the position of a job of a user with this rank.
+
+    It depends on priority, then on the rank, the smaller one first (`fair_share`), then on age.
+    `job_of` accepts it, too.
+    """
     return ((turn // _IDS) * _RANKS + rank) * _IDS + turn % _IDS
 
 
 def turns_before(turn: int, rank: int, own_rank: int) -> int:
-    """Which turns of a user with `rank` come before this one, of a user with `own_rank`: those that
-    are smaller than the result."""
+    """Return the limit below which turns of a user with `rank` come before `turn`.
+
+    `own_rank` is the rank of the user of `turn`.
+    """
     if rank == own_rank:
         return turn
     return (turn // _IDS + (rank < own_rank)) * _IDS
 
 
 def job_of(turn: int) -> int:
-    """The job that has this turn."""
+    """Return the job that has this turn."""
     return turn % _IDS
 
 
 def priority_of(turn: int) -> int:
-    """The priority of the job that has this turn."""
+    """Return the priority of the job that has this turn."""
     return -(turn // _IDS)
 
 
 def request_at(turn: int, need: ResourceNeed, lasts: float | None, uid: int = 0) -> Request:
-    """The request of the job that has this turn."""
+    """Return the request of the job that has this turn."""
     return Request(job_id=turn % _IDS, need=need, lasts=lasts, priority=priority_of(turn), uid=uid)
 
 
 def count(number: int, what: str) -> str:
-    """`2 GPUs`, `1 GPU`."""
+    """Format a count: `2 GPUs`, `1 GPU`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

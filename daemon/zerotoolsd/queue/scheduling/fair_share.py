@@ -1,9 +1,9 @@
-"""Fair share: who among the users goes first, by what each has used of the GPUs. Pure.
+"""Fair share: the order of users by their past use of GPUs. Pure.
 
-What a user used counts half after a half-life, a quarter after two: a `DecayedUse` adds it up. Of
-two users whose jobs wait with the same priority, the one goes first who has used less for the
-weight that the administrator gave them. So over time each gets GPU-hours in proportion to their
-weights, as far as they ask for them, and what one does not use goes to the others.
+Use counts half after one half-life, a quarter after two: a `DecayedUse` adds it up. Of two users
+with waiting jobs of the same priority, the one goes first who has used less in relation to the
+weight that the administrator set. So over time each gets GPU-hours in proportion to the weights, up
+to the demand, and unused shares go to the others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 MOST_HALF_LIVES = 16
-"""What is older counts for nothing: less than a fifty-thousandth of it would be left."""
+"""Older use does not count: less than a fifty-thousandth of it would remain."""
 
 
 class DecayedUse:
@@ -20,23 +20,23 @@ class DecayedUse:
     def __init__(self, half_life: float) -> None:
         self.half_life = half_life
         self._sums: dict[int, tuple[float, float]] = {}
-        """What each has used, and when that was so."""
+        """The decayed use of each user, and its time."""
 
     def add(self, uid: int, seconds: float, when: float) -> None:
-        """The user used so many GPU-seconds around `when`."""
+        """Add a use of so many GPU-seconds around `when`."""
         total, at = self._sums.get(uid, (0.0, when))
         newest = max(at, when)
         decayed = total * self._left(newest - at) + seconds * self._left(newest - when)
         self._sums[uid] = (decayed, newest)
 
     def copy(self) -> DecayedUse:
-        """The same, to which something else may be added."""
+        """Return a copy, to which more use can be added."""
         found = DecayedUse(self.half_life)
         found._sums = dict(self._sums)
         return found
 
     def of(self, uid: int, now: float) -> float:
-        """What counts of it now."""
+        """Return the decayed use at `now`."""
         total, at = self._sums.get(uid, (0.0, now))
         return total * self._left(now - at)
 
@@ -45,20 +45,22 @@ class DecayedUse:
 
     @property
     def uids(self) -> list[int]:
-        """Whoever has used something."""
+        """The users that have used something."""
         return sorted(self._sums)
 
 
 def ranks_of(
     uids: Iterable[int], used: Mapping[int, float], weight: Callable[[int], float]
 ) -> dict[int, int]:
-    """Who goes first, from 0: by what they used for their weight; of the same, the same rank."""
+    """Return the order of users from 0, by use divided by weight; equal ratios have equal ranks."""
     ratios = {uid: used.get(uid, 0.0) / weight(uid) for uid in uids}
     places = {ratio: place for place, ratio in enumerate(sorted(set(ratios.values())))}
     return {uid: places[ratio] for uid, ratio in ratios.items()}
 
 
 def factor(used_part: float, share: float) -> float:
-    """How far a user is from their share, both parts of 1: 1 nothing was used, 0.5 just the share,
-    and towards 0 what is beyond it."""
+    """Return how far a user is below the share, both as parts of 1.
+
+    The value is 1 without any use, 0.5 at exactly the share, and approaches 0 beyond it.
+    """
     return 1.0 if used_part <= 0 else float(0.5 ** (used_part / share))

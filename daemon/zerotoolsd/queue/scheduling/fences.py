@@ -1,4 +1,4 @@
-"""GPUs that are given to no job, as what a job left says that they are broken."""
+"""GPUs that no job gets, because a job reported them as faulty."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zerotoolsd.queue.rows import Fence
 
 
 def with_fences(snapshot: Snapshot, fences: Iterable[Fence], now: Moment) -> Snapshot:
-    """The snapshot, in which GPUs that are fenced have an `error` that says so."""
+    """Return the snapshot in which fenced GPUs have an `error` that names the fence."""
     up = {fence.gpu_uuid: fence for fence in fences if fence.is_up(now)}
     if not up:
         return snapshot

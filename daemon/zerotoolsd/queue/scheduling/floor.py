@@ -1,8 +1,8 @@
-"""The GPUs while one pass gives them away: who has each, until when, and for whom it is kept.
+"""The state of the GPUs during one pass: the user of each, until when, and reservations.
 
-A GPU is free, ours (leased, given away in this pass, or kept for a job that waits), or neither
-(strangers, errors, processes that outlived their job). In a pass free ones become ours, what is
-left of those that are shared becomes less, and nothing else changes. The scheduler relies on that.
+A GPU is free, ours (leased, assigned in this pass, or reserved for a waiting job), or neither
+(strangers, errors, processes that outlived their job). During a pass, free GPUs become ours, the
+free part of shared ones decreases, and nothing else changes. The scheduler relies on that.
 """
 
 from __future__ import annotations
@@ -67,23 +67,23 @@ class GpuFloor:
         self.occupied = occupied
         self._now = now
         self._ours: dict[int, float | None] = {}
-        """When our own jobs give a GPU back at the latest, by index; None: nobody knows."""
+        """Latest time at which our own jobs free a GPU, by index; None: unknown."""
         self._kept: dict[int, float | None] = {}
         """Of GPUs that are kept for a waiting job: when that can start at the earliest."""
 
     def runs_until(self, uuid: str, end: float | None) -> None:
-        """One of our jobs holds the GPU `uuid`, until `end` at the latest."""
+        """Record that one of our jobs holds the GPU `uuid`, until `end` at the latest."""
         for gpu in self.gpus:
             if gpu.uuid == uuid:
                 self._ours[gpu.index] = self._later(gpu.index, end)
 
     def _later(self, index: int, end: float | None) -> float | None:
-        """When the last of our jobs on a GPU is over, of which one ends at `end`."""
+        """Return when the last of our jobs on a GPU ends, if one of them ends at `end`."""
         before = self._ours.get(index, -math.inf)
         return None if end is None or before is None else max(before, end)
 
     def view(self) -> FloorView:
-        """How it stands now."""
+        """Return the current state."""
         return FloorView(
             gpus=self.gpus,
             occupied=dict(self.occupied),
@@ -94,8 +94,10 @@ class GpuFloor:
     def take(
         self, request: Request, wanted: Sequence[Gpu], most: int = MOST_RANKS
     ) -> list[Gpu] | None:
-        """The GPUs on which `request` starts, in the order of `wanted`: as many as it may have of
-        what is there, and no more than `most`. None: it waits."""
+        """Return the GPUs on which `request` starts, in the order of `wanted`; None if it waits.
+
+        It gets as many as are available, at most `most`.
+        """
         if request.need.gpu_bytes is not None:
             return self._take_shares(request, wanted, most)
         chosen_by_job = isinstance(request.need.gpus, tuple)
@@ -142,8 +144,10 @@ class GpuFloor:
             self.occupied[gpu.index] = self._named(request.job_id)
 
     def keep(self, request: Request, wanted: Sequence[Gpu]) -> bool:
-        """Keep what is free of `wanted` for `request`, which waits, if it needs nothing else but
-        the end of our own jobs. Whether anything was kept."""
+        """Reserve the free GPUs of `wanted` for `request`, if only our own jobs keep it waiting.
+
+        Returns whether anything was reserved.
+        """
         if request.need.gpu_bytes is not None:
             return self._keep_shares(request, wanted)
         free = [gpu for gpu in wanted if gpu.index not in self.occupied]
@@ -189,12 +193,13 @@ class GpuFloor:
         return self._close(roomy, start, request) or bool(fits)
 
     def _when_given_back(self, coming: Sequence[Gpu], number: int) -> float | None:
-        """When `number` of these GPUs are given back at the latest."""
+        """Return the latest time at which `number` of these GPUs are free."""
         ends = sorted(end for gpu in coming if (end := self._ours[gpu.index]) is not None)
         return ends[number - 1] if len(ends) >= number else None
 
     def latest_end(self, need: ResourceNeed, wanted: Sequence[Gpu]) -> float:
-        """When a job of this need must be over to be lent what is kept; -inf: nothing is lent."""
+        """Return the time by which a job of this need must end to borrow reserved GPUs; -inf: it
+        cannot."""
         if need.gpu_bytes is not None:
             return self._latest_end_of_shares(need, wanted)
         free = sum(gpu.index not in self.occupied for gpu in wanted)

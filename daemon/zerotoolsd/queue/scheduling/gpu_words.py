@@ -1,4 +1,4 @@
-"""What is said of several GPUs and jobs together. Pure."""
+"""Messages about several GPUs and jobs. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from zerotools.sensors.cpu_lists import cpu_list
 
 MOST_LISTED = 8
 NameJob = Callable[[int], str]
-"""What a job is called in a message."""
+"""Function that names a job in a message."""
 
 
 def by_number(job_id: int) -> str:
-    """The name of a job where nothing says whose it is."""
+    """Name a job by its number, without its user."""
     return f"job {job_id}"
 
 
 def together(whys: Mapping[int, str]) -> str:
-    """The same of several GPUs once: `GPUs 0-3: job 1; GPU 5: kept for job 7`."""
+    """Merge equal reasons of several GPUs: `GPUs 0-3: job 1; GPU 5: kept for job 7`."""
     of_why: dict[str, list[int]] = {}
     for index, why in whys.items():
         of_why.setdefault(why, []).append(index)
@@ -27,6 +27,6 @@ def together(whys: Mapping[int, str]) -> str:
 
 
 def _gpus(indexes: Sequence[int]) -> str:
-    """`GPU 5`, or `GPUs 0-3, 6`."""
+    """Format indexes: `GPU 5`, or `GPUs 0-3, 6`."""
     listed = cpu_list(indexes).replace(",", ", ")
     return f"GPUs {listed}" if len(indexes) > 1 else f"GPU {listed}"

@@ -16,7 +16,8 @@ from zerotoolsd.queue.scheduling.gpu_words import MOST_LISTED, NameJob, by_numbe
 
 
 def blindness(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> str | None:
-    """Why the GPUs cannot be relied on."""
+    """Return the reason why the state of the GPUs is unknown or out of date; None if it is
+    usable."""
     if snapshot is None:
         return "no snapshot was taken yet"
     if snapshot.gpus_error is not None:
@@ -35,9 +36,12 @@ def occupied(
     closed: Mapping[str, str] = MappingProxyType({}),
     named: NameJob = by_number,
 ) -> dict[int, str]:
-    """Why a GPU cannot be given away, by index; the others are free. `elsewhere` says who has those
-    that are not this daemon's to give, and `closed` why nothing more is placed on some, by UUID:
-    both complete "GPU 0 ". `named` is what a job is called. What is said completes "GPU 0: "."""
+    """Return the reason why each unavailable GPU cannot be used, by index; the others are free.
+
+    `elsewhere` has reasons of GPUs that belong to other daemons, and `closed` reasons of GPUs that
+    take no new jobs, by UUID; both complete "GPU 0 ". `named` names a job. Results complete "GPU 0:
+    ".
+    """
     by_uuid: dict[str, list[Lease]] = {}
     for lease in leases:
         by_uuid.setdefault(lease.gpu_uuid, []).append(lease)
@@ -84,7 +88,8 @@ def _is_unreadable(gpu: Gpu) -> bool:
 
 
 def _never(gpu: Gpu, limits: LimitsConfig) -> str | None:
-    """Why no job will ever start on the GPU as things are; None: one may."""
+    """Return the reason why no job can ever start on the GPU in this configuration; None if one
+    can."""
     if gpu.excluded:
         return "excluded by gpus.exclude of the daemon's configuration"
     if gpu.mig_instances is not None:
@@ -98,7 +103,8 @@ def _never(gpu: Gpu, limits: LimitsConfig) -> str | None:
 
 
 def _incapable(gpu: Gpu, need: CapabilityNeed | None) -> str | None:
-    """Why the GPU cannot compute as the job wants; None: it can, or its capability is not known."""
+    """Return why the GPU lacks the compute capability of the job; None if it has it, or if
+    unknown."""
     found = gpu.compute_capability
     if need is None or found is None or found >= need.least:
         return None
@@ -109,8 +115,8 @@ def _incapable(gpu: Gpu, need: CapabilityNeed | None) -> str | None:
 
 
 def too_small(gpu: Gpu, need: ResourceNeed, memory: DeclaredMemory) -> str | None:
-    """Why the whole GPU is less than the share that the job takes; None: it is not, as far as is
-    known."""
+    """Return why the whole GPU is smaller than the job's share; None if it is not, or if
+    unknown."""
     if need.gpu_bytes is None or gpu.memory_total_bytes is None:
         return None
     empty = replace(gpu, memory_used_bytes=0)
@@ -138,15 +144,17 @@ def _foreign(gpu: Gpu, used: int, limit: int) -> str:
 
 
 def usable(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
-    """As `_named`, without those that cannot compute as the job wants or have too little memory for
-    what is expected of it, if enough others can."""
+    """Return the GPUs of `_named`, without unsuitable ones if enough suitable ones exist.
+
+    Unsuitable ones lack the compute capability or the expected memory.
+    """
     wanted, missing = _named(need, gpus)
     if not isinstance(need.gpus, tuple):
         wanted = [gpu for gpu in wanted if not gpu.excluded]
     able = [gpu for gpu in wanted if _incapable(gpu, need.capability) is None]
     large = [gpu for gpu in able if _is_large(gpu, need)]
     able = large if len(large) >= need.world_size else able
-    # Else the job was accepted before this was looked at: it goes on as it began.
+    # Else the job was accepted before this check existed: it continues as before.
     return (able if len(able) >= need.world_size else wanted), missing
 
 
@@ -155,7 +163,8 @@ def _is_large(gpu: Gpu, need: ResourceNeed) -> bool:
 
 
 def _named(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
-    """The GPUs that would do, in the job's order; and which of those it names is not there."""
+    """Return the possible GPUs, in the job's order, and a sentence on a named one that does not
+    exist."""
     if not isinstance(need.gpus, tuple):
         return list(gpus), None
     chosen = []
@@ -175,7 +184,7 @@ def _named(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | No
 
 
 def _divided(name: int | str, gpus: Sequence[Gpu]) -> Gpu | None:
-    """The GPU of which `name` is a MIG instance."""
+    """Return the GPU with the MIG instance `name`."""
     for gpu in gpus:
         for instance in gpu.mig_instances or ():
             if str(name).startswith("MIG-") and instance.startswith(str(name)):
@@ -189,7 +198,7 @@ def _inventory(gpus: Sequence[Gpu]) -> str:
 
 
 def shortage(need: int, wanted: Sequence[Gpu], taken: Mapping[int, str]) -> str:
-    """Why `need` of the `wanted` are not there: who has those that are `taken`."""
+    """Return the sentence on `need` GPUs of `wanted`, with the reasons of the `taken` ones."""
     whys = {gpu.index: taken[gpu.index] for gpu in wanted if gpu.index in taken}
     head = f"needs {count(need, 'GPU')}: {len(wanted) - len(whys)} of {len(wanted)} free"
     return f"{head}: {together(whys)}" if whys else head
@@ -201,7 +210,7 @@ def impossible(
     limits: LimitsConfig,
     memory: DeclaredMemory | None = None,
 ) -> str | None:
-    """Why what a job needs can never be there on this machine; None if it may be."""
+    """Return why this machine can never satisfy the need; None if it may."""
     size, memory = need.world_size, memory or DeclaredMemory()
     if memory.host_total is not None and need.host_bytes > memory.host_total:
         return (

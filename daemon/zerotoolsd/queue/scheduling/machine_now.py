@@ -1,5 +1,5 @@
-"""What one pass of the scheduler goes by, as one value: so it can also be asked what it would
-decide if some of the jobs that run gave back what they have."""
+"""The input of one scheduler pass as one value. It can also be changed to ask for the decisions
+after some running jobs have freed their resources."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from zerotoolsd.queue.scheduling.user_room import ANYBODY, UsersNow, without_job
 class RunningJob:
     """A job that has GPUs (its leases), or `cpu_ranks`, and declared `host_bytes`.
 
-    `gpu_use` is what it uses of GPUs, in bytes by UUID, of those of which that is known. Its
-    attempt has run for `ran_seconds`; `leaves`: it was asked to end already. `can_shrink`: it is
-    elastic and has more than its least, so it goes on at once with what is left.
+    `gpu_use` is its use of GPUs, in bytes by UUID, if known. Its attempt has run for `ran_seconds`;
+    `leaves`: it was asked to end already. `can_shrink`: it is elastic and has more than its
+    minimum, so it continues at once with the remaining GPUs.
     """
 
     job_id: int
@@ -38,7 +38,7 @@ class RunningJob:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineNow:
-    """The arguments of `scheduler.tick`. `own` of `memory` says what our jobs use of each GPU."""
+    """The arguments of `scheduler.tick`. `own` in `memory` has the use of each GPU by our jobs."""
 
     now: float
     snapshot: Snapshot | None
@@ -54,7 +54,7 @@ class MachineNow:
     named: NameJob = by_number
 
     def decide(self, line: WaitingLine, touch: Callable[[int], None] = nobody) -> TickDecisions:
-        """One pass over `line`. Raises OddRequest."""
+        """Run one pass over `line`. Raises OddRequest."""
         return tick(
             line,
             now=self.now,
@@ -73,10 +73,13 @@ class MachineNow:
         )
 
     def without(self, jobs: Collection[RunningJob]) -> MachineNow:
-        """The same once these have given back what they have. Memory of their GPUs that others use
-        stays used; where it is not known whose it is, it is taken for theirs."""
+        """Return the state after these jobs have freed their resources.
+
+        GPU memory of other users stays in use; memory with an unknown owner counts as that of the
+        jobs.
+        """
         gone = {job.job_id: job for job in jobs}
-        # What is held by a process that outlived its job is not given back by that job.
+        # A GPU that a process outliving its job holds is not freed by that job.
         theirs = [x for x in self.leases if x.job_id in gone and x.held_by is None]
         left = [x for x in self.leases if x not in theirs]
         freed = self._freed(theirs, left, gone)
@@ -109,7 +112,7 @@ class MachineNow:
     def _freed(
         self, theirs: Sequence[Lease], left: Sequence[Lease], gone: Mapping[int, RunningJob]
     ) -> dict[str, int]:
-        """What becomes free of the memory of each GPU, in bytes by UUID."""
+        """Return the memory that becomes free on each GPU, in bytes by UUID."""
         shared = {lease.gpu_uuid for lease in left}
         freed: dict[str, int] = {}
         for lease in theirs:
@@ -117,7 +120,7 @@ class MachineNow:
             known = gone[lease.job_id].gpu_use.get(uuid)
             if known is None and uuid in shared:
                 known = self.memory.share(lease.bytes or 0)
-            # A whole GPU, of which nobody knows whose memory it is: all of it.
+            # A whole GPU with memory of unknown owners: all of it.
             freed[uuid] = freed.get(uuid, 0) + (2**63 if known is None else known)
         return freed
 

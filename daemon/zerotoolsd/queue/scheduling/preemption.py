@@ -1,22 +1,21 @@
-"""Which jobs that run make room for one of higher priority that waits. Pure.
+"""Which running jobs yield to a waiting job of higher priority. Pure.
 
-A job that waits is asked for in the terms of the scheduler itself: it would start, in a pass over
-it and all that come before it, if these jobs gave back what they have (`MachineNow.without`). So
-whatever else keeps a job from its start (a stranger on a GPU, a fence, the limits of its user, jobs
-before it for which GPUs are kept) keeps others from making room for it, too: nobody saves and waits
-for nothing.
+The question for a waiting job is put to the scheduler itself: would the job start, in a pass over
+it and all jobs before it, if these jobs freed their resources (`MachineNow.without`)? So every
+other obstacle to the start (a stranger on a GPU, a fence, the limits of its user, reservations for
+jobs before it) also prevents a preemption: no job saves and waits in vain.
 
-Of jobs with a lower priority those of the lowest make room first; of one priority elastic ones that
-have more than their least, as they are queued again and go on at once with the GPUs that are left;
-then the one that has run for the shortest time. Each is added until the job would start; then those
-that turn out not to be needed are left alone again, the dearest first. Example: on 4 GPUs job 1 has
-2 of them (priority 0, for 5 hours), job 2 has 1 (priority 0, for 10 minutes), job 3 has 1 (priority
--5); job 4 of 2 GPUs and priority 3 comes. Job 3 is asked, then job 2: that is enough. Had job 4
-asked for 3 GPUs, job 1 would be added, and job 2 left alone again, as 1 and 3 are enough.
+Among jobs with a lower priority, those with the lowest yield first. With equal priority, elastic
+jobs above their minimum come first, because they are queued again and continue at once with the
+remaining GPUs; then the one with the shortest run time. Jobs are added until the waiting job would
+start; then those that are not needed are left out again, the most expensive first. Example: on 4
+GPUs job 1 has 2 of them (priority 0, for 5 hours), job 2 has 1 (priority 0, for 10 minutes), job 3
+has 1 (priority -5); job 4 of 2 GPUs and priority 3 comes. Job 3 is asked, then job 2: that is
+enough. Had job 4 asked for 3 GPUs, job 1 would be added, and job 2 left out again, because 1 and 3
+are enough.
 
-Those that were asked already count as gone, so that no round asks more than are needed. Jobs are
-looked at in their turn, until there are MOST_LOOKED_AT needs and users for which nobody can make
-room.
+Jobs that were already asked count as gone, so no round asks more than necessary. Waiting jobs are
+checked in their order, until no job can yield to MOST_LOOKED_AT pairs of need and user.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ MOST_LOOKED_AT = 8
 
 @dataclass(frozen=True, kw_only=True)
 class MakesRoom:
-    """Job `job_id` is to save and give back what it has, for `for_job`, of `priority`."""
+    """Job `job_id` must save and free its resources, for `for_job`, of `priority`."""
 
     job_id: int
     for_job: int
@@ -49,17 +48,17 @@ class MakesRoom:
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptionRules:
-    """Who may be asked: attempts that have run for `after_seconds`, of anybody or (`own_only`) of
-    the user of the job that waits."""
+    """The limits of preemption: attempts must have run for `after_seconds`, and with `own_only`
+    belong to the user of the waiting job."""
 
     after_seconds: float
     own_only: bool = False
 
     def allow(self, job: RunningJob, request: Request) -> bool:
-        """Whether `job` is to make room for one that waits, if that needs it."""
+        """Return whether `job` may be preempted for `request`, if that needs its resources."""
         return (
             not job.leaves
-            and request.need.world_size > 0  # what is only watched needs no room
+            and request.need.world_size > 0  # a watched process needs no resources
             and job.priority < request.priority
             and job.ran_seconds >= self.after_seconds
             and (not self.own_only or job.uid == request.uid)
@@ -73,8 +72,11 @@ def who_makes_room(
     rules: PreemptionRules,
     saves: Callable[[int], bool],
 ) -> list[MakesRoom]:
-    """Whom to ask. `saves` says of a job that runs whether it goes on where it was, if it is asked
-    to end: no other one is asked. Nothing of `line` starts by itself now."""
+    """Return the jobs to preempt.
+
+    `saves` returns whether a running job would continue from its state after an end; other jobs are
+    not preempted. No job of `line` can start without this now.
+    """
     asked: list[MakesRoom] = []
     leave = [job for job in running if job.leaves]
     lowest = min((job.priority for job in running if not job.leaves), default=None)
@@ -97,7 +99,7 @@ def who_makes_room(
 
 
 class _Place:
-    """What one job after another needs, behind those that come before it."""
+    """The needs of one job after another, behind the jobs that come before it."""
 
     def __init__(self, line: WaitingLine, machine: MachineNow) -> None:
         self._machine = machine
@@ -107,28 +109,30 @@ class _Place:
         self._hopeless: set[tuple[ResourceNeed, int]] = set()
 
     def comes_to(self, request: Request) -> bool:
-        """`request` is next. Whether nobody can make room for it, as for one before it of the same
-        need and user."""
+        """Make `request` the current job; return whether its need and user are known to be
+        hopeless."""
         self._now = request
         self._before.add(request)
         return (request.need, request.uid) in self._hopeless
 
     def waits(self) -> int:
-        """Nobody can make room for this one. For how many that was found, of each need and user
-        once."""
+        """Record that no job can yield to the current one; return the number of such needs and
+        users."""
         assert self._now is not None
         self._hopeless.add((self._now.need, self._now.uid))
         return len(self._hopeless)
 
     def is_free(self, gone: Sequence[RunningJob]) -> bool:
-        """Whether the job would start, if these gave back what they have."""
+        """Return whether the current job would start if these freed their resources."""
         assert self._now is not None
         decisions = self._machine.without(gone).decide(self._before)
         return any(start.job_id == self._now.job_id for start in decisions.starts)
 
     def fewest(self, leave: Sequence[RunningJob], jobs: Sequence[RunningJob]) -> list[RunningJob]:
-        """Of `jobs`, the cheapest first, those that are enough beside `leave`; empty: all of them
-        are not."""
+        """Return the cheapest subset of `jobs` that suffices together with `leave`.
+
+        `jobs` are sorted by cost. Returns an empty list if even all of them are not enough.
+        """
         if not jobs or not self.is_free([*leave, *jobs]):
             return []
         chosen: list[RunningJob] = []
@@ -144,7 +148,7 @@ class _Place:
 
 
 def next_look(running: Sequence[RunningJob], rules: PreemptionRules) -> float:
-    """Seconds until an attempt has run for long enough that has not yet; inf: there is none."""
+    """Return the seconds until another attempt has run for long enough; inf if none will."""
     left = [rules.after_seconds - job.ran_seconds for job in running if not job.leaves]
     return min((seconds for seconds in left if seconds > 0), default=float("inf"))
 
@@ -154,8 +158,11 @@ def _dearness(job: RunningJob) -> tuple[int, bool, float, int]:
 
 
 def _in_turn(line: WaitingLine, machine: MachineNow, lowest: int) -> Iterator[Request]:
-    """Those with a priority above `lowest`, in the order of their turns; of each need and user no
-    more than could ever start."""
+    """Yield the requests with a priority above `lowest` in order, at most as many as could ever
+    start.
+
+    The limit applies to each need and user.
+    """
     gpus = 0 if machine.snapshot is None else sum(not gpu.excluded for gpu in machine.snapshot.gpus)
     most = 1 + max(gpus, machine.limits.cpu_ranks)
     groups = [*line.groups(gpus=True), *line.groups(gpus=False)]

@@ -1,13 +1,13 @@
-"""When an elastic job that runs takes more of what is free. Pure.
+"""When a running elastic job grows into free resources. Pure.
 
-A change of size costs time: the job saves, ends and starts again. It is worth that where the time
-that it saves over the rest of the run is `factor` times as long. With twice the ranks a step is
-taken to need half the time. Example: 2 of 4 GPUs, and 3 hours left: with 4 it is 1.5 hours less; a
-change took 40 s the last time, and 5 times that is 200 s, so the job grows.
+A change of size costs time: the job saves, ends and starts again. It pays if it saves `factor`
+times as much over the rest of the run. A step is assumed to need half the time with twice the
+ranks. Example: 2 of 4 GPUs, and 3 hours left: with 4 it is 1.5 hours less; a change took 40 s the
+last time, and 5 times that is 200 s, so the job grows.
 
-What it may grow by is asked of the scheduler as if a job of that need came last of all: so it gets
-only what no job that waits can use, and nothing that is kept for one. While it saves, the same is
-asked for in the job's own place in the line, so that a job behind it does not take it.
+The scheduler decides on the growth as if a job with that need came last of all. So the job gets
+only resources that no waiting job can use, and none that are reserved. While it saves, the request
+has the job's own position, so that no job behind it takes the resources.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class GrowthRule:
 @dataclass(frozen=True, kw_only=True)
 class RunningSize:
     """An elastic job that runs with `size` ranks, since `ran_seconds`. `left` are the seconds that
-    it still needs at this size, None: not known; a change costs `cost` seconds."""
+    it still needs at this size (None: unknown); a change costs `cost` seconds."""
 
     size: int
     ran_seconds: float
@@ -37,14 +37,14 @@ class RunningSize:
     cost: float
 
     def gain(self, size: int) -> float:
-        """The seconds that the run is shorter with `size` ranks, without the cost."""
+        """Return the seconds by which `size` ranks shorten the run, without the cost."""
         return (self.left or 0.0) * (1 - self.size / size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """The sizes to which a job would grow, ascending, and why, or why not, in one sentence. `wait`:
-    the seconds until it is looked at again; None: whenever something changes."""
+    """The sizes to which a job would grow, ascending, and the reason for or against it in one
+    sentence. `wait`: the seconds until the next check; None: whenever something changes."""
 
     sizes: tuple[int, ...]
     why: str
@@ -52,7 +52,7 @@ class Growth:
 
 
 def growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) -> Growth:
-    """The rule, for a job that may have `sizes`."""
+    """Apply the rule to a job that may have `sizes`."""
     more = tuple(size for size in sizes if size > now.size)
     if not more:
         return Growth(sizes=(), why=f"has {now.size}, the most that it may have")
@@ -84,7 +84,7 @@ def growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) -> Growth
 
 
 def why_it_grows(now: RunningSize, size: int) -> str:
-    """What is said of a job that now goes on with `size`."""
+    """Return the sentence on a job that now continues with `size`."""
     return (
         f"grows from {now.size} to {size}: that saves {now.gain(size):.0f} s of the "
         f"{now.left or 0.0:.0f} s left, and the change costs {now.cost:.0f} s"
@@ -92,8 +92,10 @@ def why_it_grows(now: RunningSize, size: int) -> str:
 
 
 def wish(own: Request, size: int, sizes: tuple[int, ...], *, keeps: bool) -> Request:
-    """What a job with `size` ranks asks the scheduler for, to have one of `sizes`: last of all, or,
-    where it `keeps` that, in its own place."""
+    """Return the request of a job with `size` ranks for one of `sizes`.
+
+    It comes last of all; with `keeps`, at the job's own position.
+    """
     more = tuple(each - size for each in sizes)
     need = replace(
         own.need,

@@ -1,27 +1,27 @@
 """Which waiting jobs start now, on which GPUs, and why the others wait. Pure.
 
-The higher priority first, and of one priority first come, first served, per kind: what a waiting
-job could use is kept for it, so that no later job overtakes it, but a later job that needs
-something else does not wait for it.
+Higher priority goes first; jobs of one priority start in the order of arrival, per kind. Resources
+that a waiting job could use are reserved for it, so that no later job overtakes it. A later job
+that needs something else does not wait for it.
 
-Two things bound what is kept. A job for which it is not enough that our own jobs end (a stranger
-has a GPU, another is fenced) keeps nothing: nobody knows when it can start. As soon as that has
-passed, it keeps what is free, so that it waits for the jobs that run then, and for no later ones.
-And what is kept is lent to a later job that ends before the waiting one can start anyway, by the
-time limits of both. Example: of 4 GPUs one runs a job for 3 more hours, and a job of 4 GPUs waits;
-a job of one GPU with `time_limit = "2h"` starts, one without a limit waits behind it.
+Two rules limit reservations. A job that also waits for something other than our own jobs (a
+stranger has a GPU, another is fenced) reserves nothing, because its start time is unknown. When
+that has passed, it reserves the free resources, so that it waits for the jobs that run then, and
+for no later ones. Reserved resources are lent to a later job that ends before the waiting one can
+start, by the time limits of both. Example: of 4 GPUs one runs a job for 3 more hours, and a job of
+4 GPUs waits; a job of one GPU with `time_limit = "2h"` starts, one without a limit waits behind it.
 
-A pass comes to the same as looking at every job in its turn, and looks at few. In a pass free
-GPUs only become ours (`floor`), so what is there for a job only becomes less. Therefore, once a job
-waits, a later one of the same need waits as well, unless it is lent something because it ends
-sooner. And it changes nothing for others: the first one has kept all that is free for that need, or
-cannot keep anything, and then the later one cannot either, as what is free and what is ours are
-together the same. So of each need only the jobs that may start are looked at, and the first that
-waits. What the others are told is worked out when somebody asks, from the floor as each found it.
+A pass has the same result as checking every job in its order, but checks few. In a pass free GPUs
+only become ours (`floor`), so the resources available to a job only decrease. Therefore, once a job
+waits, a later one of the same need waits as well, unless it borrows something because it ends
+sooner. It also changes nothing for others. The first one has reserved all free resources for that
+need, or cannot reserve anything; then the later one cannot either, because free and own resources
+together are the same. So of each need only the jobs that may start are checked, and the first that
+waits. The reasons of the others are computed on request, from the state that each found.
 
-An elastic job may have several sizes. In its turn it takes the largest that is there, and waits, or
-has something kept for it, for its smallest alone: to whoever comes behind, it is a job of its
-smallest size that takes more where that is free. So all of the above holds for it, too.
+An elastic job may have several sizes. It takes the largest available size, and waits and reserves
+only for its smallest. For jobs behind it, it is a job of its smallest size that takes more free
+resources. So all of the above holds for it, too.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Start:
     gpu_bytes: int | None = None
     """Of each GPU; None: whole ones."""
     gpu_part: float = 1.0
-    """Which part of a GPU that is, for what its user has used."""
+    """The part of a GPU, for the accounting of its user."""
     size: int | None = None
     """With how many ranks, of a job that may have several sizes; None: it has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TickDecisions:
-    """What one tick decided; `waits` has one sentence for every job that does not start."""
+    """The decisions of one tick; `waits` has one sentence for every job that does not start."""
 
     starts: Sequence[Start]
     waits: Waits
@@ -78,7 +78,7 @@ class TickDecisions:
 
 
 class OddRequest(Exception):
-    """Something about this job was unexpected; the cause says what. Nothing was decided."""
+    """This job has unexpected data; the cause describes it. No decision was made."""
 
     def __init__(self, job_id: int) -> None:
         super().__init__(f"job {job_id}")
@@ -86,7 +86,7 @@ class OddRequest(Exception):
 
 
 def nobody(job_id: int) -> None:
-    """Told to nobody."""
+    """Default for `touch`: does nothing."""
 
 
 def tick(
@@ -106,15 +106,13 @@ def tick(
     touch: Callable[[int], None] = nobody,
     named: NameJob = by_number,
 ) -> TickDecisions:
-    """Decide over the jobs in `line`. Times are seconds since the epoch.
+    """Decide about the jobs in `line`. Times are seconds since the epoch.
 
-    `ends` says when jobs that hold leases end at the latest, by job id, of those that have a limit.
-    Jobs in `passed_over` may not start now, for the reason given there, and nothing waits for them.
-    `elsewhere` says who has GPUs that are not this daemon's to give, `closed` on which nothing more
-    is placed (`gpus.occupied`).
-    `users` says what each user has, and may have (`user_room`).
-    `touch` is called for each job that is looked at; `named` is what a job is called in what the
-    others are told. Raises OddRequest.
+    `ends` has the latest end of jobs that hold leases and have a limit, by job id. Jobs in
+    `passed_over` may not start now, for the reason given there, and reserve nothing. `elsewhere`
+    has the owners of GPUs that belong to other daemons, `closed` the GPUs that take no new jobs
+    (`gpus.occupied`). `users` has the use and the limits of each user (`user_room`). `touch` is
+    called for each checked job; `named` names a job in reasons of others. Raises OddRequest.
     """
     starts: list[Start] = []
     walk = _Walk(line, False, now, passed_over, touch)
@@ -162,7 +160,7 @@ class _Walk:
         return order_of(group.turns[place], self._line.rank(group)), place, id(group), group
 
     def next(self) -> tuple[Request, Group, int, int] | None:
-        """The next job, with its place in its group and where it comes. Raises OddRequest."""
+        """Return the next job, with its index in its group and its position. Raises OddRequest."""
         while self._heads and job_of(self._heads[0][0]) in self._passed_over:
             _, place, _, group = heapq.heappop(self._heads)
             self.go_on(group, place)
@@ -177,7 +175,7 @@ class _Walk:
         return request, group, place, order
 
     def go_on(self, group: Group, place: int, latest: float = math.inf) -> None:
-        """Come to the next of the group behind `place` that would be over at `latest`."""
+        """Continue with the next job of the group after `place` that would end by `latest`."""
         found = group.next_place(place + 1, self._now, latest)
         if found is not None:
             heapq.heappush(self._heads, self._head(group, found))

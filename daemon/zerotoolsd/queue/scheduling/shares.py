@@ -1,9 +1,9 @@
-"""Shares of GPUs during a pass: what is left for jobs that declare how much memory they use.
+"""Shared GPUs during a pass: the free memory for jobs that declare theirs.
 
-A job gets the GPUs on which the least is left that is enough (best fit), so that whole ones stay
-free. Where it waits, its share of those that have room is taken for it, and of those that do not,
-as many as it lacks are closed to later jobs: those with the most room, which only grows then. A
-closed GPU, and one that is kept whole for a waiting job, is lent to jobs that end in time.
+A job gets the GPUs with the least free memory that is enough (best fit), so that whole ones stay
+free. If it waits, its share is reserved on GPUs with enough memory, and as many others as it lacks
+are closed to later jobs: those with the most free memory, which only grows then. A closed GPU, and
+one that is reserved whole for a waiting job, is lent to jobs that end in time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zerotoolsd.queue.scheduling.gpu_words import NameJob, by_number, together
 
 
 class GpuShares:
-    """The room on GPUs that may be shared, by index, and those that are closed."""
+    """The free memory of GPUs that may be shared, by index, and the closed ones."""
 
     def __init__(
         self, rooms: dict[int, int], context: int, now: float, named: NameJob = by_number
@@ -31,33 +31,35 @@ class GpuShares:
         """When the job can start at the earliest for which a GPU is closed, and that job."""
 
     def copy(self) -> GpuShares:
-        """As it stands now."""
+        """Return a copy of the current state."""
         found = GpuShares(dict(self.rooms), self.context, self._now, self._named)
         found._closed = dict(self._closed)
         return found
 
     def share(self, request_bytes: int) -> int:
-        """What a process takes of its GPU that declares so much."""
+        """Return the bytes of its GPU that a process with this declaration uses."""
         return request_bytes + self.context
 
     def is_open(self, index: int, request: Request) -> bool:
-        """Whether the GPU is not closed to this job."""
+        """Return whether the GPU is not closed to this job."""
         if index not in self._closed:
             return True
         start, lasts = self._closed[index][0], request.lasts
         return start is not None and lasts is not None and self._now + lasts <= start
 
     def start_of(self, index: int) -> float | None:
-        """When a GPU that is closed is needed; None: it is open, or nobody knows."""
+        """Return when a closed GPU is needed; None: it is open, or the time is unknown."""
         return self._closed[index][0] if index in self._closed else None
 
     def is_closed(self, index: int) -> bool:
-        """Whether it is, for most."""
+        """Return whether the GPU is closed, to most jobs."""
         return index in self._closed
 
     def fitting(self, request: Request, wanted: Sequence[Gpu]) -> list[Gpu]:
-        """Those of `wanted` that have room for the job, the best first: of those that the owner of
-        the machine prefers no less, where the least is left."""
+        """Return the GPUs of `wanted` with enough memory for the job, the best first.
+
+        GPUs that the machine's owner prefers come first, then those with the least free memory.
+        """
         share = self.share(request.need.gpu_bytes or 0)
         fits = [
             gpu
@@ -72,22 +74,22 @@ class GpuShares:
         return sorted(fits, key=order)
 
     def take(self, index: int, request: Request) -> None:
-        """The job has its share of the GPU, or it is kept for it."""
+        """Subtract the job's share from the GPU, for a start or a reservation."""
         self.rooms[index] -= self.share(request.need.gpu_bytes or 0)
 
     def close(self, index: int, start: float | None, job_id: int) -> None:
-        """Leave what is left of the GPU to this job, which can start at `start`."""
+        """Reserve the rest of the GPU for this job, which can start at `start`."""
         self._closed.setdefault(index, (start, job_id))
 
     def forget(self, index: int) -> None:
-        """The GPU is given away as a whole."""
+        """Remove a GPU that is used as a whole."""
         self.rooms.pop(index, None)
         self._closed.pop(index, None)
 
     def why(
         self, request_bytes: int, size: int, wanted: Sequence[Gpu], taken: dict[int, str]
     ) -> str:
-        """Why `size` of these GPUs have no room for so much each."""
+        """Return why `size` of these GPUs lack the memory for the request."""
         share, whys = self.share(request_bytes), dict[int, str]()
         for gpu in wanted:
             room = self.rooms.get(gpu.index)

@@ -1,8 +1,8 @@
-"""What the jobs of each user may still take of the machine during a pass, by the administrator's
-limits. A job beyond them waits and keeps nothing: jobs of other users go ahead.
+"""The remaining limits of each user during a pass.
 
-Jobs of the same user and need are the same to it, and in a pass what is left only becomes less. So
-once one of them waits, those behind it wait as well.
+A job beyond the administrator's limits waits and reserves nothing: jobs of other users go ahead.
+Jobs of the same user and need are equal here, and in a pass limits are only used up. So once one of
+them waits, those behind it wait as well.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed, count
 
 @dataclass(frozen=True, kw_only=True)
 class UserUse:
-    """What the running jobs of one user have: how many they are, their GPUs (each part of one
-    counts as one), and their CPU ranks."""
+    """The use by one user's running jobs: the number of jobs, their GPUs (each part of one counts
+    as one), and their CPU ranks."""
 
     running: int = 0
     gpus: int = 0
     cpu_ranks: int = 0
 
     def and_also(self, *, gpus: int, cpu_ranks: int) -> UserUse:
-        """With one job more."""
+        """Return the use with one more job."""
         return replace(
             self,
             running=self.running + 1,
@@ -36,7 +36,7 @@ class UserUse:
 
 @dataclass(frozen=True, kw_only=True)
 class UsersNow:
-    """What users have, by uid, and what they may have. `limits_of` None: as much as there is."""
+    """The use of each user, by uid, and the limits. `limits_of` None: no limits."""
 
     limits_of: Callable[[int], UserLimits] | None = None
     used: Mapping[int, UserUse] = field(default_factory=dict)
@@ -46,7 +46,7 @@ ANYBODY = UsersNow()
 
 
 def without_jobs(users: UsersNow, jobs: Iterable[tuple[int, int, int]]) -> UsersNow:
-    """`users` once these jobs are over: of each its uid, its GPUs and its CPU ranks."""
+    """Return `users` after these jobs are over: each with its uid, its GPUs and its CPU ranks."""
     used = dict(users.used)
     for uid, gpus, cpu_ranks in jobs:
         has = used.get(uid, UserUse())
@@ -68,7 +68,7 @@ class UserRoom:
         """Why jobs of a user and a need wait."""
 
     def has(self, request: Request) -> bool:
-        """Whether the job is within the limits of its user; else it waits."""
+        """Return whether the job is within the limits of its user; else it waits."""
         if self._limits_of is None:
             return True
         used = self._used.get(request.uid, UserUse())
@@ -79,7 +79,7 @@ class UserRoom:
         return False
 
     def most(self, request: Request) -> int:
-        """How many ranks the limits leave to a job that is within them."""
+        """Return how many ranks the limits allow for a job that is within them."""
         if self._limits_of is None or not request.need.is_elastic:
             return MOST_RANKS
         limits, used = self._limits_of(request.uid), self._used.get(request.uid, UserUse())
@@ -88,7 +88,7 @@ class UserRoom:
         return MOST_RANKS if limit is None else limit - (used.gpus if is_gpu else used.cpu_ranks)
 
     def take(self, request: Request, size: int) -> None:
-        """The job starts with so many ranks."""
+        """Record that the job starts with so many ranks."""
         if self._limits_of is not None:
             is_gpu = request.need.gpus is not None
             used = self._used.get(request.uid, UserUse())
@@ -97,7 +97,8 @@ class UserRoom:
 
 
 def why_beyond(limits: UserLimits, used: UserUse, need: ResourceNeed) -> str | None:
-    """Why a job of this need does not start beside those of its user; None: it may."""
+    """Return why a job of this need exceeds the limits next to the user's other jobs; None if it
+    does not."""
     if limits.max_running is not None and used.running >= limits.max_running:
         return f"waits for jobs of its own user: {used.running} of users.max_running = " + (
             f"{limits.max_running} run"
@@ -117,7 +118,7 @@ def why_beyond(limits: UserLimits, used: UserUse, need: ResourceNeed) -> str | N
 
 
 def never_within(limits: UserLimits, need: ResourceNeed) -> str | None:
-    """Why a job of this need is beyond the limits of its user also where nothing else runs; None:
-    it is not."""
+    """Return why a job of this need exceeds its user's limits even without other jobs; None if
+    not."""
     why = why_beyond(limits, UserUse(), need)
     return None if why is None else f"{why}; ask for less, or ask the administrator"

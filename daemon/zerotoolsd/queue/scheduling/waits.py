@@ -1,6 +1,7 @@
-"""What each waiting job is told, worked out when somebody asks.
+"""The reason of each waiting job, computed on request.
 
-A pass over ten thousand jobs does not make ten thousand sentences: it notes what jobs found.
+A pass over ten thousand jobs does not make ten thousand sentences: it records the state that jobs
+found.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from zerotoolsd.queue.scheduling.line import WaitingLine
 
 @dataclass(frozen=True)
 class CpuWaits:
-    """`first` is the job that waits for CPU ranks before all others, of `limit` of which `used` are
-    taken."""
+    """`first` is the job that waits for CPU ranks before all others; `used` of `limit` are in
+    use."""
 
     first: int | None
     used: int
     limit: int
 
     def why(self, job_id: int, need: ResourceNeed) -> str | None:
-        """Why a job waits; None: it came after the pass, which will start it."""
+        """Return why a job waits; None if it came after the pass, which will start it."""
         if self.first is None:
             return None
         head = f"needs {count(need.world_size, 'CPU rank')}"
@@ -43,16 +44,17 @@ class FloorHistory:
         self._said: dict[tuple[int, ResourceNeed], str] = {}
 
     def begin(self, view: FloorView) -> None:
-        """What the first job found."""
+        """Record the state that the first job found."""
         self._views.append(view)
 
     def since(self, order: int, view: FloorView) -> None:
-        """What those behind this one found (`demands.order_of`); later ones come later."""
+        """Record the state for jobs behind position `order` (`demands.order_of`); call it in
+        ascending order."""
         self._behind.append(order)
         self._views.append(view)
 
     def why(self, order: int, need: ResourceNeed) -> str | None:
-        """Why the job that comes there waits; None: the GPUs were not looked at yet."""
+        """Return why the job at this position waits; None if the GPUs were not checked yet."""
         if not self._views:
             return None
         place = bisect_left(self._behind, order)
@@ -64,7 +66,7 @@ class FloorHistory:
 class Waits(Mapping[int, str]):
     """A sentence for every job of `line` that is not one of `started`.
 
-    It goes with the line: a job that leaves it is told nothing any more.
+    It follows the line: a job that leaves it has no sentence any more.
     """
 
     def __init__(
@@ -78,8 +80,11 @@ class Waits(Mapping[int, str]):
         host: Mapping[ResourceNeed, str] = MappingProxyType({}),
         users: Mapping[tuple[int, ResourceNeed], str] = MappingProxyType({}),
     ) -> None:
-        """`host`: why jobs of a need wait for host memory; `users`: why those of a user and a need
-        wait for others of that user."""
+        """Keep the parts of the reasons.
+
+        `host`: why jobs of a need wait for host memory; `users`: why jobs of a user and a need wait
+        for other jobs of that user.
+        """
         self._users = users
         self._line = line
         self._started = started
@@ -90,7 +95,7 @@ class Waits(Mapping[int, str]):
         self._host = host
 
     def passing_over(self, passed_over: Mapping[int, str]) -> Waits:
-        """The same, where these jobs are kept from their start for the reasons given."""
+        """Return the same reasons, except that these jobs may not start for the given reasons."""
         known = (self._cpus, self._blind, self._history, self._host, self._users)
         return Waits(self._line, self._started, passed_over, *known)
 

@@ -1,4 +1,5 @@
-"""Attempts that were asked to end so that their jobs go on later: why, for whom, at what cost.
+"""Attempts that were asked to end so that their jobs continue later: the reason, the job that
+benefits, and the cost.
 
 yield_table   the table of the database
 """

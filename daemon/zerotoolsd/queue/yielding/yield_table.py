@@ -1,5 +1,5 @@
-"""The attempts that were asked to save and end so that their jobs go on later ("yields"), and what
-that cost. A row is written with the change of state by which the attempt is asked."""
+"""The attempts that were asked to save and end so that their jobs continue later ("yields"), and
+their cost. A row is written with the change of state that asks the attempt."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ RESIZE = "resize"
 RELIEVE = "relieve"
 RELIEVE_GPU = "relieve_gpu"
 PURPOSES = (PAUSE, PREEMPT, RESIZE, RELIEVE, RELIEVE_GPU)
-"""What for: its user wants it to wait; a job of higher priority needs what it has; it goes on with
-more or fewer ranks; the memory of the host, or of a GPU that it shares, runs out. A pause leads to
+"""Purposes: its user pauses it; a job of higher priority needs its resources; it continues with
+more or fewer ranks; the memory of the host, or of a shared GPU, runs out. A pause leads to
 `paused`, the others to `queued`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class YieldAsk:
-    """What an attempt is asked for: one of PURPOSES, and the job that needs what it has."""
+    """A request to an attempt: one of PURPOSES, and the job that needs its resources."""
 
     purpose: str
     for_job: int | None = None
@@ -33,10 +33,10 @@ class YieldAsk:
 
 @dataclass(frozen=True, kw_only=True)
 class YieldRow:
-    """One attempt that was asked. Times are seconds since the epoch; None: not yet, or not known.
+    """One attempt that was asked. Times are seconds since the epoch; None: not yet, or unknown.
 
-    `outcome` is one of the lifecycle's; `steps_lost` were done and not saved; `first_step` is when
-    the job that needed what it had took its first step.
+    `outcome` is one of the lifecycle's; `steps_lost` were done and not saved; `first_step` is the
+    time of the first step of the job that needed the resources.
     """
 
     job_id: int
@@ -52,13 +52,13 @@ class YieldRow:
 
 
 def without_steps(row: YieldRow) -> YieldRow:
-    """The row as people may see it who may not see the job."""
+    """Return the row for users who may not see the job."""
     return replace(row, outcome=None, saved_step=None, steps_lost=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class YieldEnd:
-    """How an attempt ended, as far as it matters to a yield; as of `YieldRow`."""
+    """The end of an attempt, with the fields that `YieldRow` needs."""
 
     ended: float
     outcome: str
@@ -67,7 +67,7 @@ class YieldEnd:
 
 
 class YieldTable:
-    """The table, in the caller's transaction, or (`note_first_step`) one of its own."""
+    """The table. Methods run in the caller's transaction, `note_first_step` in a separate one."""
 
     def __init__(
         self, sql: RunSql, transaction: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -76,7 +76,7 @@ class YieldTable:
         self._transaction = transaction
 
     def ask(self, job_id: int, attempt: int, ask: YieldAsk, now: float) -> None:
-        """The attempt is asked. One that was asked before keeps that time, and for whom."""
+        """Record the request. An earlier request of the attempt keeps its time and its job."""
         self._sql(
             "INSERT INTO yield (job_id, attempt, purpose, for_job, asked) VALUES (?, ?, ?, ?, ?)"
             " ON CONFLICT (job_id, attempt) DO UPDATE SET purpose = excluded.purpose,"
@@ -85,7 +85,7 @@ class YieldTable:
         )
 
     def over(self, job_id: int, attempt: int, end: YieldEnd) -> None:
-        """The attempt is over; nothing happens if it was not asked."""
+        """Record the end of the attempt; has no effect if it was not asked."""
         self._sql(
             "UPDATE yield SET ended = ?, outcome = ?, saved_step = ?, steps_lost = ?"
             " WHERE job_id = ? AND attempt = ?",
@@ -93,7 +93,7 @@ class YieldTable:
         )
 
     def note_first_step(self, row: YieldRow, when: float) -> None:
-        """The job for which the attempt was asked took its first step."""
+        """Record the first step of the job for which the attempt was asked."""
         with self._transaction():
             self._sql(
                 "UPDATE yield SET first_step = ? WHERE job_id = ? AND attempt = ?",
@@ -101,16 +101,16 @@ class YieldTable:
             )
 
     def of(self, job_id: int) -> list[YieldRow]:
-        """Those of a job, the oldest first."""
+        """Return the rows of a job, the oldest first."""
         return self._rows("WHERE job_id = ? ORDER BY attempt", job_id)
 
     def for_job(self, job_id: int) -> list[YieldRow]:
-        """Those that gave way to a job."""
+        """Return the rows of attempts that yielded to a job."""
         return self._rows("WHERE for_job = ? ORDER BY asked, job_id", job_id)
 
     def unanswered(self, since: float) -> list[YieldRow]:
-        """Those for a job that runs, or ended after `since`, of which the first step is not known
-        yet."""
+        """Return the rows for a job that runs, or ended after `since`, without a known first
+        step."""
         return self._rows(
             "WHERE for_job IS NOT NULL AND first_step IS NULL AND EXISTS"
             " (SELECT 1 FROM job WHERE id = for_job AND (state = ? OR job.ended > ?))"
@@ -120,7 +120,7 @@ class YieldTable:
         )
 
     def removed(self, job_id: int) -> None:
-        """The job is gone."""
+        """Delete the rows of a removed job."""
         self._sql("DELETE FROM yield WHERE job_id = ?", (job_id,))
 
     def _rows(self, where: str, *values: object) -> list[YieldRow]:

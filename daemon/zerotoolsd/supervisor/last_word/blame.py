@@ -13,8 +13,8 @@ The first of these rules that finds a rank decides:
    with the first sign: its error, or its end. A SIGKILL is never a reaction to the end of another
    rank, so its sign counts `_NOTICED_LATE` earlier.
 2. A rank that the others name: gloo's monitored barrier and NCCL's desync report do.
-3. A rank that still ran when all others had given up waiting. Of several, the one in `awaited` (from
-   the heartbeats).
+3. A rank that still ran when all others had given up waiting. Of several, the one in `awaited`,
+   from the heartbeats.
 4. Of the ranks that lost a peer, the first.
 """
 
