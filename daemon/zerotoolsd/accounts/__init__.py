@@ -1,8 +1,8 @@
-"""Users of the machine whose jobs the daemon runs, and how a process becomes one of them.
+"""Users of the machine for whom the daemon runs jobs, and how a process becomes one of them.
 
-account       who a uid is: its groups, name and home
+account       the account of a uid: its groups, name and home
 users_config  `[users]` of the configuration
-user_limits   how much of the queue and of the machine one user may have
+user_limits   limits of one user in the queue and on the machine
 
-It imports no other room of the daemon.
+It imports no other package of the daemon.
 """

@@ -13,12 +13,13 @@ from zerotools.core.errors import BadRequest
 
 
 class UnknownAccount(BadRequest):
-    """A uid is not that of a user of this machine, so nothing is run for it."""
+    """A uid does not belong to a user of this machine, so no job of it runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """A user: what a process of theirs has. `groups` are all of them, `gid` among them."""
+    """A user, with the identity of a process of theirs. `groups` are all of them, including
+    `gid`."""
 
     uid: int
     gid: int
@@ -27,17 +28,20 @@ class Account:
     home: str
 
     def to_json(self) -> dict[str, Any]:
-        """For `account_of`."""
+        """Return JSON values for `account_of`."""
         return {**self.__dict__, "groups": list(self.groups)}
 
 
 def account_of(tree: Mapping[str, Any]) -> Account:
-    """The account of `Account.to_json`."""
+    """Return the account that `Account.to_json` made."""
     return Account(**{**tree, "groups": tuple(tree["groups"])})
 
 
 def find_account(uid: int) -> Account:
-    """The user with this uid, by the machine's lists of users and groups. Raises UnknownAccount."""
+    """Return the user with this uid, from the machine's lists of users and groups.
+
+    Raises UnknownAccount.
+    """
     try:
         found = pwd.getpwuid(uid)
         groups = os.getgrouplist(found.pw_name, found.pw_gid)
@@ -61,7 +65,7 @@ def find_account(uid: int) -> Account:
 
 
 def group_names(account: Account) -> frozenset[str]:
-    """The names of the groups of a user; one without a name is left out."""
+    """Return the names of the groups of a user; a group without a name is left out."""
     return frozenset(filter(None, map(_group_name, account.groups)))
 
 

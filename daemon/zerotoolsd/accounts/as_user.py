@@ -1,16 +1,16 @@
-"""Become a user for good, then a program of theirs: `as_user.py WHO PROGRAM [ARGUMENT...]`.
+"""Become a user permanently, then a program of theirs: `as_user.py WHO PROGRAM [ARGUMENT...]`.
 
-WHO is a JSON object: `uid`, `gid`, `groups`; what may be left out is `processes` and `open_files`
-(limits), `umask`, `output` (a file that becomes the program's output), `group` (a control group
-that is made here and entered: `name` and `limits`, which stay root's) and `given`: then the
-program's environment is made of the variables whose names begin with PREFIX, without it, each
-followed by the text of the variable that has REST before this name, if there is one. Nothing
-that a user chose is in the environment of this program itself.
+WHO is a JSON object: `uid`, `gid`, `groups`. Optional keys: `processes` and `open_files` (limits),
+`umask`, `output` (a file for the program's output), and `group` (a control group that is made here
+and entered: `name` and `limits`, which stay root's). With `given`, the program's environment is
+made of the variables with names that begin with PREFIX, without it. Each is followed by the text of
+the variable that has REST before this name, if that exists. The environment of this program itself
+contains nothing that a user chose.
 
-Nothing that a job names is opened before the process is the user's. A process that cannot become
-the user, or could become another one again, ends with NOT_DROPPED and one line that says why.
+No path of a job is opened before the process is the user's. A process that cannot become the user,
+or could become another one again, ends with NOT_DROPPED and one line with the reason.
 
-It is the standard library alone, as what it imports is, and run by its path with `-I -S`.
+It needs the standard library only, like its imports, and is run by its path with `-I -S`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ PREFIX, REST = "to:", "rest:"
 NOT_DROPPED = 77
 """EX_NOPERM of sysexits.h: no attempt to start again would end otherwise."""
 NOT_NOW = 75
-"""EX_TEMPFAIL: the machine, or a limit of the user, is in the way."""
+"""EX_TEMPFAIL: an error of the machine, or a limit of the user."""
 MOST_GROUPS = "1000"
 """Control groups that a user may make in that of an attempt."""
 SUPERVISED, FIRST = "0", "500"
-"""Of a supervisor, whose ranks are ended before it; of what is only asked something."""
+"""OOM scores: for a supervisor, after its ranks; and for a short helper, which is killed first."""
 _PR_SET_NO_NEW_PRIVS, _PR_GET_NO_NEW_PRIVS = 38, 39
 _CAPABILITIES = (b"CapPrm:", b"CapEff:", b"CapAmb:")
 _LATER = frozenset(
@@ -45,21 +45,22 @@ _LATER = frozenset(
         *(errno.ENOTCONN, errno.EREMOTEIO),
     }
 )
-"""As `supervisor.trouble` has it, which the user might not be able to read: the job waits."""
+"""The errors of `supervisor.trouble`, which the user might not be able to read: the job waits."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NotDropped(Exception):
-    """The process is not the user's, or not for good; the text says why."""
+    """The process is not the user's, or not permanently; the message gives the reason."""
 
 
 class NoGroup(Exception):
-    """The control group cannot be had; the text says why."""
+    """The control group is not available; the message gives the reason."""
 
 
 def become(uid: int, gid: int, groups: Collection[int]) -> None:
-    """Make this process the user's: real, effective and saved ids, groups, and no way back. It may
-    be the user's already. Raises NotDropped; OSError: the machine is in the way, and that passes.
+    """Make this process the user's: real, effective and saved ids, and groups, irreversibly.
+
+    It may be the user's already. Raises NotDropped; OSError for a transient error of the machine.
     """
     if uid <= 0 or gid < 0:
         raise NotDropped(f"uid {uid}, gid {gid}: a job of another user is not run so")
@@ -79,7 +80,7 @@ def become(uid: int, gid: int, groups: Collection[int]) -> None:
 
 
 def check(uid: int, gid: int, groups: Collection[int]) -> None:
-    """Raises NotDropped: this process is not the user's alone, or could become another's."""
+    """Raise NotDropped if this process has other rights than the user's, or could get them."""
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or not _libc.prctl(
         _PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0
     ):
@@ -111,7 +112,7 @@ def _capabilities() -> dict[str, int]:
 
 
 def limit(who: Mapping[str, Any]) -> None:
-    """Set the limits that `who` says, none above what the process has. Raises OSError."""
+    """Set the limits in `who`, none above the current ones of the process. Raises OSError."""
     names = {"processes": resource.RLIMIT_NPROC, "open_files": resource.RLIMIT_NOFILE}
     for name, number in names.items():
         if who.get(name) is not None:
@@ -123,8 +124,11 @@ def limit(who: Mapping[str, Any]) -> None:
 
 
 def enter_group(group: Mapping[str, Any], uid: int, gid: int) -> None:
-    """Make a control group with limits, enter it, and let the user divide it. It is not left again,
-    as what lies above is root's. Where there are no limits, it is only tried. Raises NoGroup."""
+    """Make a control group with limits, enter it, and let the user divide it.
+
+    The process cannot leave it again, because the groups above are root's. Without limits, a
+    failure is ignored. Raises NoGroup.
+    """
     sys.path.insert(0, os.path.realpath(f"{__file__}/../../.."))
     from zerotoolsd.supervisor.cgroups.delegation import NotDelegated, write
     from zerotoolsd.supervisor.cgroups.group import make_group
@@ -142,8 +146,8 @@ def enter_group(group: Mapping[str, Any], uid: int, gid: int) -> None:
 
 
 def be_ended_first(score: str) -> None:
-    """Whom the kernel ends when memory runs out is not for a user to say: a daemon that is spared
-    passes that on to nobody."""
+    """Set the OOM score, which the user must not choose: a protected daemon does not pass that
+    on."""
     fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, score.encode())
@@ -152,7 +156,7 @@ def be_ended_first(score: str) -> None:
 
 
 def environment_of(who: Mapping[str, Any], found: Mapping[str, str]) -> dict[str, str]:
-    """What the program begins with."""
+    """Return the environment of the program."""
     if not who.get("given"):
         return dict(found)
     return {
@@ -172,11 +176,11 @@ def _fail(status: int, why: str) -> NoReturn:
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Become the user, then the program; it returns by an exit status alone."""
+    """Become the user, then the program; returns only by an exit status."""
     who = json.loads(arguments[0])
     program = list(arguments[1:])
     try:
-        # Before: who is somebody else may not.
+        # Before the change: another user may not set it.
         if os.geteuid() == 0:
             be_ended_first(FIRST if who.get("given") else SUPERVISED)
         if who.get("group"):

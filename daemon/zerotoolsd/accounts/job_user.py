@@ -1,7 +1,7 @@
-"""How a program is started as the submitter of a job: by `as_user`, which becomes the user first.
+"""Starts a program as the submitter of a job: with `as_user`, which becomes the user first.
 
-One program does it everywhere, so that there is one place to read and to test; systemd's own
-`User=` is added to it for transient units, where it also gives the user the control group.
+All starts use this one program, so that only one place must be read and tested. Transient units
+also have systemd's `User=`, which gives the user the control group.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _KEPT = ("LANG", "LC_ALL", "TZ")
 
 @dataclass(frozen=True, kw_only=True)
 class JobUser:
-    """The user whose job it is, and what the administrator lets their processes have: processes of
-    the user (RLIMIT_NPROC), open files of each (RLIMIT_NOFILE); memory in bytes and processes of
-    one attempt (its unit)."""
+    """The user of a job, and the administrator's limits of their processes: processes of the user
+    (RLIMIT_NPROC), open files of each (RLIMIT_NOFILE); memory in bytes and processes of one attempt
+    (its unit)."""
 
     account: Account
     processes: int | None = None
@@ -42,16 +42,18 @@ class JobUser:
         given: bool = False,
         group: Mapping[str, Any] | None = None,
     ) -> tuple[str, ...]:
-        """`program`, whose first word is a path, as this user. `given`: with what `given_env` has
-        made of its environment, and among the first that end when memory runs out. `group`: in a
-        control group of its own (`as_user`)."""
+        """Return the command that runs `program`, with a path as first word, as this user.
+
+        `given`: with the environment that `given_env` prepared, and with a high OOM score. `group`:
+        in a separate control group (`as_user`).
+        """
         text = None if output is None else str(output)
         who = {**self.who, "umask": umask, "output": text, "given": given, "group": group}
         return (sys.executable, "-I", "-S", str(as_user.__file__), json.dumps(who), *program)
 
     @property
     def who(self) -> dict[str, Any]:
-        """What `as_user` has to know of them."""
+        """The object WHO of `as_user`."""
         account = self.account
         return {
             "uid": account.uid,
@@ -62,12 +64,12 @@ class JobUser:
         }
 
     def environment(self, found: Mapping[str, str]) -> dict[str, str]:
-        """What a program of the daemon's own begins with as this user."""
+        """Return the environment of a program of the daemon itself as this user."""
         return {**{name: found[name] for name in _KEPT if name in found}, **self.least}
 
     @property
     def least(self) -> dict[str, str]:
-        """What no process of the user can do without. Root's own PATH is not for others."""
+        """The variables that every process of the user needs. Root's own PATH is not passed on."""
         account = self.account
         return {
             "PATH": USUAL_PATH,
@@ -78,8 +80,11 @@ class JobUser:
 
 
 def given_env(environment: Mapping[str, str]) -> dict[str, str]:
-    """For `JobUser.command(given=True)`: `environment`, which a user chose, under names that mean
-    nothing to the interpreter and the loader which run before the process is the user's."""
+    """Return `environment` for `JobUser.command(given=True)`.
+
+    A user chose it, so its names get a prefix that means nothing to the interpreter and the loader,
+    which run before the process is the user's.
+    """
     given = {f"{as_user.PREFIX}{name}": text for name, text in environment.items()}
     longer = [name for name, text in given.items() if too_long(text, name) is not None]
     for name in longer:  # it fits without the prefix

@@ -1,16 +1,15 @@
 """The machine's lists of users and groups, which may not answer.
 
-With LDAP, SSSD or NIS a lookup asks another program or machine (nsswitch.conf(5)). It cannot be
-given a deadline, and holds up whoever calls it. So each is made by a thread of its own, and the
-event loop waits for it for a moment only. Where nothing comes, what was known last counts for an
-hour, and after that `SilentNames` is raised. The lookup goes on, and its answer counts for whoever
-asks next. Example:
+With LDAP, SSSD or NIS a lookup calls another program or machine (nsswitch.conf(5)). It has no
+timeout, and blocks its caller. So each lookup runs in a separate thread, and the event loop waits
+for it only briefly. Without a result, the last known one counts for an hour, and after that
+`SilentNames` is raised. The lookup continues, and its result counts for the next caller. Example:
 
-    0.0 s  a job of uid 1000 starts: asked, answered in 1 ms
-    9.0 s  another one: asked, nothing for 0.5 s; the answer of 0.0 s counts
-    9.5 s  one of uid 1001: asked, but as an answer is due already it is not waited for: SilentNames
+    0.0 s  a job of uid 1000 starts: lookup, answered in 1 ms
+    9.0 s  another one: lookup, nothing for 0.5 s; the answer of 0.0 s counts
+    9.5 s  one of uid 1001: lookup, not waited for because another one is late: SilentNames
 
-Where `MOST` threads hang nothing more is asked, and they hold nothing up: they end with the daemon.
+When `MOST` threads hang, no more lookups start. The threads block nothing, and end with the daemon.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ Value = TypeVar("Value")
 
 
 class SilentNames(UnknownAccount):
-    """Nobody says who a uid is now, which says nothing about the user."""
+    """The identity of a uid is unknown now, because no lookup has answered."""
 
 
 @dataclass
 class _Asked:
-    """A lookup that is under way, or has just ended."""
+    """A lookup that is running, or has just ended."""
 
     done: threading.Event = field(default_factory=threading.Event)
     value: Any = None
@@ -66,16 +65,19 @@ class NameService:
         self._named_at: dict[int, float] = {}
 
     def find(self, uid: int) -> Account:
-        """The user with this uid. Raises UnknownAccount: there is none; SilentNames."""
+        """Return the user with this uid. Raises UnknownAccount if it does not exist, and
+        SilentNames."""
         return self._ask(uid, lambda: self._find(uid))
 
     def groups(self, account: Account) -> frozenset[str]:
-        """The names of the user's groups. Raises SilentNames."""
+        """Return the names of the user's groups. Raises SilentNames."""
         return self._ask(("groups", account), lambda: self._groups(account))
 
     def name(self, uid: int) -> str | None:
-        """What the user with this uid is called, as far as is known within a moment. None: there
-        is no such user, or nobody has said yet."""
+        """Return the name of the user with this uid, as far as is known within a moment.
+
+        Returns None if the user does not exist, or no lookup has answered yet.
+        """
         then, account = self._known.get(uid, (float("-inf"), None))
         asked_at = self._named_at.get(uid, float("-inf"))
         if self._clock() - max(then, asked_at) > FRESH_SECONDS:
@@ -144,5 +146,5 @@ NAME_SERVICE = NameService()
 
 
 def user_name(uid: int) -> str:
-    """What a user is called in a message: the name, or the uid where the machine has no name."""
+    """Return the name of a user for messages, or the uid if the machine has no name."""
     return NAME_SERVICE.name(uid) or f"uid {uid}"

@@ -1,13 +1,12 @@
-"""Files in directories of users, opened by the daemon itself with the rights of their owners.
+"""Opens files in directories of users, by the daemon itself, with the rights of their owners.
 
-A daemon that is root takes on the user's file rights (fsuid, fsgid) for the time of one look: the
-kernel then refuses what the user may not, gives the user what is made, and counts it to their
-quota. It concerns the thread alone, so nothing may wait for other tasks meanwhile.
+A daemon of root takes the user's file rights (fsuid, fsgid) for one access. The kernel then refuses
+what the user may not do, gives new files to the user, and counts them to the user's quota. The
+rights apply to the whole thread, so no other task may run meanwhile.
 
-`opened` gives a path to a run directory by a descriptor: neither a link nor another file system
-that was put in its place is followed. Within it, `durable.open_regular` and its like take regular
-files alone, follow no link and wait for nobody. Whoever forges such a file changes what the daemon
-believes of that job, and nothing else.
+`opened` gives a path to a run directory by a descriptor: a link or another file system in its place
+is not followed. Inside it, `durable.open_regular` and similar functions open only regular files,
+follow no link and never block. A forged file changes only the daemon's view of that job.
 
 A daemon that is not root, and directories of root, are left as they are.
 """
@@ -30,7 +29,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _SYS_OPENAT2 = 437
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x01, 0x02, 0x04, 0x08
 _NO_OPENAT2 = (errno.ENOSYS, errno.EPERM, errno.E2BIG)
-"""What a kernel before 5.6 says, and a filter that does not know the call."""
+"""Errors of a kernel before 5.6, and of a filter that does not know the call."""
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -44,7 +43,7 @@ class _How(ctypes.Structure):
 
 @contextmanager
 def file_rights(uid: int, gid: int) -> Iterator[None]:
-    """The file rights of this user, for this thread. Raises PermissionError: they cannot be had."""
+    """Take the file rights of this user for this thread. Raises PermissionError if that fails."""
     if os.geteuid() != 0 or uid == 0:
         yield
         return
@@ -54,20 +53,20 @@ def file_rights(uid: int, gid: int) -> Iterator[None]:
     finally:
         try:
             _set(0, os.getegid())
-        except PermissionError:  # nothing may go on with the rights of somebody else
+        except PermissionError:  # the thread must not continue with another user's rights
             os.write(2, b"zerotoolsd: its own file rights cannot be taken back\n")
             os._exit(1)
 
 
 def rights_of(user: JobUser | None) -> AbstractContextManager[None]:
-    """`file_rights` of this user; of the daemon itself, where there is none."""
+    """Take the `file_rights` of this user; keep the daemon's for None."""
     return nullcontext() if user is None else file_rights(user.account.uid, user.account.gid)
 
 
 def _set(uid: int, gid: int) -> None:
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)
-    # They return what was before, also where they fail; -1 is nobody's and changes nothing.
+    # They return the previous value, even if they fail; -1 is an invalid id and changes nothing.
     if (_libc.setfsuid(-1), _libc.setfsgid(-1)) != (_signed(uid), _signed(gid)):
         raise PermissionError(errno.EPERM, f"the file rights of uid {uid}, gid {gid}")
 
@@ -77,8 +76,10 @@ def _signed(number: int) -> int:
 
 
 def owner_of(directory: Path) -> int | None:
-    """The uid of another user whose directory it is; None: the daemon's own, or there is none. As
-    nobody but root can write where it lies, the name cannot be given to another directory."""
+    """Return the uid of another user who owns the directory; None if it is the daemon's or missing.
+
+    Only root can write in its parent, so the name cannot be given to another directory.
+    """
     if os.geteuid() != 0:
         return None
     try:
@@ -90,9 +91,9 @@ def owner_of(directory: Path) -> int | None:
 
 @contextmanager
 def opened(run_dir: Path) -> Iterator[Path]:
-    """A path to the directory for the time of one look, with the rights of whoever owns it.
+    """Yield a path to the directory, with the rights of its owner, for one access.
 
-    Raises OSError: a link, or another file system, lies in its place.
+    Raises OSError if a link or another file system is in its place.
     """
     if owner_of(run_dir) is None:
         yield run_dir
@@ -129,8 +130,10 @@ def _open_directory(directory: Path) -> int:
 
 
 def make_owned(directory: Path, account: Account) -> None:
-    """Make the directory, mode 0700, in one of the daemon's own, and give it to the user, unless
-    that was done. Raises OSError: it is somebody else's."""
+    """Make the directory, mode 0700, in one of the daemon's own, and give it to the user.
+
+    Does nothing if that was done before. Raises OSError if it belongs to another user.
+    """
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -148,8 +151,10 @@ def make_owned(directory: Path, account: Account) -> None:
 
 
 def let_through(directory: Path, mode: int) -> None:
-    """Give a directory of the daemon's own this mode, so that users reach what is theirs in it.
-    Raises OSError."""
+    """Set the mode of a directory of the daemon, so that users reach their own files in it.
+
+    Raises OSError.
+    """
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
@@ -159,8 +164,10 @@ def let_through(directory: Path, mode: int) -> None:
 
 
 def drop_groups() -> None:
-    """A daemon of root needs no groups beside its own: those that a login gave it must not add to
-    the rights of users."""
+    """Drop the supplementary groups of a daemon of root.
+
+    Groups from a login must not add to the rights of users.
+    """
     if os.geteuid() == 0 and sys.platform == "linux":
         try:
             os.setgroups([])

@@ -1,4 +1,4 @@
-"""Whose jobs this daemon runs: its own user's, and those of all others where it can become them."""
+"""The users for whom this daemon runs jobs: its own, and all others if it can become them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from zerotoolsd.accounts.rights import file_rights
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
 
 NEEDED = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}
-"""The capabilities without which nothing is run for others, and their numbers."""
+"""The capabilities that running jobs of others needs, and their numbers."""
 
 
 NOBODY = 65534
-"""The group of files of nobody."""
+"""The group of files without an owner."""
 
 
 class NotServed(BadRequest):
-    """The daemon cannot run anything as this user; the message says why."""
+    """The daemon cannot run anything as this user; the message gives the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedUsers:
-    """`alone`: why only jobs of the daemon's `own` uid are run, a whole sentence; None: all are.
-    `limits` are fields of JobUser, `quotas` what each user may have of the queue."""
+    """`alone`: why only jobs of the daemon's `own` uid run, as a sentence; None: all run. `limits`
+    are fields of JobUser, `quotas` the queue limits of each user."""
 
     own: int
     alone: str | None
@@ -41,13 +41,14 @@ class ServedUsers:
     quotas: LimitsOfUsers = field(default_factory=LimitsOfUsers)
 
     def whose(self, uid: int) -> str | None:
-        """What the user of a job is called; None: this daemon runs jobs of one user alone."""
+        """Return the name of a job's user; None if this daemon runs jobs of only one user."""
         return None if self.alone is not None else user_name(uid)
 
     def of(self, uid: int) -> JobUser | None:
-        """As whom a job of this uid runs; None: as the daemon itself.
+        """Return the user as which a job of this uid runs; None for the daemon's own.
 
-        Raises NotServed, UnknownAccount: nothing is run for this uid. SilentNames: not now.
+        Raises NotServed and UnknownAccount if no job of this uid may run, SilentNames if that is
+        unknown now.
         """
         if uid == self.own or self.own != 0:
             return None  # a daemon of a user runs all that it has taken as that user
@@ -56,7 +57,7 @@ class ServedUsers:
         return JobUser(account=self.find(uid), **self.limits)
 
     def for_files(self, uid: int) -> JobUser | None:
-        """As `of`, for files that are left: also of a uid that is no user any more."""
+        """Return the user as `of` does, for remaining files: also for a uid without a user."""
         try:
             return self.of(uid)
         except UnknownAccount:
@@ -73,7 +74,7 @@ def why_alone(
     places: tuple[Path, ...] | None = None,
     probe: Callable[[], None] = lambda: _probe(),
 ) -> str | None:
-    """Why this daemon cannot run jobs of other users."""
+    """Return why this daemon cannot run jobs of other users; None if it can."""
     if (os.geteuid() if euid is None else euid) != 0:
         return "only a daemon that runs as root runs jobs of others"
     lacking = _lacking(status)
@@ -103,7 +104,8 @@ def _lacking(status: Path) -> list[str]:
 
 
 def _closed(place: Path) -> Path | None:
-    """What keeps others from `place`, also where a link leads."""
+    """Return the directory or file that prevents access of others to `place`, also through
+    links."""
     for path in (place, place.resolve()):
         for each in (*reversed(path.parents), path):
             mode = each.stat().st_mode

@@ -1,4 +1,4 @@
-"""How much of the GPUs each user is to have beside the others, as the administrator has set it."""
+"""The shares of users in the GPUs, as set by the administrator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVERYBODY = "*"
 
 
 class ShareWeights:
-    """The weights of the configuration, asked by uid; each user is looked up once."""
+    """The weights of the configuration, by uid; each user is looked up once."""
 
     def __init__(
         self,
@@ -24,8 +24,10 @@ class ShareWeights:
         self._known: dict[int, float] = {}
 
     def of(self, uid: int) -> float:
-        """The own entry of a user, else the largest of those of their groups, else that of
-        everybody, which is 1 where it is not set."""
+        """Return the user's own entry, else the largest of their groups, else that of everybody.
+
+        The latter is 1 if it is not set.
+        """
         if uid in self._known:
             return self._known[uid]
         try:

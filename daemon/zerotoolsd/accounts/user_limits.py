@@ -1,7 +1,8 @@
-"""How much of the queue and of the machine one user may have, by `[users]`.
+"""The limits of one user in the queue and on the machine, from `[users]`.
 
-The keys of `[users]` hold for everybody; a table in `[users.limits]` for one user, or for each
-member of a group. The own table of a user counts before those of groups, of which the most counts.
+The keys of `[users]` apply to everybody; a table in `[users.limits]` applies to one user, or to
+each member of a group. The own table of a user has precedence over those of groups, of which the
+largest value counts.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from zerotoolsd.accounts.account import Account, UnknownAccount
 from zerotoolsd.accounts.name_service import NAME_SERVICE, SilentNames
 
 OTHERS_QUEUE_BYTES = 2**30
-"""Where nothing is set, of everybody but root and the user of the daemon."""
+"""Default for every user except root and the daemon's own."""
 KNOWN_SECONDS = 60.0
-"""How long the groups of a user are taken for what they were."""
+"""How long the groups of a user are cached."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class UserLimits:
 
     @property
     def bound_running(self) -> bool:
-        """Whether it matters what runs."""
+        """Whether it limits running jobs."""
         return (self.max_running, self.max_gpus, self.max_cpu_ranks) != (None, None, None)
 
 
@@ -42,7 +43,7 @@ NAMES = tuple(each.name for each in fields(UserLimits))
 
 
 def limits_in(tree: Mapping[str, int | str]) -> dict[str, int]:
-    """The limits of a table. Raises ValueError: one is not a number or a size."""
+    """Return the limits of a table. Raises ValueError if one is not a number or a size."""
     found = {}
     for name, value in tree.items():
         if name not in NAMES:
@@ -58,8 +59,8 @@ def limits_in(tree: Mapping[str, int | str]) -> dict[str, int]:
 
 
 class LimitsOfUsers:
-    """The limits of all, and `tables` of users and groups, asked by uid. `find` and `groups` say
-    who a uid is, `own` is the daemon's."""
+    """The limits of everybody, and `tables` of users and groups, by uid. `find` and `groups` look
+    up a uid, `own` is the daemon's."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class LimitsOfUsers:
         groups: Callable[[Account], frozenset[str]] = NAME_SERVICE.groups,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises ValueError: see `limits_in`."""
+        """Check and keep the limits. Raises ValueError as `limits_in`."""
         self._everybody = limits_in(everybody)
         self._tables = {name: limits_in(table) for name, table in tables.items()}
         self._own = os.geteuid() if own is None else own
@@ -78,10 +79,10 @@ class LimitsOfUsers:
         self._known: dict[int, tuple[float, UserLimits]] = {}
         whole = (self._everybody, *self._tables.values())
         self.bound_running = any(UserLimits(**table).bound_running for table in whole)
-        """Whether anybody is limited in what runs."""
+        """Whether any user has limits on running jobs."""
 
     def of(self, uid: int) -> UserLimits:
-        """The limits of this user."""
+        """Return the limits of this user."""
         others = {} if uid in (0, self._own) else {"queue_bytes": OTHERS_QUEUE_BYTES}
         everybody = {**others, **self._everybody}
         if not self._tables:
@@ -91,7 +92,7 @@ class LimitsOfUsers:
             return found
         try:
             own = {**self._of_groups(uid), **self._of_user(uid)}
-        except SilentNames:  # what was known last, and it is looked up again
+        except SilentNames:  # use the last known value, and look it up again later
             return found if uid in self._known else UserLimits(**everybody)
         found = UserLimits(**{**everybody, **own})
         self._known[uid] = (self._clock() + KNOWN_SECONDS, found)
@@ -126,8 +127,11 @@ class LimitsOfUsers:
 def why_queued_too_much(
     limits: UserLimits, *, queued: int, queue_bytes: int, new_bytes: int, new_jobs: int = 1
 ) -> str | None:
-    """Why a user with so many jobs that wait, whose jobs take so many bytes of the queue, submits
-    no `new_jobs` of `new_bytes` together; None: they are within the limits."""
+    """Return why a user may not submit `new_jobs` with `new_bytes` together; None if they may.
+
+    `queued` is the number of their waiting jobs, `queue_bytes` the size of all their jobs in the
+    queue.
+    """
     if limits.max_queued is not None and queued + new_jobs > limits.max_queued:
         more = "" if new_jobs == 1 else f" and submit {new_jobs} more"
         return (

@@ -1,4 +1,4 @@
-"""`[users]` of the daemon's configuration: whose jobs are run, and what a user may have."""
+"""`[users]` of the daemon's configuration: the allowed users, and their limits."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class UsersConfig:
 
 
 def wrong_users(users: UsersConfig) -> Iterator[str]:
-    """What is wrong of it, a sentence each."""
+    """Yield a sentence for each error in the table."""
     if isinstance(users.allow, str) and users.allow != "all":
         one = show([users.allow])
         yield f'users.allow = {show(users.allow)}: must be "all" or a list, such as {one}'
@@ -90,7 +90,7 @@ def wrong_users(users: UsersConfig) -> Iterator[str]:
 
 
 def limits_of_all(users: UsersConfig) -> dict[str, int | str]:
-    """Those that are set for every user."""
+    """Return the limits that are set for every user."""
     found = {name: getattr(users, name) for name in NAMES}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -1,1 +1,1 @@
-"""Floor 3: the HTTP handlers. They know the `JobService` protocol, and nothing below it."""
+"""The HTTP handlers. They use the `JobService` protocol, and no lower layer."""

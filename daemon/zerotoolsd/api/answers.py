@@ -1,4 +1,4 @@
-"""JSON answers. What a job reports may hold NaN, which JSON does not: it becomes null."""
+"""JSON responses. Reports of jobs may contain NaN, which JSON does not have: it becomes null."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from zerotoolsd.service.time_slice import TimeSlice
 
 
 def answer(tree: Any, *, status: int = 200) -> web.Response:
-    """`tree` as a response."""
+    """Return `tree` as a JSON response."""
     return web.json_response(text=encode(tree), status=status)
 
 
 def answer_unless_known(request: web.Request, tree: Any) -> web.Response:
-    """`tree` with an `ETag`; 304 without it, where `If-None-Match` has that already."""
+    """Return `tree` with an `ETag`; 304 without a body if `If-None-Match` has that tag."""
     text = encode(tree)
     tag = _tag(hashlib.sha256(text.encode()).hexdigest())
     if _is_known(request, tag):
@@ -54,7 +54,7 @@ def _header(request: web.Request) -> str:
 
 
 def encode(tree: Any) -> str:
-    """`tree` as JSON text."""
+    """Return `tree` as JSON text."""
     try:
         return json.dumps(tree, allow_nan=False)
     except ValueError:

@@ -25,7 +25,7 @@ async def clean(request: web.Request) -> web.Response:
     by = asked(request)
     wanted = request_of(await inputs.json_object(request, known=KEYS))
     of = None if by.access is Access.ALLOWED else by.uid
-    # It goes on to its end, also where nobody waits for that.
+    # It runs to its end, even if the client is gone.
     cleaned = await asyncio.shield(request.app[SERVICE].clean(wanted, uid=by.uid, of=of))
     time_slice, parts = TimeSlice(), dict[str, list[str]](jobs=[], kept=[])
     for name, rows in (("jobs", cleaned.jobs), ("kept", cleaned.kept)):
@@ -38,7 +38,7 @@ async def clean(request: web.Request) -> web.Response:
 
 
 def request_of(body: dict[str, Any]) -> CleanRequest:
-    """What the body asks for. Raises BadRequest."""
+    """Return the request in the body. Raises BadRequest."""
     jobs = _list(body, "jobs", int)
     wanted = CleanRequest(
         jobs=None if jobs is None else tuple(jobs),

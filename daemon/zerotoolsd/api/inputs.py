@@ -1,4 +1,4 @@
-"""What clients send, checked once, where it enters. Everything here raises BadRequest."""
+"""Validates the data of clients once, where it enters. All functions raise BadRequest."""
 
 from __future__ import annotations
 
@@ -48,8 +48,10 @@ async def ask_for_body(request: web.Request) -> None:
 
 
 def refuse_encoded(request: web.Request) -> None:
-    """Raises HTTPUnsupportedMediaType: the body is compressed, which may be a thousand times as
-    long as what was sent."""
+    """Raise HTTPUnsupportedMediaType if the body is compressed.
+
+    Decompressed, it may be a thousand times as long as the sent bytes.
+    """
     if any(each.strip().lower() not in ("", "identity") for each in _encodings(request)):
         raise web.HTTPUnsupportedMediaType
 
@@ -59,7 +61,7 @@ def _encodings(request: web.Request) -> list[str]:
 
 
 async def json_object(request: web.Request, *, known: tuple[str, ...]) -> dict[str, Any]:
-    """The body, which must be one JSON object with no keys but `known`."""
+    """Return the body, which must be one JSON object with no keys but `known`."""
     return await _known_object(await _body(request), known)
 
 
@@ -79,18 +81,18 @@ async def _known_object(raw: bytes, known: tuple[str, ...]) -> dict[str, Any]:
 
 
 async def no_body(request: web.Request) -> None:
-    """For what takes nothing: no body, or an empty object."""
+    """Check that the request has no body, or an empty object."""
     await body_if_any(request, known=())
 
 
 async def body_if_any(request: web.Request, *, known: tuple[str, ...]) -> dict[str, Any]:
-    """The body as of `json_object`; empty where there is none."""
+    """Return the body as `json_object` does; empty without a body."""
     raw = await _body(request)
     return await _known_object(raw, known) if raw else {}
 
 
 def flag(body: Mapping[str, Any], name: str, default: bool = False) -> bool:
-    """A value that must be true or false."""
+    """Return a value that must be true or false."""
     if not isinstance(value := body.get(name, default), bool):
         raise BadRequest(f"{name}: must be true or false")
     return value
@@ -119,7 +121,8 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def _refuse_many(raw: bytes) -> None:
-    """Before it is parsed: a million small values take a second."""
+    """Refuse a body with too many values before it is parsed: a million small ones take a
+    second."""
     if _signs(raw) > MOST_VALUES and (count := _signs(_STRING.sub(b"", raw))) > MOST_VALUES:
         raise BadRequest(
             f"the request has about {count:,} values, and may have {MOST_VALUES:,}; send "
@@ -132,8 +135,10 @@ def _signs(raw: bytes) -> int:
 
 
 def _may_be_long(raw: bytes) -> bool:
-    """Return False if no text of a valid JSON document is longer than `LONGEST_TEXT`. Between two
-    quotes is a text, or what separates two texts."""
+    """Return False if no text of a valid JSON document is longer than `LONGEST_TEXT`.
+
+    Between two quotes is a text, or the separator of two texts.
+    """
     return max(map(len, raw.replace(b'\\"', b"__").split(b'"'))) > LONGEST_TEXT
 
 
@@ -154,7 +159,7 @@ async def _refuse_long(tree: Any) -> None:
 
 
 def refuse_unknown(names: Iterable[str], known: Collection[str], what: str) -> None:
-    """Names the first of `names` that is not known, and what may have been meant."""
+    """Raise for the first of `names` that is not known, with the most similar known name."""
     for name in names:
         if name in known:
             continue
@@ -165,7 +170,10 @@ def refuse_unknown(names: Iterable[str], known: Collection[str], what: str) -> N
 
 
 def check_query(query: Mapping[str, str], known: Collection[str]) -> None:
-    """Nothing but `known`, each once: of two values of one key nobody could say which counts."""
+    """Check that the query has only `known` keys, each once.
+
+    With two values of one key it would be unclear which one counts.
+    """
     counts = Counter(name for name, _ in query.items())
     refuse_unknown(counts, known, "key of the query")
     for name, count in counts.items():
@@ -185,7 +193,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def job_id(request: web.Request) -> int:
-    """The `{id}` of the path; one that no job can have is NotFound."""
+    """Return the `{id}` of the path. Raises NotFound for one that no job can have."""
     text = request.match_info["id"]
     if not _WHOLE.fullmatch(text) or not 0 < int(text) <= LARGEST_INT:
         raise NotFound(f"there is no job {text[:40]!r}; job ids are whole numbers from 1 on")
@@ -200,7 +208,7 @@ def whole(
     minimum: int,
     maximum: int = LARGEST_INT,
 ) -> int | None:
-    """A whole number of the query, within bounds."""
+    """Return an integer of the query, within bounds."""
     text = query.get(name)
     if text is None:
         return default
@@ -213,7 +221,7 @@ def whole(
 
 
 def seconds(query: Mapping[str, str], name: str, *, maximum: float) -> float:
-    """Seconds of the query, at most `maximum`; 0 if the query has none."""
+    """Return the seconds of the query, at most `maximum`; 0 if the query has none."""
     text = query.get(name, "0")
     value = float(text) if _NUMBER.fullmatch(text) else -1.0
     if not 0 <= value < math.inf:
@@ -222,7 +230,7 @@ def seconds(query: Mapping[str, str], name: str, *, maximum: float) -> float:
 
 
 def text(body: Mapping[str, Any], name: str, longest: int = 4096) -> str | None:
-    """A text of the body; None: it has none."""
+    """Return a text of the body; None if it has none."""
     value = body.get(name)
     if value is None:
         return None
@@ -240,7 +248,7 @@ def _is_plain(value: str) -> bool:
 
 
 def moment(body: Mapping[str, Any], name: str) -> float | None:
-    """A time of the body in seconds since 1970; None: it has none."""
+    """Return a time of the body in seconds since 1970; None if it has none."""
     value = body.get(name)
     if value is None:
         return None
@@ -250,7 +258,7 @@ def moment(body: Mapping[str, Any], name: str) -> float | None:
 
 
 def idempotency_key(value: object) -> str | None:
-    """A key of a client's choice: null, or 1 to 200 printable ASCII characters."""
+    """Return the client's idempotency key: null, or 1 to 200 printable ASCII characters."""
     if value is None:
         return None
     if (

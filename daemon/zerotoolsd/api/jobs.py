@@ -37,7 +37,7 @@ TERMS = ("priority", "hold", "begin", "after")
 
 
 def view_json(view: JobView) -> dict[str, Any]:
-    """A job for a client. No value of its `[env]` leaves the daemon."""
+    """Return a job for a client. No value of its `[env]` leaves the daemon."""
     tree = view.to_json()
     spec = dict(tree["spec"])
     env = spec.get("env")
@@ -47,19 +47,19 @@ def view_json(view: JobView) -> dict[str, Any]:
 
 
 def in_a_list(view: JobView, by: Asked) -> dict[str, Any]:
-    """A job in a list: without what a page of a hundred would repeat a hundred times."""
+    """Return a job for a list, without long values that would repeat a hundred times."""
     tree = view_json(view_for(view, by))
     tree["spec"].pop("captured_env", None)
     return tree
 
 
 async def list_text(request: web.Request, views: Sequence[JobView]) -> str:
-    """Jobs as JSON text."""
+    """Return jobs as JSON text."""
     return f"[{', '.join(await _texts(request, views))}]"
 
 
 async def _texts(request: web.Request, views: Sequence[JobView]) -> list[str]:
-    """Each job as JSON text: a thousand are a lot of it, and others are answered meanwhile."""
+    """Return each job as JSON text, and let other requests run meanwhile."""
     by, time_slice, texts = asked(request), TimeSlice(), list[str]()
     for view in await named(request, views):
         await time_slice.pause_if_due()
@@ -68,7 +68,7 @@ async def _texts(request: web.Request, views: Sequence[JobView]) -> list[str]:
 
 
 def terms_of(body: Mapping[str, Any]) -> QueueTerms:
-    """How the job of a request is to wait. Raises BadRequest."""
+    """Return the queue terms of a request. Raises BadRequest."""
     hold = inputs.flag(body, "hold")
     return QueueTerms(
         priority=priority_of(body),
@@ -102,7 +102,7 @@ def _dependency(tree: object) -> Dependency:
 
 
 def priority_of(body: Mapping[str, Any]) -> int | None:
-    """The priority of a body; None: it has none. Raises BadRequest."""
+    """Return the priority of a body; None if it has none. Raises BadRequest."""
     value = body.get("priority")
     if value is None:
         return None
@@ -112,14 +112,15 @@ def priority_of(body: Mapping[str, Any]) -> int | None:
 
 
 async def _answer(request: web.Request, view: JobView, status: int) -> web.Response:
-    """One that who asked may see."""
+    """Return the response with the job as the caller may see it."""
     (view,) = await named(request, [view])
     await asyncio.sleep(0)  # a large one takes long to write
     return answer(view_json(view), status=status)
 
 
 async def _spec_of(body: Mapping[str, Any]) -> JobSpec:
-    """The job of a request. A large one is read in parts, between which others are answered."""
+    """Return the job of a request. A large one is read in parts, so that other requests run
+    between."""
     await asyncio.sleep(0)
     spec = job_from_dict(body["job"], source="job")
     await asyncio.sleep(0)
@@ -217,7 +218,7 @@ async def list_jobs(request: web.Request) -> web.Response:
     by, name = asked(request), request.query.get("name")
     array = inputs.whole(request.query, "array", None, minimum=1)
     of = await _user(request, by)
-    # What somebody may not see, a question for its name or its array does not tell either.
+    # A filter by name or array must not reveal what the caller may not see.
     if (name, array) != (None, None) and by.access is not Access.ALLOWED:
         if of not in (None, by.uid):
             return answer_unless_known(request, {"jobs": [], "next": None})
@@ -234,7 +235,8 @@ async def list_jobs(request: web.Request) -> web.Response:
 
 
 async def _user(request: web.Request, by: Asked) -> int | None:
-    """Whose jobs are asked for, by uid; None: all. Raises BadRequest: there is no such user."""
+    """Return the uid of the `user` filter; None for all. Raises BadRequest if the user does not
+    exist."""
     text = request.query.get("user")
     if text in (None, ME):
         return by.uid if text else None
@@ -296,9 +298,9 @@ async def retry(request: web.Request) -> web.Response:
 
 
 def retry_wish(body: dict[str, object]) -> tuple[str | None, bool]:
-    """Return `output_dir` and `from_start` of a retry. Raises BadRequest: they do not go together.
+    """Return `output_dir` and `from_start` of a retry. Raises BadRequest if they conflict.
 
-    Without `from_start` a job begins from the start, as before there was this key.
+    Without `from_start` a job begins from the start, as before this key existed.
     """
     output_dir = inputs.text(body, "output_dir")
     from_start = inputs.flag(body, "from_start", True)

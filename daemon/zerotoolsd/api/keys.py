@@ -1,4 +1,4 @@
-"""Where the handlers find the service, and who may ask it what, in their application."""
+"""The keys of the application with which handlers find the service, and the rights."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ PEOPLE: web.AppKey[People] = web.AppKey("people")
 TURNS: web.AppKey[RequestTurns] = web.AppKey("turns")
 RIGHTS: web.AppKey[Rights] = web.AppKey("rights")
 ACTIONS: web.AppKey[Mapping[Any, Action]] = web.AppKey("actions")
-"""What each handler of a route does."""
+"""The action of each route's handler."""

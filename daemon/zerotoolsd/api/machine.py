@@ -14,9 +14,9 @@ from zerotoolsd.exposing.exposition import OPENMETRICS_TYPE, TEXT_TYPE, wants_op
 
 LONGEST_WAIT_SECONDS = 60.0
 HISTORY_SECONDS, HISTORY_POINTS, PEAKS = 3600, 240, 100
-"""Where the query does not say how much."""
+"""Defaults of the query."""
 LONGEST_WHY = 500
-"""Characters of what an administrator says of a drain."""
+"""Longest reason of a drain, in characters."""
 
 
 async def machine(request: web.Request) -> web.Response:

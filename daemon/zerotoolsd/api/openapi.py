@@ -1,7 +1,7 @@
-"""The API as an OpenAPI 3.1 document: what docs/reference/openapi.json is, and /v1/openapi.json.
+"""The API as an OpenAPI 3.1 document: docs/reference/openapi.json, and /v1/openapi.json.
 
-Schemas come from the dataclasses that are answered and bound; `document` lists the requests. Tests
-compare the list with the routes, and what is answered with the schemas.
+Schemas come from the dataclasses of responses and requests; `document` lists the requests. Tests
+compare the list with the routes, and responses with the schemas.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def document() -> dict[str, Any]:
 
 @cache
 def query_keys(path: str, method: str) -> tuple[str, ...]:
-    """The keys that the query of a request may have."""
+    """Return the keys that the query of a request may have."""
     operations = document()["paths"].get(path, {})
     found = operations.get("get" if method == "HEAD" else method.lower(), {})
     return tuple(each["name"] for each in found.get("parameters", ()) if each["in"] == "query")

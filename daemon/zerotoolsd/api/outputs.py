@@ -1,6 +1,6 @@
-"""Handlers of what a job writes: its logs and its progress, read by offset, never held open.
+"""Handlers of a job's output: its logs and its progress, read by offset, never held open.
 
-An attempt may write what it likes into its directory, a pipe or a link too: only regular files are
+An attempt may write anything into its directory, also a pipe or a link: only regular files are
 read, and reading never waits.
 """
 
@@ -92,9 +92,10 @@ def _progress_response(
 
 
 def parse_records(data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """The objects of the whole lines of `data`, a thousand at most, and how many bytes they took.
+    """Return the objects of the complete lines of `data`, at most a thousand, and their size in
+    bytes.
 
-    Lines that are not a JSON object are left out: they come from the job, not from us.
+    Lines that are not a JSON object are left out: the job wrote them.
     """
     records: list[dict[str, Any]] = []
     used = 0
@@ -107,7 +108,7 @@ def parse_records(data: bytes) -> tuple[list[dict[str, Any]], int]:
             records.append(record)
         used = end + 1
     if used == 0 and len(data) >= LARGEST_PART:
-        used = len(data)  # one endless line would hold up whoever follows
+        used = len(data)  # one endless line would block all followers
     return records, used
 
 
@@ -131,9 +132,9 @@ def _attempt(view: JobView, request: web.Request) -> AttemptView | None:
 
 
 def read_part(path: Path, offset: int, limit: int) -> FileBytes:
-    """At most `limit` bytes from `offset`; from the end where that is negative.
+    """Return at most `limit` bytes from `offset`, or from the end if that is negative.
 
-    A file that is not there yet is empty, and so is what lies beyond the end.
+    A missing file is empty, and so is the part beyond the end.
     """
     try:
         with opened(path.parent) as base:
@@ -153,12 +154,10 @@ def read_part(path: Path, offset: int, limit: int) -> FileBytes:
 
 
 def _open(path: Path, *, is_pinned: bool) -> int:
-    """Neither the file nor the attempt's directory may be a link, and a pipe is not waited for.
-
-    Raises OSError.
-    """
+    """Open a file; neither it nor the attempt's directory may be a link, and a pipe does not
+    block."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-    if is_pinned:  # the way to it is a link of the kernel's own
+    if is_pinned:  # the path to it is a link of the kernel
         return os.open(path, flags | os.O_NONBLOCK)
     directory = os.open(path.parent, flags | os.O_DIRECTORY)
     try:

@@ -40,12 +40,13 @@ HTTP_CODES = {
 
 
 def problem(status: int, code: str, detail: str) -> web.Response:
-    """A response that says what is wrong."""
+    """Return a response that describes an error."""
     return web.Response(status=status, text=_body(status, code, detail), content_type=CONTENT_TYPE)
 
 
 def problem_bytes(status: int, code: str, detail: str) -> bytes:
-    """As `problem`, of one who is not to send a request; the connection is closed after it."""
+    """Return the bytes of `problem`, for a client that may not send a request; then the connection
+    closes."""
     body = _body(status, code, detail).encode()
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {CONTENT_TYPE}\r\n"
@@ -62,12 +63,12 @@ def _body(status: int, code: str, detail: str) -> str:
 _NO_MEMORY = _body(
     503, "unavailable", "zerotoolsd has no memory left for this request; send it again later"
 ).encode()
-"""Made before it is needed: there is no room for it then."""
+"""Made in advance: when it is needed, memory for it is missing."""
 
 
 @web.middleware
 async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever a handler raises into a problem; the daemon goes on."""
+    """Convert the exception of a handler into a problem response; the daemon continues."""
     try:
         return await handler(request)
     except ZerotoolsError as error:

@@ -1,8 +1,8 @@
-"""What of a job somebody else may see: that it is there, and what it takes of the machine.
+"""The part of a job that other users may see: that it exists, and its use of the machine.
 
 Its owner and administrators see everything. Others see its number, owner, state, times and GPUs, so
-that they know what they wait behind; not its name, its paths, its job file, its reasons or its
-output. A field of which nobody has said yet that others may see it is hidden.
+that they know why they wait. They do not see its name, paths, job file, reasons or output. A new
+field is hidden until it is declared visible.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ SEEN_OF_JOB = frozenset(
 )
 SEEN_OF_ATTEMPT = frozenset({"number", "state", "gpu_uuids", "started", "ended", "world_size"})
 _EMPTY: dict[str, Any] = {"output_dir": "", "spec": {}, "steps_done": 0, "run_dir": ""}
-"""What hides a field that is never null."""
+"""Replacements of hidden fields that are never null."""
 
 
 def hidden_fields(kind: type[Any], seen: frozenset[str]) -> dict[str, Any]:
-    """What stands in the place of the fields of `kind` that others do not see."""
+    """Return the replacements for the fields of `kind` that others may not see."""
     return {
         each.name: _EMPTY.get(each.name, None if each.default is MISSING else each.default)
         for each in fields(kind)
@@ -53,13 +53,13 @@ _HIDDEN_OF_ATTEMPT = hidden_fields(AttemptView, SEEN_OF_ATTEMPT)
 
 
 async def named(request: web.Request, views: Sequence[JobView]) -> list[JobView]:
-    """With what the users are called whose they are."""
+    """Return the jobs with the names of their users."""
     names = await request.app[PEOPLE].names(view.uid for view in views)
     return [replace(view, user=names[view.uid]) for view in views]
 
 
 def view_for(view: JobView, by: Asked) -> JobView:
-    """What who asked may see of a job."""
+    """Return the part of a job that the caller may see."""
     if by.sees(view.uid):
         return view
     attempts = tuple(replace(attempt, **_HIDDEN_OF_ATTEMPT) for attempt in view.attempts)
@@ -68,26 +68,30 @@ def view_for(view: JobView, by: Asked) -> JobView:
 
 
 def event_for(event: Event, by: Asked) -> Event:
-    """What who asked may see of an event."""
+    """Return the part of an event that the caller may see."""
     return event if by.sees(event.uid) else replace(event, why=None)
 
 
 def machine_for(tree: dict[str, Any], by: Asked) -> dict[str, Any]:
-    """What who asked may see of the machine. Memory and processes on its GPUs everybody sees, as
-    in /proc and by nvidia-smi."""
+    """Return the part of the machine's state that the caller may see.
+
+    Memory and processes on its GPUs are visible to every user, as in /proc and by nvidia-smi.
+    """
     leases = [_lease_for(lease, by) for lease in tree["leases"]]
     launch = tree.get("launch")
     if launch is not None and by.access is not Access.ALLOWED:
-        launch = {**launch, "trouble": None}  # it may quote what was started
+        launch = {**launch, "trouble": None}  # it may quote the started command
     tree = {**tree, "leases": leases, **({} if launch is None else {"launch": launch})}
     warm = tree.get("warm_start")
-    if warm is not None and by.access is not Access.ALLOWED:  # whose interpreters, and what failed
+    if (
+        warm is not None and by.access is not Access.ALLOWED
+    ):  # the owners of interpreters, and errors
         tree["warm_start"] = {**warm, "trouble": None, "servers": []}
     return tree
 
 
 def peak_for(tree: dict[str, Any], by: Asked) -> dict[str, Any]:
-    """What who asked may see of the most that an attempt held."""
+    """Return the part of an attempt's peak use that the caller may see."""
     sees = tree["uid"] is not None and by.sees(tree["uid"])
     return tree if sees else {**tree, "name": None}
 

@@ -78,9 +78,12 @@ def make_app(
     page: JobPage | None = None,
     rate: RateLimit | None = None,
 ) -> web.Application:
-    """The API over `service`; `tokens` say who comes by TCP, `rights` (default: of a daemon of one
-    user) who may do what, `people` what users are called, `page` gives links to browsers, `rate`
-    bounds the requests of each user."""
+    """Return the API over `service`.
+
+    `tokens` identify clients by TCP. `rights` authorize (default: a daemon of one user). `people`
+    has the names of users, `page` gives links to browsers, and `rate` limits the requests of each
+    user.
+    """
     middlewares = [problems, gate(rate or RateLimit())]
     app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)
     app[SERVICE] = service

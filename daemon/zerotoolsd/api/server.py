@@ -1,4 +1,4 @@
-"""The API on its socket, until it is closed; a socket that somebody removed is made again."""
+"""The API on its socket, until it is closed; a removed socket is made again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class ApiServer:
-    """Answers at `listening`. `path` is where that socket lies, None for one that systemd keeps."""
+    """Serves at `listening`. `path` is the path of that socket, None for one that systemd keeps."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ApiServer:
         page: JobPage | None = None,
         rate: RateLimit | None = None,
     ) -> None:
-        # What a client asked who is gone is not done.
+        # A request is cancelled if its client is gone.
         self._runner = web.AppRunner(
             make_app(service, None if tcp is None else tcp.tokens, rights, people, page, rate),
             shutdown_timeout=close_seconds,
@@ -63,7 +63,7 @@ class ApiServer:
 
     @property
     def address(self) -> object:
-        """Where it listens."""
+        """The address at which it listens."""
         return self._first.getsockname()
 
     async def start(self) -> None:
@@ -83,7 +83,7 @@ class ApiServer:
             self._keeper = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
-        """Accept no more, and end what is being answered."""
+        """Stop accepting, and end the requests in progress."""
         if self._keeper is not None:
             self._keeper.cancel()
         for door in (self.door, self._tcp_door):
@@ -97,7 +97,7 @@ class ApiServer:
             self.keep_socket()
 
     def keep_socket(self) -> None:
-        """Make the socket again where it was removed or replaced; who is connected stays so."""
+        """Make the socket again if it was removed or replaced; existing connections stay."""
         assert self._path is not None
         assert self.door is not None
         if self._bound is not None and _identity(self._path) == self._bound:

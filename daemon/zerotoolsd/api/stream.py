@@ -1,7 +1,7 @@
-"""GET /v1/events/stream: the events as they come, as server-sent events (the WHATWG's HTML, 9.2).
+"""GET /v1/events/stream: new events, as server-sent events (the WHATWG's HTML, 9.2).
 
-A browser, or any client of such streams, that lost the connection says `Last-Event-ID`, and goes on
-behind it: nothing is missed and nothing comes twice.
+A browser, or another client of such streams, that lost the connection sends `Last-Event-ID`, and
+continues after it: no event is missed or repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zerotoolsd.service.exchanged import Event
 
 LAST_ID = "Last-Event-ID"
 QUIET_SECONDS = 15.0
-"""After so long without an event a comment is sent: else proxies close what says nothing."""
+"""After so long without an event a comment is sent, because proxies close silent connections."""
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
@@ -38,12 +38,12 @@ async def stream(request: web.Request) -> web.StreamResponse:
 
 
 def framed(event: Event) -> bytes:
-    """One event of the stream."""
+    """Return one event in the format of the stream."""
     return f"id: {event.seq}\nevent: {event.kind}\ndata: {encode(event.to_json())}\n\n".encode()
 
 
 def _since(request: web.Request) -> int:
-    """A header goes before the query: a client that connects again sends both."""
+    """Return the first event number. A header has precedence: a reconnecting client sends both."""
     if LAST_ID not in request.headers:
         return inputs.whole(request.query, "since", 0, minimum=0) or 0
     try:

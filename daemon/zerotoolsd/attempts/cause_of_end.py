@@ -30,8 +30,10 @@ _OF_OUTCOME: Mapping[str, str | None] = {
 def cause_of(
     record: Mapping[str, Any], xids: Sequence[GpuXid] = (), *, on_gpus: bool = True
 ) -> str | None:
-    """One of `causes`; None: the attempt did what it was to do. `xids` are those that the driver
-    reported of its GPUs while it ran; `on_gpus` is whether it had any."""
+    """Return one of `causes`; None if the attempt ended as requested.
+
+    `xids` are those that the driver reported for its GPUs while it ran; `on_gpus`: it had GPUs.
+    """
     outcome = record.get("outcome")
     if outcome not in lifecycle.OUTCOMES:
         outcome = lifecycle.CRASHED
@@ -58,8 +60,11 @@ def cause_of(
 
 
 def same_before(cause: str | None, before: Sequence[AttemptRow]) -> int:
-    """How many of the attempts `before`, the newest of them first, ended by `cause` since one of
-    them saved a step that is newer than all that were saved before it."""
+    """Return how many of the attempts `before`, the newest first, ended by `cause` since the last
+    progress.
+
+    Progress is a saved step that is newer than all earlier ones.
+    """
     steps = [saved_step(attempt.result or {}) for attempt in before]
     count = 0
     for place in range(len(before) - 1, -1, -1):
@@ -71,6 +76,6 @@ def same_before(cause: str | None, before: Sequence[AttemptRow]) -> int:
 
 
 def saved_step(record: Mapping[str, Any]) -> int:
-    """The newest step that the attempt saved; 0: none."""
+    """Return the newest step that the attempt saved; 0 if none."""
     checkpoint = record.get("checkpoint")
     return int(checkpoint["step"]) if isinstance(checkpoint, Mapping) else 0

@@ -1,4 +1,4 @@
-"""What an attempt's record says of its end, for the lifecycle."""
+"""Makes the lifecycle's event for the end of an attempt from its record."""
 
 from __future__ import annotations
 
@@ -38,9 +38,12 @@ def end_event(
     kind: str | None = None,
     attempt: AttemptRow | None = None,
 ) -> Ended:
-    """The event; `asked`: this daemon has asked the attempt to stop at its time limit. `before`:
-    the attempts before it. `left`: the sentence of `what_is_left`. `kind`: the cause of the end.
-    `attempt`: the attempt itself, where it is known."""
+    """Return the event of the end.
+
+    `asked`: this daemon has asked the attempt to stop at its time limit. `before`: the earlier
+    attempts. `left`: the sentence of `what_is_left`. `kind`: the cause of the end. `attempt`: the
+    attempt itself, if known.
+    """
     outcome, spec, unreadable = losses.outcome_of(job, record), job.reading.spec, None
     try:
         _ = job.spec
@@ -78,7 +81,7 @@ def _not_ready_at_the_end(attempts: Sequence[AttemptRow]) -> int:
 
 
 def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:
-    """The record of an attempt that was cancelled and whose own record cannot be used."""
+    """Return the record of a cancelled attempt that has no usable record."""
     boot = boot_id()
     left = [{"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": boot} for p in strays]
     cause = f"{len(left)} of its processes were killed, since it could not be followed: {why}"
@@ -86,19 +89,20 @@ def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:
 
 
 def held_by(record: Mapping[str, Any]) -> str | None:
-    """Who may still hold on to the attempt's GPUs."""
+    """Return the processes that may still hold the attempt's GPUs, as text."""
     return _listed(holders(record)) or None
 
 
 def holders(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The lines of what outlived the attempt and may use its GPUs."""
+    """Return the records of processes that outlived the attempt and may use its GPUs."""
     return [line for line in record.get("unkillable", ()) if line.get("helper") is not True]
 
 
 def what_is_left(
     record: Mapping[str, Any], gpu_uuids: Sequence[str], gpu_name: Callable[[str], str]
 ) -> str | None:
-    """What outlived the attempt, and what follows from that; None: nothing did."""
+    """Return the sentence on processes that outlived the attempt, and the consequence; None without
+    any."""
     lines = [line for line in record.get("unkillable", ()) if is_still_alive(line)]
     if not lines:
         return None
@@ -114,8 +118,11 @@ def what_is_left(
 
 
 def is_beside(record: Mapping[str, Any]) -> bool:
-    """Whether a program of the attempt may still run, beside one that is started now: one that is
-    not ours to end. What was killed and has not ended yet runs no more."""
+    """Return whether a program of the attempt may still run next to a newly started one.
+
+    Such a program belongs to another user, so this daemon cannot end it. A killed process that has
+    not ended yet does not run any more.
+    """
     lines = record.get("unkillable", ())
     return any(line.get("refused") is True and is_still_alive(line) for line in lines)
 

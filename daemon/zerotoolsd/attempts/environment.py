@@ -1,7 +1,7 @@
-"""The environment of a job: what it was submitted with. Nothing of the daemon's own reaches it.
+"""The environment of a job, as captured at its submit. It contains nothing of the daemon's own.
 
-A daemon is started by a login shell, a unit or a container, whose variables may hold secrets (a
-cloud's, a registry's) and settings (a proxy, a CUDA) that its jobs' authors do not know of.
+A daemon is started by a login shell, a unit or a container. Its variables may hold secrets (of a
+cloud, a registry) and settings (a proxy, a CUDA) that the authors of jobs do not know.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEAST_UNSHOWN = 6
 
 
 def least_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What no process can do without, for a job that brought nothing along."""
+    """Return the variables that every process needs, for a job without a captured environment."""
     return {
         "PATH": environment.get("PATH") or USUAL_PATH,
         "HOME": _home() or environment.get("HOME") or "/",
@@ -45,8 +45,10 @@ def _home() -> str | None:
 
 
 def job_environment(spec: JobSpec, user: JobUser | None = None) -> dict[str, str]:
-    """What a job's processes begin with: what was taken along at submit, then `[env]`. `user`: as
-    whom they run, if not as the daemon."""
+    """Return the environment of a job's processes: that captured at submit, then `[env]`.
+
+    `user`: the user as which they run, if not the daemon's.
+    """
     least = least_environment() if user is None else {**_language(), **user.least}
     return {**least, **(spec.captured_env or {}), **spec.env}
 
@@ -67,11 +69,14 @@ def secret_steps(spec: JobSpec) -> Steps[list[str]]:
 
 
 def unshown_values(spec: JobSpec | None) -> list[str]:
-    """The values that no reason may show: the secrets, and all values of `[env]` except short ones,
-    which are parts of ordinary words."""
+    """Return the values that no reason may show: the secrets, and all values of `[env]` except
+    short ones.
+
+    Short ones are parts of ordinary words.
+    """
     return [] if spec is None else [*secrets_of(spec), *long_values(spec)]
 
 
 def long_values(spec: JobSpec) -> list[str]:
-    """The values of `[env]` that are no parts of ordinary words."""
+    """Return the values of `[env]` that are too long to be parts of ordinary words."""
     return [value for value in spec.env.values() if len(value) >= LEAST_UNSHOWN]

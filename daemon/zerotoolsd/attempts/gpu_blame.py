@@ -1,4 +1,4 @@
-"""What the XIDs that were reported of an attempt's GPUs say of its end. Pure."""
+"""Explains the end of an attempt by the XIDs that were reported for its GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ XidsByGpu = Mapping[str, Sequence[GpuXid]]
 def with_xids(
     record: Mapping[str, Any], xids: XidsByGpu, gpu_name: Callable[[str], str]
 ) -> Mapping[str, Any]:
-    """The record of an attempt, whose cause names what was reported of its GPUs."""
+    """Return the record of an attempt with the reported XIDs in its cause."""
     if not xids:
         return record
     said = "; ".join(
@@ -25,7 +25,7 @@ def with_xids(
 
 
 def fences_of(attempt: AttemptRow, xids: XidsByGpu, now: float, seconds: float) -> Iterator[Fence]:
-    """One for each GPU that is broken."""
+    """Yield a fence for each faulty GPU."""
     for uuid, found in xids.items():
         faults = [xid for xid in found if is_fault(xid.code)]
         if faults:

@@ -1,4 +1,4 @@
-"""What each job may have: its own `[limits]`, and those of the machine's owner."""
+"""The limits of each job: its own `[limits]`, and those of the machine's owner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zerotoolsd.supervisor.cgroups.limits import MEMORY, PROCESSES, controllers_
 
 
 def attempt_limits(spec: LimitsSpec, config: LimitsConfig) -> dict[str, int]:
-    """The limits of a job, in bytes and numbers, as its supervisor sets them."""
+    """Return the limits of a job, in bytes and numbers, as its supervisor sets them."""
     found: dict[str, int] = {}
     for name in ("memory", "memory_high", "processes", "io_weight", "io_read", "io_write"):
         value = getattr(spec, name)
@@ -31,7 +31,7 @@ def attempt_limits(spec: LimitsSpec, config: LimitsConfig) -> dict[str, int]:
 
 
 def declared_limits(spec: JobSpec, config: LimitsConfig) -> dict[str, int]:
-    """What a job declares to use, as a limit, where it sets none itself."""
+    """Return the job's declared use as a limit, if it sets none itself."""
     if spec.memory.host is None or spec.limits.memory is not None:
         return {}
     most = spec.memory.host_bytes if config.job_memory is None else bytes_of(config.job_memory)
@@ -45,7 +45,8 @@ def why_refused(
     find: Callable[[], Delegation] = delegation.find,
     mount: Callable[[], Path] = delegation.mounted,
 ) -> str | None:
-    """Why a job with these limits cannot be run by a daemon that starts supervisors this `way`."""
+    """Return why a daemon with this `way` of starting supervisors cannot run a job with these
+    limits."""
     wanted = attempt_limits(spec, config)
     if not wanted:
         return None
@@ -78,13 +79,13 @@ def _refuse_unlimited(
     find: Callable[[], Delegation],
     mount: Callable[[], Path],
 ) -> None:
-    """Raises NotDelegated."""
+    """Raise NotDelegated if these limits cannot be set."""
     controllers = controllers_of(wanted)
     if way.program is None:
         find().refuse_unlimited(controllers)
         return
-    # Each supervisor has a unit of its own, which is delegated to it; only what the machine has
-    # is known before.
+    # Each supervisor has its own delegated unit, so only the machine's abilities are known in
+    # advance.
     lacking = controllers - set(delegation.controllers(mount()))
     if lacking:
         named = " and no ".join(sorted(lacking))

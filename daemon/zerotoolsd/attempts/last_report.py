@@ -1,6 +1,6 @@
-"""What is known of an attempt: by its result, or by the end of its `progress.jsonl`.
+"""The last known state of an attempt: from its result, or from the end of its `progress.jsonl`.
 
-The directories of users are never looked at: theirs may be on a file system that hangs.
+Users' own directories are never read, because their file system may hang.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _WAYS = ("at_save", "digests", "unchanged", "structure")
 
 @dataclass(frozen=True)
 class Verified:
-    """`how` a checkpoint was verified, and when, in seconds since the epoch; `how` is None where it
-    was not, as `why` says."""
+    """`how` a checkpoint was verified, and when, in seconds since the epoch. `how` is None if it
+    was not verified; `why` is the reason."""
 
     how: str | None
     time: float | None
@@ -46,9 +46,9 @@ class LastReport:
     checkpoint, and the peaks in bytes.
 
     `uploaded` has `step`, `path` (a URL) and `time` of the newest copy in a store, and `why` the
-    next one failed. `doing` is what is done before the first step, until that is over, and
-    `doing_since` when that began, in seconds since the epoch. `verified` are the newest words on
-    each checkpoint that was verified or not, by its path.
+    next one failed. `doing` is the activity before the first step, until that is over, and
+    `doing_since` is its start in seconds since the epoch. `verified` has the newest result of each
+    checkpoint that was verified or rejected, by its path.
     """
 
     step: Mapping[str, Any] | None = None
@@ -58,7 +58,7 @@ class LastReport:
     checkpoint_step: int | None = None
     checkpoint_path: str | None = None
     checkpoint_found: bool = False
-    """True where the finder found it and the program did not report it."""
+    """True if the finder found it and the program did not report it."""
     peak_host_bytes: int | None = None
     peak_gpu_bytes: int | None = None
     uploaded: Mapping[str, Any] | None = None
@@ -66,7 +66,7 @@ class LastReport:
 
 
 def last_report(attempt: AttemptRow) -> LastReport:
-    """What is known of the attempt now."""
+    """Return the state of the attempt that is known now."""
     if attempt.state != ENDED:
         return report_so_far(Path(attempt.run_dir))
     result = attempt.result or {}
@@ -85,7 +85,8 @@ def last_report(attempt: AttemptRow) -> LastReport:
 
 
 def verified(path: Path, attempts: Sequence[AttemptRow]) -> Verified | None:
-    """The newest that any attempt said of the checkpoint at `path`; None: nothing was said."""
+    """Return the newest result of any attempt for the checkpoint at `path`; None if there was
+    none."""
     reports = (last_report(attempt).verified.get(str(path)) for attempt in reversed(attempts))
     return next((found for found in reports if found is not None), None)
 
@@ -100,15 +101,15 @@ def latest_checkpoint(job: JobRow, attempts: Sequence[AttemptRow]) -> tuple[int,
 
 
 def checkpoints_before(attempts: Sequence[AttemptRow]) -> list[str]:
-    """The newest checkpoint of each attempt, the newest first."""
+    """Return the newest checkpoint of each attempt, the newest first."""
     paths = (last_report(attempt).checkpoint_path for attempt in reversed(attempts))
     return list(dict.fromkeys(path for path in paths if path is not None))
 
 
 def reported_by_program(attempts: Sequence[AttemptRow]) -> list[str]:
-    """The checkpoints that the job's program reported itself, the newest first.
+    """Return the checkpoints that the job's program reported itself, the newest first.
 
-    Of each attempt these are the newest, and those in the last part of its `progress.jsonl`.
+    For each attempt, these are the newest, and those in the last part of its `progress.jsonl`.
     """
     paths: dict[str, None] = {}
     for attempt in reversed(attempts):
@@ -121,7 +122,7 @@ def reported_by_program(attempts: Sequence[AttemptRow]) -> list[str]:
 
 
 def last_sign_of_life(run_dir: Path) -> float | None:
-    """When anything of the attempt was last written, in seconds since the epoch."""
+    """Return when any file of the attempt was last written, in seconds since the epoch."""
     dates = []
     with suppress(OSError), opened(run_dir) as base:
         for name in (PROGRESS, RUN, "rank-0.log"):
@@ -131,14 +132,15 @@ def last_sign_of_life(run_dir: Path) -> float | None:
 
 
 def last_line(path: Path) -> str | None:
-    """The end of a log. A bar that redraws its line ends it with a carriage return."""
+    """Return the last line of a log. A bar that redraws its line ends it with a carriage return."""
     text = b"\n".join(_last_lines(path)).decode("utf-8", "replace")
     lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
     return next((one_line(line[:_LONGEST_LINE]) for line in reversed(lines) if line), None)
 
 
 def report_so_far(run_dir: Path) -> LastReport:
-    """What the ranks of an attempt reported to its supervisor, and what that measured."""
+    """Return the reports of an attempt's ranks to its supervisor, and the supervisor's
+    measurements."""
     messages = list(_newest_first(run_dir / PROGRESS))
     step = next((m for m in messages if m.get("event") == "step"), None)
     newest = next(_checkpoints(messages), None)
@@ -170,7 +172,7 @@ def _evaluation(messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | No
 
 
 def _uploaded(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The newest copy in a store, and why the one after it failed. Newest message first."""
+    """Return the newest copy in a store, and why the one after it failed. Newest message first."""
     why: str | None = None
     for message in messages:
         event = message.get("event")
@@ -186,14 +188,14 @@ def _uploaded(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def first_step_time(run_dir: Path) -> float | None:
-    """When the first step was done of those that are in reach, in seconds since the epoch; None:
+    """Return the time of the earliest step in the read part, in seconds since the epoch; None if
     none is."""
     steps = [m for m in _newest_first(run_dir / PROGRESS) if m.get("event") == "step"]
     return _time(steps[-1].get("time")) if steps else None
 
 
 def told(attempt: AttemptRow) -> dict[str, Any]:
-    """What the supervisor kept of what the ranks told, for a record that it did not write."""
+    """Return the reports that the supervisor kept, for a record that it did not write."""
     known = report_so_far(Path(attempt.run_dir))
     step, path = known.checkpoint_step, known.checkpoint_path
     saved = {"step": step, "path": path, "found": known.checkpoint_found}
@@ -208,18 +210,18 @@ def told(attempt: AttemptRow) -> dict[str, Any]:
 
 
 def with_what_was_told(attempt: AttemptRow, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The supervisor's keeper does not hear the ranks."""
+    """Return the record with the reports, because the supervisor's keeper does not receive them."""
     return {**told(attempt), **record} if record.get("by_keeper") is True else record
 
 
 def why_not_started(attempt: AttemptRow) -> str:
-    """What its supervisor said, which ended before it started anything."""
+    """Return the last message of a supervisor that ended before it started anything."""
     said = last_line(Path(attempt.run_dir) / SUPERVISOR_LOG)
     return "its supervisor ended before it started anything" + (f" ({said})" if said else "")
 
 
 def last_seen(attempt: AttemptRow) -> dict[str, float]:
-    """How long an attempt ran at least whose supervisor cannot say it any more."""
+    """Return how long an attempt ran at least, if its supervisor cannot report it any more."""
     run_dir = Path(attempt.run_dir)
     sign, began = last_sign_of_life(run_dir), attempt.began
     if began is None:
@@ -233,8 +235,8 @@ def last_seen(attempt: AttemptRow) -> dict[str, float]:
 
 
 def _verified(messages: Sequence[Mapping[str, Any]]) -> dict[str, Verified]:
-    """What was said of each checkpoint, the newest first: when it was saved, found, resumed from or
-    passed over."""
+    """Return the newest result of each checkpoint: when it was saved, found, resumed from or
+    rejected."""
     found: dict[str, Verified] = {}
     for message in messages:
         event = message.get("event")
@@ -287,7 +289,7 @@ def _path(tree: object, key: str) -> str | None:
 
 
 def _count(tree: object, key: str) -> int | None:
-    """Ranks can write into the run directory too: only what the queue can store is believed."""
+    """Return a number that the queue can store; None otherwise. Ranks can write these files too."""
     value = tree.get(key) if isinstance(tree, Mapping) else None
     return value if type(value) is int and 0 <= value < 2**63 else None
 

@@ -48,8 +48,8 @@ SCRIPT = "script"
 DATA_CACHE = "data-cache"
 """In the state directory: tokenised data."""
 BEFORE = "checkpoints-before.json"
-"""In a job's directory: what lay in its `script.checkpoint_dir` before its first attempt. In that
-of another user's job it is in OWN."""
+"""In a job's directory: the contents of its `script.checkpoint_dir` before its first attempt. For
+another user's job it is in OWN."""
 EXPORTING = Path(__file__).parents[1] / "exporting.py"
 MIRRORING = Path(__file__).parents[1] / "mirroring.py"
 THINNING = Path(__file__).parents[1] / "thinning.py"
@@ -62,20 +62,22 @@ RankCommand = Callable[[JobSpec, Path], tuple[str, ...]]
 _RANK_VARIABLES = (
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE"),
 )
-"""What no process of a job begins with, whoever submitted it."""
+"""Variables that are removed from the environment of every job."""
 
 
 def trainer_command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
-    """The built-in trainer under the job's interpreter."""
+    """Return the command of the built-in trainer under the job's interpreter."""
     python = spec.python or sys.executable
     return (python, "-P", str(TRAINER_ENTRY), "--run-dir", str(run_dir))
 
 
 def closing_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
-    """What follows a finished run, in the daemon's own interpreter; nothing if the job wants
-    nothing, or node 0 does it."""
+    """Return the command that runs after a finished run, in the daemon's own interpreter.
+
+    It is empty if the job needs none, or if node 0 runs it.
+    """
     dtype = spec.checkpoint.export_on_finish
-    # Not by a PYTHONPATH of the job's, which is for its own interpreter.
+    # Not affected by the job's PYTHONPATH, which is for its own interpreter.
     command = (sys.executable, "-E", "-P", str(EXPORTING), output_dir)
     return () if dtype is None or spec.rendezvous.node_rank else (*command, dtype)
 
@@ -92,8 +94,11 @@ def exporting_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
 def thinning_command(
     spec: JobSpec, output_dir: str, job_id: int, socket: Path | None
 ) -> tuple[str, ...]:
-    """What follows each checkpoint, in the daemon's own interpreter; nothing if the job wants
-    nothing. `socket` is the daemon's, which is asked what other jobs need."""
+    """Return the command that runs after each checkpoint, in the daemon's own interpreter.
+
+    It is empty if the job needs none. `socket` is the daemon's, which reports the needs of other
+    jobs.
+    """
     keep = spec.checkpoint.thin_after
     if keep is None or socket is None or spec.rendezvous.node_rank:
         return ()
@@ -103,16 +108,20 @@ def thinning_command(
 
 
 def known_as(job: JobRow) -> str:
-    """What tells a job apart from all others, in a store. Not its number, nor the machine: under
-    Slurm it has another of both when it is started again."""
+    """Return the identity of a job in a store.
+
+    It has neither its number nor the machine, because Slurm changes both at a restart.
+    """
     return f"{job.uid}:{job.created!r}:{job.output_dir}"
 
 
 def mirroring_commands(
     spec: JobSpec, output_dir: str, job: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What is run before the ranks, and after each checkpoint, where they are copied to a store or
-    come from one: in the daemon's own interpreter, on node 0. `job` tells it apart from all others.
+    """Return the commands that copy checkpoints from and to a store, before the ranks and after
+    each save.
+
+    They run in the daemon's own interpreter, on node 0. `job` is the job's identity.
     """
     saving = spec.checkpoint
     given = spec.resume_from if in_store(spec.resume_from) else None
@@ -132,7 +141,7 @@ def mirroring_commands(
 
 
 def on_disk(spec: JobSpec) -> JobSpec:
-    """`spec` as its ranks are given it: what lies in a store is on the disk by then."""
+    """Return `spec` for its ranks: paths in a store are replaced by paths on the disk."""
     if not in_store(spec.resume_from):
         return spec
     place = spec.checkpoint.upload_to
@@ -148,8 +157,10 @@ def rank_environment(
     user: JobUser | None = None,
     threads: int | None = None,
 ) -> dict[str, str]:
-    """All variables of the ranks but those that differ between them. `threads` are those of a rank;
-    None: its part of all processors."""
+    """Return all variables of the ranks that are the same for each.
+
+    `threads` are those of a rank; None: its part of all processors.
+    """
     run_dir = Path(attempt.run_dir)
     threads = threads or max(1, len(os.sched_getaffinity(0)) // spec.world_size)
     defaults = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
@@ -179,7 +190,7 @@ def _cache_environment(
 
 
 def _cache_directory(run_dir: Path, cache: DataCacheConfig, user: JobUser | None) -> Path:
-    """That of the daemon's own user, or another user's, which others cannot read."""
+    """Return the cache of the daemon's own user, or of another user, readable only by that user."""
     directory = Path(cache.directory or run_dir.parents[2] / DATA_CACHE)
     return directory if user is None else directory / f"uid-{user.account.uid}"
 
@@ -198,14 +209,14 @@ def prepare(
     bindings: RankBindings = UNBOUND,
     reported_by_program: Sequence[str] = (),
 ) -> Plan:
-    """Make the run directory and write what its processes read; what its supervisor is told. May be
-    repeated. Raises OSError.
+    """Make the run directory and the files of its processes; return the supervisor's plan.
+
+    It may be repeated. Raises OSError.
 
     `reported_before`: the newest checkpoint of each earlier attempt, the newest first;
-    `reported_by_program`: those that the job's program reported itself. `socket`
-    is the daemon's. `gpu_locks`: what the supervisor is told of the locks of its GPUs. `user`:
-    whose job it is, if not the daemon's. `mounted`: what is mounted now. `bindings`: what its ranks
-    keep to.
+    `reported_by_program`: those that the job's program reported itself. `socket` is the daemon's.
+    `gpu_locks`: the supervisor's data on the locks of its GPUs. `user`: the job's user, if not the
+    daemon's. `mounted`: the current mounts. `bindings`: the bindings of its ranks.
     """
     run_dir = Path(attempt.run_dir)
     importable = _make_places(run_dir, job, config, user)
@@ -244,7 +255,7 @@ def prepare(
 
 
 def _make_places(run_dir: Path, job: JobRow, config: Config, user: JobUser | None) -> Path:
-    """Make the directories of an attempt; the one in which a program finds zerotools."""
+    """Make the directories of an attempt; return the one in which a program finds zerotools."""
     package, is_program = Path(str(zerotools.__file__)).parent, job.spec.engine == SCRIPT
     if user is None:
         run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -253,7 +264,7 @@ def _make_places(run_dir: Path, job: JobRow, config: Config, user: JobUser | Non
     names = [run_dir.name, OWN, *([output.name] if output.parent == run_dir.parent else ())]
     places.make_of_job(run_dir.parent, names, user.account)
     if is_program:
-        # Not in the user's own directory, which may hold anything already under that name.
+        # Not in the user's own directory, which may hold anything under that name.
         importable = make_importable(run_dir.parents[2], package)
         let_through(importable, places.JOB_MODE)
         return importable
@@ -265,7 +276,8 @@ def _make_places(run_dir: Path, job: JobRow, config: Config, user: JobUser | Non
 
 
 def newest_saved(reported: Sequence[str], output_dir: Path) -> int:
-    """The newest step among the checkpoints of the built-in trainer in `output_dir`; 0: none."""
+    """Return the newest step among the built-in trainer's checkpoints in `output_dir`; 0 if
+    none."""
     own = (path for path in map(Path, reported) if path.parent == output_dir)
     return max((checkpoint_dirs.step_of(path.name) or 0 for path in own), default=0)
 
@@ -310,7 +322,7 @@ def _plan(
 
 
 def _attended(plan: Plan, run_dir: Path) -> Plan:
-    """`plan` of a job that Slurm runs: one process here, which attends it."""
+    """Return `plan` for a job that Slurm runs: one process here watches it."""
     return replace(
         plan,
         argv=(sys.executable, "-E", "-P", str(ATTENDING_ENTRY)),
@@ -326,7 +338,7 @@ def _attended(plan: Plan, run_dir: Path) -> Plan:
 
 
 def _meeting(spec: JobSpec) -> dict[str, Any]:
-    """Where the ranks of several nodes meet; nothing where there is one."""
+    """Return the address at which the ranks of several nodes meet; empty for one node."""
     rendezvous, place = spec.rendezvous, spec.rendezvous.place
     if rendezvous.nodes == 1 or place is None:
         return {}
@@ -345,7 +357,7 @@ def _for_program(
     reported_before: Sequence[str],
     importable: Path,
 ) -> Plan:
-    """`plan` for a program of the user's, which finds zerotools in `importable`."""
+    """Return `plan` for a program of the user's, which finds zerotools in `importable`."""
     run_dir = Path(plan.env["ZEROTOOLS_RUN_DIR"])
     paths = (plan.env.get("PYTHONPATH"), str(importable))
     env = {name: value for name, value in plan.env.items() if name not in _RANK_VARIABLES}

@@ -1,7 +1,7 @@
-"""Why a program of a user's failed, in its own words, and one thing to try. Pure.
+"""Explains why a user's program failed, with its own error and one piece of advice. Pure.
 
-Of a program the supervisor knows only how it ended: "rank 0 exited with 1". The line of its output
-that says why is added here, without secrets and bounded, and advice where there is some:
+The supervisor only knows how a program ended: "rank 0 exited with 1". This adds the error line of
+its output, masked and bounded, and advice if there is some:
 
     rank 0 exited with 1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB;
     try a smaller batch per GPU with more accumulation steps
@@ -21,7 +21,7 @@ from zerotoolsd.supervisor.last_word.last_error import LONGEST, error_line
 
 LONGEST_SHOWN = 300
 _BARE = re.compile(r"rank [0-9]+ (?:exited with [0-9]+|was ended by signal [0-9]+ \([A-Z0-9]+\))$")
-"""A cause to which the program has said nothing."""
+"""A cause without any message of the program."""
 _OUTSIDE = re.compile(r"\((?:SIGKILL|SIGTERM|SIGINT|SIGHUP)\)$")
 _OUTCOMES = (lifecycle.CRASHED, lifecycle.BAD_JOB, lifecycle.BAD_CHECKPOINT)
 _ADVICE_OF_CAUSE: Mapping[str, str] = {
@@ -65,8 +65,10 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
 def explained(
     record: Mapping[str, Any], kind: str | None, secrets: Sequence[str]
 ) -> dict[str, Any]:
-    """The record with the program's own error in its cause; `kind` is one of `causes`, and
-    `secrets` are those of the job."""
+    """Return the record with the program's own error in its cause.
+
+    `kind` is one of `causes`, and `secrets` are those of the job.
+    """
     cause = record.get("cause")
     if record.get("outcome") not in _OUTCOMES or not isinstance(cause, str):
         return dict(record)

@@ -1,4 +1,4 @@
-"""The command of a program of the user's own, under the launcher that its job names."""
+"""The command of a user's own program, under the launcher that its job names."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LAST_SECONDS = 5.0
 LAST_PART = 0.3
 """Of its grace, and of so many seconds at most: the time for an end after SIGKILL."""
 IMPORTABLE = "importable"
-"""The directory of a run directory in which a program finds zerotools, and nothing else."""
+"""Directory below a run directory in which a program finds zerotools, and nothing else."""
 
 
 def command_of(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
-    """The process that the supervisor starts: a rank, or the launcher of all."""
+    """Return the command that the supervisor starts: a rank, or the launcher of all."""
     script, python = spec.script, spec.python or sys.executable
     if script.launcher == "plain":
         own = _is_python(script.command[0])
@@ -74,8 +74,10 @@ def _node(spec: JobSpec) -> int:
 
 
 def _deepspeed(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
-    """What `deepspeed` itself starts on one machine. That would drop CUDA_VISIBLE_DEVICES, and
-    cannot read the names of GPUs in it."""
+    """Return the process that `deepspeed` itself starts on one machine.
+
+    `deepspeed` would drop CUDA_VISIBLE_DEVICES, and cannot read names of GPUs in it.
+    """
     slots: Sequence[str | int] = gpu_uuids or range(spec.world_size)
     world = base64.urlsafe_b64encode(json.dumps({"localhost": list(slots)}).encode()).decode()
     address = ("--master_addr", "127.0.0.1", "--master_port", PORT)
@@ -86,20 +88,20 @@ _LAUNCHERS = {"torchrun": _torchrun, "accelerate": _accelerate, "deepspeed": _de
 
 
 def watching_command(process: AdoptedProcess, grace_seconds: float) -> tuple[str, ...]:
-    """The process that watches one which somebody started by hand."""
+    """Return the command that watches a process that a user started by hand."""
     kill_after = grace_seconds - min(LAST_SECONDS, grace_seconds * LAST_PART)
     identity = (str(process.pid), str(process.start_ticks), process.boot_id)
-    # Not by a PYTHONPATH of the job's, which is for programs of its own.
+    # Not affected by the job's PYTHONPATH, which is for its own programs.
     return (sys.executable, "-E", "-P", str(ADOPTED_ENTRY), *identity, f"{kill_after:g}")
 
 
 def finder_command(settings: Path) -> tuple[str, ...]:
-    """The process that looks for checkpoints as the file `settings` says."""
+    """Return the command that searches for checkpoints according to the file `settings`."""
     return (sys.executable, "-P", str(FINDER_ENTRY), str(settings))
 
 
 def make_importable(run_dir: Path, package: Path) -> Path:
-    """A directory for PYTHONPATH in which the package zerotools lies alone. Raises OSError."""
+    """Make a directory for PYTHONPATH that contains only the package zerotools. Raises OSError."""
     directory = run_dir / IMPORTABLE
     directory.mkdir(exist_ok=True, mode=0o700)
     link = directory / package.name

@@ -1,4 +1,4 @@
-"""What has become of an attempt, by its run directory: the truth after a restart of the daemon."""
+"""The status of an attempt, from its run directory: the truth after a restart of the daemon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zerotoolsd.supervisor.trouble import is_of_machine
 
 RESTARTED = "the machine was restarted"
 _PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""No link is followed, and nobody is waited for."""
+"""No link is followed, and opening never blocks."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Alive:
 
 @dataclass(frozen=True)
 class Starting:
-    """Its supervisor holds the lock and has not said yet who it is."""
+    """Its supervisor holds the lock and has not written its identity yet."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class NeverStarted:
 
 @dataclass(frozen=True)
 class Gone:
-    """Its supervisor vanished; `cause` says what is known. `record` is what it had written of its
-    ranks' ends, or follows from what was noted of them, where all that could write was killed."""
+    """Its supervisor disappeared; `cause` gives the known reason. `record` was written by it about
+    the ends of its ranks, or is inferred from the ledger if all writers were killed."""
 
     cause: str
     record: Mapping[str, Any] | None = None
@@ -63,7 +63,8 @@ class Gone:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Its run directory cannot be read now, so nothing may be concluded; `cause` says why."""
+    """Its run directory cannot be read now, so nothing may be concluded; `cause` gives the
+    reason."""
 
     cause: str
 
@@ -72,7 +73,7 @@ AttemptStatus = Over | Alive | Starting | NeverStarted | Gone | Unreadable
 
 
 def attempt_status(attempt: AttemptRow) -> AttemptStatus:
-    """What has become of an attempt that an earlier daemon left."""
+    """Return the status of an attempt that an earlier daemon started."""
     run_dir = Path(attempt.run_dir)
     found = run_dir_status(run_dir, attempt.token)
     if not isinstance(found, NeverStarted) or attempt.state == LAUNCHING:
@@ -87,7 +88,7 @@ def attempt_status(attempt: AttemptRow) -> AttemptStatus:
 
 
 def lives(attempt: AttemptRow) -> bool:
-    """Whether its supervisor, or the supervisor's keeper, is known to live."""
+    """Return whether its supervisor, or the supervisor's keeper, is known to live."""
     found = attempt_status(attempt)
     if not isinstance(found, Alive):
         return False
@@ -96,7 +97,7 @@ def lives(attempt: AttemptRow) -> bool:
 
 
 def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
-    """What has become of the attempt that was given `token`."""
+    """Return the status of the attempt with `token`."""
     try:
         with opened(run_dir) as base:
             return _look(base, token, owner_of(run_dir))
@@ -104,21 +105,25 @@ def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
         return Gone(f"its record cannot be read ({error})")
     except OSError as error:
         why = f"{error.filename or run_dir}: {error.strerror}"
-        # Its user may take the daemon's way to it, or put anything there: nothing waits for that.
+        # Its user may remove the daemon's access to it, or put anything there: nothing waits for
+        # that.
         if owner_of(run_dir) is not None and not is_of_machine(error):
             return Gone(f"its record cannot be read ({why})")
         return Unreadable(why)
 
 
 def _look(run_dir: Path, token: str, uid: int | None) -> AttemptStatus:
-    """`uid`: whose processes they are, where those are not the daemon's."""
+    """Return the status by the files of the directory.
+
+    `uid`: the owner of its processes, if that is not the daemon's.
+    """
     if (over := _over(run_dir, token)) is not None:
         return over
     run = read_json(run_dir / RUN, LARGEST_RECORD)
     if run is None:
         if _lock_is_held(run_dir / LOCK):
             return Starting()
-        # It may have come and gone since the first look.
+        # It may have started and ended since the first check.
         run = read_json(run_dir / RUN, LARGEST_RECORD)
         if run is None:
             return NeverStarted()
@@ -146,7 +151,8 @@ def _over(run_dir: Path, token: str, name: str = EXIT) -> Over | None:
 
 
 def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
-    """Of an attempt without supervisor: it may have been over but for what follows it."""
+    """Return the final status of an attempt without supervisor; its ranks may have finished
+    before."""
     if (over := _over(run_dir, token)) is not None:
         return over
     ended = _over(run_dir, token, ENDED)
@@ -157,7 +163,7 @@ def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
 
 
 def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The record that the keeper would have written of ranks whose ends were noted."""
+    """Return the record that the keeper would have written, from the ledger of its ranks."""
     try:
         plan = Plan.from_json(read_json(run_dir / ATTEMPT, LARGEST_RECORD) or {})
         ledger = RankLedger.read(run_dir / LEDGER, plan.processes)
@@ -168,7 +174,8 @@ def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _check_record(record: Mapping[str, Any]) -> None:
-    """Ranks can write into the run directory too. Raises ValueError."""
+    """Raise ValueError for an invalid record, because ranks can write into the run directory
+    too."""
     checkpoint, stuck = record.get("checkpoint"), record.get("unkillable", [])
     if checkpoint is not None:
         step = checkpoint.get("step") if isinstance(checkpoint, dict) else None
@@ -183,7 +190,7 @@ def _check_record(record: Mapping[str, Any]) -> None:
 
 
 def _identity(process: object, source: str) -> tuple[int, int]:
-    """(pid, start ticks). Raises ValueError."""
+    """Return (pid, start ticks). Raises ValueError."""
     found = process if isinstance(process, dict) else {}
     pid, ticks = found.get("pid"), found.get("start_ticks")
     if type(pid) is not int or type(ticks) is not int or not 0 < pid < 2**31:
@@ -192,7 +199,8 @@ def _identity(process: object, source: str) -> tuple[int, int]:
 
 
 def _lock_is_held(path: Path) -> bool:
-    """Looks by taking it for an instant; a supervisor tries for two seconds."""
+    """Return whether the lock is held, by taking it for an instant; a supervisor tries for two
+    seconds."""
     try:
         fd = os.open(path, os.O_RDWR | _PLAIN)
     except FileNotFoundError:
@@ -209,7 +217,7 @@ def _lock_is_held(path: Path) -> bool:
 def fence(run_dir: Path, record: Mapping[str, Any]) -> bool:
     """End an attempt that never started, so that a supervisor still on its way will not start it.
 
-    False: it has started meanwhile. Raises OSError.
+    Returns False if it has started meanwhile. Raises OSError.
     """
     if not run_dir.exists():
         return True

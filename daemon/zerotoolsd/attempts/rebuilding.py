@@ -1,13 +1,13 @@
-"""At every start: does the queue know all that the run directories know?
+"""Compares the queue with the run directories at every start, and adds the data that it lacks.
 
 An attempt is committed before its directory is made. So a directory that the queue does not know
-says that the queue is older than the machine's past: its log was lost, a backup was restored, or it
-was made anew. Then what began since is taken from the directories, whose records say what came of
-it, and every job that is not over and does not run is held: nobody knows whether it was cancelled,
-or ran and was removed, after this queue was current. A job that ended is never run again.
+shows that the queue is too old: its log was lost, a backup was restored, or it was made anew. Then
+the attempts since are added from the directories, which have the records of their ends. Every job
+that is not over and does not run is held, because it may have been cancelled, or run and removed,
+after this queue was current. A job that ended is never run again.
 
-Which directories are looked into: those of jobs that are not over, and those whose number is higher
-than any that the queue ever gave (a lower one that it does not know was removed by a clean).
+The directories of these jobs are read: those that are not over, and those with a higher number than
+any of the queue (a lower unknown one was removed by a clean).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ASKED = {
     RELIEVE: states.YIELDING,
     RELIEVE_GPU: states.YIELDING,
 }
-"""In which state a job is whose attempt was asked to stop for this reason."""
+"""The state of a job after its attempt was asked to stop for this reason."""
 _ADVICE = "see what came of it, then zerotools release or zerotools cancel"
 _MAY_BE_HELD = frozenset(
     {
@@ -67,11 +67,11 @@ class _Found:
     row: AttemptRow
     is_alive: bool
     asked: str | None
-    """Why it was asked to stop."""
+    """The reason of the requested stop."""
 
 
 def compare(state_dir: Path, store: Store, now: float) -> list[int]:
-    """Bring `store` up to date with the run directories; the jobs of which something was found."""
+    """Bring `store` up to date with the run directories; return the jobs that were changed."""
     restored = _restored(state_dir)
     jobs_dir = state_dir / "jobs"
     known = store.states()
@@ -110,8 +110,10 @@ def compare(state_dir: Path, store: Store, now: float) -> list[int]:
 
 
 def look_again(jobs_dir: Path, store: Store, job_id: int, now: float) -> bool:
-    """Whether the directory of a held job now tells of attempts that the queue does not know, which
-    are in it then. When the job was held, the machine may have kept it from being read."""
+    """Return whether the directory of a held job has attempts that the queue lacks, and add them.
+
+    When the job was held, an error of the machine may have prevented reading it.
+    """
     found = _look(store, jobs_dir, job_id, store.job(job_id).state)
     if not isinstance(found, FoundJob):
         return False
@@ -140,7 +142,7 @@ def _restored(state_dir: Path) -> Mapping[str, Any] | None:
 
 
 def _highest(restored: Mapping[str, Any] | None) -> Iterator[int]:
-    """The highest number of a job of the queue that was moved aside for a backup."""
+    """Yield the highest job number of the queue that a backup replaced."""
     found = (restored or {}).get("highest_id")
     if type(found) is int and 0 < found < 2**53:
         yield found
@@ -154,7 +156,7 @@ def _numbers(jobs_dir: Path) -> Iterator[int]:
 
 
 def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> FoundJob | str | None:
-    """What the directory of a job knows more than the queue, or why that cannot be said."""
+    """Return the data of a job's directory that the queue lacks, or why it is unknown."""
     own = jobs_dir / str(job_id)
     try:
         return _found(store, own, job_id, state)
@@ -162,7 +164,7 @@ def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> Found
         raise
     except OSError as error:
         if state in states.ACTIVE and is_of_machine(error):
-            return None  # whoever takes its attempt up waits until it can be read
+            return None  # the code that reattaches its attempt waits until it can be read
         why = f"{error.strerror}: {error.filename or own}"
     except Exception as error:  # the other jobs have nothing to do with it
         log.exception("job %d: nothing is taken from %s", job_id, own)
@@ -206,14 +208,18 @@ def _found(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob 
 
 
 def _attempts(own: Path, job_id: int, last: int) -> list[_Found]:
-    """Raises OSError, ValueError: one later than `last`, which the queue knows, cannot be read."""
+    """Return the attempts in the directory of a job.
+
+    Raises OSError and ValueError if an attempt after `last`, the last one in the queue, cannot be
+    read.
+    """
     found: list[_Found | None] = []
     for path in own.iterdir():
         match = _ATTEMPT.fullmatch(path.name)
         if match is not None and not path.is_symlink():
             found.append(_attempt(path, job_id, int(match.group(1)), last))
     by_number = sorted(filter(None, found), key=lambda each: each.row.number)
-    # Somebody's copy of a run directory has the token of what it was copied from.
+    # A user's copy of a run directory has the token of the original.
     first = {each.row.token: each for each in reversed(by_number)}
     read = [each for each in by_number if first[each.row.token] is each]
     # All but the last are over, whatever their directories say.
@@ -279,7 +285,7 @@ def _ended_record(row: AttemptRow) -> Mapping[str, Any]:
 
 
 def _used(row: AttemptRow) -> GpuTime | None:
-    """Return how long an attempt that has ended had its GPUs; None: nobody knows."""
+    """Return how long an ended attempt had its GPUs; None if unknown."""
     record = _read(Path(row.run_dir), EXIT)
     if record.get("token") != row.token or clocks.seconds_in(record, "ran_seconds") is None:
         record = last_report.last_seen(row)

@@ -1,22 +1,21 @@
-"""Whether a crashed attempt is worth repeating, by how it and the one before it ended. Pure.
+"""Whether a crashed attempt should be repeated, by its end and that of the one before it. Pure.
 
-Most crashes pass: a GPU fell off the bus, a peer was killed, a file server was slow. Some come
-again at every attempt, and repeating them costs minutes of a GPU each time. Two kinds
-are told apart:
+Most crashes are transient: a GPU fell off the bus, a peer was killed, a file server was slow. Some
+repeat at every attempt, and cost minutes of a GPU each time. Two kinds are detected:
 
-- A user's mistake: the program said that it was called wrongly (exit status 2, as argparse does),
-  it could not be run at all (126 and 127 of a shell), or Python stopped at once with an error of
-  the code itself (SyntaxError, ImportError, NameError, ...). One attempt shows it.
-- The same end twice: two attempts one after the other, neither of which got any further than the
-  other, ended with the same status and the same last error, or stood still at the same step, or
-  needed more host memory than there is at it. A third would end so too.
+- A user's mistake: the program reported wrong arguments (exit status 2, as argparse does), it could
+  not be run at all (126 and 127 of a shell), or Python stopped at once with an error of the code
+  itself (SyntaxError, ImportError, NameError, ...). One attempt shows it.
+- The same end twice: two attempts one after the other, without progress between
+  them, ended with the same status and the same last error, stalled at the same step, or ran out of
+  host memory at it. A third would end in the same way.
 
-Example: `train.py --lr fast` ends with 2 after 3 s and is not repeated; a job that says
-`ValueError: loss is NaN` at step 40, is restarted from step 30 and says it again at step 40, is not
-restarted again.
+Example: `train.py --lr fast` ends with 2 after 3 s and is not repeated; a job that reports
+`ValueError: loss is NaN` at step 40, is restarted from step 30 and reports it again at step 40, is
+not restarted again.
 
 Always repeated: an attempt that a signal from outside ended (SIGKILL, SIGTERM), and one that ran
-for long without reporting anything, of whose progress nothing is known.
+for long without any report, so that its progress is unknown.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _CODE_ERRORS = frozenset(
 _OWN_SIGNALS = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
 )
-"""Signals that a process brings upon itself."""
+"""Signals that a process causes itself."""
 
 _STATUSES = {
     2: "exit status 2 says that the program was called wrongly",
@@ -58,18 +57,21 @@ _MACHINE = re.compile(
     r"stale file handle|temporarily unavailable|timed out|quota exceeded|transport endpoint",
     re.IGNORECASE,
 )
-"""What an error says that is the machine's, and may pass."""
+"""Error messages of the machine, which may be transient."""
 _USAGE_LINE = re.compile(r"^\S.*: error: .*$")
 _LAUNCHED_STATUS = re.compile(r"^\s*exitcode\s*:\s*(-?[0-9]{1,3})\b", re.MULTILINE)
-"""torchrun ends with 1, whatever its ranks ended with, and says their statuses in its report."""
+"""torchrun ends with 1, whatever the status of its ranks, and lists their statuses in its
+report."""
 REPEATED_FACTS = ("stalled", "out_of_host_memory")
-"""What supervisors note of an end: that ranks stood still, or were killed for lack of memory."""
+"""Facts in a supervisor's record: that ranks stalled, or were killed because host memory ran
+out."""
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9]{4,}\b")
-"""What differs between two tellings of the same error: addresses, process ids, ports."""
+"""Parts that differ between two messages of the same error: addresses, process ids, ports."""
 
 
 def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -> str | None:
-    """Why an attempt that left `record` is not to be repeated, in one sentence; None: it may be.
+    """Return why an attempt with this `record` should not be repeated, in one sentence; None if it
+    should.
 
     `before` is the record of the attempt before it, if there was one.
     """
@@ -86,7 +88,8 @@ def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -
 
 
 def mistake_of(record: Mapping[str, Any]) -> str | None:
-    """The user's mistake that ended a crashed attempt, in one sentence; None: none is known."""
+    """Return the user's mistake that ended a crashed attempt, in one sentence; None if none is
+    known."""
     if record.get("signal") is not None or not _ended_at_once(record):
         return None
     text, error = _text(record), _error(record)
@@ -103,7 +106,7 @@ def mistake_of(record: Mapping[str, Any]) -> str | None:
 
 
 def _ended_at_once(record: Mapping[str, Any]) -> bool:
-    """It reported nothing that it had done, and had no time for much."""
+    """Return whether it reported no progress, and ran only briefly."""
     ran = record.get("ran_seconds")
     return (
         not _whole(record.get("steps_done"))
@@ -131,7 +134,7 @@ def _is_same_end(record: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 
 
 def _place(record: Mapping[str, Any]) -> tuple[object, ...]:
-    """How far it got: steps done, and the newest that is saved."""
+    """Return the progress: steps done, and the newest saved step."""
     checkpoint = record.get("checkpoint")
     saved = checkpoint.get("step") if isinstance(checkpoint, Mapping) else None
     return _whole(record.get("steps_done")), saved
@@ -147,7 +150,7 @@ def _signature(record: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _error(record: Mapping[str, Any]) -> str | None:
-    """The last error of the program; its supervisor looked at more of the output than it kept."""
+    """Return the program's last error; its supervisor searched more of the output than it kept."""
     said = record.get("last_error")
     return said if isinstance(said, str) else last_error(_text(record))
 

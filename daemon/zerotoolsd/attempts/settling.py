@@ -1,4 +1,4 @@
-"""How the ends of attempts are committed; what cannot be committed now is tried again."""
+"""Commits the ends of attempts; failed commits are repeated."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from zerotoolsd.queue.yielding.yield_table import YieldEnd
 from zerotoolsd.supervisor.ending.left_behind import is_still_alive
 
 XID_SLACK_SECONDS = 1.0
-"""The kernel's log has a clock of its own, which differs a little from CLOCK_MONOTONIC."""
+"""The kernel's log has its own clock, which differs a little from CLOCK_MONOTONIC."""
 _UNEXPLAINED = (lifecycle.CRASHED, lifecycle.LOST)
 
 XidsOf = Callable[[Sequence[str], float], Mapping[str, Sequence[GpuXid]]]
-"""(UUIDs, since when by CLOCK_MONOTONIC) -> what was reported, by UUID."""
+"""Function of (UUIDs, CLOCK_MONOTONIC time) that returns the reported XIDs since then, by UUID."""
 
 log = logging.getLogger(__name__)
 
 
 class AttemptEnds:
-    """Ends that were seen. `wake` is called where one is new: another round is due. `gpu_name` is
-    what people call a GPU, by its UUID; `xids_of` says what was reported of GPUs. One that is
-    broken is fenced for `fence_seconds`. `gone` is told of attempts whose GPUs are given back, and
-    `freed` of leases of which nothing lives any more: it releases them, now or later."""
+    """The ends that were seen. `wake` is called after a new one: another round is due. `gpu_name`
+    returns the name of a GPU for people, by its UUID; `xids_of` returns the XIDs of GPUs. A faulty
+    GPU is fenced for `fence_seconds`. `gone` gets attempts that free their GPUs. `freed` gets
+    leases without living processes, and releases them now or later."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class AttemptEnds:
         self._tally = tally or MetricsTally()
         self._gone, self._freed = gone, freed or self._release
         self.expired: set[str] = set()
-        """Tokens of attempts that were asked to stop, as their job's time limit is over."""
+        """Tokens of attempts that were asked to stop because their job's time limit is over."""
         self._unsettled: dict[str, tuple[AttemptRow, Mapping[str, Any]]] = {}
         self._unlooked: set[str] = set()
-        """Tokens of ends for which the GPUs are to be looked at first."""
+        """Tokens of ends for which the GPUs must be checked first."""
 
     @property
     def all_committed(self) -> bool:
@@ -76,7 +76,7 @@ class AttemptEnds:
         return not self._unsettled
 
     def over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Commit an attempt's end; what cannot be committed now is tried again."""
+        """Commit an attempt's end; a failed commit is repeated."""
         crashpoints.reach(crashpoints.END_SEEN)
         if attempt.token not in self._unsettled:
             self._unsettled[attempt.token] = (attempt, record)
@@ -97,11 +97,11 @@ class AttemptEnds:
 
     @property
     def wants_look(self) -> bool:
-        """Whether an end waits for a new snapshot, which may say what a GPU has to do with it."""
+        """Whether an end waits for a new snapshot, which may show a fault of a GPU."""
         return bool(self._unlooked)
 
     def looked(self) -> None:
-        """The GPUs were looked at, or do not answer."""
+        """Record that the GPUs were checked, or do not respond."""
         self._unlooked.clear()
 
     def retry(self) -> None:
@@ -148,7 +148,7 @@ class AttemptEnds:
         return self._xids_of(attempt.gpu_uuids, attempt.started_clock - XID_SLACK_SECONDS)
 
     def end_by_force(self, job: JobRow, why: str) -> bool:
-        """Kill what is left of a cancelled job and be done with it; whether that was possible."""
+        """Kill the rest of a cancelled job and end it; return whether that was possible."""
         try:
             killed = []
             for token, run_dir in self._store.open_tokens(job.id).items():
@@ -167,7 +167,8 @@ class AttemptEnds:
         return True
 
     def release_freed(self) -> bool:
-        """Free the GPUs whose last process is gone at last; whether some are still held by one."""
+        """Free the GPUs after their last process has ended; return whether processes still hold
+        some."""
         lives = False
         for lease in self._store.outlived.leases():
             with self._guard(lease.job_id, parking.RELEASING) as reach:

@@ -1,6 +1,6 @@
-"""An attempt's beginning: committed as `launching` before anything of it exists, then spawned.
+"""Starts an attempt: it is committed as `launching` before any of its files exist, then spawned.
 
-No step between the commit of `launching` and that of `running` gives way to another task.
+No step between the commit of `launching` and that of `running` yields to another task.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from zerotoolsd.queue.transitions import Transitions
 from zerotoolsd.supervisor.trouble import is_of_machine
 
 SAME_SECONDS = 5.0
-"""A supervisor says within this time that it runs; one that began later is another."""
+"""A supervisor reports within this time that it runs; one that began later is another."""
 
 
 class AttemptStarter:
-    """Starts attempts below `jobs_dir`; `over` is called with those that could not be started.
-    `socket` is where the daemon listens; `gpu_locks` is what a supervisor is told of the locks of
-    its GPUs."""
+    """Starts attempts below `jobs_dir`; `over` is called with those that could not start.
+    `socket` is where the daemon listens; `gpu_locks` returns the supervisor's data on the locks
+    of its GPUs."""
 
     def __init__(
         self,
@@ -65,9 +65,12 @@ class AttemptStarter:
         unaccounted: Callable[[Sequence[str]], Mapping[str, int]] = lambda gpus: {},
         placer: RankPlacer | None = None,
     ) -> None:
-        """`waited` is told how many seconds a job was queued before its first launch; `unaccounted`
-        says what of GPUs no process holds now, and `placer` on which processors ranks run (None: on
-        any)."""
+        """Keep the collaborators.
+
+        `waited` gets the seconds that a job was queued before its first launch. `unaccounted`
+        returns the GPU memory that no process holds now. `placer` chooses the processors of ranks
+        (None: any).
+        """
         self._unaccounted = unaccounted
         self._users = users
         self._transitions = transitions
@@ -86,7 +89,7 @@ class AttemptStarter:
         self._warm = warm or WarmServers(WarmStartConfig(), CHILDREN)
         self._placer = placer
         self._how: dict[str, str] = {}
-        """How attempts were started whose start is not committed yet, by token."""
+        """How attempts were started that are not committed as started yet, by token."""
         self._loading = LoadingAttempts(config.retry, self.loads)
 
     def launch(
@@ -128,7 +131,7 @@ class AttemptStarter:
         self.begin(attempt, self._over)
 
     def begin(self, attempt: AttemptRow, failed: OnOver) -> None:
-        """Start an attempt that is committed as launching; `failed` is called where that fails."""
+        """Start an attempt that is committed as launching; `failed` is called if this fails."""
         job = self._store.job(attempt.job_id)
         before = self._store.attempts(job.id)[: attempt.number - 1]
         if why := self._loading.why_not_now(attempt):
@@ -174,13 +177,13 @@ class AttemptStarter:
             self.mark_running(attempt, clocks.now())
 
     def _held_by(self, job: JobRow) -> Mapping[str, int] | None:
-        """The limits of the control group that a child of the daemon enters as another user; None:
-        there is to be none."""
+        """Return the limits of the control group that a child of another user enters; None: no
+        group."""
         limits = job_limits.attempt_limits(job.spec.limits, self._config.limits)
         return limits if limits or self._config.limits.cgroups else None
 
     def loads(self, attempt: AttemptRow) -> bool:
-        """Whether it runs and has not taken a step yet."""
+        """Return whether it runs and has not taken a step yet."""
         if not self._watcher.watches(attempt):
             return False
         return last_report.report_so_far(Path(attempt.run_dir)).step is None
@@ -195,10 +198,10 @@ class AttemptStarter:
         """Commit that the attempt's supervisor runs since `began`, unless that is known."""
         job, here = self._store.job(attempt.job_id), clocks.now()
         if began.time > here.time or (began.clock or 0.0) > (here.clock or 0.0):
-            began = here  # the user's own record says it: no attempt begins in the future
+            began = here  # it is from the user's own record: no attempt begins in the future
         later = attempt.began is not None and began.seconds_since(attempt.began) > SAME_SECONDS
-        # Later: the one that was started then ended before it began anything, for want of room, and
-        # what the job waited since is not its running time.
+        # Later: the supervisor of then ended before it began anything, because of a full disk, and
+        # the wait since does not count as running time.
         if attempt.state != LAUNCHING and job.state != states.LAUNCHING and not later:
             return
         after = self._transitions.after(job, Started())

@@ -1,4 +1,4 @@
-"""Taking up attempts that run already: those of the last daemon, and those of held jobs."""
+"""Reattaches to running attempts: those of the last daemon, and those of held jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class LeftAttempts:
-    """Jobs whose last attempt is to be taken up."""
+    """Jobs with a last attempt to which the daemon must reattach."""
 
     def __init__(
         self,
@@ -40,22 +40,23 @@ class LeftAttempts:
         self._left = [job.id for job in reversed(self._store.jobs(wanted))]
 
     def note(self, job_id: int) -> None:
-        """Note one job, to be taken up in the next round."""
+        """Record a job, to reattach to it in the next round."""
         if job_id not in self._left:
             self._left.append(job_id)
 
     @property
     def are_noted(self) -> bool:
-        """Whether any is to be taken up."""
+        """Whether any job is recorded."""
         return bool(self._left)
 
     def take_up_job(self, job_id: int) -> None:
-        """Take up this job's attempt, after those that were noted before."""
+        """Reattach to this job's attempt, after those that were recorded before."""
         self._left.append(job_id)
         self.take_up()
 
     def take_up(self) -> None:
-        """Take up all that were noted. Raises sqlite3.OperationalError: the rest stays noted."""
+        """Reattach to all recorded jobs. Raises sqlite3.OperationalError; the rest stays
+        recorded."""
         while self._left:
             with self._guard(self._left[0], parking.TAKING_UP) as reach:
                 reach()
@@ -84,12 +85,12 @@ class LeftAttempts:
             self._watcher.request_stop(attempt, asked[-1].purpose if asked else states.YIELD)
 
     def lives_on(self, uuid: str) -> bool:
-        """Whether an attempt that leases this GPU is known to live."""
+        """Return whether an attempt that leases this GPU is known to live."""
         leases = [lease for lease in self._store.leases() if lease.gpu_uuid == uuid]
         return any(reattach.lives(self._store.attempts(x.job_id)[x.attempt - 1]) for x in leases)
 
     def begins_on(self, uuid: str) -> bool:
-        """Whether an attempt that leases this GPU is not over, and not known to live either."""
+        """Return whether an attempt that leases this GPU is not over, and not known to live."""
         leases = [lease for lease in self._store.leases() if lease.gpu_uuid == uuid]
         attempts = [self._store.attempts(x.job_id)[x.attempt - 1] for x in leases]
         return any(each.state != ENDED and not reattach.lives(each) for each in attempts)
@@ -109,7 +110,7 @@ class LeftAttempts:
             self._watcher.give_up(attempt, record)
             return
         if isinstance(found, reattach.NeverStarted):
-            # The supervisor may still be on its way; of two, the lock lets one through.
+            # The supervisor may still be starting; if there are two, only one gets the lock.
             self._starter.begin(attempt, self._watcher.give_up)
             return
         self._pending.over(job.id)

@@ -34,10 +34,10 @@ UNREADABLE_SECONDS = 1.0
 """How often a run directory that cannot be read or written is tried again."""
 
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.005, 0.5
-"""How often processes that were killed are looked at: at first, and later."""
+"""Interval in seconds between checks of killed processes: at first, and the longest one."""
 
 HURRIED_SECONDS = 2.0
-"""So long systemd may still take to start an attempt that is to stop."""
+"""How long systemd may still take to start an attempt that must stop."""
 
 SETTLING = "checking its state"
 ENDING_STRAYS = "ending what is left of it"
@@ -46,11 +46,11 @@ GIVING_UP = "giving up its start"
 log = logging.getLogger(__name__)
 
 OnOver = Callable[[AttemptRow, Mapping[str, Any]], None]
-"""(attempt, what its supervisor wrote or what we know instead)."""
+"""Function of (attempt, the record of its supervisor or a substitute)."""
 Guard = Callable[[int, str], AbstractContextManager[Callable[[], None]]]
-"""(job, what is done) -> what sees to it that a fault inside concerns that job alone."""
+"""Function of (job, activity) that returns a context, in which an error affects only that job."""
 OnRunning = Callable[[AttemptRow, Moment], None]
-"""(attempt, since when its supervisor runs): what was found of one that systemd starts."""
+"""Function of (attempt, start of its supervisor), for an attempt that systemd started."""
 
 
 @dataclass
@@ -79,7 +79,8 @@ class Watcher:
         on_running: OnRunning = lambda attempt, began: None,
         kill_seconds: float = 30.0,
     ) -> None:
-        """`kill_seconds`: what SIGKILL has not ended after so long is left behind, and named."""
+        """Keep the collaborators. `kill_seconds`: a process that survives SIGKILL so long is left
+        behind."""
         self._kill_seconds = kill_seconds
         self._on_over = on_over
         self._guard = guard
@@ -87,12 +88,12 @@ class Watcher:
         self._spawner = spawner or SupervisorSpawner(CHILDREN)
         self._on_running = on_running
         self._unwatched: dict[str, Spawned] = {}
-        """What was started for an attempt and cannot be watched now, by token."""
+        """Processes that were started for an attempt and cannot be watched now, by token."""
         self._live: dict[str, _Live] = {}
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._stops = StopRequests()
         self.held: dict[int, str] = {}
-        """Why nothing can be said of an attempt now, by job."""
+        """Why the status of an attempt is unknown now, by job."""
 
     def start(
         self,
@@ -102,9 +103,10 @@ class Watcher:
         warm: WarmSupervisor | None = None,
     ) -> None:
         """Start the supervisor of a prepared attempt, or ask systemd to, as `user` or as the
-        daemon; see `SupervisorSpawner.spawn`. `warm`: it was forked already.
+        daemon.
 
-        Raises OSError and NotReady: nothing of it runs.
+        See `SupervisorSpawner.spawn`. `warm`: it was forked already. Raises OSError and NotReady if
+        nothing of it runs.
         """
         spawned = Spawned(warm) if warm else self._spawner.spawn(attempt, user, limits)
         if (before := self._unwatched.pop(attempt.token, None)) and before.request is not None:
@@ -115,34 +117,34 @@ class Watcher:
             if spawned.request is not None:
                 self._kill_later(live, spawned.request.seconds)
         except OSError as error:
-            # It needs nobody to watch it. It is found again by its directory.
+            # It needs no watching, and is found again by its directory.
             self._unwatched[attempt.token] = spawned
             self._hold(attempt, f"its supervisor cannot be watched: {error.strerror}")
 
     def _kill_later(self, live: _Live, seconds: float) -> None:
-        """End a request to systemd after so long; the run directory says what came of it."""
+        """End a request to systemd after so long; the run directory has its result."""
         if live.late is not None:
             live.late.cancel()
         live.late = asyncio.get_running_loop().call_later(seconds, _kill, live.pidfd)
 
     def watches(self, attempt: AttemptRow) -> bool:
-        """Whether the attempt's end will be noticed."""
+        """Return whether the attempt's end will be noticed."""
         return attempt.token in self._live or attempt.token in self._later
 
     def follows(self, attempt: AttemptRow) -> bool:
-        """Whether the attempt is known to run."""
+        """Return whether the attempt is known to run."""
         live = self._live.get(attempt.token)
         return live is not None and not live.is_request
 
     def settle(self, attempt: AttemptRow) -> None:
-        """Find out what has become of the attempt: watch it if it lives, else report its end."""
+        """Determine the status of the attempt: watch it if it lives, else report its end."""
         self._later.pop(attempt.token, None)
         with self._guard(attempt.job_id, SETTLING) as reach:
             reach()
             self.adopt(attempt, reattach.run_dir_status(Path(attempt.run_dir), attempt.token))
 
     def adopt(self, attempt: AttemptRow, found: reattach.AttemptStatus) -> None:
-        """Go on from what was found."""
+        """Continue from the status that was found."""
         self.held.pop(attempt.job_id, None)
         match found:
             case reattach.Over(record):
@@ -175,7 +177,7 @@ class Watcher:
             return
         self._unwatched.pop(attempt.token, None)
         if spawned is not None and not is_child:
-            # It has done what it was for; who cannot be watched cannot be waited for, either.
+            # It has done its work, and a process without a descriptor cannot be waited for.
             spawned.process.kill()
             self._ended(attempt.token, spawned)
         self._spawner.forget(attempt.token)
@@ -205,9 +207,10 @@ class Watcher:
         self._later[attempt.token] = handle
 
     def give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Report `record` as the end of an attempt that has not started, once it cannot any more.
+        """Report `record` as the end of an attempt that has not started, when it can no longer
+        start.
 
-        One that a supervisor on its way has started meanwhile goes on.
+        If a supervisor has started it meanwhile, it continues.
         """
         self._later.pop(attempt.token, None)
         with self._guard(attempt.job_id, GIVING_UP) as reach:
@@ -230,8 +233,10 @@ class Watcher:
             self._look_again(attempt)
 
     def _end_strays(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Report `record` as the end of an attempt without supervisor, when nothing of it lives, or
-        what does has not ended in time."""
+        """Report `record` as the end of an attempt without supervisor, after killing its processes.
+
+        The report comes when none of them lives, or when the rest has not ended in time.
+        """
         traces = strays.traces_of(Path(attempt.run_dir), attempt.token)
         deadline = time.monotonic() + self._kill_seconds
         self._sweep(attempt, record, strays.Sweep(traces), deadline, FIRST_LOOK_SECONDS)
@@ -295,8 +300,10 @@ class Watcher:
     def request_stop(
         self, attempt: AttemptRow, reason: str, grace_seconds: float | None = None
     ) -> None:
-        """Ask the attempt to save and stop, within `grace_seconds` (None: the daemon's); its
-        supervisor sees to its end. One that was asked before may get a shorter grace."""
+        """Ask the attempt to save and stop, within `grace_seconds` (None: the daemon's).
+
+        Its supervisor enforces the end. A repeated request may shorten the grace period.
+        """
         self._stops.write(attempt, reason, grace_seconds)
         live = self._live.get(attempt.token)
         if live is not None and live.is_request:
@@ -312,7 +319,7 @@ class Watcher:
         self.request_stop(attempt, reason, 0.0)
 
     def request_again(self) -> bool:
-        """Ask those again that could not be asked; whether all are asked."""
+        """Repeat the requests that could not be written; return whether none is left."""
         for attempt, reason in self._stops.unwritten:
             if self.watches(attempt):
                 self.request_stop(attempt, reason)

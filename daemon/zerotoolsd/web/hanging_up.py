@@ -1,4 +1,4 @@
-"""What is being answered as a session ends is broken off: a stream would go on for ever."""
+"""Closes connections when a session ends: a stream would continue forever."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from zerotoolsd.web.sessions import WebSession, WebSessions
 def broken_off_at_end(
     request: web.Request, sessions: WebSessions, session: WebSession
 ) -> Iterator[None]:
-    """For the time of a request that reads: its connection is closed as the session ends, by its
-    user, by the daemon, or because nothing else has used it for long."""
+    """Close the connection of a read request when its session ends.
+
+    A session ends by its user, by the daemon, or because it was not used for long by other
+    requests.
+    """
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle | None = None
 

@@ -53,7 +53,7 @@ def make_page_app(
     people: People,
     gate: Middleware | None = None,
 ) -> web.Application:
-    """The application behind the page's port; requests pass `gate` (default: `page_gate()`)."""
+    """Return the application of the page's port; requests pass `gate` (default: `page_gate()`)."""
     middlewares = [close_to_strangers, problems, page_gate() if gate is None else gate]
     app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)
     app[SERVICE], app[RIGHTS], app[PEOPLE], app[TURNS] = service, rights, people, RequestTurns()
@@ -92,8 +92,8 @@ async def page_file(request: web.Request) -> web.Response:
 
 
 async def welcome(request: web.Request) -> web.Response:
-    """GET /link/{token}: a page that follows the link. Whoever only looks at an address before it
-    is opened, as browsers and messengers do, does not use it up."""
+    """GET /link/{token}: a page that follows the link. A preview of the address, as browsers and
+    messengers make it, does not use it up."""
     return page_files.send(request, "welcome.html")
 
 
@@ -124,7 +124,7 @@ async def hello(request: web.Request) -> web.Response:
 
 
 async def session(request: web.Request) -> web.Response:
-    """GET /session: who the page is of."""
+    """GET /session: the user of the page."""
     of = request[SESSION]
     caller = await request.app[PEOPLE].find(of.uid)
     rights = request.app[RIGHTS]

@@ -1,4 +1,4 @@
-"""The files of the page: read once, the same for everybody, and asked for again only if changed."""
+"""The files of the page: read once, the same for everybody, and requested again only if changed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PageFile:
 
 @cache
 def page_files(root: Path = ROOT) -> dict[str, PageFile]:
-    """By path below `root`; what is of no known kind is not sent."""
+    """Return the files by path below `root`; files of unknown types are left out."""
     found = {}
     for path in sorted(root.rglob("*")):
         if path.is_file() and path.suffix in TYPES:
@@ -46,7 +46,7 @@ def page_files(root: Path = ROOT) -> dict[str, PageFile]:
 
 
 def send(request: web.Request, name: str, *, status: int = 200) -> web.Response:
-    """The file, packed where the browser takes that; 304 where it has it already."""
+    """Return the file, compressed if the browser accepts that; 304 if it has the file already."""
     file = page_files().get(name)
     if file is None:
         raise web.HTTPNotFound

@@ -1,18 +1,18 @@
-"""What every request of a browser passes before its handler.
+"""The checks that every request of a browser passes before its handler.
 
-The page is at 127.0.0.1 of this machine, where any program, any web page that the user has open and
-any other user can send requests, too. So:
+The page is at 127.0.0.1 of this machine. Any program, any web page that the user has open, and any
+other user can send requests there, too. So:
 
-Host            must name this machine: a name of somebody else's that leads here (DNS rebinding)
-                would make another web site the page's own origin.
-Sec-Fetch-Site  must say, where the browser tells it, that no other site or port asks.
-Origin          of what changes something: this page.
-cookie, header  say whose session it is, and that the page of that session asks: the cookie is sent
-                to every port of this address, the header to this one alone. Without both there is
-                only the way to a session.
+Host            must name this machine: a foreign name that resolves here (DNS rebinding) would make
+                another web site the page's own origin.
+Sec-Fetch-Site  must show, if the browser sends it, that no other site or port sent the request.
+Origin          of a request that changes something: this page.
+cookie, header  identify the session and its page: browsers send the cookie to every port of this
+                address, the header only to this one. Without both, a request can only begin a
+                session.
 
-What a session may do is decided as at the Unix socket (`api.asking`), and less: the page shows what
-its user may see, and changes the user's own jobs alone.
+The rights of a session are decided as at the Unix socket (`api.asking`), and are smaller: the page
+shows what its user may see, and changes only the user's own jobs.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ SAFE = ("GET", "HEAD")
 STRANGERS_PER_SECOND, STRANGERS_AT_ONCE = 50.0, 200.0
 """Requests without a session, of all together."""
 PER_SECOND, AT_ONCE = 100.0, 1000.0
-"""Requests of one user's pages; and, apart from them, of whoever has a cookie of theirs alone."""
+"""Limits for requests of one user's pages; and, separately, of clients that only have a user's
+cookie."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None) -> Middleware:
-    """The middleware that does it, for as many requests of each user and of strangers."""
+    """Return the middleware, with these limits for each user and for strangers."""
     rate = users or RateLimit(PER_SECOND, AT_ONCE)
     rate_of_cookies = RateLimit(PER_SECOND, AT_ONCE)
     rate_of_strangers = strangers or RateLimit(STRANGERS_PER_SECOND, STRANGERS_AT_ONCE)
@@ -83,7 +84,7 @@ def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None
 
 @web.middleware
 async def close_to_strangers(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Connections stay open for those who have a session: there are so many of them."""
+    """Close connections without a session after their response, because there may be many."""
     answer = await handler(request)
     if not request.get(COOKIES):
         answer.force_close()
@@ -116,7 +117,7 @@ async def _with_session(
 
 
 def refuse_other_sites(request: web.Request) -> None:
-    """Raises Forbidden: it is not sent by a page of this address."""
+    """Raise Forbidden if the request is not sent by a page of this address."""
     hosts = request.headers.getall("Host", [])
     if len(hosts) != 1 or not is_local(hosts[0]):
         raise Forbidden("this page answers at 127.0.0.1 and localhost alone")
@@ -127,7 +128,8 @@ def refuse_other_sites(request: web.Request) -> None:
 
 
 def is_local(host: str) -> bool:
-    """Whether a `Host` header names this machine itself; the port may be that of a tunnel."""
+    """Return whether a `Host` header names this machine itself; the port may be that of a
+    tunnel."""
     name, colon, port = host.rpartition(":")
     if not colon or host.endswith("]"):
         name, port = host, ""
@@ -137,15 +139,17 @@ def is_local(host: str) -> bool:
 
 
 def refuse_other_origins(request: web.Request) -> None:
-    """Raises Forbidden: it changes something, and does not come from this page."""
+    """Raise Forbidden if the request changes something and does not come from this page."""
     origins = request.headers.getall("Origin", [])
     if request.method not in SAFE and origins != [f"http://{request.headers['Host']}"]:
         raise Forbidden("another web page sent this request: nothing was changed")
 
 
 def identify(request: web.Request) -> WebSession | None:
-    """The session of the page that asks, as `SESSION`; the sessions of its cookies, whoever sends
-    them, as `COOKIES`."""
+    """Return the session of the requesting page, and set it as `SESSION`.
+
+    The sessions of its cookies, which other senders may have too, are set as `COOKIES`.
+    """
     sessions, cookies = request.app[SESSIONS], cookies_of(request)
     request[COOKIES] = sessions.known(cookies)
     given = request.headers.getall(SECRET_HEADER, [])

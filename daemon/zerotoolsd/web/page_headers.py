@@ -1,4 +1,4 @@
-"""What browsers are told: nothing from elsewhere, nowhere inside another page, nothing kept."""
+"""Headers for browsers: load nothing from elsewhere, do not embed the page, cache nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLICY = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""Scripts and styles are files of the page alone, and no text becomes markup (W3C, "Content
+"""Scripts and styles come only from files of the page, and no text becomes markup (W3C, "Content
 Security Policy Level 3" and "Trusted Types")."""
 
 HEADERS = {
@@ -33,6 +33,6 @@ HEADERS = {
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """For every answer."""
+    """Add the headers to a response."""
     response.headers.update(HEADERS)
     response.headers.setdefault("Cache-Control", "no-store")

@@ -1,4 +1,4 @@
-"""Where the handlers of the page find what is theirs."""
+"""The keys of the application with which the handlers of the page find their objects."""
 
 from __future__ import annotations
 
@@ -26,14 +26,19 @@ COOKIES: Any = "zerotoolsd.cookies" if _KEY is None else _KEY("zerotoolsd.cookie
 
 
 def cookie_name(app: web.Application, session: WebSession) -> str:
-    """One for each daemon and session: browsers give the cookies of an address to all of its ports,
-    and a link that somebody else made them follow must not replace the session of another tab."""
+    """Return the cookie name of one daemon and session.
+
+    Browsers send the cookies of an address to all of its ports. A link from another user must not
+    replace the session of another tab.
+    """
     return f"{_prefix(app)}{session.id[:8]}"
 
 
 def cookies_of(request: web.Request) -> list[str]:
-    """The values of the cookies that look like ours, at most `MOST_COOKIES`. Other ports can set
-    some of the same name, which hide none of these."""
+    """Return the values of the cookies that look like ours, at most `MOST_COOKIES`.
+
+    Other ports can set some of the same name, which hide none of these.
+    """
     prefix = _prefix(request.app)
     pairs = [
         each.strip() for line in request.headers.getall("Cookie", []) for each in line.split(";")

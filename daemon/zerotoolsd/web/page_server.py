@@ -1,4 +1,4 @@
-"""The port of the page: nothing listens there before somebody asks for a link."""
+"""The port of the page, which is closed until a link is requested."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PORTS = range(8730, 8794)
 PORTS_OF_ROOT = range(954, 989)
 """Which IANA's registry has as unassigned; ports below 1024 are root's (ip(7))."""
 MOST_CONNECTIONS = 512
-"""Of which clients by TCP may have a quarter: `ConnectionShares`."""
+"""Clients by TCP may have a quarter of them: `ConnectionShares`."""
 CLOSE_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
@@ -60,17 +60,17 @@ class WebPage:
 
     @property
     def port(self) -> int | None:
-        """Where it listens; None: nowhere."""
+        """The port at which it listens; None if it is closed."""
         return None if self._door is None else int(self._door.listening.getsockname()[1])
 
     async def start(self) -> None:
-        """Listen again where sessions of an earlier daemon are open, at the same port."""
+        """Listen again at the same port if sessions of an earlier daemon are open."""
         if not self._config.enabled or not self._sessions.live():
             return
         before = self._sessions.port
         listening = None if before is None else _listen(before)
         if listening is None:
-            # Whoever has it may have been sent their cookies meanwhile.
+            # Another process has the port, and may have received the cookies meanwhile.
             ended = self._sessions.end_all()
             log.warning(
                 "the page's port %s is taken: %s ended; type `zerotools web` for a new link",
@@ -80,7 +80,7 @@ class WebPage:
         await self._open(listening)
 
     async def link(self, uid: int) -> dict[str, Any]:
-        """See `JobPage`."""
+        """Return a new link; see `JobPage`."""
         if not self._config.enabled:
             raise Conflict(
                 "the page is switched off on this machine: [web] enabled = false in the daemon's "
@@ -93,11 +93,11 @@ class WebPage:
         return {"url": url, "port": self.port, "expires_seconds": LINK_SECONDS}
 
     def end(self, uid: int) -> int:
-        """See `JobPage`."""
+        """End all sessions of the user; see `JobPage`."""
         return self._sessions.end_all(uid)
 
     async def close(self) -> None:
-        """Listen no more; sessions stay."""
+        """Stop listening; sessions stay."""
         if self._door is not None:
             self._door.close()
         if self._runner is not None:
@@ -144,7 +144,8 @@ class WebPage:
 
 
 def _listen(port: int) -> socket.socket | None:
-    """A socket that listens there; None: it is taken, or not for this user."""
+    """Return a socket that listens there; None if the port is taken, or not allowed for this
+    user."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

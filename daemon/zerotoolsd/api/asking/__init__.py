@@ -1,7 +1,7 @@
-"""What every request passes before its handler.
+"""The steps that every request passes before its handler.
 
-gate   who is gone or asks too often goes no further
-peer   who asks: the kernel's word, or a token's
-asked  whether they may
-turns  how many requests of one user are answered together
+gate   rejects closed connections and too many requests
+peer   identifies the caller, by the kernel or a token
+asked  authorizes the request
+turns  limits concurrent requests of one user
 """

@@ -1,7 +1,7 @@
-"""Whether a request may do what it asks: the one place of the API where that is decided.
+"""Authorizes requests: the only place of the API where this is decided.
 
-Every route names its `Action` (`routes`). What is refused never reaches its handler; a handler
-whose answer is masked cuts it down (`readers`).
+Every route names its `Action` (`routes`). A refused request never reaches its handler. A handler
+with a masked response removes the hidden fields (`readers`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zerotoolsd.service.refusals import Forbidden
 
 @dataclass(frozen=True)
 class Asked:
-    """Who asked, and what was decided."""
+    """The caller, and the decision."""
 
     caller: Caller
     access: Access
@@ -33,7 +33,7 @@ class Asked:
         return self.caller.uid
 
     def sees(self, owner: int | None) -> bool:
-        """Whether the caller may see all of a job of this uid."""
+        """Return whether the caller may see all of a job of this uid."""
         return self.rights.sees(self.caller, owner)
 
 
@@ -43,9 +43,9 @@ _ASKED: Any = "zerotoolsd.asked" if _KEY is None else _KEY("zerotoolsd.asked", A
 
 
 async def decide(request: web.Request, uid: int) -> None:
-    """Note who asks, and what is to be answered. Raises Forbidden, NotFound."""
+    """Record the caller and the decision in the request. Raises Forbidden and NotFound."""
     if request.match_info.http_exception is not None:
-        return  # there is no such path, which is what will be said
+        return  # the path does not exist, which the response will report
     action = request.app[ACTIONS].get(request.match_info.handler)
     if action is None:
         raise Forbidden("no rule of this zerotoolsd says who may ask this: it is a defect")
@@ -64,14 +64,16 @@ async def decide(request: web.Request, uid: int) -> None:
 
 
 def asked(request: web.Request) -> Asked:
-    """What was decided of a request that has reached its handler."""
+    """Return the decision on a request that has reached its handler."""
     found: Asked = request[_ASKED]
     return found
 
 
 def turn_of(request: web.Request) -> AbstractAsyncContextManager[None]:
-    """For the time of the request's handler, its body included: what one user sends at a time is
-    bounded. Administrators wait for nobody, and who only looks has nothing to send."""
+    """Return a context for the request's handler, which limits concurrent requests of one user.
+
+    It covers the body too. Administrators are not limited, and read requests have no body.
+    """
     by: Asked | None = request.get(_ASKED)
     if by is None or request.method != "POST" or by.rights.is_administrator(by.caller):
         return nullcontext()

@@ -1,5 +1,5 @@
-"""What every request passes before its handler: who is gone, asks too often, or may not ask this
-goes no further."""
+"""The gate before every handler: it rejects closed connections, too many requests, and unauthorized
+ones."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from zerotoolsd.api.problems import problem
 from zerotoolsd.service.refusals import Unauthorized
 
 WRONG_TOKENS = 10.0
-"""Requests without a right token that are looked at, in a second."""
+"""Requests per second without a valid token that are checked."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def gate(rate: RateLimit) -> Middleware:
-    """The middleware that does it."""
+    """Return the middleware."""
     strangers = RateLimit(WRONG_TOKENS, WRONG_TOKENS)
 
     @web.middleware
@@ -36,7 +36,7 @@ def gate(rate: RateLimit) -> Middleware:
             connection.begin()
         try:
             if request.transport is None or request.transport.is_closing():
-                return web.Response(status=499)  # nobody reads it
+                return web.Response(status=499)  # no client reads it
             inputs.refuse_encoded(request)
             now = asyncio.get_running_loop().time()
             try:

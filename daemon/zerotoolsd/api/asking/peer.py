@@ -1,4 +1,4 @@
-"""Who is asking: the kernel's word for it at the Unix socket, a token's at an address."""
+"""Identifies the caller: by the kernel at the Unix socket, by a token at an address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 def peer_uid(request: web.Request) -> int:
-    """The uid at the other end of the Unix socket when it was connected, or of the token.
+    """Return the uid at the other end of the Unix socket when it was connected, or of the token.
 
     Raises Unauthorized.
     """
@@ -25,7 +25,8 @@ def peer_uid(request: web.Request) -> int:
 
 
 def uid_of(link: socket.socket) -> int | None:
-    """The uid at the other end of a Unix socket when it was connected; None: it is no such."""
+    """Return the uid at the other end of a Unix socket when it was connected; None for other
+    sockets."""
     if link.family != socket.AF_UNIX:
         return None
     packed = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

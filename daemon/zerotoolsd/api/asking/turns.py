@@ -1,5 +1,5 @@
-"""Requests of one user that change something: what is done for one user delays no other's, and what
-one user sends at a time has its bounds."""
+"""Limits concurrent requests of one user that change something, so that they do not delay other
+users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AT_ONCE = 16
 
 
 class RequestTurns:
-    """Those that are being answered, by uid."""
+    """The requests that are in progress, by uid."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._at_once = at_once
@@ -21,7 +21,7 @@ class RequestTurns:
 
     @asynccontextmanager
     async def turn(self, uid: int) -> AsyncIterator[None]:
-        """For the time of one request."""
+        """Wait for a free slot of the user, and hold it inside the context."""
         slot = self._slots.setdefault(uid, asyncio.Semaphore(self._at_once))
         self._inside[uid] = self._inside.get(uid, 0) + 1
         try:

@@ -1,1 +1,1 @@
-"""The parts of the OpenAPI document: what `openapi` puts together."""
+"""The parts of the OpenAPI document, which `openapi` combines."""

@@ -1,4 +1,4 @@
-"""The components of what `GET /v1/jobs/{id}/explain` answers."""
+"""The components of the response of `GET /v1/jobs/{id}/explain`."""
 
 from __future__ import annotations
 

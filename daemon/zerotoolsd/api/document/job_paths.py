@@ -19,7 +19,7 @@ from zerotoolsd.api.document.operation_terms import (
 
 _JOBS = "jobs"
 _NEW = ("403", "409", "422")
-"""What queues a job is refused for: the user, the queue, the job or its files."""
+"""Statuses that refuse a new job: because of the user, the queue, the job or its files."""
 _CHANGED = ("403", "409")
 
 

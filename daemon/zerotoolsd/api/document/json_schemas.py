@@ -1,4 +1,4 @@
-"""JSON schemas (draft 2020-12) of dataclasses: of those that are answered, and of the job file.
+"""JSON schemas (draft 2020-12) of dataclasses: those of responses, and those of the job file.
 
 Each dataclass is a component of the document, named after its class; others refer to it.
 """
@@ -30,7 +30,7 @@ def ref(name: str) -> Schema:
 
 
 def of_type(hint: Any) -> Schema:
-    """The schema of an annotated type."""
+    """Return the schema of an annotated type."""
     if hint in _SCALARS:
         return dict(_SCALARS[hint])
     if is_dataclass(hint):
@@ -83,14 +83,17 @@ def _dataclasses_in(hint: Any) -> Iterator[type[Any]]:
 
 
 def of_answer(kind: type[Any], **more: Schema) -> Schema:
-    """An answer with all fields of `kind`, and `more`. It may get others in later versions."""
+    """Return the schema of a response with all fields of `kind`, and `more`.
+
+    Later versions may add fields.
+    """
     hints = hints_of(kind)
     properties = {item.name: of_type(hints[item.name]) for item in fields(kind)} | more
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 def of_table(kind: type[Any]) -> Schema:
-    """A table of the job file: what is not listed is refused."""
+    """Return the schema of a table of the job file, which refuses other keys."""
     hints = hints_of(kind)
     tree: Schema = {
         "type": "object",

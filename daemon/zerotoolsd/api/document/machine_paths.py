@@ -1,4 +1,4 @@
-"""The requests about the daemon, the machine and what was committed."""
+"""The requests about the daemon, the machine and the events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DAEMON, _EVENTS, _MACHINE, _PAGE = "daemon", "events", "machine", "page"
 
 
 def _bounded(most: int) -> Schema:
-    """A whole number from 1 on."""
+    """Return the schema of an integer from 1 to `most`."""
     return {"type": "integer", "minimum": 1, "maximum": most}
 
 

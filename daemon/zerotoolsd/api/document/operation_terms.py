@@ -1,4 +1,4 @@
-"""The words in which requests are described: objects, parameters, answers and refusals."""
+"""Functions that describe requests: objects, parameters, responses and refusals."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
     "500": ("Failed", "A defect of the daemon; its log has the details."),
     "503": ("Unavailable", "Not now: the daemon has no room, no memory, or is stopping."),
 }
-"""The component of each status that refuses, and what it means."""
+"""The component of each status that refuses, and its meaning."""
 _OF_ALL = ("400", "401", "415", "429", "500", "503")
-"""What the gate, and the frame around every handler, answer to any request."""
+"""Refusals of the gate, and of the frame around every handler, which any request may get."""
 _OF_BODIES = ("408", "413")
 _OF_JOBS = ("404",)
 
@@ -96,8 +96,11 @@ def get(
     refused: tuple[str, ...] = (),
     content: str = JSON,
 ) -> dict[str, Schema]:
-    """Describe a GET request: its `operationId`, what it answers by status (None: no body), and
-    the statuses of refusals that not every request has."""
+    """Describe a GET request.
+
+    It has its `operationId`, the responses by status (None: no body), and the statuses of refusals
+    that not every request has.
+    """
     return {"get": _operation(name, tag, summary, answers, parameters, refused, content)}
 
 
@@ -111,8 +114,10 @@ def post(
     body: str | None = None,
     needs_body: bool = True,
 ) -> dict[str, Schema]:
-    """Describe a POST request as `get` does; `body` is the component that it takes. Every one of
-    them reads a body, of which the others demand that it is empty."""
+    """Describe a POST request as `get` does; `body` is the component of its body.
+
+    Every one reads a body; without a component it must be empty.
+    """
     tree = _operation(name, tag, summary, answers, parameters, (*_OF_BODIES, *refused), JSON)
     if body is not None:
         tree["requestBody"] = {"required": needs_body, "content": {JSON: {"schema": ref(body)}}}

@@ -1,4 +1,4 @@
-"""The components of what requests have in their bodies."""
+"""The components of request bodies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_SHOWN = 20
 
 
 def text_schema(longest: int) -> Schema:
-    """Text of at most so many characters, or null."""
+    """Return the schema of a text of at most so many characters, or null."""
     return {"type": ["string", "null"], "minLength": 1, "maxLength": longest}
 
 

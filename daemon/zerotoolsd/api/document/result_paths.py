@@ -1,4 +1,4 @@
-"""The requests about what a job has produced, and the components of their answers."""
+"""The requests about the results of a job, and the components of their responses."""
 
 from __future__ import annotations
 

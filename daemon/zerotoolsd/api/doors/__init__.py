@@ -1,8 +1,8 @@
-"""How clients come in, before any request of theirs is looked at.
+"""The listeners: how clients connect, before any request is read.
 
 listen        the Unix socket
-tcp, tokens   an address, where the configuration has one: who may use it, and TLS
-connections   how many, and how slow
-connection_shares  how many of them one user may have
-rate          how often
+tcp, tokens   an address, if the configuration has one: its tokens, and TLS
+connections   limits on their number and slowness
+connection_shares  limits of each user
+rate          the rate of requests
 """

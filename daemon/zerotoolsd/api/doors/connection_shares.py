@@ -1,4 +1,5 @@
-"""How many of the connections each user may have: one who leaks them leaves room for the others."""
+"""Limits how many connections each user may have, so that one who leaks them leaves some for
+others."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ LEAST = 4
 
 
 class ConnectionShares:
-    """Of `most` connections: an eighth for each user but root and the daemon's, who have what there
-    is, and an eighth that others cannot take from them. Who comes by TCP is not known yet when the
-    connection is made: all of those together count as two users."""
+    """The shares of `most` connections: an eighth for each user, and an eighth that is reserved for
+    root and the daemon's user, who have no limit. The user of a TCP connection is unknown when it
+    is made: all of those together count as two users."""
 
     def __init__(self, most: int, own: int | None = None) -> None:
         self._own = os.geteuid() if own is None else own
@@ -24,7 +25,7 @@ class ConnectionShares:
         self._taken: Counter[int | None] = Counter()
 
     def enter(self, link: socket.socket) -> tuple[int | None, str | None]:
-        """Whose a connection is, and why there is no room for it (None: it is counted)."""
+        """Count a connection; return its uid, and why it is refused (None: it is counted)."""
         uid = uid_of(link)
         if uid in (0, self._own):
             return uid, None
@@ -38,7 +39,7 @@ class ConnectionShares:
         return uid, None
 
     def leave(self, uid: int | None) -> None:
-        """One that was counted is closed."""
+        """Remove a closed connection from the count."""
         if uid in (0, self._own):
             return
         self._taken[uid] -= 1

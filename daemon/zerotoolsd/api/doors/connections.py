@@ -1,13 +1,14 @@
-"""The daemon's connections: how many there are, and how long one may keep it waiting.
+"""The daemon's connections: limits on their number, and on the time for which one may delay it.
 
-asyncio's own accepting writes 1,024 tracebacks a second into the log when descriptors run out, and
-neither it nor aiohttp minds a client that connects and says nothing, sends half a request, or never
-reads the answer. Here, one that is too much gets a 503 with the reason and is closed; one that is
-too slow is closed. What is refused is logged as often as `logs` allows, never once per client.
+asyncio's own accepting writes 1,024 tracebacks a second into the log when descriptors run out.
+Neither asyncio nor aiohttp limits a client that connects and sends nothing, sends half a request,
+or never reads the response. Here, a connection above the limit gets a 503 with the reason and is
+closed; one that is too slow is closed. Refusals are logged as often as `logs` allows, never once
+per client.
 
-For example: with 1,024 descriptors there is room for 896 connections. A script that leaks them gets
-896, then a 503 each; the others are served, and as its old ones have said nothing for
-`HEAD_SECONDS`, they are closed.
+For example: 1,024 descriptors allow 896 connections. A script that leaks them gets 896, then a 503
+each; the others are served. Its old connections are closed because they have sent nothing for
+`HEAD_SECONDS`.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ MOST_UNREAD = 4 << 20
 """Bytes that are read between the end of an answer and the next request; the longest request has
 less."""
 PARSE_SECONDS, PARSE_BYTES = 0.01, 10 << 10
-"""What has come is parsed for so long before others get a turn, and so many bytes at a time: a body
-may come in a million chunks of one byte. It is more than a line of the head may have (8,190):
-aiohttp 3.9 compares each piece of a line with that limit, not the line."""
+"""The parser handles received data for so long before other tasks run, and so many bytes at a time,
+because a body may come in a million chunks of one byte. It is more than a line of the head may have
+(8,190): aiohttp 3.9 compares each piece of a line with that limit, not the line."""
 MOST_UNPARSED = 1 << 20
 SWEEP_SECONDS = 1.0
 RESERVED = 128
@@ -57,14 +58,15 @@ AT_ONCE = 64
 """Connections that are accepted before others get a turn."""
 RETRY_SECONDS = 0.1
 REFUSED_AT_ONCE = 16
-"""TLS connections that are told at one time why they are refused; more are closed."""
+"""TLS connections that get the reason of their refusal at one time; others are closed."""
 SIGNING_TURNS = 4
 """Turns of the loop from a connection's begin to the end of the signature of its handshake."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def room_for_connections() -> int:
-    """How many connections there may be, with as many descriptors as the system gives us."""
+    """Return the limit of connections for the descriptors that the system allows; raise that limit
+    first."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST + RESERVED
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -75,12 +77,12 @@ def room_for_connections() -> int:
 
 
 class Connection(web.RequestHandler):
-    """One connection. `waiting_since` is when the head of a request began to come, or could have;
-    None between requests, and while one is answered.
+    """One connection. `waiting_since` is when the head of a request began to arrive, or could have;
+    it is None between requests, and while one is handled.
 
-    Bodies are not decompressed: aiohttp would do so as the bytes come, before it is known who sends
-    them. What comes after an answer, such as the body of a request that was refused, is read up to
-    `MOST_UNREAD` bytes, so that the client gets the answer.
+    Bodies are not decompressed: aiohttp would do so while the bytes arrive, before the sender is
+    known. Data after a response, such as the body of a refused request, is read up to `MOST_UNREAD`
+    bytes, so that the client gets the response.
     """
 
     __slots__ = (
@@ -94,7 +96,7 @@ class Connection(web.RequestHandler):
         loop: asyncio.AbstractEventLoop,
         left: Callable[[], None] = lambda: None,
     ) -> None:
-        """`left` is called once it is closed."""
+        """Make the connection. `left` is called after it is closed."""
         self._left = left
         no_log: Any = None
         super().__init__(
@@ -115,14 +117,14 @@ class Connection(web.RequestHandler):
         self.stuck_since = 0.0
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """See asyncio.Protocol."""
+        """Handle the closed connection; see asyncio.Protocol."""
         if self._feeding is not None:
             self._feeding.cancel()
         super().connection_lost(exc)
         self._left()
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
+        """Handle received data; see asyncio.Protocol."""
         if self.waiting_since is None and not self.busy:
             self.waiting_since = self._loop.time()
         if not self.busy:
@@ -130,7 +132,7 @@ class Connection(web.RequestHandler):
             if self._unasked > MOST_UNREAD and self.transport is not None:
                 self.transport.abort()
                 return
-        if not data:  # aiohttp goes on with what it had left
+        if not data:  # aiohttp continues with its remaining data
             super().data_received(data)
             return
         self._came += data
@@ -141,7 +143,7 @@ class Connection(web.RequestHandler):
             self.transport.pause_reading()
 
     def _feed(self) -> None:
-        """Parse what has come, in turn with others."""
+        """Parse received data, in slices, so that other connections are served."""
         self._feeding, until = None, self._loop.time() + PARSE_SECONDS
         while self._came:
             data = bytes(self._came[:PARSE_BYTES])
@@ -156,11 +158,11 @@ class Connection(web.RequestHandler):
         self._is_full = False
 
     def begin(self) -> None:
-        """A request has come, and is to be answered."""
+        """Record that a request has come and is being handled."""
         self.busy, self.waiting_since, self._unasked = True, None, 0
 
     def end(self) -> None:
-        """It is answered."""
+        """Record that the request is handled."""
         self.busy = False
 
     def handle_error(
@@ -170,7 +172,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What is not HTTP, or too long for it."""
+        """Respond to data that is not HTTP, or exceeds its limits."""
         self.waiting_since = self._loop.time()
         if status >= 500:
             return super().handle_error(request, status, exc, message)
@@ -180,7 +182,7 @@ class Connection(web.RequestHandler):
         return answer
 
     def too_slow(self, now: float) -> str | None:
-        """Why it is to be closed."""
+        """Return why the connection must be closed; None if it need not."""
         if self.busy:
             return self._unread(now)
         if self.waiting_since is not None and now - self.waiting_since > HEAD_SECONDS:
@@ -204,20 +206,20 @@ class _Refusal(asyncio.Protocol):
         self._loop, self._answer = loop, answer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
+        """Start the timer; see asyncio.Protocol."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._timer = self._loop.call_later(LINGER_SECONDS, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
+        """Send the response and close; see asyncio.Protocol."""
         answer, self._answer = self._answer, b""
         if answer:
             self._transport.write(answer)
             self._transport.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """See asyncio.Protocol."""
+        """Cancel the timer; see asyncio.Protocol."""
         self._timer.cancel()
 
 
@@ -233,7 +235,7 @@ class Door:
         tls: ssl.SSLContext | None = None,
         shares: ConnectionShares | None = None,
     ) -> None:
-        """`shares`: of all doors to `server`."""
+        """Accept connections at `listening`. `shares`: those of all listeners of `server`."""
         self._loop = asyncio.get_running_loop()
         self._server = server
         self._most = room_for_connections() if most is None else most
@@ -250,7 +252,7 @@ class Door:
 
     @property
     def listening(self) -> socket.socket:
-        """What it accepts at."""
+        """The listening socket."""
         return self._listening
 
     def move_to(self, listening: socket.socket) -> None:
@@ -261,7 +263,7 @@ class Door:
         self._watch(listening)
 
     def close(self) -> None:
-        """Accept no more, and let go of those that have not begun."""
+        """Stop accepting, and close connections that have not begun."""
         for task in (*self._connecting, *self._refusing):
             task.cancel()
         self._loop.remove_reader(self._listening)
@@ -324,8 +326,11 @@ class Door:
         )
 
     async def _shake_hands(self, link: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
-        """Each signature takes up to some milliseconds: a thousand clients that all send their
-        first message at once are answered one after another, and others between them."""
+        """Do the TLS handshake of one client.
+
+        Each signature takes up to some milliseconds. If a thousand clients send their first message
+        at once, they are handled one after another, and other tasks run between them.
+        """
         async with asyncio.timeout(HEAD_SECONDS):
             await self._first_byte(link)
             async with self._handshakes:
@@ -343,7 +348,7 @@ class Door:
             self._loop.remove_reader(link)
 
     def _refuse_by_spare(self, error: OSError) -> None:
-        """There is no descriptor left: one is kept to say so."""
+        """Refuse a connection with the spare descriptor, because no other descriptor is left."""
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None
@@ -369,7 +374,8 @@ class Door:
             link.send(answer)
 
     def _refuse_by_tls(self, link: socket.socket, answer: bytes) -> None:
-        """A client of TLS reads nothing before the handshake, which has a price."""
+        """Refuse a TLS client after a handshake, because it reads nothing before; the number is
+        limited."""
         if len(self._refusing) >= REFUSED_AT_ONCE:
             link.close()
             return

@@ -1,7 +1,7 @@
-"""Memory that many clients at once took is given back to the machine when they are gone.
+"""Returns memory to the machine after many concurrent clients have left.
 
-The interpreter and the C library keep what was freed, for the next time. After a rush that is
-megabytes of a daemon that should be small.
+The interpreter and the C library keep freed memory for later use. After a rush that is megabytes of
+a daemon that should be small.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _libc = ctypes.CDLL(None)
 
 
 def give_back() -> None:
-    """Give back what is free. Takes some milliseconds for each 10,000 objects that there are."""
+    """Return free memory to the system. Takes some milliseconds for each 10,000 objects."""
     gc.collect()
     if hasattr(_libc, "malloc_trim"):  # of glibc alone
         _libc.malloc_trim(0)
@@ -30,7 +30,7 @@ class RushWatch:
         self._most = 0
 
     def look(self, connections: int) -> None:
-        """There are so many connections now."""
+        """Record the number of connections; return memory after a rush."""
         self._most = max(self._most, connections)
         if self._most >= RUSH and connections <= self._most // 8:
             self._most = 0

@@ -1,4 +1,4 @@
-"""The daemon's socket: for its own user only, in a directory of its own."""
+"""The daemon's socket: for its own user only, in a separate directory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ ANSWER_SECONDS = 1.0
 
 
 def open_socket(path: Path) -> socket.socket:
-    """Listen at `path`, mode 0600; its directory is made with mode 0700 where it is missing.
+    """Listen at `path`, mode 0600; its directory is made with mode 0700 if it is missing.
 
-    A socket that a dead daemon left behind is replaced. Raises DaemonRefused where a living one
-    answers, BadRequest where something else than a socket is in the way.
+    A socket of a dead daemon is replaced. Raises DaemonRefused if a daemon answers there,
+    BadRequest if `path` is not a socket.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _clear(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # The mode must be right from the first moment: nobody may connect in between.
+        # The mode must be right from the first moment, so that no other user can connect in
+        # between.
         before = os.umask(0o177)
         try:
             with Address(path) as address:
@@ -57,7 +58,7 @@ def _clear(path: Path) -> None:
 
 
 def refuse_taken(path: Path) -> None:
-    """Raises DaemonRefused where a daemon answers at `path`; changes nothing."""
+    """Raise DaemonRefused if a daemon answers at `path`; changes nothing."""
     try:
         connect(path, ANSWER_SECONDS).close()
     except OSError:

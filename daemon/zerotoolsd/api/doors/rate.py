@@ -1,4 +1,4 @@
-"""How many requests a user may send: a script that runs wild leaves room for the others."""
+"""Limits the rate of each user's requests, so that a runaway script does not block the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RateLimit:
         self._buckets: dict[int, _Bucket] = {}
 
     def wait_for(self, uid: int, now: float) -> float:
-        """0, and the request is counted; else the seconds until one may come."""
+        """Return 0 and count the request; or return the seconds until one is allowed."""
         if len(self._buckets) > MOST_USERS:
             self._buckets.clear()
         bucket = self._buckets.setdefault(uid, _Bucket(self._at_once, now))

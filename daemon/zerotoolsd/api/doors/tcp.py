@@ -1,4 +1,4 @@
-"""The API at an address, where `[api]` names one: with tokens, and with TLS unless it is local."""
+"""The API at an address, if `[api]` names one: with tokens, and with TLS unless it is local."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TcpDoor:
 
 
 def open_tcp(config: ApiConfig) -> TcpDoor | None:
-    """What `[api]` asks for; None: nothing. Raises BadRequest."""
+    """Open the listener of `[api]`; None if it has none. Raises BadRequest."""
     if config.listen is None:
         return None
     address, port = _parse(config.listen)

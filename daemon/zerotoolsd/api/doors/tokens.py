@@ -1,10 +1,10 @@
-"""Who comes by TCP: a token for each uid, from a file that nobody else can read.
+"""Identifies clients by TCP: a token for each uid, from a file that only the daemon can read.
 
     # uid  token
     1000   4c1b6f0f6f2e4d1f9a5c7e3b8d2a6f10
 
-A token is a secret of the user's, at least 32 characters; `openssl rand -hex 32` makes one. Only
-digests are kept, and compared in constant time.
+A token is a secret of the user, at least 32 characters; `openssl rand -hex 32` makes one. The
+daemon keeps only digests, and compares them in constant time.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class BearerTokens:
         self._uids = uids
 
     def uid_of(self, header: str | None) -> int | None:
-        """Whose the `Authorization` header is; None: nobody's."""
+        """Return the uid of the `Authorization` header; None if no token matches."""
         scheme, _, token = (header or "").partition(" ")
         if scheme.lower() != "bearer":
             return None
         given, found = _digest(token.strip()), None
-        for digest, uid in self._uids.items():  # all of them: the time says nothing
+        for digest, uid in self._uids.items():  # all of them, so the time reveals nothing
             if hmac.compare_digest(digest, given):
                 found = uid
         return found
@@ -50,7 +50,8 @@ def _digest(token: str) -> bytes:
 
 
 def tokens_path(named: str | None, environment: Mapping[str, str] = os.environ) -> Path:
-    """The file that is `named`, else systemd's credential. Raises BadRequest: there is neither."""
+    """Return the file that is `named`, else systemd's credential. Raises BadRequest without
+    either."""
     if named is not None:
         return Path(named)
     if directory := environment.get("CREDENTIALS_DIRECTORY"):
@@ -62,7 +63,8 @@ def tokens_path(named: str | None, environment: Mapping[str, str] = os.environ) 
 
 
 def read_tokens(path: Path) -> BearerTokens:
-    """The tokens in `path`. Raises BadRequest: others can read it, or it is no list of tokens."""
+    """Return the tokens in `path`. Raises BadRequest if others can read it, or it is not a list of
+    tokens."""
     try:
         with path.open("rb") as file:
             _refuse_readable(path, os.fstat(file.fileno()))

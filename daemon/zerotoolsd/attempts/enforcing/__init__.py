@@ -1,6 +1,6 @@
-"""Attempts are ended for sure, or it is said what is left of them.
+"""Ends attempts reliably, or reports the processes that remain.
 
-overseer   supervisors that do not do their work
-strays     what still runs without supervisor and keeper
-beside     jobs that wait for what may not be ended
+overseer   supervisors that do not respond
+strays     processes that still run without supervisor and keeper
+beside     jobs that wait for processes that cannot be ended
 """

@@ -1,4 +1,4 @@
-"""Jobs of which a program of an earlier attempt still runs, and that do not start beside it."""
+"""Jobs that do not start because a program of an earlier attempt still runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from zerotoolsd.queue.rows import AttemptRow
 
 
 class BesideJobs:
-    """By job id. Nothing is lost by a restart of the daemon: each job is looked at as it starts."""
+    """The waiting jobs, by id. A restart of the daemon loses nothing: each job is checked when it
+    starts."""
 
     def __init__(self) -> None:
         self._left: dict[int, Mapping[str, Any]] = {}
 
     def keeps(self, job_id: int, attempts: Sequence[AttemptRow]) -> bool:
-        """Whether the job, which had these attempts, must wait; then it is in `waits`."""
+        """Return whether the job, with these earlier attempts, must wait; if so, it is in
+        `waits`."""
         result = (attempts[-1].result if attempts else None) or {}
         if not ending.is_beside(result):
             return False
@@ -24,7 +26,7 @@ class BesideJobs:
         return True
 
     def waits(self) -> dict[int, str]:
-        """Why each job must wait still."""
+        """Return why each job must still wait."""
         self._left = {job: left for job, left in self._left.items() if ending.is_beside(left)}
         return {
             job: f"waits for what is left of its last attempt: {ending.held_by(left)}; zerotoolsd "

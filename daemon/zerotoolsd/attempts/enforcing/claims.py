@@ -1,8 +1,8 @@
-"""What the records of another user's job say of processes, as far as it can be true.
+"""Checks the processes that another user's records name.
 
-A record lies in a directory of the user, who can write anything into it. A process that it names
-is believed to be of the attempt only if it is the user's: else a forged record would have the
-daemon end, or keep GPUs for, what belongs to somebody else.
+A record is in a directory of the user, who can write anything into it. A process that it names
+counts as part of the attempt only if it belongs to the user. Otherwise a forged record could make
+the daemon end the processes of other users, or keep GPUs for them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from zerotoolsd.supervisor.ending.left_behind import MOST_NAMED
 from zerotoolsd.supervisor.procfs import boot_id, is_of_uid, read_process, signal_process
 
 LARGEST_KEPT = 256 * 1024
-"""Bytes of a record, as JSON."""
+"""Longest stored record in bytes, as JSON."""
 
 
 def believed(run_dir: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`record` with those lines of `unkillable` alone that name living processes of the owner of
-    `run_dir`. What is not in the kernel's sleep is ended here: a supervisor would have done it.
-    Of one that is larger than any supervisor writes, the largest values are left out: it is kept in
-    the queue, which is everybody's."""
+    """Return `record` with only valid lines of `unkillable`.
+
+    Valid lines name living processes of the owner of `run_dir`. Those that do not sleep in the
+    kernel are killed here, as a supervisor would have done. If the record is larger than any of a
+    supervisor, its largest values are removed, because it is stored in the queue of all users.
+    """
     uid = owner_of(run_dir)
     if uid is None:
         return record

@@ -1,17 +1,17 @@
-"""Whether the supervisors that run still do their work, and what is done where they do not.
+"""Checks that running supervisors still work, and acts if they do not.
 
-A supervisor ends its attempt by itself. One that is stopped (SIGSTOP, a debugger) or sleeps in the
-kernel does nothing: no limit is kept, nothing is recorded, and a stop is never heard. So each is
-looked at now and then:
+A supervisor ends its attempt by itself. A supervisor that is stopped (SIGSTOP, a debugger) or
+sleeps in the kernel does nothing: it enforces no limit, records nothing, and receives no stop. So
+each one is checked regularly:
 
-    its ranks run            what is wrong is said, and nothing else is done
-    its ranks have ended     SIGCONT, so that it writes that down and frees the GPUs. Where it does
-                             not go on in time, it is killed, and its keeper does so
-    a stop was asked for     SIGCONT, so that it hears it. Where the attempt is not over when it had
-                             to be, the supervisor is killed, and its keeper ends the attempt; later
-                             the keeper too, and the daemon does; what does not end is named
+    its ranks run            the problem is reported, and nothing else is done
+    its ranks have ended     SIGCONT, so that it records that and frees the GPUs. If it does not
+                             continue in time, it is killed, and its keeper does so
+    a stop was asked for     SIGCONT, so that it receives it. If the attempt does not end in time,
+                             the supervisor is killed, and its keeper ends the attempt; later the
+                             keeper too, and the daemon ends it; remaining processes are named
 
-A supervisor without ranks that still works is left alone: it writes down how they ended.
+A supervisor without ranks that still works is not disturbed: it records how they ended.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from zerotoolsd.supervisor.procfs import Process, is_of_uid, read_process, signa
 
 LOOK_SECONDS = 1.0
 EVERY = 5
-"""Attempts that were not asked to stop are looked at every so many looks."""
+"""Attempts without a requested stop are checked every so many rounds."""
 SILENT_SECONDS = 60.0
 """A supervisor that works leaves a sign of life every ten."""
 MARGIN_SECONDS = 15.0
-"""What an end may take beyond the times that are set for it."""
+"""Time in seconds that an end may take beyond its configured times."""
 OVERSEEING = "looking at its supervisor"
 _STOPPED = "Tt"
 
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Hands:
-    """How processes are looked at and told; a test has others."""
+    """The functions that read and signal processes; tests replace them."""
 
     read: Callable[[int], Process | None] = read_process
     send: Callable[[int, int, signal.Signals, int | None], bool] = signal_process
@@ -65,7 +65,7 @@ class _Watched:
     supervisor: tuple[int, int]
     keeper: tuple[int, int] | None
     uid: int | None = None
-    """Whose they must be: a program may become another user's (sudo), and is not signalled then."""
+    """The required uid: a program may change to another user (sudo), and is not signalled then."""
     sign: float | None = None
     sign_seen: float = 0.0
     ended_seen: float | None = None
@@ -75,8 +75,8 @@ class _Watched:
 
 
 class Overseer:
-    """Looks at the attempts that `live` gives, with the time since which each was asked to stop, by
-    the monotonic clock. `abandon` reports the end of one whose supervisor cannot be ended."""
+    """Checks the attempts of `live`, with the monotonic time since which each was asked to stop.
+    `abandon` reports the end of one with a supervisor that cannot be ended."""
 
     def __init__(
         self,
@@ -97,10 +97,10 @@ class Overseer:
         self._watched: dict[str, _Watched] = {}
         self._looks = 0
         self.silent: dict[int, str] = {}
-        """What is wrong with the supervisor of a job, in one sentence."""
+        """The problem of a job's supervisor, in one sentence."""
 
     def look(self, now: float | None = None) -> None:
-        """Look at all that are due, at `now` of the monotonic clock."""
+        """Check all attempts that are due at `now` of the monotonic clock."""
         now = time.monotonic() if now is None else now
         live = list(self._live())
         tokens = {attempt.token for attempt, _ in live}
@@ -142,8 +142,10 @@ class Overseer:
             self._insist(attempt, watched, (supervisor, keeper), since, now)
 
     def _is_stuck(self, attempt: AttemptRow, supervisor: Process | None) -> bool:
-        """Whether it stands still though all of its ranks have ended: they are zombies, which it
-        alone can collect."""
+        """Return whether the supervisor is stopped although all of its ranks have ended.
+
+        The ranks are then zombies, which only the supervisor can reap.
+        """
         if supervisor is None or supervisor.state not in _STOPPED:
             return False
         ranks = self._hands.ranks(Path(attempt.run_dir))
@@ -231,7 +233,7 @@ class Overseer:
         self._send(process, signal.SIGKILL, watched.uid)
 
     def _give_up(self, attempt: AttemptRow) -> None:
-        """Neither ends by SIGKILL: name them, with all that is left."""
+        """Report that neither process ends by SIGKILL, with all remaining processes."""
         traces, hands = strays.traces_of(Path(attempt.run_dir), attempt.token), self._hands
 
         def kill(process: Process, uid: int | None) -> bool:
@@ -259,13 +261,14 @@ def _identities(attempt: AttemptRow) -> _Watched | None:
 
 
 def _owned(tree: object, uid: int | None) -> tuple[int, int] | None:
-    """(pid, start) of a process that a record names, if it is one of the job's user."""
+    """Return (pid, start) of a process in a record, if it belongs to the job's user."""
     found = strays.identity(tree)
     return None if found is None or (uid is not None and not is_of_uid(found[0], uid)) else found
 
 
 def _sign(run_dir: Path) -> float | None:
-    """Changes while the supervisor works, whatever the clock on the wall says."""
+    """Return a time stamp that changes while the supervisor works, independent of the wall
+    clock."""
     try:
         with opened(run_dir) as base:
             return (base / RUN).lstat().st_mtime
@@ -274,7 +277,7 @@ def _sign(run_dir: Path) -> float | None:
 
 
 def _ranks(run_dir: Path) -> tuple[int, ...]:
-    """Pids of the ranks that the attempt's record names."""
+    """Return the pids of the ranks in the attempt's record."""
     try:
         with opened(run_dir) as base:
             run = read_json(base / RUN, LARGEST_RECORD) or {}
@@ -288,7 +291,7 @@ def _ranks(run_dir: Path) -> tuple[int, ...]:
 
 
 def _follows(run_dir: Path) -> bool:
-    """Whether its ranks are done, and what follows a finished run goes on."""
+    """Return whether its ranks have finished, and the following steps run."""
     try:
         with opened(run_dir) as base:
             return os.path.lexists(base / ENDED)

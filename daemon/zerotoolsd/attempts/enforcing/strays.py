@@ -1,17 +1,16 @@
-"""What still runs of an attempt whose supervisor and keeper are both gone, and how it is ended.
+"""The running processes of an attempt without supervisor and keeper, and how they are ended.
 
-Nothing that a program says of itself decides alone: it may empty its environment, change its name,
-fork twice and make a session of its own. What proves that a process is of the attempt:
+No single property of a program decides, because it may clear its environment, change its name, fork
+twice and make a new session. These prove that a process belongs to the attempt:
 
     run.json             the supervisor and its keeper, by pid and start
-    the family           what the supervisor noted of its descendants (`supervisor/family`)
-    the control group    in which a process stays, whatever it does (`supervisor/cgroups`)
+    the family           the supervisor's record of its descendants (`supervisor/family`)
+    the control group    which a process cannot leave (`supervisor/cgroups`)
     the environment      the attempt's token
-    the cgroup           that of the attempt's unit, where systemd started it
+    the cgroup           that of the attempt's unit, if systemd started it
     descent              a child of any of these
 
-A process that is older than the attempt's keeper is never of it, nor is this daemon, nor what it
-descends from.
+A process older than the attempt's keeper never belongs to it, nor do this daemon and its ancestors.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ MAX_LOOKS = 20
 
 @dataclass(frozen=True)
 class Traces:
-    """What an attempt left that tells its processes from all others."""
+    """The traces by which the processes of an attempt are identified."""
 
     token: str
     roots: frozenset[tuple[int, int]] = frozenset()
@@ -55,7 +54,7 @@ class Traces:
     noted: Noted = field(default_factory=Noted)
     group: AttemptGroup | None = None
     uid: int | None = None
-    """Whose processes they all are, where those are not the daemon's."""
+    """The uid of all its processes, if it is not the daemon's."""
 
     @property
     def oldest(self) -> int:
@@ -63,7 +62,8 @@ class Traces:
         return min((start for _, start in self.roots), default=0)
 
     def is_of_attempt(self, process: Process, members: Collection[int]) -> bool:
-        """Whether that is proved of the process itself. `members` are the pids in its group."""
+        """Return whether the process itself is proved to belong. `members` are the pids in its
+        group."""
         if process.start_ticks < self.oldest or not self.may_be(process):
             return False
         if process.pid in members:
@@ -75,13 +75,16 @@ class Traces:
         return is_in_unit(_cgroups(process.pid), self.token)
 
     def may_be(self, process: Process) -> bool:
-        """Whether the process is of the job's user: no record of theirs makes it one of others."""
+        """Return whether the process belongs to the job's user: a user's records prove nothing of
+        others."""
         return self.uid is None or is_of_uid(process.pid, self.uid)
 
 
 def traces_of(run_dir: Path, token: str) -> Traces:
-    """What the attempt in `run_dir` left; its token alone, where that cannot be read or is not of
-    this boot."""
+    """Return the traces of the attempt in `run_dir`.
+
+    If its record cannot be read or is of an earlier boot, the result has only the token.
+    """
     uid = owner_of(run_dir)
     try:
         with opened(run_dir) as base:
@@ -98,7 +101,7 @@ def traces_of(run_dir: Path, token: str) -> Traces:
 
 
 def has_group_of_root(run_dir: Path) -> bool:
-    """Whether the attempt's control group, if it has one, is root's to remove."""
+    """Return whether only root can remove the attempt's control group, if it has one."""
     return owner_of(run_dir) is not None
 
 
@@ -110,7 +113,7 @@ def remove_group(token: str) -> None:
 
 
 def identity(tree: object) -> tuple[int, int] | None:
-    """(pid, start) of a process as records name it."""
+    """Return (pid, start) of a process in the format of records."""
     found = tree if isinstance(tree, Mapping) else {}
     pid, start = found.get("pid"), found.get("start_ticks")
     return (pid, start) if type(pid) is int and type(start) is int else None
@@ -126,7 +129,7 @@ def _ranks(run: Mapping[str, Any]) -> dict[int, int]:
 
 
 def find(traces: Traces, look: Callable[[], dict[int, Process]] = processes) -> list[Process]:
-    """The processes of the attempt that are not over. Raises OSError."""
+    """Return the processes of the attempt that have not ended. Raises OSError."""
     table = look()
     for pid in _own_line(table):
         table.pop(pid, None)
@@ -139,7 +142,7 @@ def find(traces: Traces, look: Callable[[], dict[int, Process]] = processes) -> 
 
 
 def _own_line(table: Mapping[int, Process]) -> Collection[int]:
-    """This process and those that it descends from."""
+    """Return this process and its ancestors."""
     line, pid = {0, 1}, os.getpid()
     while pid not in line:
         line.add(pid)
@@ -149,11 +152,11 @@ def _own_line(table: Mapping[int, Process]) -> Collection[int]:
 
 @dataclass
 class Sweep:
-    """Ending what is left of one attempt: `look` again until nothing is."""
+    """The end of one attempt's remaining processes: call `look` until it finds none."""
 
     traces: Traces
     kill: Callable[[Process, int | None], object] = kill_process
-    """Of a process and of whose it must be still: it may have become somebody else's."""
+    """Function of a process and its required uid, because it may have changed to another user."""
     find: Callable[[Traces], list[Process]] = find
     found: set[tuple[int, int]] = field(default_factory=set)
     """Everything that was found so far, by pid and start."""
@@ -161,8 +164,9 @@ class Sweep:
     alive: list[Process] = field(default_factory=list)
 
     def look(self) -> bool:
-        """SIGKILL what is found; whether anything was. Raises OSError."""
-        # First, so that what the group ends at once is counted, too.
+        """Send SIGKILL to the remaining processes; return whether there were any. Raises
+        OSError."""
+        # First, so that processes that the group ends at once are counted, too.
         self.alive, self.refused = self.find(self.traces), set()
         if self.traces.group is not None:
             self.traces.group.kill()
@@ -175,7 +179,7 @@ class Sweep:
         return bool(self.alive)
 
     def left_behind(self) -> list[dict[str, Any]]:
-        """The lines of what lived at the last look."""
+        """Return the records of processes that lived at the last call."""
         ranks = self.traces.ranks
         return [
             left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused)
@@ -183,7 +187,8 @@ class Sweep:
         ]
 
     def forget(self, run_dir: Path) -> None:
-        """Nothing is left: remove what was kept to find it. May be repeated."""
+        """Remove the files that were kept for the search, after the last process. May be
+        repeated."""
         with suppress(OSError), opened(run_dir) as base:
             family.forget(base)
         if self.traces.group is not None:
@@ -191,9 +196,9 @@ class Sweep:
 
 
 def kill_strays(traces: Traces) -> list[Process]:
-    """SIGKILL every process of the attempt, without waiting for their ends.
+    """Send SIGKILL to every process of the attempt, without waiting for their ends.
 
-    Looks again until there is none that it has not seen, since they may fork meanwhile.
+    The search is repeated until it finds no new process, because they may fork meanwhile.
     """
     sweep, seen = Sweep(traces), dict[tuple[int, int], Process]()
     for _ in range(MAX_LOOKS):

@@ -1,5 +1,5 @@
-"""Attempts that end so that their jobs go on later.
+"""Attempts that end so that their jobs continue later.
 
-savable   whether a job goes on where it was, if its attempt is asked to end
-losses    how an attempt ended that was asked to, and how many of its steps were not saved
+savable   whether a job continues from its state, if its attempt is asked to end
+losses    how such an attempt ended, and how many of its steps were not saved
 """

@@ -1,5 +1,4 @@
-"""How an attempt ended that was asked to save and end, and how many of its steps were not saved.
-Pure."""
+"""How an attempt ended that was asked to save and end, and how many steps it lost. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +16,11 @@ from zerotoolsd.supervisor.plan import OUTSIDE
 
 
 def outcome_of(job: JobRow, record: Mapping[str, Any]) -> object:
-    """The outcome of the attempt that left `record`. One that gives way has heard the daemon's
-    SIGTERM also where it could not read the reason: that is no signal from outside."""
+    """Return the outcome of the attempt with this `record`.
+
+    A yielding attempt has got the daemon's SIGTERM even if it could not read the reason: that is
+    not a signal from outside.
+    """
     outcome = record.get("outcome")
     heard = job.state in states.GIVING_WAY and record.get("stop_reason") == OUTSIDE
     saved = record.get("rank") is None and record.get("exit_code") in (0, EXIT_STOPPED)
@@ -26,7 +28,7 @@ def outcome_of(job: JobRow, record: Mapping[str, Any]) -> object:
 
 
 def steps_lost(job: JobRow, attempt: AttemptRow | None, record: Mapping[str, Any]) -> int | None:
-    """How many steps the attempt did that no checkpoint has; None: that is not known."""
+    """Return how many steps of the attempt are in no checkpoint; None if unknown."""
     done = record.get("steps_done")
     if type(done) is not int or not 0 <= done < 2**63:
         return None

@@ -1,4 +1,4 @@
-"""Whether a job goes on where it was, if its attempt is asked to save and end."""
+"""Whether a job continues from its state, if its attempt is asked to save and end."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from zerotoolsd.queue.rows import AttemptRow, JobRow
 
 
 def why_not_saved(job: JobRow, attempts: Sequence[AttemptRow]) -> str | None:
-    """Why nothing says that the job would save, in one sentence; None: it would. The built-in
-    trainer always saves; a program of the user's does where its checkpoints are known."""
+    """Return why it is uncertain that the job would save, in one sentence; None if it would.
+
+    The built-in trainer always saves. A program of the user's saves if its checkpoints are known.
+    """
     spec = job.reading.spec
     if spec is None:
         return "its job file cannot be read"

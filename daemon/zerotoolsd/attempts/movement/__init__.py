@@ -1,6 +1,6 @@
-"""Whether an attempt that runs still moves.
+"""Whether a running attempt makes progress.
 
-phases       what it is at, and since when nothing of it has moved
+phases       its phase, and the time since the last sign of progress
 start_history  how long the phases before the first step usually take here
-standstill   since when it takes no step, and whom its ranks wait for
+standstill   the time since its last step, and the straggler rank
 """

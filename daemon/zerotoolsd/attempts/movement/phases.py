@@ -1,4 +1,4 @@
-"""What an attempt that runs is at, since when, and whether it still moves."""
+"""The phase of a running attempt, its start, and whether the attempt makes progress."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MOST_RANKS = 1024
 def phase_of(
     run_dir: Path, report: LastReport, *, ranks: int, quiet_seconds: float, now: float
 ) -> dict[str, Any]:
-    """`JobView.phase` of the attempt in `run_dir`, which has so many `ranks`: other files in it,
-    of which its user may make a million, are not looked at.
+    """Return `JobView.phase` of the attempt in `run_dir`, which has so many `ranks`.
 
-    It moves where a rank writes to its log, or reports anything, a heartbeat too, or where its
-    memory grows. `quiet_seconds`: after so long without that it is quiet; 0: never.
+    Other files in the directory, of which its user may make a million, are not read. Signs of
+    progress are output of a rank, any report, a heartbeat too, and growing memory. After
+    `quiet_seconds` without a sign it is quiet; 0: never.
     """
     logs, reported = [], None
     with suppress(OSError), opened(run_dir) as base:

@@ -1,8 +1,8 @@
-"""How long ago an attempt took its last step, and whom its ranks wait for.
+"""The time of an attempt's last step, and the rank that the others wait for.
 
-Its supervisor writes both down once a second (`heartbeats.json`), by the monotonic clock, which no
-one sets; an attempt of an older supervisor has the time of its last step alone. Ranks can write
-into the run directory too: only what can be true is believed.
+Its supervisor writes both once a second (`heartbeats.json`), by the monotonic clock, which cannot
+be set. An attempt of an older supervisor has only the time of its last step. Ranks can write into
+the run directory too, so impossible values are ignored.
 """
 
 from __future__ import annotations
@@ -36,15 +36,17 @@ class Clocks:
     time: float = field(default_factory=time.time)
 
     def epoch_of(self, clock: object) -> float | None:
-        """A reading of the monotonic clock as whole seconds since 1970."""
+        """Convert a reading of the monotonic clock to whole seconds since 1970."""
         if not isinstance(clock, float) or not 0 <= clock <= self.monotonic + 1:
             return None
         return float(round(self.time - (self.monotonic - clock)))
 
 
 def standstill(run_dir: Path, step: Mapping[str, Any] | None, clocks: Clocks) -> dict[str, Any]:
-    """The part of `JobView.phase` that says since when there was no step; `step` is the message of
-    the last one."""
+    """Return the part of `JobView.phase` with the time since the last step.
+
+    `step` is the message of that step.
+    """
     try:
         with opened(run_dir) as base:
             found = _read(base / FILE)
@@ -83,7 +85,7 @@ def _read(
 
 
 def _name(found: Mapping[str, Any]) -> str | None:
-    """What the rank is at that the others wait for, or the first one."""
+    """Return the phase of the straggler, or of the first rank."""
     ranks = _ranks(found)
     late = next((rank for rank in ranks if rank["rank"] == found.get("awaited")), None)
     chosen = late or next(iter(ranks), None)
@@ -92,7 +94,8 @@ def _name(found: Mapping[str, Any]) -> str | None:
 
 
 def _awaited(found: Mapping[str, Any], clocks: Clocks) -> dict[str, Any] | None:
-    """`rank`, what it is `at` since when (`since`), and the kernel's letter for its `state`."""
+    """Return `rank`, its activity (`at`) since when (`since`), and the kernel's letter for its
+    `state`."""
     for rank in _ranks(found):
         if rank["rank"] != found.get("awaited"):
             continue

@@ -27,7 +27,7 @@ from zerotoolsd.supervisor.heartbeats.rank_phases import IMPORTING_TORCH
 from zerotoolsd.supervisor.plan import PROGRESS
 
 MOST_JOBS = 50
-"""Earlier jobs that are looked at."""
+"""Number of earlier jobs that are searched."""
 MOST_ATTEMPTS = 5
 """Attempts of similar jobs that the median is of."""
 _HEAD_BYTES = 64 * 1024
@@ -72,7 +72,7 @@ class StartHistory:
 
 
 def _kind(spec: JobSpec, name: str) -> tuple[object, ...]:
-    """What two jobs have in common of which this phase takes about as long."""
+    """Return the properties that two jobs share if this phase takes about the same time."""
     if name == IMPORTING_TORCH:
         return spec.engine, spec.device, spec.python
     model = spec.model
@@ -93,7 +93,7 @@ def phase_seconds(run_dir: Path) -> Mapping[str, float]:
 
 
 def _events(run_dir: Path) -> Iterator[tuple[float, str | None]]:
-    """Time and name of each phase, up to the first step, which has no name."""
+    """Yield time and name of each phase, up to the first step, which has no name."""
     try:
         with opened(run_dir) as base, os.fdopen(open_regular(base / PROGRESS), "rb") as file:
             lines = file.read(_HEAD_BYTES).splitlines()

@@ -1,7 +1,7 @@
-"""On which processors the ranks of an attempt run, and from which memory node they have memory.
+"""The processors and memory nodes of an attempt's ranks.
 
-core_shares      the cores of a node, cut among those that share it; pure
-rank_bindings    what each rank keeps to, of the GPUs and the topology of the machine; pure
-placer           with the machine as it is now
-shown_binding    what the supervisor says became of it, as clients get it
+core_shares      the cores of a node, divided among the ranks that share it; pure
+rank_bindings    the binding of each rank, from GPUs and topology; pure
+placer           the bindings on the machine as it is now
+shown_binding    the binding that the supervisor reports, for clients
 """

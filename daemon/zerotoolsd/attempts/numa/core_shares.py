@@ -8,9 +8,11 @@ from collections.abc import Iterable
 def core_share(
     cpus: frozenset[int], cores: Iterable[frozenset[int]], place: int, sharers: int
 ) -> frozenset[int]:
-    """The part of `cpus` that the `place`th (from 0) of `sharers` has for itself: whole cores, with
-    all of their threads, and neighbours, which share a cache. Where there are fewer cores than
-    sharers, all of them have all."""
+    """Return the part of `cpus` for the `place`th (from 0) of `sharers`.
+
+    The part consists of whole cores with all threads, and of neighbours, which share a cache. If
+    there are fewer cores than sharers, each gets all of them.
+    """
     usable = sorted((core & cpus for core in cores if core & cpus), key=min)
     if len(usable) < sharers:
         return cpus

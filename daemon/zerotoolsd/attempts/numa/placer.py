@@ -1,4 +1,4 @@
-"""What the ranks of an attempt keep to, on the machine as it is now."""
+"""The bindings of an attempt's ranks, on the machine as it is now."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from zerotoolsd.queue.rows import AttemptRow
 
 
 class RankPlacer:
-    """Looks at the machine anew for each attempt: processors come and go, and a cpuset changes.
-    `gpus` are those that were seen last."""
+    """Reads the machine's state again for each attempt, because processors and cpusets change.
+    `gpus` returns the GPUs that were seen last."""
 
     def __init__(
         self, gpus: Callable[[], Sequence[Gpu]], topology: ReadTopology = read_topology
@@ -22,7 +22,7 @@ class RankPlacer:
         self.topology = topology
 
     def place(self, spec: JobSpec, attempt: AttemptRow) -> RankBindings:
-        """What the ranks of `attempt`, which runs `spec`, keep to."""
+        """Return the bindings for the ranks of `attempt`, which runs `spec`."""
         if spec.numa == NUMA_OFF:
             return UNBOUND
         size = attempt.world_size or spec.world_size

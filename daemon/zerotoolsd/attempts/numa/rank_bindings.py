@@ -1,14 +1,14 @@
-"""What each rank of an attempt keeps to: the processors and the memory next to its GPU. Pure.
+"""Chooses the binding of each rank of an attempt: the processors and the memory next to its GPU.
+Pure.
 
-A rank has all processors of its GPU's memory node, which the ranks there share: the kernel moves
-them about among these, and the workers that read data, which inherit it, find those that are idle.
-So no job is held to a few processors while others of the node have nothing to do. With
-`numa = "cores"` each rank has cores of its own, those of its GPU among all GPUs near the node, so
-that the jobs of two GPUs never meet on one.
+A rank gets all processors of its GPU's memory node, and shares them with the other ranks there. The
+kernel moves ranks among these, and data workers, which inherit the binding, find idle ones. So no
+job is restricted to a few processors while others of the node are idle. With `numa = "cores"` each
+rank has its own cores, those of its GPU among all GPUs near the node, so that the jobs of two GPUs
+never share one.
 
-Ranks on CPUs have no GPU to be near to. They are spread over the nodes where each node gets as
-many: otherwise those on the fuller one would have less than without any binding, and the others
-wait for them.
+Ranks on CPUs have no GPU. They are spread over the nodes if each node gets as many: otherwise those
+on the fuller node would have less than without any binding, and the others would wait for them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from zerotoolsd.attempts.numa.core_shares import core_share
 from zerotoolsd.supervisor.children.rank_binding import RankBinding
 
 _UNEVEN = 2
-"""A node with so many times fewer processors than another is no place for as many ranks."""
+"""A node is not used for as many ranks if it has so many times fewer processors than another."""
 
 
 @dataclass(frozen=True)
 class RankBindings:
-    """Of each process that is started; none: there is nothing to choose. `threads` is how many
-    threads suit each rank, None: as without any binding. `said` is all this in a sentence."""
+    """The bindings of the started processes; empty: no choice. `threads` is the suitable number of
+    threads of each rank, None: as without any binding. `said` is the sentence on all of this."""
 
     ranks: tuple[RankBinding, ...] = ()
     threads: int | None = None
@@ -45,7 +45,7 @@ UNBOUND = RankBindings()
 
 @dataclass(frozen=True)
 class _Part:
-    """What one rank would keep to, and the memory nodes of these processors."""
+    """The planned binding of one rank, and the memory nodes of these processors."""
 
     cpus: frozenset[int] = frozenset()
     homes: tuple[int, ...] = ()
@@ -60,8 +60,11 @@ def bind_ranks(
     gpus: Sequence[Gpu],
     topology: NumaTopology,
 ) -> RankBindings:
-    """Of an attempt of `world_size` ranks on `gpu_uuids`, in the order of its ranks; `gpus` are all
-    of the machine."""
+    """Return the bindings of an attempt of `world_size` ranks on `gpu_uuids`, in the order of its
+    ranks.
+
+    `gpus` are all GPUs of the machine.
+    """
     elsewhere = spec.script.process is not None or spec.backend == SLURM
     if spec.numa == NUMA_OFF or elsewhere or not topology.is_divided:
         return UNBOUND
@@ -124,7 +127,7 @@ def _why_not_spread(world_size: int, sizes: Sequence[int]) -> str | None:
 
 
 def _joined(parts: Sequence[_Part], launcher: str) -> _Part:
-    """What the one process keeps to that starts all ranks."""
+    """Return the binding of the launcher process that starts all ranks."""
     homes = {part.homes for part in parts}
     if why := next((part.why for part in parts if part.why), None):
         return _Part(why=why)
@@ -137,8 +140,10 @@ def _joined(parts: Sequence[_Part], launcher: str) -> _Part:
 
 
 def _threads(parts: Sequence[_Part], topology: NumaTopology) -> int | None:
-    """Threads of which the ranks together have no more than processors; the same for all of them,
-    as their work is."""
+    """Return the number of threads per rank with which all ranks together fit on the processors.
+
+    It is the same for all of them, because their work is.
+    """
     counts = []
     for part in parts:
         cpus = part.cpus or topology.allowed_cpus

@@ -1,6 +1,6 @@
-"""What the ranks of an attempt keep to, as clients get it: by what its supervisor says of them.
+"""The bindings of an attempt's ranks for clients, from the supervisor's record.
 
-Ranks can write into the run directory too: what is no binding is not shown as one.
+Ranks can write into the run directory too, so invalid bindings are not shown.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ _Binding = tuple[str, tuple[int, ...], str | None]
 
 
 def shown_binding(attempt: AttemptRow) -> tuple[dict[str, Any], ...] | None:
-    """One line for all ranks with the same binding: `ranks` and `cpus` as the kernel lists numbers,
-    `memory_nodes`, and `why` they are not bound as they could be, or null. None: nothing is said of
-    any."""
+    """Return one object for all ranks with the same binding; None if no rank has one.
+
+    It has `ranks` and `cpus` in the kernel's list format, `memory_nodes`, and `why` the binding is
+    incomplete, or null.
+    """
     record: Mapping[str, Any] = attempt.result or {}
     if attempt.state != ENDED:
         with suppress(OSError, ValueError), opened(Path(attempt.run_dir)) as base:

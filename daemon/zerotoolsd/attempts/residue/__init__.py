@@ -1,8 +1,8 @@
-"""Memory that stays on a GPU after an attempt has ended: it is seen, attributed, said, and the GPU
-stays with its lease until it is free.
+"""Memory that remains on a GPU after an attempt has ended. It is detected, attributed and reported,
+and the GPU stays leased until it is free.
 
-memory_left     what of a GPU's memory is left of an attempt: pure
-device_files    who has a GPU's device file open
-attribution     whose it is, in words
-residue_watch   the loop: looks after each end, and until the memory is back
+memory_left     the part of a GPU's memory that an attempt left: pure
+device_files    the processes that have a GPU's device file open
+attribution     the owner of the memory, in words
+residue_watch   the loop: checks after each end, until the memory is free
 """

@@ -1,8 +1,8 @@
-"""Whose the memory is that an attempt left on a GPU, and what people are told of it.
+"""The owners of memory that an attempt left on a GPU, and the message for users.
 
-Of the attempt are the processes that its records prove (`enforcing.strays`). Where no process holds
-the memory, those are named that may: they have a device file of a GPU open, and are of the attempt,
-or of its user, began while it ran, and have lost their parent.
+Processes belong to the attempt if its records prove it (`enforcing.strays`). If no process holds
+the memory, the possible holders are named. They have a device file of a GPU open, and either belong
+to the attempt, or belong to its user, began while it ran, and have lost their parent.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ GIB = 2**30
 _MOST_NAMED = 4
 _INIT = 1
 _MANAGERS = ("systemd", "init")
-"""Who takes in what has lost its parent."""
+"""Names of the processes that adopt orphans."""
 
 
 @dataclass(frozen=True)
 class LeftProcess:
-    """One that is named; `device` is what it has open, where it is not in NVML's list."""
+    """A process in the message; `device` is its open file, if it is not in NVML's list."""
 
     pid: int
     name: str
@@ -47,7 +47,7 @@ class Suspects:
     orphans: Sequence[LeftProcess] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return JSON values."""
         return {
             "ours": [asdict(each) for each in self.ours.values()],
             "orphans": [asdict(each) for each in self.orphans],
@@ -55,7 +55,7 @@ class Suspects:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Suspects:
-        """What `to_json` gave."""
+        """Return the object that `to_json` gave."""
         ours = [LeftProcess(**each) for each in tree["ours"]]
         orphans = [LeftProcess(**each) for each in tree["orphans"]]
         return cls({each.pid: each for each in ours}, orphans)
@@ -68,8 +68,10 @@ Roots = Sequence[tuple[int, int]]
 
 
 def look_for_suspects(run_dir: str, token: str, running: Roots, daemon: int) -> dict[str, Any]:
-    """`suspects`, as JSON, for a process that looks: a look at /proc may take for ever where a
-    process hangs in the kernel. Raises OSError."""
+    """Return `suspects` as JSON, for a child process that searches. Raises OSError.
+
+    Reading /proc may never end if a process hangs in the kernel.
+    """
     return suspects(run_dir, token, running, daemon).to_json()
 
 
@@ -81,8 +83,10 @@ def suspects(
     look: Table = processes,
     holders: Holders = device_files.holders,
 ) -> Suspects:
-    """Of an attempt that is over, while other attempts are `running`: what is theirs, or the
-    daemon's (its pid), is not its. Raises OSError."""
+    """Return the suspects of an ended attempt. Raises OSError.
+
+    Processes of other `running` attempts, and of the daemon (its pid), are excluded.
+    """
     traces, table = strays.traces_of(Path(run_dir), token), look()
     theirs = _below(running, table)
     free = {pid: process for pid, process in table.items() if pid not in theirs}
@@ -110,7 +114,7 @@ def _below(running: Roots, table: Mapping[int, Process]) -> set[int]:
 
 
 def _may_be(process: Process, traces: Traces, table: Mapping[int, Process]) -> bool:
-    """Whether it began since the attempt, has lost its parent, and is of the same user."""
+    """Return whether it began after the attempt, has lost its parent, and has the same user."""
     if process.is_over or not traces.oldest or process.start_ticks < traces.oldest:
         return False
     if not process.parent:  # the first of all, and that of the kernel's threads

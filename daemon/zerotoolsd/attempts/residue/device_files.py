@@ -1,7 +1,7 @@
-"""Who has a device file of a GPU open, by /proc/PID/fd: of one's own processes, or as root.
+"""The processes that have a device file of a GPU open, from /proc/PID/fd: own ones, or all as root.
 
-The driver keeps what a process has of a GPU until the last copy of its descriptor is closed. A
-worker that was forked holds one, and is in none of NVML's lists: `fuser -v /dev/nvidia*` shows it.
+The driver keeps a process's use of a GPU until the last copy of its descriptor is closed. A forked
+worker holds such a copy, and is in none of NVML's lists: `fuser -v /dev/nvidia*` shows it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ PREFIX = "/dev/nvidia"
 MOST_FILES = 4096
 """Of one process."""
 SECONDS = 1.0
-"""For all of them: what is not looked at until then is not looked at."""
+"""Limit in seconds for all processes; the remaining ones are skipped."""
 
 
 def holders(
     processes: Iterable[Process], prefix: str = PREFIX, proc: Path = Path("/proc")
 ) -> dict[int, str]:
-    """By pid, the first device file by name of those of these processes that have some open. Files
-    that are of all GPUs (`nvidiactl`, `nvidia-uvm`) do not count."""
+    """Return by pid the first device file, by name, of those of these processes that have one open.
+
+    Files that belong to all GPUs (`nvidiactl`, `nvidia-uvm`) do not count.
+    """
     found, deadline = dict[int, str](), time.monotonic() + SECONDS
     for process in processes:
         names = sorted(_open_devices(proc / str(process.pid) / "fd", prefix))
@@ -46,6 +48,6 @@ def _open_devices(directory: Path, prefix: str) -> set[str]:
                     target = os.readlink(entry.path)  # noqa: PTH115  # "socket:[7]" is no path
                     if target.startswith(prefix) and target[len(prefix) :].isdecimal():
                         found.add(target)
-    except OSError:  # the process has ended, or is somebody else's
+    except OSError:  # the process has ended, or belongs to another user
         return found
     return found

@@ -1,15 +1,15 @@
-"""What of a GPU's memory is left of an attempt that is over: pure.
+"""The part of a GPU's memory that an ended attempt left: pure.
 
-    LEFT     processes of the attempt hold more than a GPU may have in use and still be given away;
-             or no process is there at all, and more is in use than is normal
-    FREE     neither, and all that is in use is accounted for
-    UNKNOWN  more is in use than is normal, and the processes there may hold it: NVML does not count
-             what they share with the host (managed memory), or does not say what they hold, or, in
-             a container, that they are there
+    LEFT     processes of the attempt hold more than a usable GPU may have in use; or the GPU has no
+             process at all, and more is in use than is normal
+    FREE     neither, and all used memory is accounted for
+    UNKNOWN  more is in use than is normal, and processes on the GPU may hold it: NVML omits
+             memory shared with the host (managed memory), or does not report their memory, or, in
+             a container, does not list them
 
-Normal is what no process held before the attempt began, and a little more; or as much as a GPU may
-have in use and still be given away (`limits.foreign_memory_bytes`), where that is more. So what a
-driver keeps for itself fences no GPU, and what strangers hold who came meanwhile is theirs.
+Normal is the memory that no process held before the attempt began, plus a tolerance; or the limit
+for a usable GPU (`limits.foreign_memory_bytes`), if that is more. So memory that a driver keeps for
+itself fences no GPU, and memory of strangers who came meanwhile counts as theirs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zerotools.sensors.snapshot import Gpu
 from zerotools.sensors.unaccounted import unaccounted_bytes
 
 TOLERANCE = 256 << 20
-"""A driver's own memory is not the same to the byte each time."""
+"""A driver's own memory varies a little."""
 
 
 @unique
@@ -37,7 +37,7 @@ class ResidueVerdict(Enum):
 @dataclass(frozen=True)
 class MemoryLeft:
     """`held` bytes of processes of the attempt, of which `pids` are listed on the GPU, and `loose`
-    bytes that no process holds; None: the driver does not say."""
+    bytes that no process holds; None: the driver does not report it."""
 
     verdict: ResidueVerdict
     held: int | None = 0
@@ -46,7 +46,7 @@ class MemoryLeft:
 
     @property
     def size(self) -> int:
-        """Bytes in all, as far as they are known."""
+        """Total bytes, as far as they are known."""
         return (self.held or 0) + self.loose
 
 
@@ -54,12 +54,13 @@ FREE, UNKNOWN = MemoryLeft(ResidueVerdict.FREE), MemoryLeft(ResidueVerdict.UNKNO
 
 
 def normal_bytes(limit: int, baseline: int | None) -> int:
-    """What may be in use and held by no process; `baseline`: as much was before the attempt."""
+    """Return the memory that may be in use without a process; `baseline` was so before the
+    attempt."""
     return max(limit, 0 if baseline is None else baseline + TOLERANCE)
 
 
 def can_be_seen(gpu: Gpu) -> bool:
-    """Whether the driver says of this GPU what is in use."""
+    """Return whether the driver reports the memory use of this GPU."""
     return gpu.error is None and gpu.mig_instances is None and gpu.memory_used_bytes is not None
 
 

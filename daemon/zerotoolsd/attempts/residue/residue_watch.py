@@ -1,14 +1,14 @@
-"""The loop that looks at the GPUs of attempts that are over, and keeps them until they are free.
+"""The loop that checks the GPUs of ended attempts, and keeps them leased until they are free.
 
     seconds after the end
-    2    the first look: nothing is left, mostly, and that was all; else there are others after 4,
-         8, 16 and 32 seconds
-    8    what is left still is left: the GPU is kept (a lease with `held_by`), and it is said, by an
-         event of the job and in the log
-    60   what cannot be told apart from what others there hold is looked at no more
+    2    the first check: usually the GPU is free, and this is the only one; else others follow
+         after 4, 8, 16 and 32 seconds
+    8    the memory is still in use: the GPU is kept (a lease with `held_by`), with an event of the
+         job and a line in the log
+    60   memory that cannot be distinguished from that of others is not checked any more
 
-A kept GPU is looked at every five seconds until what is left is gone. It needs nothing of a daemon
-before: leases are in the queue, and ends of the last minutes are looked at again.
+A kept GPU is checked every five seconds until it is free. No state of an earlier daemon is needed:
+leases are in the queue, and ends of the last minutes are checked again.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ FIRST_SECONDS, SURE_SECONDS, LONGEST_SECONDS = 2.0, 6.0, 60.0
 KEPT_SECONDS = 5.0
 """Between two looks at a GPU that is kept."""
 PATIENCE_SECONDS, PROC_SECONDS = 1.0, 5.0
-"""How long the driver is waited for, and /proc: who does not answer is asked again."""
+"""How long to wait for the driver, and for /proc; a call without a response is repeated."""
 LATELY_SECONDS = 600.0
-"""Ends that are not older are looked at when the daemon starts."""
+"""Ends that are not older are checked when the daemon starts."""
 CHANGE = 0.1
-"""What is left is said anew when it has changed by this part."""
+"""The remaining memory is reported again when it has changed by this part."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class _Looked:
-    """A GPU of an attempt that is over. `kept`: its lease has `held_by`, and `for_process` that for
-    a process which SIGKILL had not ended, and which is gone now."""
+    """A GPU of an ended attempt. `kept`: its lease has `held_by`. `for_process`: that names a
+    process that had survived SIGKILL and is gone now."""
 
     attempt: AttemptRow
     uuid: str
@@ -75,19 +75,19 @@ class _Looked:
     seen: MemoryLeft = field(default=FREE)
 
     def put_off(self, now: float) -> None:
-        """It was looked at: the next time is later."""
+        """Set the time of the next check."""
         waits = KEPT_SECONDS if self.kept is not None else max(FIRST_SECONDS, now - self.since)
         self.due = now + waits
 
     @property
     def key(self) -> tuple[int, int, str]:
-        """Which GPU of which attempt."""
+        """Identifies the GPU and the attempt."""
         return self.attempt.job_id, self.attempt.number, self.uuid
 
 
 class ResidueWatch:
-    """`live` gives the attempts that run, `limit` is how many bytes of a GPU may be in use while it
-    is still given away, `announce` is called where leases have changed. `ask` looks at /proc."""
+    """`live` gives the running attempts. `limit` returns how many bytes of a usable GPU may be in
+    use. `announce` is called after leases have changed. `ask` reads /proc."""
 
     def __init__(
         self,
@@ -107,13 +107,13 @@ class ResidueWatch:
         self._new = asyncio.Event()
 
     def begin(self) -> None:
-        """Take up what an earlier daemon has seen last."""
+        """Continue with the attempts that an earlier daemon saw last."""
         for attempt in self._store.outlived.ended_since(time.time() - LATELY_SECONDS):
             if attempt.boot_id in (None, clocks.now().boot_id):
                 self.ended(attempt)
 
     def ended(self, attempt: AttemptRow) -> None:
-        """The attempt is over, and its GPUs are given back."""
+        """Begin to check the GPUs of an attempt that has ended."""
         now = self._clock()
         for uuid in attempt.gpu_uuids:
             found = _Looked(attempt, uuid, now, now + FIRST_SECONDS)
@@ -121,8 +121,10 @@ class ResidueWatch:
         self._new.set()
 
     def settle(self, lease: Lease) -> None:
-        """What SIGKILL had not ended is gone, or this lease is of an earlier daemon: release it
-        once nothing is left."""
+        """Release this lease when nothing remains on the GPU.
+
+        A process that survived SIGKILL is gone, or the lease is of an earlier daemon.
+        """
         key = lease.job_id, lease.attempt, lease.gpu_uuid
         known = self._looked.get(key)
         if known is not None and known.kept is not None:
@@ -134,7 +136,7 @@ class ResidueWatch:
         self._new.set()
 
     async def keep_up(self) -> None:
-        """Look until cancelled."""
+        """Check the GPUs until cancelled."""
         while True:
             if not self._looked:
                 self._new.clear()
@@ -154,16 +156,16 @@ class ResidueWatch:
             await self.look(snapshot)
         except sqlite3.OperationalError as error:
             log.error("the queue cannot be written now: %s", error)
-        except Exception:  # of memory, or a defect: the next look is another one
+        except Exception:  # out of memory, or a defect: the next check is independent
             log.exception("what is left on GPUs cannot be looked at now")
         finally:
             now = self._clock()
             for each in self._looked.values():
-                if each.due <= now:  # it was not looked at
+                if each.due <= now:  # it was not checked
                     each.put_off(now)
 
     async def look(self, snapshot: Snapshot) -> None:
-        """At all that are due."""
+        """Check all GPUs that are due."""
         now = self._clock()
         due = [each for each in self._looked.values() if each.due <= now]
         gpus = {gpu.uuid: gpu for gpu in snapshot.gpus if gpu.uuid is not None}
@@ -180,12 +182,13 @@ class ResidueWatch:
                 self._settle_one(each, gpus.get(each.uuid), who, now)
 
     def _may_be_left(self, each: _Looked, gpus: Mapping[str, Gpu]) -> bool:
-        """Whether somebody has to be looked for: more is in use than may be."""
+        """Return whether a search is necessary, because more memory is in use than allowed."""
         gpu = gpus.get(each.uuid)
         return gpu is not None and can_be_seen(gpu) and foreign_bytes(gpu) > self._limit(gpu)
 
     async def _suspects(self, due: Sequence[_Looked]) -> Mapping[str, Suspects]:
-        """By token; of none for which /proc does not answer in time."""
+        """Return the suspects by token, without attempts for which /proc does not respond in
+        time."""
         found = dict[str, Suspects]()
         for attempt in {each.attempt.token: each.attempt for each in due}.values():
             others = [each for each in self._live() if each.token != attempt.token]
@@ -195,7 +198,7 @@ class ResidueWatch:
                     *(PROC_SECONDS, look_for_suspects, attempt.run_dir, attempt.token),
                     *(roots, os.getpid()),
                 )
-            except (TimeoutError, OSError, RuntimeError) as error:  # the next look is another one
+            except (TimeoutError, OSError, RuntimeError) as error:  # the next check is independent
                 log.warning(
                     "job %d: whose memory is left cannot be seen now: %s",
                     *(attempt.job_id, str(error) or "/proc does not answer"),
@@ -225,9 +228,9 @@ class ResidueWatch:
         here = clocks.now().boot_id
         if each.attempt.boot_id not in (None, here) and here is not None:
             return FREE  # the machine was restarted
-        if gpu is None:  # it is gone, or there is no driver: nothing starts on it in any case
+        if gpu is None:  # it is gone, or the driver fails: no job starts on it in any case
             return FREE if each.for_process else UNKNOWN
-        if not can_be_seen(gpu):  # nobody will ever know, or it is given to nobody
+        if not can_be_seen(gpu):  # it can never be determined, or the GPU is given to no job
             return UNKNOWN if each.kept is not None and gpu.error is not None else FREE
         baseline = each.attempt.gpu_baseline.get(each.uuid)
         if who is None:
@@ -244,7 +247,7 @@ class ResidueWatch:
         )
 
     def _is_kept_by_another(self, each: _Looked) -> bool:
-        """Whether what no process holds there is known as what an earlier attempt left."""
+        """Return whether the loose memory there is known to be of an earlier attempt."""
         kept = (lease for lease in self._store.outlived.leases() if lease.gpu_uuid == each.uuid)
         first = next(kept, None)
         mine = each.attempt.job_id, each.attempt.number
@@ -258,7 +261,7 @@ class ResidueWatch:
         self._looked.pop(each.key, None)
 
     def _keep(self, each: _Looked, gpu: Gpu, left: MemoryLeft, who: Suspects) -> None:
-        """Say what is left, where that is new, and keep the GPU for it."""
+        """Report the remaining memory if it has changed, and keep the GPU for it."""
         before, held = each.seen, held_by(left, who, gpu)
         same = left.pids == before.pids and abs(left.size - before.size) <= CHANGE * before.size
         if each.kept is not None and (same or held == each.kept.held_by):
@@ -278,8 +281,10 @@ class ResidueWatch:
         self._announce()
 
     def _give_up(self, each: _Looked, gpu: Gpu | None) -> None:
-        """What is in use there may be of others, or of the attempt: say so, where nobody can be
-        seen."""
+        """Stop checking; report the use by processes that cannot be seen, if there are some.
+
+        They may belong to others or to the attempt.
+        """
         self._looked.pop(each.key, None)
         unseen = [p for p in (gpu.processes if gpu else ()) if read_process(p.pid) is None]
         if gpu is None or not unseen:

@@ -1,12 +1,12 @@
-"""How the supervisor of a prepared attempt comes to run: as a child of the daemon, or by systemd.
+"""How the supervisor of a prepared attempt is started: as a child of the daemon, or by systemd.
 
-    way.py             which of the two, by the configuration and by who started the daemon
+    way.py             the choice, by the configuration and by the way the daemon was started
     child.py           the command, and the supervisor as a child
-    transient_unit.py  the supervisor as a systemd service of its own, asked for with `systemd-run`
-    places.py          where it runs, if it is another user's
-    spawner.py         one of the two for each start, and what is done where systemd does not answer
+    transient_unit.py  the supervisor as a separate systemd service, started with `systemd-run`
+    places.py          its directories, if it is another user's
+    spawner.py         one of the two for each start, and the fallback if systemd does not respond
 
-Either way the supervisor is known by its run directory alone: it takes the lock there, and of two
-copies of one attempt the second ends at once. So a start that nobody can say the outcome of (a
-request that timed out, a daemon killed between the request and its answer) may be repeated.
+Either way the supervisor is identified only by its run directory: it takes the lock there, and of
+two copies of one attempt the second ends at once. So a start with an unknown outcome may be
+repeated (a request that timed out, a daemon killed between the request and its reply).
 """

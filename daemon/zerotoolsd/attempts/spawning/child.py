@@ -18,22 +18,23 @@ _KEPT = ("HOME", "LANG", "LC_ALL", "PATH", "TZ")
 
 
 def supervisor_command(run_dir: Path) -> tuple[str, ...]:
-    """The process that supervises the attempt in `run_dir`."""
+    """Return the command that supervises the attempt in `run_dir`."""
     return (sys.executable, "-I", "-S", str(entry.__file__), str(run_dir))
 
 
 def supervisor_environment(
     user: JobUser | None = None, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """What a supervisor begins with, as `user` or as the daemon. Its ranks have an environment of
-    their own."""
+    """Return the environment of a supervisor, as `user` or as the daemon. Its ranks have another
+    one."""
     if user is not None:
         return user.environment(environment)
     return {name: environment[name] for name in _KEPT if name in environment}
 
 
 def open_log(run_dir: Path) -> int:
-    """A descriptor of the supervisor's log, which is made with mode 0600. Raises OSError."""
+    """Open the supervisor's log, which is made with mode 0600; return its descriptor. Raises
+    OSError."""
     flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with opened(run_dir) as base:
         return os.open(base / SUPERVISOR_LOG, flags, 0o600)
@@ -42,8 +43,10 @@ def open_log(run_dir: Path) -> int:
 def spawn_child(
     run_dir: Path, user: JobUser | None = None, group: Mapping[str, Any] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start the supervisor of a prepared run directory, as `user`, in the control group `group`
-    (`as_user`), or as the daemon. Raises OSError."""
+    """Start the supervisor of a prepared run directory. Raises OSError.
+
+    It runs as `user` in the control group `group` (`as_user`), or as the daemon.
+    """
     command = supervisor_command(run_dir)
     with os.fdopen(open_log(run_dir), "wb") as log:
         return subprocess.Popen(

@@ -1,14 +1,14 @@
-"""Directories of jobs of other users: each is at home in theirs, and no name of the daemon's moves.
+"""Directories of jobs of other users: users own theirs, and cannot rename those of the daemon.
 
-    jobs/                   root, 0711: nobody lists the jobs
-      7/                    root, 0755: only the daemon gives names here
+    jobs/                   root, 0711: users cannot list the jobs
+      7/                    root, 0755: only the daemon creates names here
         attempt-1/          the user's, 0700
         output/, own/       the user's, 0700
-        begun-1.json        root, 0600: what the daemon knows of the attempt
+        begun-1.json        root, 0600: the daemon's data on the attempt
 
-A user can write what they like into attempt-1, but neither put another directory in its place nor
-make an attempt that never was. So the owner of such a directory is the job's user, and the record
-beside it says which attempt began there, on which GPUs, whatever the directory says.
+A user can write anything into attempt-1, but can neither replace the directory nor create an
+attempt. So the owner of such a directory is the job's user, and the record next to it has the
+attempt and its GPUs, whatever the directory contains.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.durable import read_json, write_json
 
 OWN = "own"
-"""In the directory of a user's job: what its processes keep from one attempt to the next."""
+"""In the directory of a user's job: files that its processes keep between attempts."""
 JOBS_MODE, JOB_MODE = 0o711, 0o755
 BEGUN = "begun"
 
@@ -50,7 +50,7 @@ def make_cache(directory: Path, account: Account, *, is_own: bool) -> None:
 
 
 def note(run_dir: Path, attempt: AttemptRow, spec: Mapping[str, Any]) -> None:
-    """Say beside the run directory which attempt begins in it. Raises OSError."""
+    """Record next to the run directory which attempt begins in it. Raises OSError."""
     known = {
         "job_id": attempt.job_id,
         "token": attempt.token,
@@ -61,9 +61,9 @@ def note(run_dir: Path, attempt: AttemptRow, spec: Mapping[str, Any]) -> None:
 
 
 def noted(run_dir: Path) -> dict[str, Any] | None:
-    """What `note` wrote; None: the directory is the daemon's own, which speaks for itself.
+    """Return the record of `note`; None if the directory is the daemon's own and needs none.
 
-    Raises OSError, ValueError: nothing can be said of it.
+    Raises OSError and ValueError if the record is missing or cannot be read.
     """
     if owner_of(run_dir) is None:
         return None
@@ -74,8 +74,10 @@ def noted(run_dir: Path) -> dict[str, Any] | None:
 
 
 def note_time(run_dir: Path) -> float:
-    """When the attempt in a user's directory was noted, in seconds since the epoch. Raises
-    OSError."""
+    """Return when the attempt in a user's directory was recorded, in seconds since the epoch.
+
+    Raises OSError.
+    """
     return _note_of(run_dir).stat().st_mtime
 
 

@@ -1,4 +1,4 @@
-"""Starts the supervisor of each attempt the way that was chosen, or the one that works."""
+"""Starts the supervisor of each attempt in the chosen way, or in the way that works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class NotReady(Exception):
-    """systemd cannot be asked now, and nothing else will do. The text says why."""
+    """systemd cannot be used now, and no other way is allowed. The message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Spawned:
     request: UnitRequest | None = None
 
     def open_pidfd(self) -> int:
-        """Another descriptor of the process. Raises OSError."""
+        """Open another descriptor of the process. Raises OSError."""
         if isinstance(self.process, WarmSupervisor):
             return os.dup(self.process.pidfd)
         return os.pidfd_open(self.process.pid)  # a child that was not waited for keeps its pid
 
     def disown(self) -> None:
-        """It is not ours to wait for any more, and goes on."""
+        """Release a process that this daemon no longer waits for; it continues."""
         if isinstance(self.process, WarmSupervisor):
             self.process.close()
         self.process.returncode = 0
@@ -74,11 +74,12 @@ class SupervisorSpawner:
         user: JobUser | None = None,
         limits: Mapping[str, int] | None = None,
     ) -> Spawned:
-        """Start the supervisor of a prepared attempt, or have it started, as `user` or as the
-        daemon. `limits`: of the control group that root makes for a child of another user; None:
-        none is made.
+        """Start the supervisor of a prepared attempt, or ask systemd to, as `user` or as the
+        daemon.
 
-        Raises OSError and NotReady: nothing of it runs.
+        `limits`: of the control group that root makes for a child of another user; None: no group.
+
+        Raises OSError and NotReady if nothing of it runs.
         """
         if self.way.program is None or self._clock() < self._plain_until:
             return self._child(attempt, user, limits)
@@ -103,7 +104,7 @@ class SupervisorSpawner:
         return Spawned(spawn_child(Path(attempt.run_dir), user, group))
 
     def ended(self, token: str, request: UnitRequest) -> None:
-        """Take note of what became of a request to systemd, which is closed."""
+        """Record the result of a request to systemd, and close it."""
         why = request.failure()
         request.close()
         if why is None:
@@ -112,15 +113,17 @@ class SupervisorSpawner:
             self._why[token] = why
 
     def why_not(self, token: str) -> str | None:
-        """Why systemd did not start this attempt's supervisor, which has not come up: so the next
-        is a child, where one will do. Said once."""
+        """Return why systemd did not start this attempt's supervisor, once.
+
+        The next one is then a child, if that is allowed.
+        """
         why = self._why.pop(token, None)
         if why is not None:
             self._failed(why)
         return why
 
     def forget(self, token: str) -> None:
-        """The attempt's supervisor is there, whatever was said of it."""
+        """Forget the error of the attempt's start, because its supervisor runs."""
         self._why.pop(token, None)
         if self._clock() >= self._plain_until:
             self._trouble = None
@@ -132,8 +135,11 @@ class SupervisorSpawner:
             log.warning("supervisors are children of the daemon for %g s: %s", PLAIN_SECONDS, why)
 
     def to_json(self) -> dict[str, str | None]:
-        """How supervisors are started at the moment. `why` completes "supervisors are ...";
-        `trouble` is why systemd could not start the last one."""
+        """Return how supervisors are started now, as JSON.
+
+        `why` completes "supervisors are ..."; `trouble` is why systemd could not start the last
+        one.
+        """
         by, why = "user-systemd" if self.way.of_user else SYSTEMD, self.way.why
         if self.way.program is None:
             by = CHILD

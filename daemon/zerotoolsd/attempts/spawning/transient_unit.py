@@ -1,16 +1,16 @@
-"""A supervisor that systemd starts: a transient service of its own, by `systemd-run`.
+"""A supervisor that systemd starts as a separate transient service, with `systemd-run`.
 
-The service has nothing of the daemon's unit: not its sandbox, not its cgroup, not its end. Its name
-is that of the attempt (`zerotools-job-7-2-3f9c01aa.service`: job, attempt, the token's beginning,
-since two daemons have a job 7 each), so systemd itself refuses a second one.
+The service shares nothing with the daemon's unit: not its sandbox, its cgroup or its end. It is
+named after the attempt (`zerotools-job-7-2-3f9c01aa.service`: job, attempt, the start of the token,
+because two daemons may each have a job 7). So systemd itself refuses a second one.
 
     daemon        systemd-run --unit=zerotools-job-7-2-3f9c01aa.service ... supervisor RUN_DIR
     systemd       starts the supervisor, and waits for its READY=1 (Type=notify)
-    supervisor    takes the lock, writes run.json, says READY=1
-    systemd-run   ends with 0: run.json is there. With another status: the service did not come up,
-                  or another one of this name is there
+    supervisor    takes the lock, writes run.json, sends READY=1
+    systemd-run   ends with 0: run.json exists. With another status: the service did not start,
+                  or another one of this name exists
 
-`systemd-run` may be killed at any moment: the run directory says what has become of the attempt.
+`systemd-run` may be killed at any moment: the run directory has the status of the attempt.
 
 Sources: systemd-run(1), systemd.service(5), systemd.kill(5), systemd.resource-control(5).
 """
@@ -46,7 +46,7 @@ _EVERYWHERE = {
     "Type": "notify",
     # The supervisor is a child of the keeper, which is the service's main process.
     "NotifyAccess": "all",
-    # It is never cut off: of a hung disk the daemon says so, and the lock keeps a second one away.
+    # No timeout: the daemon reports a hung disk, and the lock excludes a second supervisor.
     "TimeoutStartSec": "infinity",
     # systemd asks the keeper to end, which passes it on. Should the keeper be killed, the
     # supervisor has to live on, to write down how the ranks ended.
@@ -64,7 +64,7 @@ _OF_SYSTEM = {
     "LimitMEMLOCK": "infinity",
     # At a shutdown it ends, and its job saves, before these go away.
     "After": "network.target remote-fs.target nvidia-persistenced.service",
-    # What no training needs.
+    # Privileges that no training needs.
     "NoNewPrivileges": "yes",
     "RestrictSUIDSGID": "yes",
     "LockPersonality": "yes",
@@ -79,14 +79,14 @@ _OF_SYSTEM = {
 
 
 def unit_name(attempt: AttemptRow) -> str:
-    """The service of this attempt, and of no other on the machine."""
+    """Return the name of the attempt's service, unique on the machine."""
     return f"{UNIT_PREFIX}{attempt.job_id}-{attempt.number}-{attempt.token[:8]}.service"
 
 
 def is_in_unit(cgroups: str, token: str) -> bool:
-    """Whether a process with these lines of /proc/PID/cgroup is of the unit of this attempt.
+    """Return whether a process with these lines of /proc/PID/cgroup is in the unit of this attempt.
 
-    It may change its environment, its session and its parents, but not what it belongs to here.
+    It may change its environment, session and parents, but not this.
     """
     return re.search(rf"/{UNIT_PREFIX}\d+-\d+-{token[:8]}\.service(/|$)", cgroups, re.M) is not None
 
@@ -94,9 +94,11 @@ def is_in_unit(cgroups: str, token: str) -> bool:
 def unit_command(
     way: LaunchWay, attempt: AttemptRow, grace_seconds: float, user: JobUser | None = None
 ) -> tuple[str, ...]:
-    """`systemd-run` for the supervisor of a prepared attempt, which runs as `user`, if not as the
-    daemon. It holds nothing of the job but its run directory: everybody may read the properties of
-    a unit."""
+    """Return the `systemd-run` command for the supervisor of a prepared attempt.
+
+    It runs as `user`, if not as the daemon. The command contains only the run directory of the job,
+    because every user may read the properties of a unit.
+    """
     run_dir = Path(attempt.run_dir)
     command = supervisor_command(run_dir)
     if user is not None:
@@ -132,9 +134,12 @@ def _properties(
 
 
 def _of(user: JobUser) -> Iterator[tuple[str, str]]:
-    """What differs for a user: systemd drops to them, and gives them the unit's control group; the
-    administrator's limits are on the unit, where they cannot be changed. The log is opened by the
-    program: systemd would open it as root, and follow a link that the user made."""
+    """Yield the properties for another user.
+
+    systemd changes to the user and delegates the unit's control group. The administrator's limits
+    are on the unit, where the user cannot change them. The program opens the log, because systemd
+    would open it as root and follow a link of the user.
+    """
     account = user.account
     yield "User", str(account.uid)
     yield "Group", str(account.gid)
@@ -156,8 +161,8 @@ def _limit(value: int) -> str:
 
 @dataclass(frozen=True)
 class UnitRequest:
-    """A `systemd-run` on its way, which has so many `seconds`. `answer` is a descriptor of what it
-    says, `log_bytes` how much the supervisor had said before."""
+    """A running `systemd-run`, which has so many `seconds`. `answer` is a descriptor of its output,
+    `log_bytes` is the size of the supervisor's log before it."""
 
     process: subprocess.Popen[bytes]
     seconds: float
@@ -166,16 +171,16 @@ class UnitRequest:
     log_bytes: int
 
     def failure(self) -> str | None:
-        """Why systemd did not start the supervisor, of a request that has ended.
+        """Return why systemd did not start the supervisor, for a request that has ended.
 
-        None: it did, or it started one that said itself why it could not go on.
+        Returns None if it started one, even if that ended with its own error.
         """
         if self.process.returncode == 0 or self._supervisor_spoke():
             return None
         said = os.pread(self.answer, _LONGEST_ANSWER, 0).decode("utf-8", "replace").splitlines()
         if self.process.returncode < 0:
             return f"systemd-run did not answer in time (signal {-self.process.returncode})"
-        # It says nothing where the service began and ended at once.
+        # systemd-run prints nothing if the service began and ended at once.
         status = f"the supervisor ended before it said a word (status {self.process.returncode})"
         return f"systemd-run: {said[0] if said else status}"
 
@@ -187,7 +192,7 @@ class UnitRequest:
             return False
 
     def close(self) -> None:
-        """Let go of it; it goes on by itself."""
+        """Close the descriptor; the process continues."""
         os.close(self.answer)
 
 
@@ -196,7 +201,7 @@ def request_unit(
 ) -> UnitRequest:
     """Ask systemd to start the supervisor of a prepared attempt. Raises OSError."""
     run_dir = Path(attempt.run_dir)
-    # systemd would make the log by its own umask.
+    # systemd would create the log with its own umask.
     log = open_log(run_dir)
     try:
         log_bytes = os.fstat(log).st_size

@@ -12,9 +12,10 @@ from zerotools.core.errors import BadRequest
 
 AUTO, CHILD, SYSTEMD = "auto", "child", "systemd"
 VARIABLE = "ZEROTOOLS_LAUNCH"
-"""Set by a unit that is closed to what jobs need: "systemd". Read where the file says "auto"."""
+"""Set to "systemd" by a unit with a sandbox that is too strict for jobs. Read for "auto" in the
+file."""
 BOOTED = Path("/run/systemd/system")
-"""There where systemd runs the machine (sd_booted(3))."""
+"""Exists if systemd runs the machine (sd_booted(3))."""
 PROGRAM = "systemd-run"
 _USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -23,9 +24,9 @@ _USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 class LaunchWay:
     """How supervisors are started. `program`: systemd-run; None: they are children.
 
-    `of_user`: by the user's systemd. `seconds`: systemd-run has this long; on a machine under load
-    it takes a second. `may_be_child`: where systemd does not do it, a child will do.
-    `why` completes "supervisors are ...".
+    `of_user`: by the user's systemd. `seconds`: the timeout of systemd-run; on a machine under load
+    it takes a second. `may_be_child`: if systemd fails, start a child. `why` completes "supervisors
+    are ...".
     """
 
     program: str | None
@@ -45,9 +46,9 @@ def choose_way(
     uid: int | None = None,
     booted: Callable[[], bool] = BOOTED.is_dir,
 ) -> LaunchWay:
-    """How a daemon with this configuration and environment starts supervisors.
+    """Return how a daemon with this configuration and environment starts supervisors.
 
-    Raises BadRequest: systemd is asked for and does not run this machine, or the value is unknown.
+    Raises BadRequest if systemd is required and does not run this machine, or the value is unknown.
     """
     uid = os.geteuid() if uid is None else uid
     wanted = environment.get(VARIABLE, AUTO) if by == AUTO else by
@@ -72,8 +73,11 @@ def choose_way(
 
 
 def _started_by_systemd(environment: Mapping[str, str]) -> bool:
-    """A shell below a unit has that unit's variables, but not its pid. Before version 248 there is
-    no pid; NOTIFY_SOCKET is then what shells do not have."""
+    """Return whether this process itself was started by systemd.
+
+    A shell below a unit has that unit's variables, but not its pid. Before version 248 systemd sets
+    no pid; then NOTIFY_SOCKET distinguishes, which shells do not have.
+    """
     pid = environment.get("SYSTEMD_EXEC_PID")
     return pid == str(os.getpid()) if pid is not None else "NOTIFY_SOCKET" in environment
 

@@ -1,9 +1,9 @@
-"""Jobs that are started again load their checkpoints a few at a time.
+"""Limits how many restarted jobs load their checkpoints at the same time.
 
-After a reboot every job that ran is started again in the same minute, and all of them would read
-their checkpoints from one disk or file server at once, each slower than one after the other. An
-attempt loads from its start to its first step, or to its end; one that reports no steps counts for
-`LOADING_SECONDS`. First attempts neither count nor wait: they come when somebody submits them.
+After a reboot every job restarts in the same minute. All of them would read their checkpoints from
+one disk or file server at once, each slower than one after the other. An attempt loads from its
+start to its first step, or to its end; one that reports no steps counts for `LOADING_SECONDS`.
+First attempts neither count nor wait, because users submit them at various times.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from zerotoolsd.queue.rows import AttemptRow
 
 LOADING_SECONDS = 30.0
 TURN_SECONDS = 1.0
-"""How often a job that waits for its turn looks whether it has come."""
+"""Interval in seconds between checks of a job that waits for its turn."""
 
 
 class LoadingAttempts:
-    """Those that were started again and have not taken a step since. `is_loading` says so of one
-    that has begun."""
+    """The restarted attempts that have not taken a step since. `is_loading` returns this for a
+    started one."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class LoadingAttempts:
         self._begun: dict[str, tuple[AttemptRow, float]] = {}
 
     def why_not_now(self, attempt: AttemptRow) -> str | None:
-        """Why an attempt is not to begin yet: one sentence."""
+        """Return why an attempt must not start yet, in one sentence; None if it may."""
         if attempt.number == 1 or attempt.token in self._begun:
             return None
         now = self._clock()
@@ -51,6 +51,6 @@ class LoadingAttempts:
         return f"waits for its turn to load: {which} now, and retry.at_once = {self._most}"
 
     def began(self, attempt: AttemptRow) -> None:
-        """The attempt has begun."""
+        """Record that the attempt has started."""
         if attempt.number > 1:
             self._begun[attempt.token] = (attempt, self._clock())

@@ -1,7 +1,7 @@
-"""Whether the file systems of a job are still there when it is started again.
+"""Whether the file systems of a job are still mounted when it is restarted.
 
-A directory whose file system was unmounted is an empty one of the root's: a job that is started
-there finds no checkpoint. What the attempt before it had mounted is therefore waited for.
+After an unmount, the directory is an empty one on the root's file system, so a job that started
+there would find no checkpoint. The job therefore waits for the mounts of the attempt before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST = 500
 
 
 def what_is_missing(last: AttemptRow | None, table: Iterable[MountPoint]) -> str | None:
-    """What the attempt `last` had mounted, and is not now: one sentence. Raises OSError."""
+    """Return the sentence on mounts of the attempt `last` that are missing now. Raises OSError."""
     if last is None:
         return None
     try:

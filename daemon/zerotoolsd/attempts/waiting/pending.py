@@ -1,7 +1,7 @@
-"""Jobs that trouble of the machine keeps from going on: when they are looked at again, and why.
+"""Jobs that wait because of an error of the machine: when they are checked again, and why.
 
-A full disk, no inodes, no descriptors, a disk that does not answer: none of it is a job's fault, so
-an attempt that is committed as launching stays so, with its token and its directory, and is begun
+A full disk, no inodes, no descriptors, a disk without a response: none of it is a job's fault. So
+an attempt that is committed as launching stays so, with its token and its directory, and is started
 again later. It costs the job no restart.
 """
 
@@ -28,7 +28,8 @@ class _Wait:
 
 
 class PendingJobs:
-    """By job id. `wake` is called where one is put off: the loop may sleep for longer."""
+    """The waits by job id. `wake` is called after a new one, because the loop may sleep for
+    longer."""
 
     def __init__(
         self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic
@@ -38,12 +39,12 @@ class PendingJobs:
         self._waits: dict[int, _Wait] = {}
 
     def wait_for_turn(self, job_id: int, why: str, seconds: float) -> None:
-        """Look at the job again after so long: it waits for others, and not for the machine."""
+        """Check the job again after so long: it waits for other jobs, and not for the machine."""
         self._waits[job_id] = _Wait(why, 0, True, self._clock() + seconds)
         self._wake()
 
     def put_off(self, job_id: int, why: str) -> None:
-        """Look at the job again later: each time twice as late."""
+        """Check the job again later; the wait doubles each time."""
         before = self._waits.get(job_id)
         tries = 0 if before is None or before.is_turn else before.tries + 1
         seconds = min(FIRST_SECONDS * 2 ** min(tries, 20), MOST_SECONDS)
@@ -53,7 +54,7 @@ class PendingJobs:
         self._wake()
 
     def take_due(self) -> list[int]:
-        """The jobs whose time has come; each is given once, until it is put off again."""
+        """Return the jobs that are due; each is returned once, until it is put off again."""
         now = self._clock()
         due = [j for j, wait in self._waits.items() if wait.due is not None and wait.due <= now]
         for job_id in due:
@@ -62,7 +63,7 @@ class PendingJobs:
         return due
 
     def over(self, job_id: int) -> None:
-        """The job goes on, or is over."""
+        """Forget the job, because it continues or is over."""
         self._waits.pop(job_id, None)
 
     def __contains__(self, job_id: object) -> bool:
@@ -75,7 +76,7 @@ class PendingJobs:
         return [max(0.0, w.due - now) for w in self._waits.values() if w.due is not None]
 
     def why(self, job_id: int) -> str | None:
-        """What the job waits for: one sentence."""
+        """Return the reason of the wait, in one sentence."""
         wait = self._waits.get(job_id)
         if wait is None:
             return None

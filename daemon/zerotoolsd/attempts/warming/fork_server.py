@@ -29,35 +29,35 @@ _EXECUTE = (
     *(sys.executable, "-I", "-S", "-c"),
     "import os, sys; os.execv(sys.argv[1], sys.argv[1:])",
 )
-"""To execute a program of users may take for ever, and whoever forks waits for that."""
+"""Executing a users' program may never return, and the forking process waits for that."""
 
 log = logging.getLogger(__name__)
 
 
 class NoServer(Exception):
-    """The server cannot be used, now or at all; the text says why."""
+    """The server cannot be used, now or at all; the message gives the reason."""
 
 
 @dataclass
 class WarmSupervisor:
-    """The keeper of an attempt, as far as `subprocess.Popen` of it is used. Its parent is the
-    server: so it is not waited for."""
+    """The keeper of an attempt, with the methods of `subprocess.Popen` that are used. Its parent is
+    the server, so this process does not wait for it."""
 
     pid: int
     pidfd: int
     returncode: int | None = None
 
     def wait(self) -> None:
-        """It has ended: `pidfd` was readable."""
+        """Close the descriptor after `pidfd` became readable."""
         self.close()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of it; it goes on by itself."""
+        """Close the descriptor; the process continues."""
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
@@ -99,7 +99,8 @@ class ForkServer:
         return pid
 
     def is_ready(self) -> bool:
-        """Whether it has imported. Raises NoServer: it has ended, or refuses."""
+        """Return whether it has finished its imports. Raises NoServer if it has ended or
+        refuses."""
         while (answer := self._heard()) is not None:
             if "ready" in answer:
                 self.bytes = int(answer["ready"])
@@ -107,10 +108,10 @@ class ForkServer:
         return self.bytes is not None
 
     def start(self, attempt: AttemptRow) -> WarmSupervisor:
-        """Have it become the supervisor of a prepared attempt.
+        """Let it become the supervisor of a prepared attempt.
 
-        Raises NoServer: it has not, or has not said so; its attempt may be started otherwise, as
-        the attempt's lock lets one of two go on. Raises OSError.
+        Raises NoServer if it has not, or has not confirmed it. The attempt may then be started in
+        another way, because its lock admits only one supervisor. Raises OSError.
         """
         request = {
             "token": attempt.token,
@@ -138,13 +139,15 @@ class ForkServer:
         raise NoServer(f"its fork server has not answered within {ANSWER_SECONDS:g} s")
 
     def _heard(self) -> dict[str, Any] | None:
-        """What it has said, a descriptor as `pidfd`; None: nothing. Raises NoServer."""
+        """Return its next message, with a descriptor as `pidfd`; None if none has come. Raises
+        NoServer."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._link, LONGEST, 1)
         except BlockingIOError:
             return None
         except OSError as error:
-            # One that ends with a request unread resets the link: that is no end of what it said.
+            # A server that ends with an unread request resets the link; its messages can still be
+            # read.
             raise self._cut_off(f"cannot be heard: {error.strerror}") from None
         if not data:
             raise self._cut_off("says nothing any more")
@@ -157,7 +160,7 @@ class ForkServer:
         return {**answer, **({"pidfd": descriptors[0]} if descriptors else {})}
 
     def _cut_off(self, otherwise: str) -> NoServer:
-        """Of a link that is of no more use: how the server ended, or `otherwise`."""
+        """Return the error of a broken link: how the server ended, or `otherwise`."""
         try:
             status = self._process.wait(0.5)
         except subprocess.TimeoutExpired:
@@ -166,7 +169,7 @@ class ForkServer:
         return NoServer(f"its fork server {how}")
 
     def end(self) -> None:
-        """End it; what was forked goes on."""
+        """End the server; its forks continue."""
         self._link.close()
         self._process.kill()
         # It was killed and holds nothing: a short wait, and the rest is left to `poll`.

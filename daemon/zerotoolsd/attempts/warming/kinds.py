@@ -1,8 +1,8 @@
-"""Which attempts may start warm, and which fork server is theirs. Pure.
+"""Which attempts may start warm, and from which fork server. Pure.
 
-A server is of a kind: its interpreter, what it imports, and every variable that it was executed
-with. A library may read any variable while it is imported, so a job with another value of one has
-another server; those that no import reads, or that differ between attempts, are left out.
+The kind of a server is its interpreter, its imports, and every variable of its environment. A
+library may read any variable while it is imported, so a job with another value uses another server.
+Variables that no import reads, or that differ between attempts, are left out.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ TORCH = (
     "zerotoolsd.trainer.session",
     "zerotoolsd.trainer.engine_torch.engine",
 )
-"""What ranks of the trainer import."""
+"""The modules that ranks of the trainer import."""
 MODULES = {"torch": TORCH}
 """Of each engine that may start warm."""
 
 _PER_ATTEMPT = ("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME")
 _OURS = "ZEROTOOLS_"
 _FOR_SERVERS = {THREADS: "1", TOKEN: NO_TOKEN}
-"""One thread, as a fork has only the one that forks: ranks take theirs afterwards."""
+"""One thread, because only the forking thread survives a fork: ranks start theirs afterwards."""
 _PRELOADS = ("LD_PRELOAD", "LD_AUDIT")
 _PINS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _NO_PINS = ("", "false", "none", "disabled")
@@ -41,7 +41,7 @@ _NO_PINS = ("", "false", "none", "disabled")
 
 @dataclass(frozen=True)
 class ServerKind:
-    """What a server is executed with, beside the modules that it imports."""
+    """The command and environment of a server, and the modules that it imports."""
 
     python: str
     modules: tuple[str, ...]
@@ -55,14 +55,14 @@ class ServerKind:
 
 
 def kind_of(plan: Plan, spec: JobSpec) -> ServerKind:
-    """The kind of the server from which an attempt of `spec` may be forked."""
+    """Return the kind of the server from which an attempt of `spec` may be forked."""
     env = {**server_environment(plan.env), **_FOR_SERVERS}
     modules = (*COMMON, *MODULES[spec.engine])
     return ServerKind(plan.argv[0], modules, tuple(sorted(env.items())))
 
 
 def server_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """What of a rank's environment decides which server is its."""
+    """Return the part of a rank's environment that determines its server."""
     return {
         name: value
         for name, value in env.items()
@@ -71,7 +71,7 @@ def server_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def why_cold(plan: Plan, spec: JobSpec, way: LaunchWay, user: JobUser | None) -> str | None:
-    """Why an attempt is not to be forked from any server; None: it may be."""
+    """Return why an attempt must not be forked from any server; None if it may."""
     if spec.engine == "script":
         return "its program is the user's own"
     if spec.engine not in MODULES:

@@ -1,8 +1,8 @@
-"""The fork servers of this daemon: which there are, who is asked, and why an attempt starts cold.
+"""The fork servers of this daemon, the choice of one, and why an attempt starts cold.
 
-A server is made once the first attempt that could have used it has taken a step, so that its
-importing takes no processor from one that starts. Whatever is wrong with a server ends it, and the
-attempt starts as it would without any; another server is made after the next cold start.
+A server is made when the first attempt that could have used it has taken a step, so that its
+imports take no processor time from a starting attempt. Any error of a server ends it, and the
+attempt starts as without one; another server is made after the next cold start.
 """
 
 from __future__ import annotations
@@ -60,8 +60,10 @@ class WarmServers:
     def start(
         self, attempt: AttemptRow, plan: Plan, spec: JobSpec, user: JobUser | None
     ) -> tuple[WarmSupervisor | None, str | None]:
-        """The supervisor of a prepared attempt, forked from its server, or None; and a sentence of
-        how it starts, where there is something to say. Raises OSError: nothing of it runs."""
+        """Return the supervisor of a prepared attempt, forked from its server, or None.
+
+        Also returns a sentence on the start, if necessary. Raises OSError if nothing of it runs.
+        """
         if not self._config.enabled:
             return None, None
         if (why := why_cold(plan, spec, self._way, user)) is not None:
@@ -94,7 +96,7 @@ class WarmServers:
         log.warning("fork server %s is ended: %s", kind.name, why)
 
     async def keep_up(self, is_loading: IsLoading) -> None:
-        """Make those that are wanted, and end those that nobody uses, as long as this runs."""
+        """Make the wanted servers, and end the unused ones, as long as this runs."""
         while self._config.enabled:
             await asyncio.sleep(TEND_SECONDS)
             try:
@@ -103,7 +105,7 @@ class WarmServers:
                 log.warning("fork servers cannot be looked after now: %s", error)
 
     def tend(self, is_loading: IsLoading) -> None:
-        """One round of `keep_up`."""
+        """Run one round of `keep_up`."""
         now = self._clock()
         for kind, server in list(self._servers.items()):
             try:
@@ -142,13 +144,13 @@ class WarmServers:
         self._failed.pop(kind, None)
 
     def close(self) -> None:
-        """End all of them; what they have forked goes on."""
+        """End all servers; their forks continue."""
         for server in self._servers.values():
             server.end()
         self._servers.clear()
 
     def to_json(self) -> dict[str, Any]:
-        """What `doctor` and `health` show."""
+        """Return the state that `doctor` and `health` show."""
         now = self._clock()
         return {
             "enabled": self._config.enabled,
