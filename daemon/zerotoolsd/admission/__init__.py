@@ -1,4 +1,4 @@
-"""What is checked before a job is accepted: its files, its model, its interpreter, this machine.
+"""The checks before a job is accepted: its files, its model, its interpreter, this machine.
 
-It imports no other room of the daemon.
+It imports no other package of the daemon.
 """

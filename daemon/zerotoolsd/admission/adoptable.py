@@ -1,7 +1,7 @@
-"""Whether a process that somebody started by hand can be watched, looked at with its user's rights.
+"""Whether a process that a user started by hand can be watched, checked with the user's rights.
 
-Asked in a process that looks as that user: /proc tells it of that user's own processes alone what
-their command, directory and environment are.
+The check runs in a process of that user, because /proc shows the command, directory and environment
+only of the user's own processes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _MOST_WORDS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Adoptable:
-    """A process that can be watched: who it is, what it runs, and what runs below it, by pid."""
+    """A process that can be watched: its identity, its command, and the processes below it, by
+    pid."""
 
     adopted: str
     command: tuple[str, ...]
@@ -43,12 +44,12 @@ class Adoptable:
     below: tuple[int, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return JSON values."""
         return asdict(self)
 
 
 def look_at_process(pid: int, daemon_pid: int) -> dict[str, Any]:
-    """The process `pid`, as an `Adoptable`. Raises BadRequest: it cannot be watched."""
+    """Return the process `pid`, as an `Adoptable`. Raises BadRequest if it cannot be watched."""
     table = processes()
     process = _there(pid, table)
     await_program(process, looks=200)
@@ -69,12 +70,12 @@ def look_at_process(pid: int, daemon_pid: int) -> dict[str, Any]:
 
 
 def _shown(word: bytes) -> str:
-    """As people read it: nothing is started by it."""
+    """Decode a word for people; it is never executed."""
     return word.decode("utf-8", "replace").replace("\n", " ")
 
 
 def missing(process: AdoptedProcess) -> Iterator[str]:
-    """Why a process that was adopted is not there any more."""
+    """Yield why an adopted process does not exist any more."""
     gone = f"script.adopted: process {process.pid} is gone"
     if process.boot_id != boot_id():
         yield f"{gone}: the machine was started again"
@@ -108,7 +109,7 @@ def _there(pid: int, table: dict[int, Process]) -> Process:
 
 
 def _refuse_ours(process: Process, table: dict[int, Process], daemon_pid: int) -> None:
-    """Raises BadRequest: it is part of zerotools, or the daemon is below it."""
+    """Raise BadRequest if it is part of zerotools, or has started the daemon."""
     if daemon_pid in (process.pid, *(each.pid for each in descendants(process.pid, table))):
         what = "is the daemon itself" if daemon_pid == process.pid else "has started the daemon"
         raise BadRequest(f"process {process.pid} ({process.name}) {what}; name the training")
@@ -125,7 +126,7 @@ def _refuse_ours(process: Process, table: dict[int, Process], daemon_pid: int) -
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether it is a process of a job, as far as this user may know."""
+    """Return whether it is a process of a job, as far as this user can see."""
     variables = _read(Path(f"/proc/{pid}/environ")).split(b"\0")
     if any(variable.startswith(_OURS) for variable in variables):
         return True
@@ -135,7 +136,8 @@ def _is_ours(pid: int) -> bool:
 
 
 def _fields(pid: int) -> list[bytes]:
-    """Of /proc/PID/stat, from the third on. A process that has ended meanwhile has none."""
+    """Return the fields of /proc/PID/stat, from the third on. Raises BadRequest if it has just
+    ended."""
     try:
         text = read_stat(pid)
     except OSError:

@@ -19,7 +19,7 @@ class FoundCheckpoint:
 
 
 def committed(output_dir: Path) -> Iterator[FoundCheckpoint]:
-    """The checkpoints in `output_dir` that were finished, the newest first."""
+    """Yield the finished checkpoints in `output_dir`, the newest first."""
     try:
         listed = checkpoint_dirs.listing(output_dir)
     except OSError:
@@ -31,5 +31,5 @@ def committed(output_dir: Path) -> Iterator[FoundCheckpoint]:
 
 
 def newest(output_dir: Path) -> FoundCheckpoint | None:
-    """The newest finished checkpoint."""
+    """Return the newest finished checkpoint."""
     return next(committed(output_dir), None)

@@ -1,4 +1,4 @@
-"""After which jobs, and at which time, a job may be asked to start."""
+"""Validates the jobs and the time that a job starts after."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LATE_SECONDS = 120.0
 
 
 def refuse_past(begin: float | None, now: float) -> None:
-    """Raises BadRequest: `begin` is over, or out of sight."""
+    """Raise BadRequest if `begin` is in the past, or too far in the future."""
     if begin is None:
         return
     if begin < now - LATE_SECONDS:
@@ -32,7 +32,7 @@ def refuse_past(begin: float | None, now: float) -> None:
 
 
 def refuse_ring(table: DependencyTable, job_id: int, after: Sequence[Dependency]) -> None:
-    """Raises BadRequest: the job would wait for itself, by way of others or at once."""
+    """Raise BadRequest if the job would wait for itself, directly or through others."""
     ways: dict[int, tuple[int, ...]] = {each.job_id: (each.job_id,) for each in after}
     open_ones = list(ways)
     while open_ones:
@@ -55,7 +55,7 @@ class DependableJobs:
         self._store = store
 
     def refuse_hopeless(self, after: Sequence[Dependency], uid: int) -> None:
-        """Raises BadRequest, Conflict: a job of `uid` could never start after these."""
+        """Raise BadRequest or Conflict if a job of `uid` could never start after these."""
         if len(after) > MOST_DEPENDENCIES:
             raise BadRequest(f"after: {len(after)} jobs; at most {MOST_DEPENDENCIES} may be named")
         for each in after:
@@ -73,7 +73,7 @@ class DependableJobs:
             job = self._store.job(job_id)
         except (KeyError, OverflowError):
             job = None
-        # What somebody may not see is not there for them.
+        # Jobs that the user may not see do not exist for the user.
         if job is None or uid not in (job.uid, os.geteuid(), 0):
             raise BadRequest(f"after: there is no job {job_id}, or it is not yours")
         return job

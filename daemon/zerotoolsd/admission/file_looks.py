@@ -33,13 +33,13 @@ def newest_undamaged(paths: list[str]) -> dict[str, Any]:
 
 
 def newest_step(output_dir: str) -> int | None:
-    """The step of the newest checkpoint in a job's directory."""
+    """Return the step of the newest checkpoint in a job's directory."""
     found = checkpoint_listing.newest(Path(output_dir))
     return None if found is None else found.step
 
 
 def real_paths(paths: list[str]) -> list[str]:
-    """Each with its links followed; one that cannot be is as it was."""
+    """Return each path with its links resolved; unresolvable paths stay unchanged."""
     return [_real(path) for path in paths]
 
 
@@ -51,7 +51,10 @@ def _real(path: str) -> str:
 
 
 def clash_of(named: list[tuple[str, str | None, str | None]]) -> str | None:
-    """Why jobs cannot be queued together: of each its source, `output_dir` and `resume_from`. May
-    wait for a file system that hangs."""
+    """Return why jobs cannot be queued together; each has its source, `output_dir` and
+    `resume_from`.
+
+    May wait for a file system that hangs.
+    """
     problem = next(conflicts([Places(*each) for each in named]), None)
     return None if problem is None else str(problem)

@@ -1,10 +1,9 @@
 """Whether a job can fit into the memory of this machine at all, before it is accepted.
 
-The estimate of `zerotools estimate`, made by the process that looks at the job's files, with the
-ways in which the job would fit where it does not. A job is refused where even `SURE` of what is
-foreseen is more than there is: an estimate may be too high by a quarter with short sequences
-(benchmarks/results/memory-accuracy.md), and a job that would have fitted must not be turned away.
-What the job declares in `[memory]` counts more than any estimate.
+This is the estimate of `zerotools estimate`, made by the process that reads the job's files, with
+alternatives that would fit. A job is refused only if even `SURE` of the estimate is more than the
+machine has, because an estimate may be too high by a quarter with short sequences
+(benchmarks/results/memory-accuracy.md). The job's declarations in `[memory]` have precedence.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from zerotoolsd.queue.expected import SURE
 
 GIB = 1 << 30
 LESS = 0.9
-"""A setting that takes less of the host than this is worth a word."""
+"""A setting is recommended if it needs less than this part of the host memory."""
 MOST_WAYS = 3
-"""Ways in which a job would fit that a refusal names."""
+"""Number of alternatives that a refusal names."""
 _PROCESS = "process"
 
 
 @dataclass(frozen=True)
 class MachineMemory:
-    """Memory that a job can have: of the largest GPU (None: not known, or no GPU is asked for), and
+    """Memory that a job can have: of the largest GPU (None: unknown, or no GPU is requested), and
     of the host."""
 
     gpu: int | None
@@ -56,10 +55,9 @@ class ForeseenRow:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """The job as it is. `ways` are those in which it would fit, as keys of the job, cheapest first,
-    where it does not; `nearest` says what misses by least where there are none. `less_host` are
-    keys that take less of the host. Without `knows_activations` the bytes are of the state
-    alone."""
+    """The estimate of the job. `ways` are alternatives that would fit, as keys of the job, the
+    cheapest first; `nearest` is the closest one if none fits. `less_host` are keys that need less
+    host memory. Without `knows_activations`, the bytes cover only the state."""
 
     asked: ForeseenRow
     knows_activations: bool
@@ -68,12 +66,12 @@ class Foreseen:
     less_host: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for `foreseen_of`."""
+        """Return plain values, for `foreseen_of`."""
         return asdict(self)
 
 
 def foreseen_of(tree: Mapping[str, Any] | None) -> Foreseen | None:
-    """The value of `Foreseen.to_json`."""
+    """Return the object that `Foreseen.to_json` gave."""
     if tree is None:
         return None
     asked = ForeseenRow(**tree["asked"])
@@ -81,15 +79,17 @@ def foreseen_of(tree: Mapping[str, Any] | None) -> Foreseen | None:
 
 
 def foresee(spec: JobSpec, memory: MachineMemory) -> Foreseen | None:
-    """The memory of a job, of an elastic one with the most ranks; None: it cannot be known. Reads
-    the model's config, or the headers of its weights."""
+    """Estimate the memory of a job, for an elastic one with the most ranks; None if it is unknown.
+
+    Reads the model's config, or the headers of its weights.
+    """
     if spec.engine == "script":
         return None
     try:
         if spec.sizes:
             spec = with_ranks(spec, max(spec.sizes))
         work = workload_of(spec, asks=False)
-    except (ZerotoolsError, OSError):  # what is wrong with the model is said by who looks at it
+    except (ZerotoolsError, OSError):  # errors of the model are reported by its own check
         return None
     on_gpu = spec.device == "cuda"
     # Of nodes that other daemons serve, the memory is taken to be as large as here.
@@ -130,7 +130,7 @@ def _row(row: Row, machine: Machine) -> ForeseenRow:
 
 
 def _less_host(spec: JobSpec, asked: ForeseenRow, work: Workload, machine: Machine) -> str | None:
-    """The keys of the setting that takes least of the host, where the job takes more."""
+    """Return the keys of the setting that needs least host memory, if the job needs more."""
     again = [work]
     if work.micro is not None and not work.micro.checkpointing:
         again.append(replace(work, micro=replace(work.micro, checkpointing=True)))
@@ -144,7 +144,7 @@ def _less_host(spec: JobSpec, asked: ForeseenRow, work: Workload, machine: Machi
 
 
 def why_never(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str | None:
-    """Why the job can never fit."""
+    """Return why the job can never fit; None if it may."""
     asked = foreseen.asked
     what = "" if foreseen.knows_activations else " for its state alone"
     needs = None
@@ -169,7 +169,7 @@ def why_never(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str |
 
 
 def expected_text(foreseen: Foreseen | None) -> str | None:
-    """What the scheduler goes by where nothing is declared, for `queue.expected`."""
+    """Return the estimate for the scheduler, for jobs that declare nothing (`queue.expected`)."""
     if foreseen is None:
         return None
     asked = foreseen.asked
@@ -179,7 +179,7 @@ def expected_text(foreseen: Foreseen | None) -> str | None:
 
 
 def note_of(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str:
-    """What is foreseen of a job that is accepted, in one sentence."""
+    """Return the estimate of an accepted job, in one sentence."""
     asked = foreseen.asked
     at_least = "" if foreseen.knows_activations else "for its state alone "
     host = f", {_size(asked.host)} of the host's {_size(memory.host)} without its processes"
@@ -197,7 +197,7 @@ def note_of(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str:
 
 
 def _would_fit(spec: JobSpec, foreseen: Foreseen) -> str:
-    """The ways in which it fits, as keys of the job."""
+    """Describe the alternatives that fit, as keys of the job."""
     if foreseen.ways:
         return f"{'; or '.join(foreseen.ways[:MOST_WAYS])} would fit"
     near = f": {foreseen.nearest}" if foreseen.nearest else ""
@@ -213,7 +213,7 @@ def _size(count: int) -> str:
 
 
 def _settings(spec: JobSpec, row: Row, work: Workload) -> Iterator[str]:
-    """The keys in which a row differs from the job."""
+    """Yield the keys in which a row differs from the job."""
     yield from filter(None, [keys_text(layout_keys(row.layout, memory_layout_of(spec)))])
     again = work.micro is not None and work.micro.checkpointing
     if again and not spec.train.activation_checkpointing:

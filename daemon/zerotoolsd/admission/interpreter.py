@@ -1,4 +1,4 @@
-"""Whether a job's interpreter has what training needs, without importing any of it."""
+"""Whether a job's interpreter has the packages for training, without importing any of them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _EXECUTE = (
     "except OSError as error:\n"
     "    os.write(1, b'%s' + str(error.errno).encode())"
 )
-"""To execute a program of users may take for ever, and whoever forks waits for that: so the child
-that asyncio waits for is the daemon's own interpreter, which then becomes theirs."""
+"""Executing a users' program may never return, and the forking process waits for that. So asyncio
+waits for a child with the daemon's own interpreter, which then becomes theirs."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ print(json.dumps([sys.version_info[:2], missing, {m: version(name) for m, name i
 
 
 def needs_of(spec: JobSpec) -> Needs | None:
-    """What the job's interpreter must have; None: nobody asks, as a program may be of any kind."""
+    """Return the requirements for the job's interpreter; None: any, because a program may be of any
+    kind."""
     if spec.engine == "script":
         if spec.script.command[:2] == HARNESS:
             return Needs(EXTRAS["evals"], TRAINER.version)
@@ -151,8 +152,10 @@ async def check_interpreter(
 async def _refused(
     python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
 ) -> str | None:
-    """What DeepSpeed says against the configuration. Where it says nothing in time, or cannot be
-    imported beside the daemon, the ranks ask it again."""
+    """Return DeepSpeed's error for the configuration, or None.
+
+    If it does not answer in time, or cannot be imported by the daemon, the ranks check again.
+    """
     with ExitStack() as stack:
         with rights_of(user):
             asked = stack.enter_context(NamedTemporaryFile("w", encoding="utf-8", suffix=".json"))
@@ -189,7 +192,7 @@ async def _without_async_io(
     output = await ask(python, env, "-P", async_io.__file__, device, user=user)
     try:
         return None if (why := json.loads(output)) is None else str(why)
-    except ValueError:  # such as where there is no room to try in; the ranks ask again
+    except ValueError:  # such as a full disk for the test; the ranks check again
         return None
 
 
@@ -200,14 +203,15 @@ async def ask(
     deadline_seconds: float = INTERPRETER_SECONDS,
     user: JobUser | None = None,
 ) -> bytes:
-    """What `python` prints, given `arguments` and `env`; it runs as `user`, or as the daemon.
+    """Return the output of `python` with `arguments` and `env`; it runs as `user`, or as the
+    daemon.
 
-    Raises BadRequest: it cannot be started, or does not end in time.
+    Raises BadRequest if it cannot be started, or does not end in time.
     """
     command = (sys.executable, "-I", "-S", "-c", _EXECUTE % _FAILED.decode(), python, *arguments)
     if user is not None:
         command, env = user.command(command, given=True), given_env(env)
-    # A pipe of our own: asyncio's cannot be let go of while somebody still writes into it.
+    # Not asyncio's own pipe, which cannot be closed while another process still writes into it.
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as answer:
         try:
@@ -230,7 +234,7 @@ async def ask(
                 f"python = {python}: did not answer within {deadline_seconds:g} s"
             ) from None
         finally:
-            # To kill one that has just ended would take its status from the event loop.
+            # Killing a process that has just ended would take its status from the event loop.
             if child.returncode is None:
                 with suppress(ProcessLookupError):
                     child.kill()
@@ -250,7 +254,7 @@ async def _answer(child: asyncio.subprocess.Process, pipe: IO[bytes]) -> bytes:
 
 
 async def _beginning(pipe: IO[bytes]) -> bytes:
-    """What comes through the pipe, up to LONGEST_ANSWER: whatever says more is no Python."""
+    """Return the output of the pipe, up to LONGEST_ANSWER: a longer one is not of Python."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), pipe

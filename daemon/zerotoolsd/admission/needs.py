@@ -1,4 +1,4 @@
-"""What a job asks of this machine beside GPUs and files to read."""
+"""The requirements of a job for this machine, other than GPUs and files to read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.environment import job_environment
 
 COMPILERS = {"cpu": ("c++", "g++", "clang++"), "cuda": ("cc", "gcc", "clang")}
-"""What torch.compile calls, for generated C++ on CPUs and for Triton's launchers on GPUs."""
+"""Compilers that torch.compile calls, for generated C++ on CPUs and for Triton's launchers on
+GPUs."""
 CHOICE = {"cpu": "CXX", "cuda": "CC"}
 
 
 def lacking(spec: JobSpec, environment: Mapping[str, str] | None = None) -> Iterator[str]:
-    """What this machine does not have, sentence by sentence; `environment` is the job's own."""
+    """Yield a sentence for each missing requirement; `environment` is the job's own."""
     if spec.train.compile:
         yield from _compiler(spec, {**(environment or job_environment(spec)), **spec.env})
     if (spec.checkpoint.upload_to or in_store(spec.resume_from)) and not _reads_stores():

@@ -1,4 +1,4 @@
-"""What is looked at before a job is accepted: a mistake shows at submit, not an hour later."""
+"""The checks before a job is accepted: a mistake is reported at submit, not an hour later."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from zerotoolsd.attempts.environment import job_environment
 
 
 def check_files(spec: JobSpec) -> None:
-    """Every file that the job reads is there, and what is seen at a glance is in order.
+    """Check that every file that the job reads exists and passes a quick check.
 
-    Raises BadRequest naming each that is not.
+    Raises BadRequest that names each that fails.
     """
     problems = [*_missing(spec), *lacking(spec)]
     if problems:
@@ -78,15 +78,18 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
 
 
 def goes_on_elsewhere(spec: JobSpec) -> bool:
-    """Whether the job goes on from a checkpoint of another program, by the names of its files. What
-    it holds, the model is needed for: `rehearsal` looks at both."""
+    """Return whether the job continues from a checkpoint of another program, by the names of its
+    files.
+
+    Its contents can only be checked with the model: `rehearsal` does that.
+    """
     if spec.engine == "script" or spec.resume_from is None or in_store(spec.resume_from):
         return False
     return is_foreign(Path(spec.resume_from))
 
 
 def has_begun_elsewhere(spec: JobSpec) -> bool:
-    """As `goes_on_elsewhere`, also of a checkpoint that was converted for jobs."""
+    """Return whether `goes_on_elsewhere`, or the checkpoint was converted for jobs."""
     if goes_on_elsewhere(spec):
         return True
     own = spec.engine != "script" and spec.resume_from is not None
@@ -95,7 +98,8 @@ def has_begun_elsewhere(spec: JobSpec) -> bool:
 
 
 def _unusable(spec: JobSpec, resume_from: Path) -> Iterator[str]:
-    """Sizes are compared here; the ranks compare digests."""
+    """Yield why the checkpoint cannot be resumed. Sizes are compared here; the ranks compare
+    digests."""
     try:
         choice = checkpoint_dirs.resolve(resume_from, digests=False)
         if choice.record is not None and choice.path is not None:
@@ -108,7 +112,10 @@ def _unusable(spec: JobSpec, resume_from: Path) -> Iterator[str]:
 
 
 def _nothing_left(spec: JobSpec, step: int, checkpoint: Path) -> Iterator[str]:
-    """A run that goes on in its own directory may have its export left to do."""
+    """Yield an error if no steps are left.
+
+    A run that continues in its own directory may still have to do its export.
+    """
     steps, own = spec.train.steps, Path(spec.output_dir or "")
     if steps is None or step < steps or (spec.output_dir and _is_within(str(checkpoint), own)):
         return
@@ -119,7 +126,8 @@ def _nothing_left(spec: JobSpec, step: int, checkpoint: Path) -> Iterator[str]:
 
 
 def check_output(spec: JobSpec) -> None:
-    """`output_dir` can be written, and holds no other run's checkpoints. Raises BadRequest."""
+    """Check that `output_dir` can be written, and has no other run's checkpoints. Raises
+    BadRequest."""
     if spec.output_dir is None:
         return
     output = Path(spec.output_dir)
@@ -143,8 +151,10 @@ def check_output(spec: JobSpec) -> None:
 
 
 def _continues(spec: JobSpec, output: Path) -> bool:
-    """Whether it resumes from what is in `output`, or from the copies of that in a store, which
-    whoever fetches them looks at."""
+    """Return whether it resumes from `output`, or from copies of that in a store.
+
+    The copies are checked when they are fetched.
+    """
     given, place = spec.resume_from, spec.checkpoint.upload_to
     if given is None:
         return False
@@ -152,7 +162,7 @@ def _continues(spec: JobSpec, output: Path) -> bool:
 
 
 def _check_export(spec: JobSpec, path: Path) -> None:
-    """A resumed run replaces its own export; a new run replaces none."""
+    """Raise BadRequest for an existing export: only a resumed run replaces its own."""
     if spec.checkpoint.export_on_finish is not None and os.path.lexists(path):
         raise BadRequest(
             f"checkpoint.export_on_finish = {show(spec.checkpoint.export_on_finish)}: {path} "
@@ -165,7 +175,7 @@ def _is_within(path: str, directory: Path) -> bool:
 
 
 def _check_is_newest(resume_from: Path, output: Path) -> None:
-    """Ranks resume from the newest checkpoint in output_dir, never from an older one in it."""
+    """Raise BadRequest if `output` has a newer checkpoint, from which the ranks would resume."""
     given = checkpoint_dirs.resolve(resume_from, digests=False).record
     newest = checkpoint_dirs.choose(output, digests=False).record
     if given is not None and newest is not None and newest.step > given.step:

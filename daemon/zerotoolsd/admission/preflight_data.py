@@ -1,7 +1,7 @@
-"""What is looked at of a job's data before the job is accepted.
+"""The checks of a job's data before the job is accepted.
 
-Only the first lines of the first files, and only regular files: the ranks read the rest, and say
-what is wrong with it in the same words.
+Only the first lines of the first regular files are checked. The ranks read the rest, and report
+errors in the same words.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_BYTES = 1 << 20
 
 
 def check_data(spec: JobSpec) -> Iterator[str]:
-    """What is wrong with the files of `[data]` and `[eval]`."""
+    """Yield the errors of the files of `[data]` and `[eval]`."""
     kind = kind_of(spec.data)
     named = ((f"data.{kind}", patterns_of(spec.data)), ("eval.files", spec.eval.files))
     for key, patterns in named:
@@ -38,7 +38,7 @@ def check_data(spec: JobSpec) -> Iterator[str]:
 
 
 def _why_none(pattern: str) -> str | None:
-    """Why there is no regular file behind `pattern`; None where there may be one."""
+    """Return why `pattern` matches no regular file; None if it may match one."""
     path = Path(pattern)
     # A pattern with ** may walk a whole disk: the trainer finds out.
     if "**" in pattern or path.is_file():
@@ -73,16 +73,17 @@ def _first_files(patterns: Sequence[str]) -> list[Path]:
 
 
 def is_columnar(path: Path) -> bool:
-    """Whether pyarrow reads it, which the daemon does without: the job's interpreter looks."""
+    """Return whether pyarrow reads it; the daemon has no pyarrow, so the job's interpreter checks
+    it."""
     return path.suffix.lower() in COLUMNAR
 
 
 def needs_pyarrow(spec: JobSpec) -> bool:
-    """Whether one of the first files of the job is of that kind."""
+    """Return whether one of the first files of the job needs pyarrow."""
     patterns = (*patterns_of(spec.data), *spec.eval.files)
     try:
         return any(map(is_columnar, _first_files(patterns)))
-    except BadFile:  # said elsewhere
+    except BadFile:  # reported by another check
         return False
 
 
@@ -127,7 +128,7 @@ def _is_empty(path: Path) -> bool:
 
 
 def _check_text(path: Path, text: DataSpec) -> None:
-    """Raise BadFile where it cannot be read, or its beginning is not UTF-8 or has no documents."""
+    """Raise BadFile if it cannot be read, or its beginning is not UTF-8 or has no documents."""
     try:
         if has_documents(path, text):
             for _ in itertools.islice(read_documents(path, text, MAX_BYTES), MAX_EXAMPLES):
@@ -145,7 +146,7 @@ def _check_text(path: Path, text: DataSpec) -> None:
 
 
 def _has_examples(spec: JobSpec, path: Path) -> bool:
-    """Whether one of the first examples can be trained on, or there are more than are looked at."""
+    """Return whether one of the first examples is usable, or there are more than are checked."""
     records = itertools.islice(read_records_of(path, spec.data, MAX_BYTES), MAX_EXAMPLES)
     full = [not record.is_empty for record in records]
     return any(full) or len(full) == MAX_EXAMPLES or path.stat().st_size > MAX_BYTES

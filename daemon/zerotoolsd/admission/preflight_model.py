@@ -1,6 +1,6 @@
-"""What is looked at of a job's model directory and tokenizer before the job is accepted.
+"""The checks of a job's model directory and tokenizer before the job is accepted.
 
-Configs, and the headers of the weights: their digests and values are the ranks' affair.
+These are configs, and the headers of the weights: the ranks check digests and values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ADAPTER = "adapter_config.json"
 
 
 def check_tokenizer(spec: JobSpec) -> Iterator[str]:
-    """What is wrong with the tokenizer's directory."""
+    """Yield the errors of the tokenizer's directory."""
     named = tokenizer_of(spec.data, spec.model.path)
     if named is None or named == BYTES:
         return
@@ -70,7 +70,7 @@ def _check_template(spec: JobSpec, directory: Path) -> Iterator[str]:
 
 
 def _tree(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where it is not there, or is something else."""
+    """Return the object in a JSON file; empty if it is missing or not an object."""
     try:
         tree = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -79,7 +79,7 @@ def _tree(path: Path) -> dict[str, Any]:
 
 
 def check_model(spec: JobSpec) -> Iterator[str]:
-    """What is wrong with the model's config or directory."""
+    """Yield the errors of the model's config or directory."""
     model = spec.model
     if isinstance(model.config, str) and not Path(model.config).is_file():
         yield f"model.config = {model.config}: there is no such file"
@@ -127,7 +127,7 @@ def _check_weights(directory: Path) -> Iterator[str]:
 
 
 def _damage(directory: Path) -> Iterator[str]:
-    """What the headers of the weights tell: files that are missing, cut short, or quantised."""
+    """Yield the errors in the headers of the weights: missing, truncated, or quantised files."""
     index = directory / INDEX
     try:
         held = read_index(index) if index.is_file() else {}

@@ -17,9 +17,9 @@ ALL = LEAST_PRIORITY, MOST_PRIORITY
 
 
 class PriorityClasses:
-    """The classes of the configuration, asked by uid. Root and the daemon's user have all.
+    """The classes of the configuration, by uid. Root and the daemon's user have all.
 
-    `find` and `groups` say who a uid is.
+    `find` and `groups` look up a uid.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class PriorityClasses:
         self._find, self._groups = find, groups
 
     def range_of(self, uid: int) -> tuple[int, int]:
-        """The least and the most that `uid` may have."""
+        """Return the lowest and the highest priority that `uid` may have."""
         if uid in (0, os.geteuid()) or not self._classes:
             return ALL
         names, groups = {str(uid)}, frozenset[str]()
@@ -52,9 +52,9 @@ class PriorityClasses:
         return min(bounds[0] for bounds in found), max(bounds[1] for bounds in found)
 
     def priority_for(self, uid: int, wanted: int | None) -> int:
-        """What a job of `uid` gets, who asked for `wanted`.
+        """Return the priority of a job of `uid` that asked for `wanted`.
 
-        Raises BadRequest: it is not a priority. Forbidden: it is outside the user's class.
+        Raises BadRequest if it is not a priority, Forbidden if it is outside the user's class.
         """
         if wanted is not None and (why := why_not_priority(wanted)) is not None:
             raise BadRequest(f"priority = {wanted}: {why}")

@@ -10,13 +10,13 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.program_strings import LONGEST_STRING, room_of, room_taken, string_bytes
 
 _ADDED_PATH = 4096
-"""What a program's PYTHONPATH gets behind it is a path, of which there is no longer one."""
+"""A path is appended to a program's PYTHONPATH; this is the longest possible one."""
 _ADDED = 16 << 10
-"""What the daemon, the supervisor and a launcher put into the command and the environment."""
+"""The size of the parts that daemon, supervisor and launcher add to command and environment."""
 
 
 def too_large(spec: JobSpec, environment: Mapping[str, str]) -> Iterator[str]:
-    """Why no process of `spec` can begin with `environment`; says the two numbers."""
+    """Yield why no process of `spec` can start with `environment`, with the two sizes."""
     own = () if spec.engine != "script" else (*spec.script.command, *spec.script.launcher_options)
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     room, taken = room_of(stack), room_taken(own, environment) + _ADDED

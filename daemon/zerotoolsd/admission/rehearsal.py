@@ -1,4 +1,4 @@
-"""Asking the job's interpreter what its ranks would find wrong with the model and the data."""
+"""Asks the job's interpreter for the errors that its ranks would find in the model and the data."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ async def rehearse(
     *,
     directory: Path | None = None,
 ) -> CheckedJob:
-    """Notes on the model of `spec`, which `python` builds without weights, with `env` and as
-    `user`, and on the first examples of its data, of which `show` are in the answer.
+    """Return notes on the model of `spec` and on the first examples of its data.
 
-    The program reads the job from a file in `directory` (None: the one for temporary files).
+    `python` builds the model without weights, with `env` and as `user`. The result has `show`
+    examples. It reads the job from a file in `directory` (None: the one for temporary files).
 
     Raises:
-        BadRequest: the ranks would refuse the model or the data, or the answer does not come.
-        Unavailable: the file cannot be written.
+            BadRequest: the ranks would refuse the model or the data, or there is no result in time.
+            Unavailable: the file cannot be written.
     """
     with ExitStack() as stack:
         try:
@@ -75,8 +75,8 @@ async def rehearse(
 
 
 def reads_data(spec: JobSpec) -> bool:
-    """Whether there is data that only the job's interpreter can look at: what goes through a
-    tokenizer, and what pyarrow reads."""
+    """Return whether only the job's interpreter can check the data: tokenized data, and pyarrow
+    files."""
     return kind_of(spec.data) in ENCODED or needs_pyarrow(spec)
 
 

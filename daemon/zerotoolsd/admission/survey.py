@@ -1,4 +1,4 @@
-"""All that is looked at of the files that a job names, at once, in a process that may hang."""
+"""All checks of the files that a job names, in one process, which may hang."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from zerotoolsd.cleaning.removal import Mention, mentions
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What was seen.
+    """The results of the checks.
 
-    `place` is where the job writes, links followed, None for its own directory; `named` every path
-    that it names; `needs` what its interpreter must have; `asked`: the interpreter is to be asked
-    about a foreign checkpoint, or about data that the daemon cannot look at itself.
+    `place` is the job's output directory with links resolved, None for its own directory. `named`
+    are all paths that it names; `needs` are the requirements for its interpreter. `asked`: the
+    interpreter must check a foreign checkpoint, or data that the daemon cannot read.
     """
 
     place: str | None
@@ -31,21 +31,21 @@ class Survey:
     needs: Needs | None
     asked: bool
     memory: Foreseen | None = None
-    """What it is foreseen to take of memory; None: that is not known."""
+    """The estimate of its memory; None if unknown."""
     notes: tuple[str, ...] = ()
-    """What whoever submits it should know."""
+    """Notes for the submitter."""
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values, for `survey_of`."""
+        """Return JSON values, for `survey_of`."""
         return asdict(self)
 
 
 NEEDS = ("zerotoolsd.admission.preflight",)
-"""Modules that `survey` imports: whoever makes processes that look imports them once for all."""
+"""Modules that `survey` imports: the server that forks such processes imports them once for all."""
 
 
 def survey_of(tree: Mapping[str, Any]) -> Survey:
-    """The survey of `Survey.to_json`."""
+    """Return the object that `Survey.to_json` gave."""
     needs = tree["needs"]
     return Survey(
         place=tree["place"],
@@ -58,10 +58,11 @@ def survey_of(tree: Mapping[str, Any]) -> Survey:
 
 
 def survey(spec: JobSpec, text: str, memory: MachineMemory) -> dict[str, Any]:
-    """Look at the files of the job `spec`, with the JSON `text`, for a machine of this `memory`.
+    """Check the files of the job `spec`, with the JSON `text`, for a machine of this `memory`.
+
     May wait for a file system that hangs.
 
-    Raises BadRequest naming what is missing, BadFile, Unsupported.
+    Raises BadRequest that names the missing files, BadFile, Unsupported.
     """
     from zerotoolsd.admission import preflight  # readers of every format, for such a process alone
 

@@ -1,10 +1,10 @@
-"""The process that watches one that somebody started by hand.
+"""The process that watches one that a user started by hand.
 
-It is the only rank of its job, so that the job has all that others have: a supervisor that outlives
-the daemon, a time limit, an end that is recorded once, people who are told.
+It is the only rank of its job, so the job has all features of others: a supervisor that survives
+the daemon, a time limit, a recorded end, and notifications.
 
 entry      its start
-watching   until the process has ended, or is left alone
-exit_info  how it ended, of a process that is nobody's child here
-tree       what runs below it
+watching   until the process has ended, or is not watched any more
+exit_info  how a process ended that is not our child
+tree       the processes below it
 """

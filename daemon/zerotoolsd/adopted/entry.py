@@ -1,4 +1,4 @@
-"""Start of the process that watches another: it imports the daemon from where this file is."""
+"""Starts the process that watches another: it imports the daemon from the location of this file."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """How a process ended that is not our child, by its pidfd.
 
-From Linux 6.15 on the kernel keeps the exit status of a process for whoever has a pidfd of it:
-`ioctl(PIDFD_GET_INFO)` with `PIDFD_INFO_EXIT` gives it once the parent has collected it
-(include/uapi/linux/pidfd.h). Until then, while it is a zombie, the last field of /proc/PID/stat
-says the same to its own user (`exit_code`, proc(5)). On an older kernel that is all there is, and
-most parents collect at once: then nobody knows.
+From Linux 6.15 on, the kernel keeps the exit status of a process for holders of a pidfd of it:
+`ioctl(PIDFD_GET_INFO)` with `PIDFD_INFO_EXIT` returns it after the parent has collected it
+(include/uapi/linux/pidfd.h). Before that, while it is a zombie, the last field of /proc/PID/stat
+has the same value for its own user (`exit_code`, proc(5)). An older kernel has only the latter, and
+most parents collect at once: then the status is unknown.
 
     struct pidfd_info { u64 mask, cgroupid; u32 pid, tgid, ppid, ruid, rgid, euid, egid, suid,
                         sgid, fsuid, fsgid; s32 exit_code; }                        64 bytes
@@ -25,7 +25,7 @@ _EXIT = 1 << 3
 PIDFD_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 """`_IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)`."""
 COLLECTED_SECONDS = 5.0
-"""How long the parent of a process that has ended may take to collect its status."""
+"""How long the parent of an ended process may take to collect its status."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,17 @@ class ExitStatus:
 
     @property
     def exit_code(self) -> int | None:
-        """None: a signal ended it."""
+        """The exit code; None if a signal ended it."""
         return None if os.WIFSIGNALED(self.status) else os.waitstatus_to_exitcode(self.status)
 
     @property
     def signal(self) -> int | None:
-        """None: it ended by itself."""
+        """The signal that ended it; None if it ended by itself."""
         return os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else None
 
 
 def exit_status(pidfd: int, pid: int, start_ticks: int) -> ExitStatus | None:
-    """Of a process that has ended; None: nobody knows it any more."""
+    """Return the status of a process that has ended; None if it is not known any more."""
     if (found := _kept(pidfd)) is not None:
         return found
     if (status := zombie_status(pid, start_ticks)) is not None:

@@ -1,4 +1,4 @@
-"""What runs at and below a process that somebody started by hand."""
+"""The processes at and below a process that a user started by hand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from zerotoolsd.supervisor.procfs import Process, descendants, kill_process, pro
 
 
 class WatchedTree:
-    """The process (`pid`, `start_ticks`), and all that was ever seen below it: what is left behind
-    has another parent by then."""
+    """The process (`pid`, `start_ticks`), and all processes that were ever seen below it: remaining
+    ones may have another parent later."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class WatchedTree:
         self._known: dict[tuple[int, int], Process] = {}
 
     def look(self) -> list[Process]:
-        """All of it that runs now."""
+        """Return all of these processes that run now."""
         table = self._table()
         root = table.get(self._pid)
         found = {_key(each): each for each in self._live(table)}
@@ -42,7 +42,7 @@ class WatchedTree:
                 yield process
 
     def kill(self) -> list[Process]:
-        """SIGKILL all of it; what was there. Raises PermissionError."""
+        """Send SIGKILL to all of them; return the processes. Raises PermissionError."""
         there = self.look()
         for process in there:
             kill_process(process)

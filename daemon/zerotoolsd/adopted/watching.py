@@ -1,9 +1,10 @@
 """Watches a process that somebody started by hand, until it ends.
 
-It is not owned: a cancel, the end of this process or of the supervisor leave it alone. One thing
-ends it, the time limit that its user has set: SIGTERM for the program, as other jobs get it, and
-SIGKILL for all that runs below it a moment before the grace is over. How this ends says how the
-process did: with 0 where it ended with 0 or is left alone, else with 1 and a sentence.
+The process is not owned: a cancel, or the end of this process or of the supervisor, do not affect
+it. Only the time limit of its user ends it: SIGTERM for the program, as other jobs get it, and
+SIGKILL for all processes below it shortly before the grace period is over. The end of this process
+reports that of the other: with 0 if it ended with 0 or is not watched any more, else with 1 and a
+sentence.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from zerotoolsd.supervisor.waking import SignalWaker
 
 LOOK_SECONDS = 5.0
 LEFT_SECONDS = 2.0
-"""What the process itself has started may take so long to end after it, where it was asked to."""
+"""Seconds that children of the process may take to end after it, if it was asked to end."""
 _LAUNCHERS = (b"torch.distributed.run", b"torchrun", b"accelerate", b"deepspeed")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`PID START BOOT KILL_AFTER`, the last in seconds from the time limit; the exit status."""
+    """Watch `PID START BOOT KILL_AFTER`, the last in seconds from the time limit; return the exit
+    status."""
     pid, start, boot, kill_after = arguments
     watch = Watch(int(pid), int(start), float(kill_after))
     if boot != boot_id():
@@ -52,7 +54,8 @@ class Watch:
         self._killed = False
 
     def run(self) -> int:
-        """Watch until it has ended, or is to be left alone."""
+        """Watch until the process has ended, or must not be watched any more; return the exit
+        status."""
         signals = SignalWaker()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # it was blocked until here
         pidfd = open_process(self._pid, self._start_ticks)
@@ -96,7 +99,7 @@ class Watch:
         self._sender.send({"rank": 0, "watched_bytes": held, "watched_processes": len(there)})
 
     def _ask_to_end(self) -> bool:
-        """Ask it to end, if that is what is wanted of this; False: it is to be left alone."""
+        """Ask it to end if its time limit is over; False: stop watching it."""
         if self._wanted() != TIME_LIMIT:
             return False
         self._stopping_since = time.monotonic()
@@ -133,7 +136,7 @@ class Watch:
         return self.fail(f"process {self._pid} {_how(found)}")
 
     def _end_rest(self) -> list[Process]:
-        """End what it has started and left behind, after its time limit; what does not end."""
+        """End its remaining children after its time limit; return the ones that do not end."""
         deadline = time.monotonic() + LEFT_SECONDS
         while (left := self._tree.look()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -143,7 +146,7 @@ class Watch:
         return self._tree.look()
 
     def fail(self, why: str) -> int:
-        """Say why in one sentence; the exit status."""
+        """Report the reason in one sentence; return the exit status."""
         self._say(why)
         self._sender.send({"event": "error", "rank": 0, "message": why}, wait=True)
         return 1

@@ -1,13 +1,13 @@
-"""What runs in an allocation of Slurm: a job without a daemon.
+"""The processes in an allocation of Slurm: a job without a daemon.
 
     batch script  ->  batch      one process on the first node: attempts, one after another
       srun        ->  node       on every node: starts a supervisor there, and ends with it
 
-beats            who lives, by files that the nodes share
-one_at_a_time    one attempt at a time, whatever Slurm starts twice
-job_state        where the job stands, kept in its directory and shown to people
+beats            which processes live, by files that the nodes share
+one_at_a_time    one attempt at a time, even if Slurm starts one twice
+job_state        the state of the job, kept in its directory for people
 node             a node's part of one attempt
-node_step        all nodes of one attempt: srun, stops, what each came to
-combined_end     how an attempt ended, of what its nodes say
+node_step        all nodes of one attempt: srun, stops, the end of each
+combined_end     how an attempt ended, from the records of its nodes
 master           attempts, one after another, until the job is over or Slurm wants its nodes
 """

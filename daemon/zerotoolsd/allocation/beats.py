@@ -1,10 +1,10 @@
-"""Who lives, by files on a file system that several machines share.
+"""Which processes live, by files on a file system that several machines share.
 
-Whoever works on an attempt writes a small file anew, every few seconds. On the machine that wrote
-it, the process itself is looked at. From another one, a file that does not change for
-SILENT_SECONDS is that of a process that is gone, or that cannot reach the shared directory any
-more: then it cannot write a checkpoint there either. How old a file is, is asked of the file
-server, whose clock alone counts: of a file that is made to ask, and of the beat.
+Each process of an attempt rewrites a small file every few seconds. On the machine that wrote it,
+the process itself is checked. On another one, a file that does not change for SILENT_SECONDS means
+that its process is gone, or cannot reach the shared directory: then it cannot write a checkpoint
+there either. The age of a file is measured by the file server's clock: of a new file that is made
+for this, and of the beat.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zerotoolsd.supervisor.procfs import boot_id, read_process
 BEAT_SECONDS = 2.0
 SILENT_SECONDS = 45.0
 MASTER = "master"
-"""The name by which the process in the batch script beats; nodes do by their numbers."""
+"""The name under which the process in the batch script beats; nodes use their numbers."""
 _BEAT = "beat-"
 
 
@@ -42,22 +42,22 @@ class LifeSign:
         }
 
     def again(self) -> None:
-        """This process lives. Where the file cannot be written, it is silent."""
+        """Rewrite the file: this process lives. A failed write is ignored."""
         self._count += 1
         with suppress(OSError):
             write_record(self._path, {**self._who, "count": self._count})
 
 
 class Watched:
-    """The beats of one attempt, looked at now and then. `probe` is a directory for a file by which
-    the file server's clock is asked."""
+    """The beats of one attempt, read from time to time. `probe` is a directory for a file that
+    shows the file server's clock."""
 
     def __init__(self, attempt: Path, probe: Path) -> None:
         self._attempt = attempt
         self._probe = probe
 
     def alive(self) -> list[str]:
-        """Who works on it beside this process, as far as is known: `n2` and so on."""
+        """Return the other processes of the attempt, as far as is known: `n2` and so on."""
         now = self._server_time()
         found = []
         for path in sorted(self._attempt.glob(f"{_BEAT}*")):
@@ -70,7 +70,8 @@ class Watched:
         return found
 
     def _supervised(self, path: Path, now: float) -> bool:
-        """A supervisor outlives the process beside it for as long as its ranks take to save."""
+        """Return whether the supervisor lives: it may survive its companion for the time of a
+        save."""
         record = read_record(path) or {}
         node = path.parent.name.removeprefix("node-")
         beside = read_record(self._attempt / f"{_BEAT}{node}") or {}
@@ -101,7 +102,7 @@ class Watched:
 
 
 def _pid_namespace() -> str:
-    """That in which numbers of processes are ours: Slurm may give each job one of its own."""
+    """Return the PID namespace of this process: Slurm may give each job its own."""
     try:
         return os.readlink("/proc/self/ns/pid")  # noqa: PTH115  # "pid:[4026531836]"
     except OSError:
@@ -109,7 +110,7 @@ def _pid_namespace() -> str:
 
 
 def _is_process(record: object) -> bool:
-    """Whether a process of this boot lives that a record names."""
+    """Return whether the process in a record, of this boot, lives."""
     if not isinstance(record, dict) or type(record.get("pid")) is not int:
         return False
     process = read_process(record["pid"])

@@ -1,8 +1,8 @@
-"""What a daemon looks at before it takes a job, for one that goes to Slurm without a daemon.
+"""The daemon's checks before it accepts a job, for one that goes to Slurm without a daemon.
 
-`python -m zerotoolsd.allocation.checking < spec.json` where the job is submitted: its files must be
-seen there, as they are on the nodes. The exit status is 0, or that of the error, whose sentence
-goes to standard error.
+`python -m zerotoolsd.allocation.checking < spec.json` runs on the submitting machine, which must
+have the same files as the nodes. The exit status is 0, or that of the error, which is printed to
+standard error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zerotoolsd.admission import preflight
 
 
 def main() -> int:
-    """Look at the job on standard input."""
+    """Check the job on standard input; return the exit status."""
     stored = read_stored(json.load(sys.stdin))
     try:
         if stored.spec is None or stored.problems:

@@ -1,8 +1,8 @@
-"""How an attempt ended, of what its nodes say.
+"""Combines the records of an attempt's nodes into one end.
 
 The nodes of an attempt end together, for one reason: a rank of one fails, and those of the others
-fail for lack of a peer, or are asked to stop. What counts is the first that was wrong by itself. Of
-`crashed` on one node and `not_ready` (its peer went) on another it is `crashed`; of several equal
+fail because of that, or are asked to stop. The first independent failure counts. If one node has
+`crashed` and another has `not_ready` (it lost its peer), the result is `crashed`; of several equal
 ones, that which ended first.
 """
 
@@ -30,7 +30,7 @@ Record = Mapping[str, Any]
 
 
 def combined(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
-    """One record of those of all nodes, by their numbers; `names` are what people call them."""
+    """Return one record for the records of all nodes, by their numbers; `names` are for people."""
     by_weight = sorted(range(len(records)), key=lambda node: _weight(records[node]))
     first, several = records[by_weight[0]], len(records) > 1
     found = dict(first)
@@ -46,7 +46,7 @@ def combined(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
     ran = [each["ran_seconds"] for each in records if isinstance(each.get("ran_seconds"), float)]
     if ran:
         found["ran_seconds"] = max(ran)
-    found["unkillable"] = []  # Slurm ends what is left, and drains the node where it cannot
+    found["unkillable"] = []  # Slurm kills remaining processes, and drains the node if it cannot
     following = ("closing", "uploading", "uploaded")
     found |= {name: leader[name] for name in following if leader.get(name)}
     return found

@@ -1,7 +1,7 @@
-"""Where a job under Slurm stands: kept in its directory, and shown to people.
+"""The state of a job under Slurm: kept in its directory, and shown to people.
 
-The states, what follows an end and which attempt is the last are those of the daemon's queue
-(`queue.lifecycle`): a job that fails under Slurm is started again by the same rules.
+The states, the consequences of an end and the last attempt follow the daemon's queue
+(`queue.lifecycle`): a job that fails under Slurm is restarted by the same rules.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _QUIET_SECONDS = Config().watch.no_progress_seconds
 
 
 def read_job(directory: JobDirectory, number: int) -> JobRow:
-    """The job as it was submitted; `number` is that of Slurm, or another one for people.
+    """Return the job as it was submitted; `number` is that of Slurm, or another one for people.
 
-    Raises BadFile: it cannot be read.
+    Raises BadFile if it cannot be read.
     """
     spec, record = spec_of(directory), directory.job() or {}
     row = JobRow(
@@ -67,7 +67,7 @@ class JobState:
     """One job's, of the submission that this copy is of."""
 
     def __init__(self, directory: JobDirectory, submission: int, slurm_id: str) -> None:
-        """Raises BadFile: the job cannot be read."""
+        """Read the job and its state. Raises BadFile if the job cannot be read."""
         self._directory, self._submission, self._slurm_id = directory, submission, slurm_id
         self.job = read_job(directory, int(slurm_id))
         kept = read_record(directory.path / STATE) or {}
@@ -81,7 +81,7 @@ class JobState:
 
     @property
     def standing(self) -> Standing:
-        """Where the job stands."""
+        """The job's state in the lifecycle."""
         return self.job.standing
 
     @property
@@ -92,7 +92,7 @@ class JobState:
         return None
 
     def advance(self, event: LifecycleEvent) -> None:
-        """Take an event, and keep what follows."""
+        """Apply an event, and store the result."""
         now = time.time()
         after = lifecycle.advance(self.standing, event, now=now, policy=_POLICY)
         ended = now if after.state in states.TERMINAL else None
@@ -100,21 +100,21 @@ class JobState:
         self._set(after, started=started, ended=ended)
 
     def wait_again(self, reason: str) -> None:
-        """Back among the queued: Slurm starts the job again, or has."""
+        """Set the state back to queued: Slurm restarts the job, or has done so."""
         self._set(replace(self.standing, state=states.QUEUED, reason=reason, eligible_at=None))
 
     def halt(self, reason: str) -> None:
-        """It saved and ended, and Slurm does not start it again."""
+        """Set the state to halted: it saved and ended, and Slurm does not restart it."""
         self._set(replace(self.standing, state=states.HALTED, reason=reason), ended=time.time())
 
     def begin(self, attempt: AttemptRow, nodes: int) -> None:
-        """An attempt is about to be started on so many nodes."""
+        """Record that an attempt is about to start on so many nodes."""
         self.attempts.append(attempt)
         self._nodes.append(nodes)
         self.advance(lifecycle.Admit())
 
     def runs(self, record: Mapping[str, Any]) -> None:
-        """The newest attempt's supervisor on node 0 runs, as its run.json says."""
+        """Record that the newest attempt's supervisor on node 0 runs, according to its run.json."""
         began = began_of(record) or clocks.now()
         self.attempts[-1] = replace(
             self.attempts[-1],
@@ -126,7 +126,8 @@ class JobState:
         self.advance(lifecycle.Started())
 
     def over(self, record: Mapping[str, Any], *, asked: bool) -> None:
-        """The newest attempt ended so; `asked`: it was asked to at the job's time limit."""
+        """Record the end of the newest attempt; `asked`: it was asked to end at the job's time
+        limit."""
         *before, row = self.attempts
         cause = cause_of(record, on_gpus=bool(row.gpu_uuids))
         record = plain_reason.explained(record, cause, unshown_values(self.job.reading.spec))
@@ -138,8 +139,10 @@ class JobState:
         self.advance(event)
 
     def settle(self, record: Mapping[str, Any], why: str) -> None:
-        """The newest attempt ended so, and the copy that began it could not say it. The attempt may
-        be of an earlier submission, whose end is another matter."""
+        """Record the end of the newest attempt, which its own copy could not do.
+
+        The attempt may be of an earlier submission, which has its own end.
+        """
         if self.standing.state in states.ACTIVE:
             asked = states.GIVING_WAY | {states.STOPPING}
             if record.get("outcome") == lifecycle.KILLED and self.standing.state not in asked:
@@ -155,12 +158,12 @@ class JobState:
         self._set(replace(self.standing, state=state, best_step=best))
 
     def seconds_left(self) -> float | None:
-        """Of the job's own time limit; None: it has none."""
+        """Return the rest of the job's own time limit; None without one."""
         here = replace(self.job.spec, backend=LOCAL)
         return time_limit.seconds_left(here, self.attempts, clocks.now())
 
     def finish(self) -> None:
-        """The submission is over: what became of it, once and for all."""
+        """Record the final state of the submission."""
         standing = self.standing
         self.show()
         write_record(
@@ -169,7 +172,7 @@ class JobState:
         )
 
     def show(self, reason: str | None = None) -> None:
-        """Write what people are shown; `reason` goes before that of where it stands."""
+        """Write the view for people; `reason` replaces that of the state."""
         view = views.job_view(self.job, self.attempts, reason, quiet_seconds=_QUIET_SECONDS)
         tree = view.to_json()
         nodes = self._nodes[-1] if self._nodes else self.job.spec.fewest_nodes

@@ -1,14 +1,15 @@
-"""The one process of a batch script: attempts, until the job is over or Slurm wants its nodes.
+"""The process of a batch script: it runs attempts until the job is over or Slurm takes its nodes
+back.
 
-Within one allocation a job that fails is started again by the daemon's rules, as the nodes are
-there. Slurm asks for them back by SIGTERM (`--signal=B:TERM@120` before the end of the time,
-preemption, scancel): then the job saves, and is queued again where Slurm does not do so itself.
+Inside one allocation a failed job is restarted by the daemon's rules, because the nodes are
+available. Slurm takes them back by SIGTERM (`--signal=B:TERM@120` before the end of the time,
+preemption, scancel): then the job saves, and is queued again if Slurm does not do so itself.
 
     asked by             the job saves, and
     its user             is over: cancelled              stop.json
     its own time_limit   is over: stopped
     Slurm: it runs       is queued again by us           end of the time, or preemption
-    Slurm: it is ending  what follows is Slurm's affair  scancel, scontrol requeue
+    Slurm: it is ending  continues only by Slurm         scancel, scontrol requeue
 """
 
 from __future__ import annotations
@@ -58,12 +59,13 @@ _KILLED_SECONDS = 120.0
 
 
 _OF_SIGNAL = (lifecycle.CRASHED, lifecycle.LOST, NOT_READY)
-"""What ranks come to that Slurm's signal ends: they have not failed."""
+"""Outcomes of ranks that Slurm's signal ended: they have not failed."""
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """What Slurm gave: `job_id`, and the `names` of the nodes, of which this one is the first."""
+    """The allocation of Slurm: `job_id`, and the `names` of the nodes, of which this one is the
+    first."""
 
     job_id: str
     names: tuple[str, ...]
@@ -91,7 +93,7 @@ class Master:
         )
 
     def run(self) -> int:
-        """Until there is nothing more to do here; the exit status."""
+        """Run attempts until nothing is left to do here; return the exit status."""
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(each, self._on_signal)
         self._directory.note_number(self._submission, self._allocation.job_id)
@@ -99,7 +101,7 @@ class Master:
             number = self._turns.take()
             if number is None:
                 return self._without_turn()
-            # An earlier copy may have gone on since this one began.
+            # An earlier copy may have continued since this one began.
             self._state = JobState(self._directory, self._submission, self._allocation.job_id)
             beat = LifeSign(self._directory.attempt_path(number), MASTER)
             beat.again()
@@ -152,7 +154,7 @@ class Master:
     # -- one attempt
 
     def _settle_left_over(self) -> None:
-        """An attempt whose copy was ended before it could say what became of it."""
+        """Record the end of an attempt if its copy was ended before it could do so."""
         row = self._state.open_attempt
         if row is None:
             return
@@ -217,7 +219,7 @@ class Master:
         record = combined(records, called)
         _say(f"attempt {number} ended: {record.get('outcome')}: {record.get('cause')}")
         if self._state.standing.state in (states.LAUNCHING, states.RUNNING):
-            # Slurm's signal reaches the ranks, too: they may have ended before they were asked.
+            # Slurm's signal reaches the ranks, too: they may have ended before the request.
             if self._is_stopped():
                 self._cancel()
             elif self._signalled or _was_asked_by_slurm(record):
@@ -227,7 +229,7 @@ class Master:
         self._state.over(record, asked=expired)
 
     def _watch(self, step: NodeStep, number: int, beat: LifeSign) -> bool:
-        """Until the nodes have ended; whether they were asked to, as the time limit is over."""
+        """Wait until the nodes have ended; return whether the time limit ended them."""
         due, expired = 0.0, False
         while not step.is_over():
             now = time.monotonic()
@@ -255,7 +257,7 @@ class Master:
         elif state in (states.LAUNCHING, states.RUNNING) and self._signalled:
             self._state.advance(lifecycle.Yield(why=BY_SLURM))
             warning = float(self._state.job.spec.slurm.warning_seconds)
-            # What does not end is killed while there is time to queue the job again.
+            # Kill remaining processes while there is time to queue the job again.
             step.ask(BY_SLURM, max(warning / 2, warning - LAST_SECONDS))
         left = self._state.seconds_left()
         if state == states.RUNNING and left is not None and left <= 0 and not expired:
@@ -270,8 +272,11 @@ class Master:
     # -- between attempts
 
     def _is_forgotten(self) -> bool:
-        """Whether the controller answers, and does not know this job: it was killed before it wrote
-        the job down, and nothing can be started under its number any more."""
+        """Return whether the controller responds and does not know this job.
+
+        It was killed before it stored the job, and nothing can be started under its number any
+        more.
+        """
         try:
             found = self._commands.described(self._allocation.job_id)
         except (SlurmUnreachable, BadRequest, Unsupported):
@@ -283,11 +288,11 @@ class Master:
         while time.time() < until and not self._signalled and not self._is_stopped():
             time.sleep(LOOK_SECONDS)
         if self._is_stopped():
-            return  # told of when the next turn is asked for
+            return  # the next turn reports it
         self._state.advance(lifecycle.Retry())
 
     def _give_back(self) -> int:
-        """The job saved, as Slurm wants its nodes: see to it that it is queued again."""
+        """Queue the job again, after it has saved because Slurm takes its nodes back."""
         reason = self._state.standing.reason or BY_SLURM
         try:
             found = self._commands.described(self._allocation.job_id)
@@ -315,14 +320,16 @@ class Master:
         return self._ended()
 
     def _is_in_vain(self) -> bool:
-        """Whether the job would be started and stopped for ever. What a program of the user's has
-        saved is not always known."""
+        """Return whether the job would be started and stopped forever.
+
+        The saved steps of a user's program are not always known.
+        """
         if self._state.job.spec.engine == "script":
             return False
         return is_in_vain([saved_step(each.result or {}) for each in self._state.attempts])
 
     def _requeue(self) -> str | None:
-        """Why Slurm does not queue the job again; None: it does."""
+        """Ask Slurm to queue the job again; return why it does not, or None."""
         why = ""
         for again in range(_REQUEUE_TRIES):
             if again:
@@ -341,14 +348,17 @@ class Master:
 
 
 def is_in_vain(steps: Sequence[int]) -> bool:
-    """Whether the last IN_VAIN starts have saved nothing new, by the newest step that each start
-    had saved."""
+    """Return whether the last IN_VAIN starts have saved nothing new.
+
+    `steps` has the newest step that each start had saved.
+    """
     before, last = steps[:-IN_VAIN], steps[-IN_VAIN:]
     return len(last) == IN_VAIN and max(last) <= max(before, default=0)
 
 
 def allocation_of(commands: SlurmCommands, environment: Mapping[str, str]) -> Allocation:
-    """What Slurm's variables say. Raises KeyError: this is no batch script of Slurm."""
+    """Return the allocation from Slurm's variables. Raises KeyError outside a batch script of
+    Slurm."""
     listed = environment["SLURM_JOB_NODELIST"]
     own = environment.get("SLURMD_NODENAME") or socket.gethostname()
     try:
@@ -371,7 +381,7 @@ def allocation_of(commands: SlurmCommands, environment: Mapping[str, str]) -> Al
 
 
 def _was_asked_by_slurm(record: Mapping[str, Any]) -> bool:
-    """Whether the nodes were told to end by Slurm's own signal, to each of their processes."""
+    """Return whether Slurm's own signal, to each of their processes, ended the nodes."""
     return record.get("stop_reason") in ("Slurm", OUTSIDE)
 
 

@@ -1,8 +1,8 @@
 """A node's part of one attempt, started there by srun.
 
-It prepares the run directory as a daemon would, starts a supervisor in it, and stays beside that:
-it tells that the node lives, passes a stop on, and ends everything below it where a newer attempt
-began. Killed, it takes the supervisor with it, which saves first if it is left the time.
+It prepares the run directory as a daemon would, starts a supervisor in it, and stays next to it. It
+reports that the node lives, passes a stop on, and ends everything below it if a newer attempt
+began. If it is killed, the supervisor ends too, which saves first if it has time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from zerotoolsd.supervisor.plan import EXIT, RUN
 from zerotoolsd.supervisor.ranks import become_subreaper
 
 SETTINGS = "attempt.json"
-"""In the attempt's directory: what all of its nodes are told."""
+"""In the attempt's directory: the settings of all of its nodes."""
 STOP = "stop.json"
 """In the attempt's directory: `reason`, `grace_seconds`; `kill`: at once, whatever is there."""
 SETTINGS_SECONDS = 60.0
@@ -57,8 +57,8 @@ _libc = ctypes.CDLL(None)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`JOB_DIRECTORY ATTEMPT` of the node that srun's variables name; 0: it is on record how the
-    node's part ended."""
+    """Run `JOB_DIRECTORY ATTEMPT` on the node in srun's variables; return 0 if its end is on
+    record."""
     directory, attempt = JobDirectory(Path(arguments[0])), int(arguments[1])
     node = int(os.environ["SLURM_NODEID"])
     run_dir = directory.run_dir(attempt, node)
@@ -112,14 +112,16 @@ def _row_of(job: JobRow, spec: JobSpec) -> JobRow:
 
 
 def _config() -> Config:
-    """That of a daemon without a file; Slurm holds the processes together."""
+    """Return the configuration of a daemon without a file; Slurm groups the processes."""
     config = Config()
     return replace(config, limits=replace(config.limits, cgroups=False))
 
 
 def gpus_of(spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The GPUs that Slurm gave this node, as CUDA names them. Raises BadRequest: not as many as
-    the job wants."""
+    """Return the GPUs that Slurm gave this node, in CUDA's names.
+
+    Raises BadRequest if these are fewer than the job needs.
+    """
     if spec.device == "cpu":
         return ()
     given = [each for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
@@ -154,7 +156,7 @@ def _not_begun(run_dir: Path, outcome: str, cause: str) -> int:
 
 
 class Companion:
-    """Stays beside a node's supervisor until that has ended."""
+    """Stays next to a node's supervisor until that has ended."""
 
     def __init__(
         self, directory: JobDirectory, attempt: int, run_dir: Path, beat: LifeSign
@@ -189,7 +191,7 @@ class Companion:
                 self._look(supervisor)
             with suppress(subprocess.TimeoutExpired):
                 supervisor.wait(LOOK_SECONDS)
-        kill_all(10.0)  # what the supervisor and its keeper have left, killed together
+        kill_all(10.0)  # the remaining processes of supervisor and keeper, killed together
         return 0 if (self._run_dir / EXIT).exists() else 1
 
     def _on_signal(self, *_: object) -> None:
@@ -209,7 +211,7 @@ class Companion:
             supervisor.kill()
             return
         if not (self._run_dir / RUN).exists():
-            return  # it would die of a SIGTERM; it is asked when it has begun
+            return  # a SIGTERM would kill it now; it is asked after its start
         try:
             write_request(self._run_dir, str(wanted.get("reason")), wanted.get("grace_seconds"))
         except OSError as error:

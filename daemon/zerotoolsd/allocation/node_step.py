@@ -1,4 +1,4 @@
-"""All nodes of one attempt: started by one srun, asked to stop, and what each came to."""
+"""All nodes of one attempt: started by one srun, asked to stop, and the end of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP_LOG = "srun.log"
 PEER_SECONDS = 10.0
 """How long the nodes of an attempt may take to end after one of them has failed."""
 KILL_SECONDS = 30.0
-"""How long they may take after that, before what is left of srun is killed."""
+"""How long they may take after that, before the rest of srun is killed."""
 
 
 class NodeStep:
@@ -41,7 +41,7 @@ class NodeStep:
         return len(self._names)
 
     def begin(self, settings: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        """Say what all nodes are told, and start them. Raises OSError."""
+        """Write the settings of all nodes, and start the nodes. Raises OSError."""
         write_record(self._place / SETTINGS, {**settings, "nodes": self.nodes})
         with (self._place / STEP_LOG).open("wb") as log:
             self._srun = subprocess.Popen(
@@ -50,12 +50,13 @@ class NodeStep:
                 stdout=log,
                 stderr=log,
                 env=dict(environment),
-                # A signal to the batch script's processes is not for srun: nodes are asked by file.
+                # A signal to the batch script's processes must not reach srun: nodes are asked by
+                # file.
                 start_new_session=True,
             )
 
     def command(self, environment: Mapping[str, str]) -> list[str]:
-        """The srun of this attempt."""
+        """Return the srun command of this attempt."""
         processors = environment.get("SLURM_CPUS_PER_TASK")
         return [
             "srun",
@@ -70,11 +71,11 @@ class NodeStep:
         ]
 
     def began(self) -> dict[str, Any] | None:
-        """The run.json of node 0, when it is there."""
+        """Return the run.json of node 0, if it exists."""
         return read_record(self._run_dir(0) / RUN)
 
     def is_over(self) -> bool:
-        """Whether srun has ended; where a node has ended for itself, the others are, too."""
+        """Return whether srun has ended; when a node has ended by itself, end the others."""
         assert self._srun is not None
         if self._srun.poll() is not None:
             return True
@@ -108,7 +109,7 @@ class NodeStep:
         write_record(self._place / STOP, {"reason": "killed", "kill": True})
 
     def records(self) -> list[dict[str, Any]]:
-        """What each node came to, by its number, after the end of srun."""
+        """Return the record of each node, by its number, after the end of srun."""
         return [self._record(node) or self._lost(node) for node in range(self.nodes)]
 
     def _record(self, node: int) -> dict[str, Any] | None:
@@ -138,7 +139,7 @@ class NodeStep:
 
 
 def settled_record(directory: JobDirectory, attempt: int, nodes: int) -> list[dict[str, Any]]:
-    """What the nodes came to of an attempt that an earlier copy has left."""
+    """Return the records of the nodes of an attempt that an earlier copy started."""
     return NodeStep(directory, attempt, [f"node {node}" for node in range(nodes)]).records()
 
 
@@ -148,6 +149,7 @@ def _ended_badly(record: Mapping[str, Any] | None) -> bool:
 
 
 def step_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What srun begins with: without what sbatch's options mean for the batch script alone."""
+    """Return the environment of srun, without variables of sbatch that only concern the batch
+    script."""
     dropped = ("SLURM_EXPORT_ENV", "SLURM_CPU_BIND", "SLURM_MEM_PER_NODE_FOR_STEP")
     return {name: value for name, value in environment.items() if name not in dropped}

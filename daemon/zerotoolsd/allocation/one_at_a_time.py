@@ -1,17 +1,16 @@
-"""One attempt at a time, whatever Slurm starts twice.
+"""Ensures one attempt at a time, even if Slurm starts a job twice.
 
 A controller that is killed within seconds of a job's start may start it again when it comes back:
 while the first copy runs, or after it has finished. A lost node may still work when its job was
-queued again and runs elsewhere. So an attempt begins by giving its directory its name, which only
-one can; before that, whoever comes waits until nothing of the newest attempt lives. A directory has
-a beat in it from the first moment on: one without would look like that of an attempt whose
-processes are gone. Whoever works on an attempt ends when there is a newer one: it was silent for
-too long.
+queued again and runs elsewhere. So an attempt begins with a rename of its directory, which only one
+process can do. Before that, each copy waits until no process of the newest attempt lives. A
+directory has a beat in it from the first moment on: without one it would look like that of a dead
+attempt. A process ends when a newer attempt than its own exists: it was silent for too long.
 
-    attempts/7           of the first copy, whose nodes beat
-    second copy          waits for it; finds end.json then, and has nothing to do
+    attempts/7           of the first copy, with beating nodes
+    second copy          waits for it; then finds end.json, and has nothing to do
     attempts/7           silent for 45 s
-    second copy          makes attempts/8 and begins; what is left of 7 sees that and ends
+    second copy          makes attempts/8 and begins; processes of 7 see that and end
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Turns:
-    """The turns of a job's copies. `say` tells people; `asked` says that this copy is to end."""
+    """The turns of a job's copies. `say` reports to people; `asked` returns whether this copy must
+    end."""
 
     directory: JobDirectory
     submission: int
@@ -40,9 +40,9 @@ class Turns:
     asked: Callable[[], bool]
 
     def take(self) -> int | None:
-        """The number of the attempt that is ours; None: there is nothing to do for this copy.
+        """Return the number of this copy's attempt; None if it has nothing to do.
 
-        Raises OSError: the directory cannot be written.
+        Raises OSError if the directory cannot be written.
         """
         told: object = None
         (self.directory.path / ATTEMPTS).mkdir(exist_ok=True)
@@ -64,7 +64,7 @@ class Turns:
             time.sleep(LOOK_SECONDS)
 
     def _begin(self, number: int) -> bool:
-        """Whether the attempt is ours now."""
+        """Try to make the attempt's directory; return whether this copy has the attempt now."""
         path = self.directory.attempt_path(number)
         draft = path.with_name(f".{number}-{socket.gethostname()}-{os.getpid()}")
         shutil.rmtree(draft, ignore_errors=True)
@@ -80,7 +80,7 @@ class Turns:
         return True
 
     def why_none(self) -> str | None:
-        """Why there is nothing to do for this copy; None: there is."""
+        """Return why this copy has nothing to do; None if it has."""
         newest = max(self.directory.submissions(), default=0)
         if newest != self.submission:
             return f"the job was submitted again since (submission {newest}); this copy ends"
@@ -91,11 +91,11 @@ class Turns:
         return None
 
     def others(self) -> list[str]:
-        """Who works on the newest attempt beside this copy."""
+        """Return the other processes of the newest attempt."""
         return self._alive(max(self.directory.attempts(), default=0))
 
     def is_superseded(self, attempt: int) -> bool:
-        """Whether a newer attempt than ours began."""
+        """Return whether a newer attempt than this one began."""
         return max(self.directory.attempts(), default=0) > attempt
 
     def _alive(self, attempt: int) -> list[str]:

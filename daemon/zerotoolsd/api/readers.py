@@ -83,9 +83,7 @@ def machine_for(tree: dict[str, Any], by: Asked) -> dict[str, Any]:
         launch = {**launch, "trouble": None}  # it may quote the started command
     tree = {**tree, "leases": leases, **({} if launch is None else {"launch": launch})}
     warm = tree.get("warm_start")
-    if (
-        warm is not None and by.access is not Access.ALLOWED
-    ):  # the owners of interpreters, and errors
+    if warm is not None and by.access is not Access.ALLOWED:  # it has the owners of interpreters
         tree["warm_start"] = {**warm, "trouble": None, "servers": []}
     return tree
 

@@ -2,9 +2,9 @@
 
 An attempt is committed before its directory is made. So a directory that the queue does not know
 shows that the queue is too old: its log was lost, a backup was restored, or it was made anew. Then
-the attempts since are added from the directories, which have the records of their ends. Every job
-that is not over and does not run is held, because it may have been cancelled, or run and removed,
-after this queue was current. A job that ended is never run again.
+the attempts since are added from the directories, which have the records of their ends. Every
+unfinished job without a running attempt is held, because it may have been cancelled, or run and
+removed, after this queue was current. A job that ended is never run again.
 
 The directories of these jobs are read: those that are not over, and those with a higher number than
 any of the queue (a lower unknown one was removed by a clean).

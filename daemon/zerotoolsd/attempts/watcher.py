@@ -328,13 +328,17 @@ class Watcher:
         return not self._stops.unwritten
 
     def live(self) -> list[tuple[AttemptRow, float | None]]:
-        """The attempts whose supervisor is known to run, and since when each has been asked to
-        stop, by the monotonic clock."""
+        """Return the attempts with a running supervisor, and since when each has been asked to
+        stop.
+
+        The time is of the monotonic clock; None if it was not asked.
+        """
         found = [each.attempt for each in self._live.values() if not each.is_request]
         return [(attempt, self._stops.since(attempt)) for attempt in found]
 
     def abandon(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Report `record` as the end of an attempt whose supervisor runs, and cannot be ended."""
+        """Report `record` as the end of an attempt with a supervisor that runs and cannot be
+        ended."""
         live = self._live.pop(attempt.token)
         self._forget(live)
         _disown(live.spawned)
@@ -350,7 +354,7 @@ class Watcher:
         self._on_over(attempt, record)
 
     def close(self) -> None:
-        """Stop watching; the attempts go on."""
+        """Stop watching; the attempts continue."""
         for live in self._live.values():
             self._forget(live)
             _disown(live.spawned)

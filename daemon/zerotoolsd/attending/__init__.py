@@ -1,7 +1,7 @@
-"""The process that hands a job to Slurm and watches it there: the only rank of its job here.
+"""The process that submits a job to Slurm and watches it there: the only rank of its job here.
 
-entry        its start: the daemon is imported from where it is
-handing_over where the job lies, whether it was handed over before
-relay        what its ranks told and wrote there, told and written here
-attending    until the job is over, or somebody wants it to end
+entry        its start: imports the daemon from the location of this file
+handing_over the directory of the job, and whether it was submitted before
+relay        passes on the reports and logs of its ranks
+attending    until the job is over, or must end
 """

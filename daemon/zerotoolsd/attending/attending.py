@@ -1,8 +1,8 @@
-"""Attends one job under Slurm, from its submission to its end.
+"""Watches one job under Slurm, from its submission to its end.
 
-The job itself needs nobody: killed, this process is started again by the daemon, and goes on to
-watch. Where Slurm's controller does not answer, it waits: nothing follows from that. How it ends
-says how the job did: with 0 where it succeeded, or ended as it was asked to; else with a sentence.
+The job itself does not need it: if this process is killed, the daemon starts it again, and it
+continues to watch. If Slurm's controller does not respond, it waits without any conclusion. Its
+exit reports the job's: 0 if the job succeeded, or ended on request; else with a sentence.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SPEC = "spec.json"
 
 
 def main() -> int:
-    """Attend the job of the run directory that the environment names; the exit status."""
+    """Watch the job of the run directory in the environment; return the exit status."""
     run_dir = Path(os.environ["ZEROTOOLS_RUN_DIR"])
     sender = Sender(os.environ.get("ZEROTOOLS_NOTIFY"))
     stored = read_stored(json.loads((run_dir / SPEC).read_text("utf-8")))
@@ -64,7 +64,10 @@ class Attendant:
         self._said: object = None
 
     def run(self) -> int:
-        """Until it is over. Raises ZerotoolsError: it was not handed over."""
+        """Run until the job is over; return the exit status.
+
+        Raises ZerotoolsError if it was not submitted.
+        """
         signals = SignalWaker()
         key = key_of(self._run_dir.parent, self._spec.name)
         directory = handed_over(self._commands, self._jobs, self._home, self._spec, key)
@@ -97,7 +100,7 @@ class Attendant:
             pass  # it has ended meanwhile
 
     def _lift_wait(self, view: dict[str, Any]) -> None:
-        """Slurm waits two minutes before it starts a job again."""
+        """Skip the two minutes that Slurm waits before it restarts a job."""
         again = view["attempts"] and view["slurm"]["state"] == "PENDING"
         if again and "BeginTime" in str(view["reason"]):
             with suppress(BadRequest, SlurmUnreachable, Unsupported):
@@ -133,7 +136,7 @@ class Attendant:
         return status
 
     def complain(self, why: str, kind: str | None = None) -> None:
-        """Say why it ends, in one sentence."""
+        """Report why it ends, in one sentence."""
         self._say(why)
         told: dict[str, Any] = {"event": "error", "rank": 0, "message": why, "time": time.time()}
         self._sender.send(told | ({} if kind is None else {"kind": kind}), wait=True)

@@ -1,4 +1,4 @@
-"""Start of the process that attends a job under Slurm: it imports the daemon beside it."""
+"""Starts the process that watches a job under Slurm: it imports the daemon next to it."""
 
 from __future__ import annotations
 

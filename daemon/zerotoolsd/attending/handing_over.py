@@ -1,8 +1,8 @@
-"""A job of the daemon is handed to Slurm once, whatever becomes of the process that does so.
+"""Submits a job of the daemon to Slurm once, even if the submitting process is restarted.
 
-Its directory among the user's jobs under Slurm is named by the job itself, so that each attempt
-finds what the one before has left: a job that waits or runs is only watched again. One that has
-ended is told of once; an attempt after that submits it again, to go on where it was.
+Its directory among the user's jobs under Slurm is named after the job, so each attempt finds the
+previous one's: a job that waits or runs is only watched again. The end of a job is reported once;
+an attempt after that submits it again, to continue.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from zerotoolsd.supervisor.plan import EXIT
 
 WORD = "slurm.json"
 TOLD = "told.json"
-"""In a submission's directory: who told the daemon how it ended."""
+"""In a submission's directory: the process that reported its end to the daemon."""
 
 
 def key_of(job_dir: Path, name: str | None) -> str:
-    """The word by which a job of this daemon is found again: that of no other job, also where a
-    daemon has lost its state, and gives numbers a second time. Raises BadRequest."""
+    """Return the unique word by which a job of this daemon is found again. Raises BadRequest.
+
+    It stays unique even if a daemon has lost its state and reuses numbers.
+    """
     try:
         own = _word_of(job_dir)
     except OSError as error:
@@ -39,7 +41,7 @@ def key_of(job_dir: Path, name: str | None) -> str:
 
 
 def _word_of(job_dir: Path) -> str:
-    """A word that is in the directory of a job, from its first attempt on."""
+    """Return the word in the directory of a job, which exists from its first attempt on."""
     path = job_dir / WORD
     if (known := read_record(path)) is None:
         known = {"word": secrets.token_hex(16)}
@@ -50,9 +52,9 @@ def _word_of(job_dir: Path) -> str:
 def handed_over(
     commands: SlurmCommands, jobs: SlurmJobs, home: Path, spec: JobSpec, key: str
 ) -> JobDirectory:
-    """The directory of a job that Slurm has, or had and that is still to be told of.
+    """Return the directory of a job that Slurm has, or has ended without a report.
 
-    Raises BadRequest, SlurmUnreachable and Unsupported: it was not handed over.
+    Raises BadRequest, SlurmUnreachable and Unsupported if it was not submitted.
     """
     claim = partial(jobs.claim_output, spec)
     directory, _ = submit_job(commands, home, spec, key=key, attended=True, claim=claim)
@@ -63,8 +65,10 @@ def handed_over(
 
 
 def is_told(directory: JobDirectory) -> bool:
-    """Whether the end of the newest submission was told: who was to tell it has ended so, by its
-    supervisor's word."""
+    """Return whether the end of the newest submission was reported.
+
+    The reporting process must have ended with the recorded status, according to its supervisor.
+    """
     told = read_record(_told_path(directory))
     if told is None:
         return False
@@ -74,7 +78,7 @@ def is_told(directory: JobDirectory) -> bool:
 
 
 def note_told(directory: JobDirectory, run_dir: Path, status: int) -> None:
-    """It is told by whoever attends it in `run_dir`, and ends with `status` now."""
+    """Record that the process in `run_dir` reports the end, and ends with `status` now."""
     write_record(_told_path(directory), {"run_dir": str(run_dir), "status": status})
 
 

@@ -1,4 +1,5 @@
-"""What the ranks of a job under Slurm told and wrote, told and written where the daemon looks."""
+"""Passes on the reports and logs of a job's ranks under Slurm, to the files that the daemon
+reads."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 
 _PART = 1 << 18
 MOST_LOG_BYTES = 64 << 20
-"""Of each rank's log, for one attempt here; the whole is in the job's own directory."""
+"""Limit of each rank's log, for one attempt here; the complete log is in the job's own
+directory."""
 TOLD = frozenset(
     {
         *("step", "checkpoint", "eval", "phase", "resumed", "skipped_checkpoint", "error"),
@@ -22,7 +24,8 @@ TOLD = frozenset(
 
 
 class Relay:
-    """Of the job `name`. Rank 0's lines go to standard output, those of others beside it."""
+    """Passes on the job `name`. Rank 0's lines go to standard output, those of others into files
+    next to it."""
 
     def __init__(self, jobs: SlurmJobs, name: str, sender: Sender, run_dir: Path) -> None:
         self._jobs, self._name, self._sender, self._run_dir = jobs, name, sender, run_dir
@@ -32,7 +35,7 @@ class Relay:
         self._written: dict[int, int] = {}
 
     def catch_up(self, view: dict[str, Any]) -> None:
-        """All that there is by now, of the newest attempt."""
+        """Pass on everything that exists now, of the newest attempt."""
         numbers = [each["number"] for each in view["attempts"]]
         while numbers:
             current = self._attempt or numbers[-1]

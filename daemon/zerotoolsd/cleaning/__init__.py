@@ -1,4 +1,4 @@
-"""Removing jobs that are over: what belongs to one (`removal`), one after another (`cleaner`).
+"""Removes ended jobs: the files of one (`removal`), one after another (`cleaner`).
 
 It may import `attempts`, `queue`, `config` and `service`.
 """

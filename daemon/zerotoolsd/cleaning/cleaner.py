@@ -1,4 +1,4 @@
-"""Removing jobs that are over, one after another, while the daemon continues with the others."""
+"""Removes ended jobs, one after another, while the daemon continues with the others."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from zerotoolsd.service.exchanged import Cleaned, CleanedJob, CleanRequest, Kept
 from zerotoolsd.service.refusals import Conflict, Unavailable
 
 LOOK_SECONDS = 60.0
-"""How long a look at the files that jobs name may take."""
+"""Timeout for reading the paths that jobs name."""
 REMOVE_SECONDS = 24 * 3600.0
 RETENTION_SECONDS = 3600.0
-"""How often what is older than the retention settings is looked for."""
+"""Interval in seconds between searches for data older than the retention settings."""
 
 AT_ONCE = 100
 """So many jobs are read before others get the event loop."""
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Cleaner:
-    """One removal at a time. The store is used here; files are looked at, and removed, by `ask`."""
+    """Removes one job at a time. The store is used here; `ask` reads and removes the files."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Cleaner:
         return self._state_dir / "jobs"
 
     def refuse_going(self, named: Sequence[Mention]) -> None:
-        """Raises Conflict: a path lies in the directory of a job that is being removed."""
+        """Raise Conflict if a path is in the directory of a job that is being removed."""
         for job_id in self._going:
             places = removal.names_of(str(self._jobs_dir / str(job_id)))
             for mention in named:
@@ -76,9 +76,9 @@ class Cleaner:
                     )
 
     async def clean(self, request: CleanRequest, who: str, owner: int | None = None) -> Cleaned:
-        """Remove what `request` means of the jobs of the uid `owner` (None: of all).
+        """Remove the jobs that `request` selects, of the uid `owner` (None: of all).
 
-        Raises Unavailable: paths that jobs name do not answer.
+        Raises Unavailable if paths that jobs name do not respond.
         """
         async with self._turn:
             together = frozenset(request.jobs or ())
@@ -96,11 +96,12 @@ class Cleaner:
             return Cleaned(jobs=tuple(gone), kept=tuple(kept))
 
     async def _over(self, request: CleanRequest, owner: int | None) -> list[EndedJob]:
-        """The jobs that are over, of `owner`; and of others those that are named, to say so."""
+        """Return the ended jobs of `owner`, and the named ones of others, in order to report
+        these."""
         named, found = frozenset(request.jobs or ()), list[EndedJob]()
         ids = [job_id for state in states.TERMINAL for job_id in self._store.ids(state)]
         for count, job_id in enumerate(sorted(ids), 1):
-            job = self._store.job(job_id)  # nobody else removes any
+            job = self._store.job(job_id)  # no other code removes one
             if owner in (None, job.uid) or job_id in named:
                 found.append(EndedJob(job_id, job.state, job.ended))
             if count % AT_ONCE == 0:
@@ -110,7 +111,7 @@ class Cleaner:
     async def _left_out(
         self, request: CleanRequest, meant: set[int], owner: int | None
     ) -> list[KeptJob]:
-        """Those that were named and that the other wishes leave out."""
+        """Return the named jobs that the other options exclude."""
         found = []
         for count, job_id in enumerate(request.jobs or ()):
             if count % AT_ONCE == 0:
@@ -158,7 +159,7 @@ class Cleaner:
         request: CleanRequest,
         named: NamedPaths,
     ) -> RemovableFiles:
-        """What goes. Looks again where a job was queued meanwhile. Raises Stays."""
+        """Return the files to remove. Checks again if a job was queued meanwhile. Raises Stays."""
         while True:
             newest = self._newest()
             files = await self._files(job, attempts)
@@ -228,7 +229,7 @@ class Cleaner:
     async def _go(
         self, job: JobRow, request: CleanRequest, files: RemovableFiles, who: str
     ) -> None:
-        """What was begun and fails is refused to other jobs until it is finished."""
+        """Remove a job. If it fails, other jobs may not use its paths until it is finished."""
         self._going.add(job.id)
         outputs = request.outputs
         again = "" if request.logs_only else "; it is removed at the daemon's next start or clean"
@@ -261,7 +262,7 @@ class Cleaner:
         self._announce()
 
     async def finish(self) -> None:
-        """Go on with what an earlier daemon was removing when it ended."""
+        """Finish the removals that an earlier daemon began."""
         async with self._turn:
             for job_id, outputs in self._left.items():
                 try:
@@ -288,10 +289,10 @@ class Cleaner:
         self._going.discard(job_id)
 
     async def keep_up(self, retention: RetentionConfig) -> None:
-        """Finish what was interrupted; then remove what is older than the settings, for ever."""
+        """Finish interrupted removals; then remove data older than the settings, forever."""
         try:
             await self.finish()
-        except Exception:  # nothing else waits for this, and retention must go on
+        except Exception:  # nothing else waits for this, and retention must continue
             log.exception("a defect in zerotoolsd: an interrupted clean cannot be finished")
         while True:
             await self._guarded(retention)
@@ -302,11 +303,11 @@ class Cleaner:
             await self.retain(retention)
         except (OSError, sqlite3.OperationalError, Unavailable) as error:
             log.error("jobs past the retention settings are kept for now: %s", error)
-        except Exception:  # nothing else waits for this, and the jobs must go on
+        except Exception:  # nothing else waits for this, and the jobs must continue
             log.exception("a defect in zerotoolsd: the retention settings cannot be kept now")
 
     async def retain(self, retention: RetentionConfig) -> None:
-        """Remove what is older than the settings."""
+        """Remove data older than the settings."""
         if retention.logs is not None:
             age = seconds_of(retention.logs)
             await self.clean(CleanRequest(older_than_seconds=age, logs_only=True), "retention.logs")
@@ -319,5 +320,5 @@ class Cleaner:
 
 
 def _name_for(owner: int | None, job: JobRow) -> str:
-    """The job's name, which other users do not see."""
+    """Return the job's name, which is hidden from other users."""
     return job.name if owner in (None, job.uid) else f"job-{job.id}"

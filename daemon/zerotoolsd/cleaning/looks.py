@@ -1,6 +1,5 @@
-"""What the cleaner has done by a process that looks: paths of users may lie on a file system that
-never answers, and so may what they link to. Arguments are pickled, answers are JSON.
-"""
+"""The cleaner's file accesses, in a child process: paths of users, and their links, may be on a
+file system that never responds. Arguments are pickled, results are JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from zerotoolsd.queue.rows import AttemptRow, JobRow
 
 
 def removable_files(jobs_dir: str, job: JobRow, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
-    """`removal.files_of`, for `files_in`. Raises OSError."""
+    """Return `removal.files_of`, for `files_in`. Raises OSError."""
     try:
         files = removal.files_of(Path(jobs_dir), job, attempts)
     except Stays as why:
@@ -29,7 +28,7 @@ def removable_files(jobs_dir: str, job: JobRow, attempts: Sequence[AttemptRow]) 
 
 
 def files_in(answer: Mapping[str, Any]) -> RemovableFiles:
-    """What `removable_files` saw. Raises Stays."""
+    """Return the result of `removable_files` as an object. Raises Stays."""
     if "stays" in answer:
         raise Stays(answer["stays"])
     return RemovableFiles(
@@ -44,17 +43,17 @@ def files_in(answer: Mapping[str, Any]) -> RemovableFiles:
 
 
 def mentioned_paths(spec_text: str, output_dir: str) -> list[dict[str, str]]:
-    """`removal.mentions`, for `mentions_in`."""
+    """Return `removal.mentions`, for `mentions_in`."""
     return [asdict(mention) for mention in removal.mentions(spec_text, output_dir)]
 
 
 def mentions_in(answer: Sequence[Mapping[str, str]]) -> list[Mention]:
-    """What `mentioned_paths` saw."""
+    """Return the result of `mentioned_paths` as objects."""
     return [Mention(**each) for each in answer]
 
 
 def remove_files(files: RemovableFiles, outputs: bool) -> None:
-    """`removal.remove`. Raises OSError."""
+    """Call `removal.remove`. Raises OSError."""
     removal.remove(files, outputs=outputs)
 
 

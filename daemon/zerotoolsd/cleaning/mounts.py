@@ -1,6 +1,6 @@
-"""The same directory may be mounted at several places (`mount --bind`), which are no links.
+"""Resolves bind mounts (`mount --bind`), by which one directory has several paths without links.
 
-A path below any of them gets one name: by the place that was mounted first.
+A path below any of them gets one name: the path by the first mount.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Mount:
 
 
 class Mounts:
-    """The mounts of this process, as they are now."""
+    """The current mounts of this process."""
 
     def __init__(self, text: bytes | None = None) -> None:
-        """`text` is what `MOUNTS` holds, if not that of this system."""
+        """Read the mounts. `text` replaces the contents of `MOUNTS`."""
         try:
             lines = (MOUNTS.read_bytes() if text is None else text).splitlines()
         except OSError:
@@ -34,11 +34,11 @@ class Mounts:
         self._all = [_mount(line.split()) for line in lines if len(line.split()) > 4]
 
     def first_name(self, path: str) -> str:
-        """`path`, which has no links, by the place that was mounted first."""
+        """Return `path`, which has no links, by its first mount."""
         holds = [each for each in self._all if _is_in(path, each.place)]
         if not holds:
             return path
-        # Of several that are mounted at one place, the last one is seen.
+        # Of several mounts at one path, only the last is visible.
         own = max(enumerate(holds), key=lambda each: (len(each[1].place), each[0]))[1]
         inside = _joined(own.root, path[len(own.place.rstrip("/")) :])
         for each in self._all:

@@ -1,7 +1,7 @@
-"""Whether any of many jobs names a path: asked for each of 100,000 that go, of 10,000 that wait.
+"""Whether any of many jobs names a path: up to 100,000 removed jobs, and 10,000 waiting ones.
 
-What the jobs name is put into one text, in which a place that nobody names is not found: that takes
-a millisecond and no look at a job. Only where it is found are the jobs looked at one by one.
+The paths of the jobs are joined into one text. If a path is not found in it, which takes a
+millisecond, no job names it. Only otherwise are the jobs checked one by one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LookUp = Callable[[JobRow], Awaitable[list[Mention]]]
 
 
 class NamedPaths:
-    """What jobs name during one clean. A job that is queued meanwhile has a higher number than all
-    before it, and one that is over stays so. `owner` is who asks, None: all; `together` are the
-    jobs that are named to go."""
+    """The paths that jobs name during one clean. A job that is queued meanwhile has a higher number
+    than all before it, and an ended one stays so. `owner` is the caller, None: all; `together` are
+    the jobs named for removal."""
 
     def __init__(
         self,
@@ -43,7 +43,8 @@ class NamedPaths:
         self._writers: dict[str, set[int]] | None = None
 
     async def by_unfinished(self, places: Sequence[str]) -> tuple[JobRow, Mention] | None:
-        """A job that is not over and names one of `places`, or something in it; and how."""
+        """Return an unfinished job that names one of `places`, or something in it, and the
+        mention."""
         await self._catch_up()
         if not any(place in self._all_text for place in places):
             return None
@@ -74,7 +75,7 @@ class NamedPaths:
             self._all_text = "\0".join(self._texts)
 
     async def by_others_output(self, paths: Sequence[str], own: int) -> int | None:
-        """A job that is over, stays, and wrote to one of `paths`, or into it."""
+        """Return an ended job that stays, and wrote to one of `paths`, or into it."""
         if self._writers is None:
             self._writers = {}
             for state in states.TERMINAL:

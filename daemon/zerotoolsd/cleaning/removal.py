@@ -1,9 +1,9 @@
-"""What can be removed of jobs that are over, and its removal: files first, then the record.
+"""Finds and removes the files of ended jobs: files first, then the record.
 
-An intent, a small file in `cleaning/` of the state directory, is durable before the first file
-goes, and goes last: a daemon that was killed in between finishes at its next start. Checkpoints and
-exports are not files of ours: where they lie in the state directory they go only if that was asked
-for. No link is followed.
+An intent, a small file in `cleaning/` of the state directory, is flushed before the first file is
+removed, and is removed last: a daemon that was killed in between finishes at its next start.
+Checkpoints and exports are not files of ours: in the state directory they are only removed on
+request. No link is followed.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ OURS = re.compile(
     r"|(rank-[0-9]+|supervisor|closing|thinning|uploading|fetching|exporting)\.log"
     r"|(tokens\.u32|eval\.u32|packs\.u64)(\.index)?"
 )
-"""What daemon, supervisor and trainer write into the directory of an attempt."""
+"""Files that daemon, supervisor and trainer write into the directory of an attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemovableFiles:
-    """What of one job lies in the state directory. `size_bytes` has `outputs_bytes` in it.
+    """The files of one job in the state directory. `size_bytes` includes `outputs_bytes`.
 
     `places` are the directories of the job, `output_places` the outputs, each by its name and by
-    the path that it has with links followed: jobs may name them by either.
+    its path with links resolved: jobs may name them by either.
     """
 
     own: Path
@@ -60,7 +60,8 @@ class RemovableFiles:
 
 
 class EndedJob(NamedTuple):
-    """What is asked of many jobs that are over: number, state, when it ended (since the epoch)."""
+    """The data of an ended job for the selection: number, state, time of its end (since the
+    epoch)."""
 
     id: int
     state: str
@@ -68,11 +69,11 @@ class EndedJob(NamedTuple):
 
 
 class Stays(Exception):
-    """The job cannot go; the message says why."""
+    """The job cannot be removed; the message gives the reason."""
 
 
 def selected(jobs: Sequence[EndedJob], wanted: CleanRequest, now: float) -> list[EndedJob]:
-    """Those of `jobs` that are meant, the oldest first; the `keep` that ended last stay."""
+    """Return the selected jobs, the oldest first; the `keep` that ended last stay."""
     over = [job for job in jobs if job.state in wanted.states]
     over.sort(key=lambda job: (job.ended or 0.0, job.id))
     meant = over[: -wanted.keep] if wanted.keep else over
@@ -85,7 +86,10 @@ def selected(jobs: Sequence[EndedJob], wanted: CleanRequest, now: float) -> list
 
 
 def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> RemovableFiles:
-    """What lies in the directory of a job. Raises Stays: it is not a directory of ours. OSError."""
+    """Return the files in the directory of a job.
+
+    Raises Stays if it is not a directory of ours, and OSError.
+    """
     own = jobs_dir / str(job.id)
     if own.is_symlink():
         raise Stays(f"{own} is a link to files that may be in use elsewhere; remove it yourself")
@@ -113,9 +117,9 @@ def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Rem
 
 
 def _among_others(jobs_dir: Path, own: Path, output: Path) -> list[Path]:
-    """The output of a job that went on in the directory of another one, below `jobs_dir`.
+    """Return the output of a job that continued in the directory of another one, below `jobs_dir`.
 
-    `output` and the state directory may be reached by links: where they really lie is compared.
+    `output` and the state directory may be reached by links, so real paths are compared.
     """
     if output.is_relative_to(jobs_dir.parent):
         place = output
@@ -140,13 +144,13 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _reported(attempts: Sequence[AttemptRow]) -> list[Path]:
-    """Checkpoints that the job's own program reported, with links followed."""
+    """Return the checkpoints that the job's own program reported, with links resolved."""
     paths = (last_report.last_report(attempt).checkpoint_path for attempt in attempts)
     return [Path(_real(path)) for path in paths if path]
 
 
 def _holds_outputs(entry: Path, reported: Sequence[Path]) -> bool:
-    """Whether a program has kept something of its own in the directory of an attempt."""
+    """Return whether a program has kept its own files in the directory of an attempt."""
     place = _real(str(entry))
     if entry.is_symlink() or any(path.is_relative_to(place) for path in reported):
         return True
@@ -159,7 +163,7 @@ def _holds_outputs(entry: Path, reported: Sequence[Path]) -> bool:
 
 
 def _is_empty(entry: Path) -> bool:
-    """Whether it is a directory in which nothing but the lock of a run lies."""
+    """Return whether it is a directory that contains at most the lock of a run."""
     if entry.is_symlink() or not entry.is_dir():
         return False
     return all(each.name == ".lock" for each in entry.iterdir())
@@ -187,15 +191,15 @@ class Mention:
     real: str
 
     def is_in(self, place: str) -> bool:
-        """Whether it is `place`, or lies in it."""
+        """Return whether it is `place`, or lies in it."""
         return any(is_within(text, place) for text in (self.text, self.real))
 
 
 def mentions(spec_text: str, output_dir: str) -> list[Mention]:
-    """Every path that a job names. May wait for a file system that hangs."""
+    """Return every path that a job names. May wait for a file system that hangs."""
     try:
         named = [*texts_of(json.loads(spec_text)), ("output_dir", output_dir)]
-    except (ValueError, RecursionError):  # whatever it is, what it names is protected
+    except (ValueError, RecursionError):  # in any case, the paths in it are protected
         named = [("its job file", spec_text), ("output_dir", output_dir)]
     found, known, mounts = list[Mention](), dict[str, str](), Mounts()
     for key, text in named:
@@ -210,7 +214,7 @@ def mentions(spec_text: str, output_dir: str) -> list[Mention]:
 
 
 def texts_of(tree: object, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every text with a path in it, and its dotted key."""
+    """Yield every text that contains a path, with its dotted key."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             yield from texts_of(value, f"{key}.{name}" if key else str(name))
@@ -231,8 +235,10 @@ def _real(text: str) -> str:
 
 
 def _followed(path: str, known: dict[str, str]) -> str:
-    """`path` with links followed. `known` are directories that were followed before: a command may
-    name thousands of files of one."""
+    """Return `path` with links resolved.
+
+    `known` caches resolved directories, because a command may name thousands of files of one.
+    """
     parent, _, name = path.rstrip("/").rpartition("/")
     if name in ("", ".", ".."):
         return _real(path)
@@ -243,13 +249,13 @@ def _followed(path: str, known: dict[str, str]) -> str:
 
 
 def names_of(*paths: str) -> tuple[str, ...]:
-    """Each path as it is, with links followed, and as it was mounted first."""
+    """Return each path as it is, with links resolved, and by its first mount."""
     real, mounts = list(map(_real, paths)), Mounts()
     return tuple(dict.fromkeys((*paths, *real, *map(mounts.first_name, real))))
 
 
 def note_intent(state_dir: Path, job_id: int, *, outputs: bool) -> None:
-    """Say durably that the job is going. Raises OSError."""
+    """Record durably that the job is being removed. Raises OSError."""
     directory = state_dir / CLEANING
     directory.mkdir(exist_ok=True, mode=0o700)
     sync_directory(state_dir)
@@ -257,7 +263,7 @@ def note_intent(state_dir: Path, job_id: int, *, outputs: bool) -> None:
 
 
 def intents(state_dir: Path) -> dict[int, bool]:
-    """Jobs whose removal was begun, and whether their outputs go too."""
+    """Return jobs with an unfinished removal, and whether their outputs are removed too."""
     found = {}
     for path in _entries(state_dir / CLEANING):
         if not (path.name.isascii() and path.name.isdecimal()):
@@ -270,19 +276,19 @@ def intents(state_dir: Path) -> dict[int, bool]:
 
 
 def is_noted(state_dir: Path, job_id: int) -> bool:
-    """Whether the removal of the job was begun and is not finished."""
+    """Return whether the removal of the job was begun and is not finished."""
     return (state_dir / CLEANING / str(job_id)).exists()
 
 
 def forget_intent(state_dir: Path, job_id: int) -> None:
-    """The job is gone. Raises OSError."""
+    """Remove the intent of a removed job. Raises OSError."""
     (state_dir / CLEANING / str(job_id)).unlink(missing_ok=True)
 
 
 def remove(files: RemovableFiles, *, outputs: bool) -> None:
-    """Remove the files, and the job's directory where that is empty then. Raises OSError.
+    """Remove the files, and the job's directory if that is empty then. Raises OSError.
 
-    Of names in a directory of root's, another user removes only what lies below them.
+    In a directory of root, another user removes only the contents of entries.
     """
     for path in _going(files, outputs=outputs):
         _remove(path)
@@ -295,8 +301,10 @@ def remove(files: RemovableFiles, *, outputs: bool) -> None:
 
 
 def remove_empty(jobs_dir: Path, files: RemovableFiles, *, outputs: bool) -> None:
-    """What `remove` left, as it was done by the job's user: names in the daemon's own directories,
-    of which a directory must be empty. Raises OSError."""
+    """Remove the rest of `remove`, if the job's user ran that. Raises OSError.
+
+    These are names in the daemon's own directories; a directory must be empty.
+    """
     for path in _going(files, outputs=outputs):
         if path.parent != files.own:
             continue  # in another job's directory, which is not this user's to change

@@ -1,9 +1,9 @@
-"""What the dispatcher's loop does in each round.
+"""The parts of each round of the dispatcher's loop.
 
-growing          elastic jobs that run take more of what is free
-placing_rounds   who starts now, on what, of those that wait
+growing          running elastic jobs grow into free resources
+placing_rounds   which waiting jobs start now, on which resources
 memory_guards    the guards of memory, made of the parts of the daemon
-room_making      jobs that run make room for one of higher priority
-stop_asking      attempts that run are asked to save and stop: for a cancel, at a time limit, or as
-                 their job is to go on later
+room_making      running jobs yield to one of higher priority
+stop_asking      running attempts are asked to save and stop: for a cancel, at a time limit, or
+                 because their job continues later
 """

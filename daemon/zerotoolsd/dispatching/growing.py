@@ -1,10 +1,10 @@
-"""Elastic jobs that run take more of what is free: what they ask of a pass, and what it gives them.
+"""Running elastic jobs grow: their requests to a pass, and the resources that it gives them.
 
 Example: job 7 has 2 of 4 GPUs, and the job with the other two ends. In the next pass job 7 asks for
-2 more, last of all (`queue.scheduling.resizing`). It gets them, so it is asked to save and end;
-while it does, it asks for them in its own place, so that a job behind it does not get them. Then it
-is queued, and the pass starts it with what it may have: 4. Only the yield is in the queue: a daemon
-that was killed asks for the same again.
+2 more, last of all (`queue.scheduling.resizing`). It gets them, so it is asked to save and end.
+Meanwhile it requests them at its own position, so that no job behind it gets them. Then it is
+queued, and the pass starts it with its largest possible size: 4. The queue stores only the yield: a
+restarted daemon makes the same request again.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ GiveWay = Callable[[JobRow, YieldAsk, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What running jobs ask of a pass; `wait`: the seconds until one may ask that did not yet."""
+    """The requests of running jobs to a pass; `wait`: the seconds until another job may ask."""
 
     requests: Sequence[Request] = ()
     wait: float | None = None
 
     @property
     def wants_gpus(self) -> bool:
-        """Whether any asks for GPUs."""
+        """Whether any of them asks for GPUs."""
         return any(each.need.gpus is not None for each in self.requests)
 
     @property
@@ -70,7 +70,7 @@ class GrowingJobs:
         self._give_way = give_way
 
     def wishes(self) -> Wishes:
-        """What they ask of the next pass."""
+        """Return the requests to the next pass."""
         requests: list[Request] = []
         waits: list[float] = []
         if not self._config.grow:
@@ -97,14 +97,14 @@ class GrowingJobs:
         return found.sizes
 
     def _kept(self, job: JobRow) -> tuple[int, ...]:
-        """The sizes above its own, of a job that saves so as to grow."""
+        """Return the larger sizes of a job that saves in order to grow."""
         attempt, rows = self._store.attempts(job.id)[-1], self._store.yields.of(job.id)
         if not rows or (rows[-1].attempt, rows[-1].purpose) != (attempt.number, RESIZE):
             return ()
         return tuple(size for size in job.spec.sizes if size > (attempt.world_size or 0))
 
     def give(self, given: Sequence[Start]) -> None:
-        """The pass has this for jobs that asked: those that run are asked to save and end."""
+        """Ask the running jobs that got resources in the pass to save and end."""
         for start in given:
             with self._guard(start.job_id, parking.STOPPING) as reach:
                 reach()
@@ -121,8 +121,8 @@ class GrowingJobs:
         return not set(attempt.gpu_uuids).isdisjoint(start.gpu_uuids)
 
     def why(self, job: JobRow) -> str | None:
-        """Whether the job would grow, in one sentence with the numbers; None: it is not elastic, or
-        does not run."""
+        """Return the sentence on the growth of the job, with numbers; None if it is not elastic or
+        not running."""
         if job.state != states.RUNNING or job.reading.spec is None:
             return None
         if len(job.reading.spec.sizes) < 2:
@@ -154,8 +154,11 @@ class GrowingJobs:
         return left if left is None or limit is None else max(0.0, min(left, limit))
 
     def _cost(self, attempt: AttemptRow, step: Mapping[str, Any]) -> float:
-        """What a change costs: as long as the newest took to save, and this attempt to its first
-        step; at least `change_seconds` where none was measured."""
+        """Return the cost of a change in seconds.
+
+        It is the time of the newest save, plus the time of this attempt to its first step; at least
+        `change_seconds` if one of them was not measured.
+        """
         rows = self._store.yields.of(attempt.job_id)
         start_up = _start_up_seconds(attempt, step)
         if start_up is None or (saving := _saving_seconds(rows)) is None:
@@ -164,21 +167,23 @@ class GrowingJobs:
 
 
 def _ranks_of(start: Start, job: JobRow, now: RunningSize) -> int:
-    """How many ranks more; where there was one number to ask for, that of the next size."""
+    """Return the number of additional ranks; by default, up to the next size."""
     if start.size is not None or start.gpu_uuids:
         return start.size or len(start.gpu_uuids)
     return min(size for size in job.spec.sizes if size > now.size) - now.size
 
 
 def _saving_seconds(rows: Sequence[YieldRow]) -> float | None:
-    """From when the newest attempt that gave way was asked, until it was over."""
+    """Return the seconds from the request to the end of the newest attempt that yielded."""
     ended = [max(0.0, row.ended - row.asked) for row in rows if row.ended is not None]
     return ended[-1] if ended else None
 
 
 def _start_up_seconds(attempt: AttemptRow, step: Mapping[str, Any]) -> float | None:
-    """How long the attempt took beside its steps, all of which are taken to be as long as the last;
-    None: it does not say that."""
+    """Return the time of the attempt outside its steps; None if unknown.
+
+    All steps are assumed to be as long as the last.
+    """
     when, each, reached = (seconds_in(step, key) for key in ("time", "step_seconds", "step"))
     if when is None or each is None or reached is None or attempt.started is None:
         return None

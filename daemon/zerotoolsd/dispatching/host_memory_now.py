@@ -1,4 +1,4 @@
-"""The host's memory as it is now, and what of it jobs that run hold, for the scheduler."""
+"""The current host memory, and its use by running jobs, for the scheduler."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.declared import HostNow
 
 AGE_SECONDS, SPARED = 2.0, 50.0
-"""A look at all processes takes 10 ms, and much more on a large server: it is as old as this, and
-so many times as long as it took. What a job took since is still counted as what it is to take."""
+"""Reading all processes takes 10 ms, and much more on a large server. So a measurement is kept for
+this time, and for this multiple of its own duration. Growth of a job since then counts as expected
+growth."""
 
 
 class HostMemoryNow:
-    """`live` gives the attempts that run."""
+    """`live` gives the running attempts."""
 
     def __init__(
         self,
@@ -31,7 +32,7 @@ class HostMemoryNow:
         self._newest = HostNow(0)
 
     def read(self) -> HostNow:
-        """As it was a short while ago."""
+        """Return the state, measured a short time ago."""
         begun = self._clock()
         if begun > self._due:
             held = self._measure(self._live())

@@ -2,7 +2,7 @@
 
 When its ranks end, a supervisor uploads their last checkpoint. It skips this if the attempt
 crashed, or if the job will start again soon: the next attempt uploads the checkpoint then. A
-supervisor that is killed does not finish it. If no attempt follows, as the job was cancelled in
+supervisor that is killed does not finish it. If no attempt follows because the job was cancelled in
 the queue, or if the upload was cut off, the daemon runs the same upload command as the user of the
 job. Example: job 7 saves step 40 for a preemption and is queued. `zerotools cancel 7` comes before
 it starts again. The job is cancelled at once, and step 40 is uploaded after that.
@@ -226,8 +226,10 @@ def upload_of(job: JobRow, attempts: list[AttemptRow]) -> Upload | None:
 
 
 def _was_tried(attempt: AttemptRow) -> bool:
-    """Whether an upload of the attempt came to an end. One without a time was cut off: its
-    supervisor was killed."""
+    """Return whether an upload of the attempt completed.
+
+    One without a time was cut off: its supervisor was killed.
+    """
     found = (attempt.result or {}).get("uploading")
     return isinstance(found, Mapping) and "seconds" in found
 

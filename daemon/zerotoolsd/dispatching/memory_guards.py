@@ -1,4 +1,4 @@
-"""The guards of the host's memory and of that of GPUs, as the daemon has them."""
+"""Makes the guards of the host's memory and of the GPUs' memory from the parts of the daemon."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def memory_guards(
     watcher: Watcher,
     wake: Callable[[], None],
 ) -> tuple[PressureGuard, GpuPressureGuard]:
-    """Both, over the attempts that are `live`."""
+    """Return both guards, over the attempts of `live`."""
 
     def asking(purpose: str) -> RoomAsking:
         return RoomAsking(store, parking.guard, stopping.give_way, watcher.end_at_once, purpose)

@@ -81,7 +81,7 @@ class RoomMaking:
         return next_look(running, self._rules)
 
     def _can_help(self) -> bool:
-        """Whether any job that waits has a priority above that of one that runs."""
+        """Return whether any waiting job has a higher priority than a running one."""
         highest = self._placement.line.highest_priority
         running = self._store.jobs([states.RUNNING])
         return highest is not None and any(job.priority < highest for job in running)
@@ -101,10 +101,12 @@ class RoomMaking:
             log.info("job %d has given back what it had already", each.job_id)
 
     def note_first_steps(self) -> None:
-        """Note of jobs for which others made room when they took their first step since."""
+        """Record the first steps of jobs for which others yielded."""
         for row in self._store.yields.unanswered(time.time() - ENDED_SECONDS):
             asked_for = row.for_job or 0
-            with self._guard(asked_for, parking.COUNTING) as reach:  # whose files are read
+            with self._guard(
+                asked_for, parking.COUNTING
+            ) as reach:  # the files of that job are read
                 reach()
                 when = self._first_step(asked_for, row.asked)
                 if when is not None:

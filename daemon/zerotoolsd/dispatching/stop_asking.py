@@ -1,12 +1,11 @@
-"""Attempts that run are asked to save and stop: for a cancel, at a time limit, or as their job is
-to give way and go on later.
+"""Asks running attempts to save and stop: for a cancel, at a time limit, or to continue later.
 
-What is to become of the job is committed before its attempt is asked, as its state and in the table
-of yields; so a daemon that is killed in between asks again (`LeftAttempts`). Example: job 7 runs
-with GPU 0, and `zerotools pause 7` comes. One transaction: job 7 is `pausing`, with the event and
-the row (7, attempt 2, "pause"). Then `request.json` and a SIGTERM for the supervisor, which tells
-the ranks; they save at their next step and end. Its end is committed as any other's: the job is
-`paused`, GPU 0 is free, and the row says which step was saved and how many were lost.
+The next state of the job is committed before its attempt is asked, as its state and in the table of
+yields. So a daemon that is killed in between repeats the request (`LeftAttempts`). Example: job 7
+runs with GPU 0, and `zerotools pause 7` arrives. One transaction: job 7 is `pausing`, with the
+event and the row (7, attempt 2, "pause"). Then `request.json` and a SIGTERM for the supervisor,
+which notifies the ranks; they save at their next step and end. Its end is committed as any other's:
+the job is `paused`, GPU 0 is free, and the row has the saved step and the number of lost ones.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class StopAsking:
 
     @property
     def _then(self) -> Callable[[Callable[[], None]], None]:
-        """Whom to tell what is to be done once a change is on the disk."""
+        """The function that schedules an action for after the commit."""
         return self._store.transactions.when_committed
 
     def cancel(self, job: JobRow, who: str) -> None:
@@ -65,9 +64,11 @@ class StopAsking:
             self._then(lambda: self._ask(job, "cancel", of_held=of_held))
 
     def give_way(self, job: JobRow, ask: YieldAsk, why: str) -> None:
-        """Let the job save and end its attempt; `why` is one sentence. It is paused then, or queued
-        again, as the purpose says; twice is harmless. A job that waits is paused at once. Raises
-        NotAllowed."""
+        """Let the job save and end its attempt; `why` is one sentence. Raises NotAllowed.
+
+        It is then paused or queued again, according to the purpose; a second call has no effect. A
+        waiting job is paused at once.
+        """
         event: LifecycleEvent = Pause(why=why) if ask.purpose == PAUSE else Yield(why=why)
         after = self._transitions.after(job, event)
         if after.state not in states.GIVING_WAY:
@@ -92,10 +93,11 @@ class StopAsking:
             self._watcher.request_stop(self._store.attempts(job.id)[-1], reason)
 
     def ask_expired(self, now: Moment) -> list[float]:
-        """Ask jobs whose time limit is over to save and stop; the seconds that others have left."""
+        """Ask jobs with an expired time limit to save and stop; return the remaining seconds of the
+        others."""
         left: list[float] = []
         for job in self._store.jobs([states.RUNNING]):
-            if job.id in self._pending:  # nothing of it runs: the machine is not ready
+            if job.id in self._pending:  # nothing of it runs, because the machine is not ready
                 continue
             with self._guard(job.id, parking.TIMING) as reach:
                 reach()
@@ -112,6 +114,6 @@ class StopAsking:
         return attempt.token in self._ends.expired
 
     def is_expired(self, job: JobRow) -> bool:
-        """Whether the job was asked to stop as its time limit is over."""
+        """Return whether the job was asked to stop because of its time limit."""
         expired = self._ends.expired
         return bool(expired) and self._was_expired(self._store.attempts(job.id)[-1])

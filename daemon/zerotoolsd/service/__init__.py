@@ -1,7 +1,7 @@
-"""What the HTTP handlers ask of the daemon.
+"""The interface between the HTTP handlers and the daemon.
 
-protocol   what can be asked
-exchanged  what is asked with, and what is answered
-refusals   why not
-time_slice divides long work, so that others are answered meanwhile
+protocol   the methods
+exchanged  the types of arguments and results
+refusals   the errors
+time_slice divides long work, so that other requests run meanwhile
 """

@@ -1,4 +1,4 @@
-"""What the daemon is asked with, and what it answers.
+"""The types of arguments and results of the daemon's service.
 
 Times are seconds since the epoch, sizes are bytes. `to_json()` gives plain JSON values.
 """
@@ -14,8 +14,8 @@ from zerotools.jobs.states import TERMINAL
 
 @dataclass(frozen=True)
 class CheckedJob:
-    """What there is to say of a job that a submit would take; `sample` is what its first examples
-    look like to the model, where that was asked."""
+    """The notes on a job that a submit would accept; `sample` shows its first examples as the model
+    gets them, if requested."""
 
     notes: list[str]
     sample: Mapping[str, Any] | None = None
@@ -23,10 +23,10 @@ class CheckedJob:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptView:
-    """One start of a job. `state` is launching, running, or ended; `cause` says why it ended, and
-    `cause_kind` for which of `queue.retrying.causes`; `world_size` is None where an older version
-    began it; `binding` has what its ranks keep to, each `{"ranks", "cpus", "memory_nodes", "why"}`,
-    None where nothing is said of that."""
+    """One start of a job. `state` is launching, running, or ended; `cause` is the reason of its
+    end, and `cause_kind` one of `queue.retrying.causes`. `world_size` is None if an older version
+    started it. `binding` has the bindings of its ranks, each `{"ranks", "cpus", "memory_nodes",
+    "why"}`; None if unknown."""
 
     number: int
     state: str
@@ -46,7 +46,7 @@ class AttemptView:
     binding: tuple[Mapping[str, Any], ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, under their own names."""
+        """Return all fields, under their own names, as JSON values."""
         return {**asdict(self), "gpu_uuids": list(self.gpu_uuids)}
 
 
@@ -113,7 +113,7 @@ class JobView:
         return self.attempts[-1] if self.attempts else None
 
     def to_json(self) -> dict[str, Any]:
-        """All fields under their own names, and `attempt`, the newest of `attempts`."""
+        """Return all fields under their own names, and `attempt`, the newest of `attempts`."""
         attempts = [attempt.to_json() for attempt in self.attempts]
         return {
             **{name: getattr(self, name) for name in self.__dataclass_fields__},
@@ -125,7 +125,7 @@ class JobView:
 @dataclass(frozen=True, kw_only=True)
 class Event:
     """One committed change. `seq` orders the feed; `kind` is the lifecycle event's name; `uid` is
-    whose job it is, None where that was removed since."""
+    the owner of the job, None if the job was removed since."""
 
     seq: int
     time: float
@@ -138,17 +138,17 @@ class Event:
     uid: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, under their own names."""
+        """Return all fields, under their own names, as JSON values."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CleanRequest:
-    """Which jobs that are over are to go.
+    """The ended jobs to remove.
 
-    `jobs`: these alone; else all in `states` that ended `older_than_seconds` ago, but for the
-    `keep` that ended last. `outputs`: with what they wrote into the state directory. `logs_only`:
-    their records stay. `dry_run`: nothing goes.
+    `jobs`: only these; else all in `states` that ended `older_than_seconds` ago, except for the
+    `keep` that ended last. `outputs`: also their outputs in the state directory. `logs_only`: their
+    records stay. `dry_run`: nothing is removed.
     """
 
     jobs: tuple[int, ...] | None = None
@@ -173,13 +173,13 @@ class CleanedJob:
     outputs: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, under their own names."""
+        """Return all fields, under their own names, as JSON values."""
         return {**vars(self), "outputs": list(self.outputs)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptJob:
-    """A job that was meant and stays; `why` is a sentence. `gone`: there is none of this number."""
+    """A selected job that stays; `why` is a sentence. `gone`: no job has this number."""
 
     id: int
     name: str
@@ -187,25 +187,25 @@ class KeptJob:
     gone: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, under their own names."""
+        """Return all fields, under their own names, as JSON values."""
         return dict(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaned:
-    """What a clean removed, or would."""
+    """The jobs that a clean removed, or would remove."""
 
     jobs: tuple[CleanedJob, ...]
     kept: tuple[KeptJob, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, under their own names."""
+        """Return all fields, under their own names, as JSON values."""
         return {name: [each.to_json() for each in getattr(self, name)] for name in ("jobs", "kept")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adoption:
-    """A process that somebody started by hand and that a job is to watch."""
+    """A process that a user started by hand, and that a job will watch."""
 
     pid: int
     name: str | None = None
@@ -215,8 +215,8 @@ class Adoption:
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptedView:
-    """The job that watches a process, the pids of what runs below that, and the GPUs that all of
-    them use now, by UUID."""
+    """The job that watches a process, the pids of the processes below that, and the GPUs that all
+    of them use now, by UUID."""
 
     job: JobView
     below: tuple[int, ...]
@@ -225,7 +225,7 @@ class AdoptedView:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayWish:
-    """What is to be done to all jobs of an array: one of `ARRAY_OPERATIONS`."""
+    """An operation on all jobs of an array: one of `ARRAY_OPERATIONS`."""
 
     do: str
     priority: int | None = None
@@ -237,8 +237,8 @@ ARRAY_OPERATIONS = ("cancel", "hold", "release", "pause", "unpause", "priority")
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayView:
-    """The jobs of an array that were asked, as they are then, and those that stay as they were: the
-    number, and why. Those that are over are in neither."""
+    """The changed jobs of an array in their new state, and the unchanged ones: the number, and why.
+    Ended jobs are in neither."""
 
     jobs: tuple[JobView, ...]
     kept: tuple[tuple[int, str], ...]

@@ -1,4 +1,4 @@
-"""What the API asks of the page for browsers."""
+"""The interface between the API and the page for browsers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class JobPage(Protocol):
     """Links to the page, and their end."""
 
     async def link(self, uid: int) -> dict[str, Any]:
-        """`{"url", "port", "expires_seconds"}`: a link for this user that works once.
+        """Return `{"url", "port", "expires_seconds"}`: a link for this user that works once.
 
-        Raises Conflict (there is no page here), Unavailable (no port is free).
+        Raises Conflict (this daemon has no page), Unavailable (no port is free).
         """
 
     def end(self, uid: int) -> int:
@@ -24,9 +24,9 @@ class NoPage:
     """A daemon without one."""
 
     async def link(self, uid: int) -> dict[str, Any]:
-        """See `JobPage`."""
+        """Raise Conflict; see `JobPage`."""
         raise Conflict("this daemon has no page for browsers")
 
     def end(self, uid: int) -> int:
-        """See `JobPage`."""
+        """Return 0; see `JobPage`."""
         return 0

@@ -1,4 +1,4 @@
-"""What the HTTP handlers ask of the daemon: one protocol."""
+"""The protocol between the HTTP handlers and the daemon."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from zerotoolsd.service.exchanged import (
 class JobService(Protocol):
     """The daemon, as its HTTP handlers see it. Every refusal is a `ZerotoolsError`.
 
-    Whether a user may ask for something is decided before it is asked here (`api.asking`); `uid` is
-    who asks.
+    Requests are authorized before they come here (`api.asking`); `uid` is the caller.
     """
 
     async def submit(
@@ -50,8 +49,10 @@ class JobService(Protocol):
         idempotency_key: str | None,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> list[JobView]:
-        """As `submit`, of jobs that are queued together or not at all, each with what it has of its
-        own; where the key was seen, what was queued then."""
+        """Submit an array: its jobs are queued together or not at all, each with its own label.
+
+        If the key was seen, returns the jobs that were queued then. Raises as `submit`.
+        """
 
     async def check(
         self,
@@ -62,8 +63,10 @@ class JobService(Protocol):
         show: int = 0,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> CheckedJob:
-        """Refuse what `submit` would refuse now; nothing is queued. With `model`, also what the
-        ranks would refuse of the model, which takes seconds, notes on it, and `show` examples.
+        """Refuse a job that `submit` would refuse now; nothing is queued.
+
+        With `model`, also run the ranks' checks of the model, which takes seconds, and return notes
+        on it and `show` examples.
 
         Raises BadRequest, Unsupported, Forbidden, Conflict, Unavailable.
         """
@@ -79,15 +82,17 @@ class JobService(Protocol):
         uid: int | None = None,
         whole: Callable[[int], bool] | None = None,
     ) -> list[JobView]:
-        """Jobs by descending id, those below `after` only, and those of this `name` and this `uid`.
-        Of a job whose uid is not `whole` (None: all are) there is only what everybody may see: no
-        file of such a job is opened. Raises BadRequest (unknown state)."""
+        """Return jobs by descending id: only those below `after`, of this `name` and this `uid`.
+
+        For a job with a uid that is not `whole` (None: all are), only the public part is returned,
+        and no file of it is opened. Raises BadRequest (unknown state).
+        """
 
     async def job(self, job_id: int) -> JobView:
-        """Raises NotFound."""
+        """Return a job. Raises NotFound."""
 
     def owner(self, job_id: int) -> int:
-        """The uid that submitted it. Raises NotFound."""
+        """Return the uid that submitted the job. Raises NotFound."""
 
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
         """Ask for the job's end; it is over when its state is. Twice is harmless.
@@ -96,88 +101,97 @@ class JobService(Protocol):
         """
 
     async def set_priority(self, job_id: int, priority: int, *, uid: int) -> JobView:
-        """Let a job that is not over wait with this priority, whenever it does.
+        """Set the priority of a job that is not over, for all its waits.
 
-        Raises NotFound, Forbidden (also where its user may not have so high a one), Conflict (it is
+        Raises NotFound, Forbidden (also if its user may not have such a high one), Conflict (it is
         over), Unavailable.
         """
 
     async def hold(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
-        """Hold a job until it is released: one that waits does not start, one that runs saves and
-        ends its attempt. Twice is harmless. With `lose_steps` also one that is not known to save.
+        """Hold a job until it is released: a waiting one does not start, a running one saves and
+        ends.
+
+        A second call has no effect. With `lose_steps`, also hold one that is not known to save.
 
         Raises NotFound, Forbidden, Conflict (it is over, being cancelled, held by the daemon, or
         would not continue from where it is), Unavailable.
         """
 
     async def release(self, job_id: int, *, uid: int) -> JobView:
-        """Let a held job start when its turn comes, whoever held it, from its newest checkpoint. It
-        waits no more for jobs that ended otherwise than they had to.
+        """Let a held job start in its turn from its newest checkpoint, regardless of the holder.
+
+        It no longer waits for jobs that did not end in the required way.
 
         Raises NotFound, Forbidden, Conflict (it is not held), Unavailable.
         """
 
     async def pause(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
-        """The older `hold`: a job that waits is `paused`. Twice is harmless. With `lose_steps` also
-        one that is not known to save.
+        """Pause a job (the older `hold`): a waiting job becomes `paused`.
 
-        Raises NotFound, Conflict (it is over, being cancelled, held, on hold, or would not go on
-        where it is), Unavailable.
+        A second call has no effect. With `lose_steps`, also pause one that is not known to save.
+
+        Raises NotFound, Conflict (it is over, being cancelled, held, on hold, or would not continue
+        from where it is), Unavailable.
         """
 
     async def unpause(self, job_id: int, *, uid: int) -> JobView:
-        """The older `release`, of jobs that were saved and held.
+        """Unpause a job (the older `release`), for jobs that were saved and held.
 
         Raises NotFound, Conflict (it is not paused), Unavailable.
         """
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:
-        """The older `retry` without `from_start`; and `release`, if the daemon holds the job.
+        """Resume a job (the older `retry` without `from_start`); also `release`, if the daemon
+        holds the job.
 
         Raises NotFound, Forbidden, Conflict (it is not over, or another job writes to its
         directory), BadRequest (it cannot run any more), Unavailable.
         """
 
     async def edit(self, job_id: int, edit: JobEdit, *, uid: int) -> JobView:
-        """Change a job that has never started; all that `submit` looks at is looked at again.
+        """Change a job that has never started; all checks of `submit` are repeated.
 
-        Raises NotFound, Conflict (it has started, or was changed meanwhile), and as `submit`.
+        Raises NotFound, Conflict (it has started, or was changed meanwhile), and the errors of
+        `submit`.
         """
 
     async def retry(
         self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
     ) -> JobView:
-        """Queue a job that is over once more, as a new job: from the start, in `output_dir` or
-        where the job file said; or in its directory from its newest checkpoint, if it has one.
+        """Queue an ended job once more, as a new job.
+
+        It starts from the beginning, in `output_dir` or the directory of the job file; or it
+        continues in its directory from its newest checkpoint, if it has one.
 
         Raises NotFound, Forbidden, Conflict (it is not over, or another job writes to its
-        directory), and what `submit` does.
+        directory), and the errors of `submit`.
         """
 
     async def change_array(self, job_id: int, wish: ArrayWish, *, uid: int) -> ArrayView:
-        """Do the same to all jobs of the array that this one is of, in one transaction.
+        """Apply an operation to all jobs of the array with this job, in one transaction.
 
-        Raises NotFound, Conflict (it is of none, or none of its jobs allows it), Forbidden,
-        Unavailable (nothing was changed).
+        Raises NotFound, Conflict (it has no array, or no job of it allows the operation),
+        Forbidden, Unavailable (nothing was changed).
         """
 
     async def retry_array(
         self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
     ) -> list[JobView]:
-        """As `retry`, of all jobs of the array that this one is of: a new array, or nothing.
+        """Retry all jobs of the array with this job, as `retry` does: a new array, or nothing.
 
         Without `from_start`, jobs that have done all their steps are left out.
         """
 
     async def adopt(self, wanted: Adoption, *, uid: int) -> AdoptedView:
-        """Queue a job that watches a process of the user's, which goes on as it is.
+        """Queue a job that watches a process of the user's, which continues unchanged.
 
-        Raises BadRequest (there is no such process, or it is another user's), Conflict (it is
-        watched already), and what `submit` does.
+        Raises BadRequest (the process does not exist, or belongs to another user), Conflict (it is
+        watched already), and the errors of `submit`.
         """
 
     async def drain(self, why: str | None, *, uid: int) -> dict[str, Any]:
-        """Start nothing any more, not even after a restart; what runs goes on. As `health`.
+        """Stop starting jobs, also after a restart; running jobs continue. Returns the tree of
+        `health`.
 
         Raises Unavailable.
         """
@@ -186,33 +200,37 @@ class JobService(Protocol):
         """Start jobs again. As `drain`."""
 
     async def clean(self, request: CleanRequest, *, uid: int, of: int | None) -> Cleaned:
-        """Remove jobs that are over, of the uid `of` alone (None: of all users): their files first,
-        then their records.
+        """Remove ended jobs, only of the uid `of` (None: of all users): their files first, then
+        their records.
 
         Raises BadRequest, Unavailable.
         """
 
     async def events(self, since: int, wait: float) -> list[Event]:
-        """Up to 1,000 events with `seq > since`; waits up to `wait` seconds for the first."""
+        """Return up to 1,000 events with `seq > since`; wait up to `wait` seconds for the first."""
 
     async def explain(self, job_id: int) -> dict[str, Any]:
-        """Why the job waits, was tried again or ended: what `explaining.explanation` makes of it.
+        """Return why the job waits, was restarted or ended, in the format of
+        `explaining.explanation`.
 
         Raises NotFound.
         """
 
     async def curves(self, job_id: int, points: int) -> dict[str, Any]:
-        """What the job and those that it resumes reported: columns `steps` and `evaluations` of at
-        most so many points, `parts` (who reported from which step on), `checkpoints` as they were
-        saved, the steps that were `not_finite`, and where more may `follow`.
+        """Return the reports of the job and of those that it continues.
+
+        The tree has columns `steps` and `evaluations` of at most `points` points, `parts` (the
+        reporter from each step on), `checkpoints` with their saves, the steps that were
+        `not_finite`, and whether more may `follow`.
 
         Raises NotFound.
         """
 
     async def checkpoints(self, job_id: int) -> dict[str, Any]:
-        """The checkpoints in the job's directory now: what `results.checkpoint_tree` says.
+        """Return the checkpoints in the job's directory now, in the format of
+        `results.checkpoint_tree`.
 
-        Raises NotFound, BadRequest (it may not be read), Unavailable (it does not answer).
+        Raises NotFound, BadRequest (it may not be read), Unavailable (it does not respond).
         """
 
     async def predictions(

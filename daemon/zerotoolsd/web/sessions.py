@@ -8,10 +8,10 @@
 A cookie alone opens nothing: browsers send it to every port of the address, so that other users'
 programs receive it. With it comes `WebSession.secret`, which the page sends to this port alone.
 
-Only digests of cookies are kept. Sessions outlive the daemon, in a file of its state directory, so
-that an open page goes on after an upgrade; links do not. A page that lost the daemon sends no
-cookie before `proof` has shown that whoever listens there now has the key of its session: another
-user of the machine could have taken the port.
+Only digests of cookies are kept. Sessions survive the daemon, in a file of its state directory, so
+that an open page continues after an upgrade; links do not. A page that lost the daemon sends no
+cookie before `proof` has shown that the listener has the key of its session: another user of the
+machine could have taken the port.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 FILE = "web-sessions.json"
 LINK_SECONDS = 120.0
 LINKS_OF_USER, SESSIONS_OF_USER, MOST_USERS = 8, 32, 4096
-"""What one user may have at a time: the oldest go."""
+"""Limits of one user at a time: the oldest are removed."""
 SAVE_SECONDS = 600.0
-"""How old the file may be in what it says of when a session was used last."""
+"""How old the stored time of a session's last use may be, in seconds."""
 LEAST_LEFT = 1.0
 LARGEST_FILE = 16 << 20
 _BYTES = 32
@@ -43,8 +43,8 @@ _BYTES = 32
 
 @dataclass(frozen=True)
 class WebSession:
-    """A browser of the user `uid`. `key` is for the page alone: `secret` and `proof` are made of
-    it. Times are in seconds since 1970."""
+    """A browser of the user `uid`. `key` is only for the page: `secret` and `proof` are derived
+    from it. Times are in seconds since 1970."""
 
     digest: str
     uid: int
@@ -59,12 +59,11 @@ class WebSession:
 
     @property
     def secret(self) -> str:
-        """What every request of the page carries in a header, which no other port and no other page
-        is sent."""
+        """The header of every request of the page, which no other port and no other page gets."""
         return self._mac("page")
 
     def proof(self, nonce: str) -> str:
-        """What only this daemon can answer to a page of this session."""
+        """Return the proof that only this daemon can give to a page of this session."""
         return self._mac(f"proof:{nonce}")
 
     def _mac(self, text: str) -> str:
@@ -78,14 +77,14 @@ class _Link:
 
 
 def digest_of(token: str) -> str:
-    """What is kept of a secret."""
+    """Return the digest of a secret, which is stored instead of it."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class WebSessions:
-    """Those in `path`, which end `idle_seconds` after they were used last; `clock` is the calendar.
-    `port` is where the page was, and `realm` names its cookie: browsers give cookies of one address
-    to all ports of it."""
+    """The sessions in `path`, which end `idle_seconds` after their last use; `clock` is the
+    calendar. `port` is the last port of the page. `realm` names its cookie, because browsers send
+    cookies of one address to all of its ports."""
 
     def __init__(
         self, path: Path, idle_seconds: float, clock: Callable[[], float] = time.time
@@ -102,7 +101,7 @@ class WebSessions:
         self._load()
 
     def link(self, uid: int) -> str:
-        """A token that becomes a session of this user, once, within `LINK_SECONDS`."""
+        """Return a token that becomes a session of this user, once, within `LINK_SECONDS`."""
         now = self._clock()
         live = {each: link for each, link in self._links.items() if _is_between(now, link)}
         own = [each for each, link in live.items() if link.uid == uid]
@@ -114,8 +113,10 @@ class WebSessions:
         return token
 
     def redeem(self, token: str) -> tuple[str, WebSession] | None:
-        """A new cookie and its session, for a link that is used up by that; None: it is none, or
-        was used, or is too old."""
+        """Use up a link; return a new cookie and its session.
+
+        Returns None if the link does not exist, was used, or is too old.
+        """
         link = self._links.pop(digest_of(token), None)
         now = self._clock()
         if link is None or not _is_between(now, link):
@@ -130,11 +131,11 @@ class WebSessions:
         return cookie, session
 
     def of(self, uid: int) -> list[WebSession]:
-        """The sessions of a user."""
+        """Return the sessions of a user."""
         return [each for each in self.live() if each.uid == uid]
 
     def live(self) -> list[WebSession]:
-        """Those that have not ended."""
+        """Return the sessions that have not ended."""
         now = self._clock()
         old = [each.digest for each in self._sessions.values() if now - each.used >= self._idle]
         for digest in old:
@@ -142,13 +143,13 @@ class WebSessions:
         return list(self._sessions.values())
 
     def known(self, cookies: Iterable[str]) -> list[WebSession]:
-        """The sessions of these cookies, which whoever sends them need not own."""
+        """Return the sessions of these cookies, which the sender need not own."""
         now = self._clock()
         found = (self._sessions.get(digest_of(each)) for each in cookies)
         return [each for each in found if each is not None and now - each.used < self._idle]
 
     def find(self, cookies: Iterable[str], secret: str) -> WebSession | None:
-        """The session of one of these cookies that has this secret, which is used by that."""
+        """Return the session of one of these cookies that has this secret, and record its use."""
         given = secret.encode("utf-8", "surrogateescape")
         matching = (each for each in self.known(cookies) if _is_same(given, each.secret))
         if (found := next(matching, None)) is None:
@@ -160,7 +161,7 @@ class WebSessions:
         return found
 
     def named(self, session_id: str) -> WebSession | None:
-        """The session with this `id`."""
+        """Return the session with this `id`."""
         return next((each for each in self.live() if each.id == session_id), None)
 
     def end(self, session: WebSession) -> None:
@@ -178,14 +179,16 @@ class WebSessions:
         return len(gone)
 
     def seconds_left(self, digest: str) -> float:
-        """Until a session ends where nobody uses it, which it does by this where that is now; 0: it
-        has ended."""
+        """Return the seconds until an unused session ends; 0 if it has ended.
+
+        If it is due now, this call ends it.
+        """
         self.live()
         found = self._sessions.get(digest)
         return 0.0 if found is None else max(LEAST_LEFT, found.used + self._idle - self._clock())
 
     def watch(self, digest: str, ended: Callable[[], None]) -> None:
-        """Have `ended` called as the session ends, until `unwatch`."""
+        """Call `ended` when the session ends, until `unwatch`."""
         self._watchers.setdefault(digest, []).append(ended)
 
     def unwatch(self, digest: str, ended: Callable[[], None]) -> None:
@@ -201,7 +204,7 @@ class WebSessions:
         return found is not None
 
     def save(self) -> None:
-        """Write the file; where that fails, sessions end with the daemon."""
+        """Write the file; if that fails, sessions end with the daemon."""
         self._saved = self._clock()
         tree = {
             "port": self.port,
@@ -234,7 +237,7 @@ def _is_same(given: bytes, secret: str) -> bool:
 
 
 def _is_between(now: float, link: _Link) -> bool:
-    """Also where the calendar was set back since."""
+    """Return whether the link is valid, also after the calendar was set back."""
     return link.until - LINK_SECONDS <= now < link.until
 
 
