@@ -1,5 +1,7 @@
-"""Jobs that run make room for one of higher priority that waits, where the administrator lets them;
-and when that job took its first step is noted, so that the cost can be said."""
+"""Lets running jobs yield to a waiting one of higher priority, if the administrator allows it.
+
+It also records when that job took its first step, so that the cost is known.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from zerotoolsd.queue.yielding.yield_table import PREEMPT, YieldAsk
 log = logging.getLogger(__name__)
 
 ENDED_SECONDS = 60.0
-"""So long after a job's end it is still looked at when it took its first step."""
+"""How long after a job's end its first step is still looked up."""
 
 GiveWay = Callable[[JobRow, YieldAsk, str], None]
 
@@ -66,8 +68,10 @@ class RoomMaking:
         elsewhere: Mapping[str, str],
         own: Mapping[str, int],
     ) -> float:
-        """One round, after a pass that went by these and started nothing; returns the seconds until
-        one may be asked that had to be left alone."""
+        """Run one round after a pass with these arguments that started nothing.
+
+        Returns the seconds until another job may be asked.
+        """
         if not self._enabled or not self._can_help():
             return math.inf
         measured = self._shared.use_of_jobs(snapshot)
@@ -104,9 +108,7 @@ class RoomMaking:
         """Record the first steps of jobs for which others yielded."""
         for row in self._store.yields.unanswered(time.time() - ENDED_SECONDS):
             asked_for = row.for_job or 0
-            with self._guard(
-                asked_for, parking.COUNTING
-            ) as reach:  # the files of that job are read
+            with self._guard(asked_for, parking.COUNTING) as reach:  # it reads that job's files
                 reach()
                 when = self._first_step(asked_for, row.asked)
                 if when is not None:

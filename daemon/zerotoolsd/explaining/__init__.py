@@ -1,4 +1,4 @@
-"""Why a job waits, was tried again, or ended, with the numbers: what `zerotools explain` shows.
+"""Explains with numbers why a job waits, was restarted, or ended: the data of `zerotools explain`.
 
-explanation    made of what the queue and the scheduler's last pass know; pure
+explanation    made from the queue and the scheduler's last pass; pure
 """

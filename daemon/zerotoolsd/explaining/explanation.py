@@ -1,4 +1,4 @@
-"""One job explained, from the facts by which the scheduler and the lifecycle decide. Pure."""
+"""Explains one job, from the facts by which the scheduler and the lifecycle decide. Pure."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class QueuePlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Who has `what` (`GPU 3`, `2 CPU ranks`) since `since`, until `until` at the latest.
+    """The holder of `what` (`GPU 3`, `2 CPU ranks`) since `since`, until `until` at the latest.
 
-    Both in seconds since the epoch; None: that is not known. `process`: what outlived its job.
-    `user`: whose job it is, where jobs of several users are run.
+    Both are in seconds since the epoch; None: unknown. `process`: a process that outlived its job.
+    `user`: the owner of the job, if jobs of several users run.
     """
 
     what: str
@@ -55,9 +55,12 @@ def explain(
     place: QueuePlace | None,
     holders: Iterable[Holder],
 ) -> dict[str, Any]:
-    """The explanation as JSON values. `view` is the job as its owner may see it; `place` is that of
-    a job that waits, and `holders` have what it waits for. `notices` were not delivered yet.
-    `size`: whether an elastic job that runs would grow."""
+    """Return the explanation as JSON values.
+
+    `view` is the job as its owner may see it. `place` is its position if it waits, and `holders`
+    have the resources that it needs. `notices` were not delivered yet. `size` says whether a
+    running elastic job would grow.
+    """
     return {
         "id": job.id,
         "name": view.name,
@@ -109,7 +112,7 @@ def _retries(job: JobRow, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
 def _last_end(
     attempts: Sequence[AttemptRow], views: Sequence[AttemptView]
 ) -> dict[str, Any] | None:
-    """How the newest attempt that is over ended; None: there is none."""
+    """Return the end of the newest ended attempt; None without one."""
     found = [pair for pair in zip(attempts, views, strict=False) if pair[0].state == ENDED]
     if not found:
         return None

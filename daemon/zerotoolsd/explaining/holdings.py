@@ -1,4 +1,5 @@
-"""Who has what a job waits for, by the leases and the time limits that the scheduler heeds."""
+"""The holders of the resources that a job waits for, by the leases and time limits of the
+scheduler."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ MOST_HOLDERS = 64
 
 
 def place_of(placement: QueuePlacement, job_id: int) -> QueuePlace | None:
-    """Where the job stands in the line; None: it does not wait there."""
+    """Return the position of the job in the line; None if it does not wait there."""
     need, place = placement.line.need_of(job_id), placement.line.place_of(job_id)
     if need is None or place is None:
         return None
@@ -33,8 +34,10 @@ def holders_for(
     job_id: int,
     whose: Callable[[int], str | None] = lambda uid: None,
 ) -> list[Holder]:
-    """Who has what a job that waits needs, at most MOST_HOLDERS; none for one that does not.
-    `whose`: what a user is called."""
+    """Return the holders of the resources that a waiting job needs, at most MOST_HOLDERS.
+
+    The list is empty for a job that does not wait. `whose` returns the name of a user.
+    """
     need = placement.line.need_of(job_id)
     if need is None:
         return []
@@ -55,8 +58,10 @@ def holders_for(
 
 
 def room_of(store: Store, job: JobRow) -> list[YieldRow]:
-    """What the job gave back so that others start, and others for it; the newest MOST_HOLDERS. What
-    steps another user's job has made is not said."""
+    """Return the yields of the job and the yields for it, the newest MOST_HOLDERS.
+
+    Steps of other users' jobs are left out.
+    """
     rows = [*store.yields.of(job.id), *store.yields.for_job(job.id)]
     newest = sorted(rows, key=lambda row: row.asked)[-MOST_HOLDERS:]
     return [row if _is_told(store, row, job) else without_steps(row) for row in newest]

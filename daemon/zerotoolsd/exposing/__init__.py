@@ -1,9 +1,9 @@
-"""What monitoring reads: `/metrics`, in Prometheus' text format and as OpenMetrics.
+"""The metrics for monitoring: `/metrics`, in Prometheus' text format and as OpenMetrics.
 
-families       the metrics, from what was tallied and what the queue and the GPUs are at the moment
+families       the metrics, from the tally and the current state of the queue and the GPUs
 exposition     the two formats
-tally          what is counted while the daemon runs
+tally          the counters of the running daemon
 
-No label has the name, the number or the owner of a job: how many series there are depends on the
-machine, never on its jobs, and whoever may ask learns nothing of a job of somebody else.
+No label has the name, the number or the owner of a job. So the number of series depends on the
+machine, never on its jobs, and a reader learns nothing about jobs of other users.
 """

@@ -14,7 +14,7 @@ GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 
 @dataclass(frozen=True)
 class MetricSample:
-    """One value; `suffix` is what follows the family's name (`_bucket`)."""
+    """One value; `suffix` is appended to the family's name (`_bucket`)."""
 
     value: float
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -32,12 +32,12 @@ class MetricFamily:
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Whether the header `Accept` asks for it: Prometheus does, where it is not told otherwise."""
+    """Return whether the header `Accept` requests OpenMetrics, as Prometheus does by default."""
     return "application/openmetrics-text" in accept
 
 
 def render(families: Iterable[MetricFamily], *, openmetrics: bool) -> str:
-    """The page."""
+    """Return the page with all families."""
     lines = [line for family in families for line in _lines(family, openmetrics)]
     return "\n".join([*lines, "# EOF" if openmetrics else ""]) + ("\n" if openmetrics else "")
 

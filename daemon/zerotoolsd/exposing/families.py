@@ -13,14 +13,14 @@ from zerotoolsd.exposing.tally import MetricsTally
 from zerotoolsd.queue.rows import Lease
 
 MOST_GPUS = 64
-"""Series for no more GPUs than these, whatever a driver says."""
+"""Limit of GPUs with series, whatever a driver reports."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsMoment:
-    """What is so when somebody asks. `jobs`: how many are in each state. `fenced`: UUIDs.
-    `uptime_seconds` of the daemon. `outbox`: how many notifications wait, and what became of the
-    others. `stalled`: how many jobs run and do not get on."""
+    """The current state. `jobs`: the number in each state. `fenced`: UUIDs. `uptime_seconds` of the
+    daemon. `outbox`: how many notifications wait, and the results of the others. `stalled`: how
+    many running jobs make no progress."""
 
     jobs: Mapping[str, int]
     leases: Collection[Lease]
@@ -32,7 +32,7 @@ class MetricsMoment:
 
 
 def families(tally: MetricsTally, now: MetricsMoment) -> Iterator[MetricFamily]:
-    """All of them, each with at least one sample unless nothing is known of it."""
+    """Yield all families, each with at least one sample unless its value is unknown."""
     yield _gauge("zerotools_build_info", "The daemon.", 1, version=zerotools.__version__)
     yield _gauge("zerotools_uptime_seconds", "Since the daemon started.", now.uptime_seconds)
     jobs = (

@@ -1,4 +1,4 @@
-"""What is counted while the daemon runs. Counters begin at 0 with it, as Prometheus expects."""
+"""The counters of the running daemon. They begin at 0 with it, as Prometheus expects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Histogram:
         self._sum += value
 
     def samples(self) -> tuple[MetricSample, ...]:
-        """Cumulative, with the sum and the count."""
+        """Return the cumulative samples, with the sum and the count."""
         found, total = [], 0
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             total += count
@@ -52,22 +52,24 @@ class MetricsTally:
         self.checkpoint_bytes: float | None = None
         self.verified_at: float | None = None
         self.loop_lag = 0.0
-        """The longest that the event loop was late since somebody asked last."""
+        """The longest delay of the event loop since the last reading, in seconds."""
 
     def late(self, seconds: float) -> None:
-        """The event loop was late by so much."""
+        """Record a delay of the event loop."""
         self.loop_lag = max(self.loop_lag, seconds)
 
     def take_lag(self) -> float:
-        """The longest since the last time."""
+        """Return the longest delay since the last call."""
         lag, self.loop_lag = self.loop_lag, 0.0
         return lag
 
     def attempt_ended(
         self, outcome: str, cause: str | None, record: Mapping[str, Any], best_step: int
     ) -> None:
-        """An attempt is over that left `record`; `best_step` was saved before it. Ranks can write
-        into the record, too."""
+        """Record the end of an attempt with this `record`; `best_step` was saved before it.
+
+        Ranks can write into the record, too.
+        """
         self.attempts[outcome, cause or "none"] += 1
         ran = seconds_in(record, "ran_seconds")
         if ran is None:

@@ -1,11 +1,12 @@
-"""Finds what in a directory may be a checkpoint, and takes its fingerprint.
+"""Finds possible checkpoints in a directory, and takes their fingerprints.
 
-A file that is numbered by its step is one checkpoint, whatever lies beside it. Several files are
-one checkpoint where their names say so: an index, `model-00001-of-00002`, one file per rank, or a
-name that loaders of a directory look for, such as `model.safetensors`. Else each file is one.
+A file that is numbered by its step is one checkpoint, whatever is next to it. Several files are one
+checkpoint if their names show it: an index, `model-00001-of-00002`, one file per rank, or a name
+that loaders of a directory expect, such as `model.safetensors`. Else each file is one.
 
-What lies beside checkpoints and is no state of the whole run is marked `beside`: the optimizer in a
-file of its own, the best model beside the newest one, an export beside directories of steps.
+An entry next to checkpoints that is not the state of the whole run is marked `beside`: the
+optimizer in a separate file, the best model next to the newest one, an export next to directories
+of steps.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _SEVERAL = re.compile(
     r"|.*\.(safetensors|bin)\.index\.json|shard-\d+-model-\d+-of-\d+\.safetensors"
     r"|(?!optim|extra_state|random|rng|scheduler).*rank_?\d+\.(pt|pth|bin)"
 )
-"""Names of which one is enough to say that the directory is the checkpoint."""
+"""Names of files of which one suffices to treat the directory as a checkpoint."""
 _BESIDE = re.compile(
     r"(?:.*[^a-z])?(?:best|ema|optim|optimizer|opt|sched|scheduler|scaler|rng|random_states?"
     r"|replay|buffer)(?:[^a-z].*)?",
@@ -48,7 +49,7 @@ _BESIDE = re.compile(
 )
 """Names of files with a part of a state, or with an older one."""
 _LEVELS = 4
-"""Directories below each other in which checkpoints are looked for, as of Lightning."""
+"""Depth of nested directories in which checkpoints are searched, as for Lightning."""
 _CONFIGS = frozenset({"config.json", "adapter_config.json"})
 
 
@@ -56,8 +57,8 @@ _CONFIGS = frozenset({"config.json", "adapter_config.json"})
 class Candidate:
     """A file or directory as it is now. `changed` is when its newest file was last written, in
     nanoseconds; `number` is the last number in its name, if that may be its step. `others` are
-    names of files in the directory that are checkpoints of their own. What is `beside` others is
-    taken only where there are none."""
+    names of files in the directory that are separate checkpoints. An entry that is `beside` others
+    is only used without others."""
 
     path: Path
     fingerprint: str
@@ -69,17 +70,19 @@ class Candidate:
     def number(self) -> int | None:
         name = self.path.name
         if not is_numbered(name) and _NEWEST.fullmatch(_stem(name)):
-            return None  # `last-v1` is of no step 1
+            return None  # `last-v1` has no step 1
         found = _NUMBER.findall(self.path.stem if self.path.is_file() else name)
         return int(found[-1]) if found and len(found[-1]) < 19 else None
 
 
 def candidates_in(directory: Path) -> list[Candidate]:
-    """What `directory` holds; it is itself one where no directory in it is. Empty: it is not there.
+    """Return the candidates in `directory`; itself, if no directory in it is one.
+
+    The list is empty if it does not exist.
 
     Raises:
         BadRequest: it cannot be listed.
-        OSError: the disk or the file server gives errors that pass: nothing can be said of it now.
+        OSError: a transient error of the disk or the file server.
     """
     try:
         if not directory.is_dir():
@@ -110,7 +113,8 @@ def candidates_in(directory: Path) -> list[Candidate]:
 
 
 def _is_beside(path: Path, *, steps: bool) -> bool:
-    """Whether `path` is no state of a whole run; `steps`: it lies beside directories of steps."""
+    """Return whether `path` is not the state of a whole run; `steps`: it is next to step
+    directories."""
     name = path.name
     if steps and not (is_numbered(name) or _NEWEST.fullmatch(name)):
         return True
@@ -118,7 +122,7 @@ def _is_beside(path: Path, *, steps: bool) -> bool:
 
 
 def without_beside(found: Collection[Candidate]) -> list[Candidate]:
-    """`found` without what is `beside` others."""
+    """Return `found` without entries that are `beside` others."""
     return [each for each in found if not each.beside] or list(found)
 
 
@@ -134,8 +138,11 @@ def _stem(name: str) -> str:
 
 
 def _separate(files: Collection[str]) -> list[str]:
-    """Return the files that are one checkpoint each, if any is numbered: those, and beside them the
-    file that a program always writes anew, such as `last.ckpt`. `best.pt` may be an old one."""
+    """Return the files that are one checkpoint each, if any is numbered.
+
+    These are the numbered ones, and the file that a program always rewrites, such as `last.ckpt`.
+    `best.pt` may be an old one.
+    """
     numbered = [name for name in files if is_numbered(name)]
     newest = [n for n in files if n not in numbered and _NEWEST.fullmatch(_stem(n))]
     if not numbered and len(newest) + sum("best" in name for name in files) != len(files):
@@ -148,7 +155,8 @@ def _usable(directory: Path, every: Collection[str]) -> list[str]:
 
 
 def _checkpoints_at(path: Path, levels: int = _LEVELS) -> list[Path]:
-    """The checkpoint that the directory `path` is, or those in it that are numbered by their steps.
+    """Return the directory `path` if it is a checkpoint, or the checkpoints in it, numbered by
+    steps.
 
     accelerate and verl nest one directory in another; Lightning has three above its files.
     """
@@ -176,7 +184,7 @@ def _below(path: Path, levels: int) -> list[Path]:
 
 
 def _is_one(directory: Path, names: set[str], numbered: Set[str]) -> bool:
-    """Return whether the files `names`, beside `numbered` ones, are one checkpoint together."""
+    """Return whether the files `names`, next to `numbered` ones, are one checkpoint together."""
     held = [form for form in formats_in(directory, names, FORMATS) if not FORMATS[form].is_nested]
     if any(not FORMATS[form].suffixes for form in held):
         return True
@@ -191,7 +199,7 @@ def _is_temporary(name: str) -> bool:
 
 
 def _is_alias(directory: Path, name: str) -> bool:
-    """Whether it is a link such as `latest` to another entry, which is found under its own name."""
+    """Return whether it is a link such as `latest` to another entry, which is found separately."""
     path = directory / name
     return path.is_symlink() and path.resolve().parent == directory.resolve()
 
@@ -216,7 +224,7 @@ def _holds(path: Path, names: set[str]) -> bool:
 
 
 def candidate_of(path: Path, others: frozenset[str] = frozenset()) -> Candidate | None:
-    """`path` as it is now, without the files `others`; None: it is gone, or has no file.
+    """Return `path` as it is now, without the files `others`; None if it is gone, or has no file.
 
     Raises OSError, as `candidates_in`.
     """

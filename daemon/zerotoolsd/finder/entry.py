@@ -1,4 +1,4 @@
-"""Start of the finder: it imports zerotools from where this file is."""
+"""Starts the finder: it imports zerotools from the location of this file."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _TENSORS = ".safetensors"
 def judge(found: Candidate) -> Completeness:
     """Judge a checkpoint that was found.
 
-    Raises OSError: the disk or the file server has a temporary error.
+    Raises OSError for a transient error of the disk or the file server.
     """
     return _guarded(lambda: _of_separate_files(found) or check_completeness(found.path), found.path)
 
@@ -59,8 +59,11 @@ def _guarded(look: Callable[[], Completeness], path: Path) -> Completeness:
 
 
 def _of_separate_files(found: Candidate) -> Completeness | None:
-    """A directory of safetensors without an index: zerotools reads it as one model, in which no two
-    files have a tensor of one name. Here each file may be a model, such as one and its average."""
+    """Judge a directory of safetensors without an index; None for any other.
+
+    zerotools reads it as one model, in which each tensor name is in one file. Here each file may be
+    a model, such as one and its average.
+    """
     path = found.path
     if not path.is_dir():
         return None

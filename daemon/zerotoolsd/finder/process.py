@@ -1,4 +1,4 @@
-"""Choose what to go on from, then tell of every checkpoint that becomes whole."""
+"""Chooses the checkpoint to continue from, then reports every checkpoint that becomes complete."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from zerotoolsd.supervisor.trouble import is_of_machine
 
 POLL_SECONDS = 2.0
 REST = 10
-"""After a look that took long, as on a network file system, so many times as long is waited."""
+"""Factor of the pause after a slow scan, as on a network file system."""
 
 
 class Search:
     """One attempt's search.
 
-    `settings`: `checkpoint_dir`, or None; `before`, a file that says what lay there before the
-    job's first attempt; `told`, the newest checkpoint of each earlier attempt, newest first;
-    `reported`, those that the program reported itself; `given`, what to go on from if nothing of
-    the job's own is found.
+    `settings`: `checkpoint_dir`, or None; `before`, a file with the contents before the job's first
+    attempt; `told`, the newest checkpoint of each earlier attempt, newest first; `reported`, those
+    that the program reported itself; `given`, the start if the job has no checkpoint of its own.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -44,7 +43,8 @@ class Search:
         self._seen: dict[Path, str] = {}
 
     def _read_before(self, path: Path) -> dict[str, str]:
-        """What was there before the first attempt is not the job's, as long as it is unchanged."""
+        """Read or record the contents before the first attempt: unchanged, they do not belong to
+        the job."""
         known = read_json(path)
         if known is None:
             known = {str(each.path): each.fingerprint for each in self._listed()}
@@ -65,7 +65,7 @@ class Search:
             return []
 
     def _say_once(self, error: Exception) -> None:
-        if str(error) != self._unlisted:  # and not again at every look
+        if str(error) != self._unlisted:  # and not again at every scan
             print(error, file=sys.stderr)
         self._unlisted = str(error)
 
@@ -75,14 +75,15 @@ class Search:
         return without_beside(list(own))
 
     def choose(self) -> dict[str, Any]:
-        """The newest checkpoint of the job that is whole. Nothing writes while this is called.
+        """Return the job's newest complete checkpoint. Nothing writes during this call.
 
-        What the program itself reported comes first, in whatever layout it is; what was found is
-        taken where none of that is whole. A directory that a crash left half-written is passed
-        over, and the program begins anew. What its ranks had reported, or an earlier search had
-        found whole, is another matter: where none of that is whole any more, the job is not begun
-        again. Raises OSError: the disk or the file server gives errors that pass, and none of that
-        is known."""
+        Checkpoints that the program itself reported come first, in any layout; found ones are used
+        if none of these is complete. A directory that a crash left incomplete is skipped, and the
+        program starts anew. This differs for checkpoints that the ranks had reported, or an earlier
+        search had found complete: if none of these is complete any more, the job does not start
+        again. Raises OSError for a transient error of the disk or the file server; then nothing is
+        known.
+        """
         passed_over: list[dict[str, str]] = []
         reported, found = self._candidates(passed_over)
         self._judged |= {each.path: each.fingerprint for each in (*reported, *found)}
@@ -119,11 +120,11 @@ class Search:
         return list(reported.values()), others
 
     def news(self, *, at_rest: bool) -> Iterator[dict[str, Any]]:
-        """Checkpoints that have become whole, the oldest first; none of a program that reports its
-        checkpoints itself.
+        """Yield checkpoints that have become complete, the oldest first.
 
-        One that is written to is judged once it was the same in two looks; `at_rest` says that
-        nobody can be writing any more. None, while the disk or the file server gives errors.
+        Yields none for a program that reports its checkpoints itself. A growing one is judged when
+        it was the same in two scans; `at_rest` means that no process writes any more. Yields none
+        during errors of the disk or the file server.
         """
         if self._reported:
             return
@@ -162,13 +163,14 @@ def _newest_first(found: Any) -> list[Candidate]:
 
 
 def _fault(found: Candidate, is_told: bool) -> str | None:
-    """Why a checkpoint that was found is not taken; "": it is none, and was not (`is_told`)."""
+    """Return why a found checkpoint is not used; "" if it is not a checkpoint, and was not
+    (`is_told`)."""
     seen = judge(found)
     return seen.problem if seen.problem is None or seen.is_checkpoint or is_told else ""
 
 
 def _real(path: Path) -> str:
-    """`path` with links followed: program and job may each know it by another name."""
+    """Return `path` with links resolved: program and job may know it by different names."""
     return os.path.realpath(path)
 
 
@@ -177,8 +179,10 @@ def _step(candidate: Candidate, seen: Completeness) -> int | None:
 
 
 def begun(settings: Mapping[str, Any]) -> tuple[Search | None, dict[str, Any]]:
-    """The search, and what to go on from; no search, and why, where the disk or the file server
-    gives errors that pass."""
+    """Return the search, and the checkpoint to continue from.
+
+    Returns no search, and the reason, for a transient error of the disk or the file server.
+    """
     try:
         search = Search(settings)
         return search, search.choose()
@@ -191,7 +195,8 @@ def begun(settings: Mapping[str, Any]) -> tuple[Search | None, dict[str, Any]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Search as the file `arguments[0]` says, until the input ends. Returns the exit status."""
+    """Search according to the file `arguments[0]`, until the input ends. Returns the exit
+    status."""
     settings = read_json(Path(arguments[0]))
     assert settings is not None, f"{arguments[0]} does not exist"
     search, answer = begun(settings)

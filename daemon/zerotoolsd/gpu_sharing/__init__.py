@@ -1,7 +1,7 @@
 """GPUs that several queues or several jobs share.
 
-arbiter        which of the machine's GPUs this daemon holds beside those of other users
-measured_use   what our own jobs use of each GPU
-over_use       who uses more than it declared
-fair_shares    what users have used, and who of them goes first
+arbiter        which GPUs of the machine this daemon holds, next to daemons of others
+measured_use   the use of each GPU by our own jobs
+over_use       jobs that use more than they declared
+fair_shares    the past use of users, and their order
 """

@@ -1,8 +1,8 @@
-"""This daemon among all that use the machine's GPUs: what it holds, and what others do.
+"""Arbitrates the machine's GPUs between daemons: the locks of this one, and of others.
 
-A round goes before each pass over jobs that want GPUs. The gate is had for the whole of it, so that
-nobody takes a GPU between the look at it and the commit of the attempt that gets it: everything
-that is free is taken, the pass gives it away, and what is not leased afterwards is let go.
+A round comes before each pass over jobs that want GPUs. It holds the gate all the time, so that no
+other process takes a GPU between the check and the commit of the attempt. It locks all free GPUs,
+the pass assigns them, and unleased ones are released afterwards.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ log = logging.getLogger(__name__)
 
 
 class GpuArbiter:
-    """The locks that this daemon holds. `is_ours`: whether an attempt of its own, which lives, has
-    the GPU of this UUID; `begins`: whether one is to have it whose supervisor may still be on its
-    way. An empty `path`: there are no locks."""
+    """The locks that this daemon holds. `is_ours` returns whether a live attempt of this daemon has
+    the GPU of this UUID; `begins` whether one has it with a supervisor that may still be starting.
+    An empty `path`: no locks are used."""
 
     def __init__(
         self,
@@ -51,16 +51,18 @@ class GpuArbiter:
         self._begins = begins
         self._held: dict[str, int] = {}
         self.trouble: str | None = None
-        """Why there are no locks, as far as is known."""
+        """Why no locks are available, as far as is known."""
         self._said: dict[str, str] = {}
 
     @asynccontextmanager
     async def round(
         self, snapshot: Snapshot | None, leased: Collection[str]
     ) -> AsyncIterator[Mapping[str, str]]:
-        """Hold all GPUs of `snapshot` that nobody else holds, and those that are `leased`; yields
-        why the others are not ours, by UUID. Nothing gives way to another task before the end of
-        the body, after which `keep` lets go of what was not given away."""
+        """Hold all GPUs of `snapshot` that no other process holds, and those that are `leased`.
+
+        Yields why the others are not ours, by UUID. No other task runs before the end of the body;
+        then call `keep`, which releases unassigned GPUs.
+        """
         seen = () if snapshot is None else snapshot.gpus
         gpus = {gpu.uuid for gpu in seen if gpu.uuid is not None}
         try:
@@ -119,7 +121,7 @@ class GpuArbiter:
                     self._say(uuid, f"{uuid}, which is leased here, {error}")
             else:
                 self._said.pop(uuid, None)
-                if fd is not None:  # somebody removed the file below it
+                if fd is not None:  # the file was removed meanwhile
                     log.warning("the lock of %s was replaced: it was taken again", uuid)
                     os.close(fd)
         return elsewhere
@@ -130,18 +132,18 @@ class GpuArbiter:
         self._said[uuid] = what
 
     def lacks(self, leased: Collection[str]) -> bool:
-        """Whether some that are leased are not held: those of an earlier daemon, say."""
+        """Return whether some leased GPUs are not locked, such as those of an earlier daemon."""
         return bool(self._path) and any(uuid not in self._held for uuid in leased)
 
     def keep(self, leased: Collection[str]) -> None:
-        """Let go of what is not leased."""
+        """Release the GPUs that are not leased."""
         for uuid in [uuid for uuid in self._held if uuid not in leased]:
             os.close(self._held.pop(uuid))
         for uuid in [uuid for uuid in self._said if uuid not in leased]:
             del self._said[uuid]
 
     def told(self, gpus: Collection[str]) -> dict[str, Any]:
-        """What the supervisor of an attempt on `gpus` is told of the locks."""
+        """Return the data on the locks for the supervisor of an attempt on `gpus`."""
         try:
             if not gpus or not self._is_there():
                 return {}
@@ -162,11 +164,11 @@ class GpuArbiter:
         return directory is not None
 
     def close(self) -> None:
-        """Let go of everything; attempts that run hold theirs themselves."""
+        """Release the daemon's locks; running attempts keep theirs."""
         self.keep(())
 
     def to_json(self) -> dict[str, Any]:
-        """Where the locks are, why there are none, and which GPUs are held."""
+        """Return the directory of the locks, why there are none, and the held GPUs."""
         with suppress(LocksUnknown):
             self._is_there()
         return {"directory": self._path, "trouble": self.trouble, "held": sorted(self._held)}

@@ -1,4 +1,4 @@
-"""What users have used of the GPUs, by what is booked, and who goes first."""
+"""The users' booked use of GPUs, and their order."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from zerotoolsd.queue.scheduling.fair_share import (
 from zerotoolsd.queue.store import Store
 
 OPEN_HOURS = 48
-"""Hours before this one in which something may still be booked: after a machine slept, say."""
+"""Hours before this one that may still get bookings, for example after a machine slept."""
 READ_SECONDS = 10.0
-"""What was booked is read again after this time, if there is something new."""
+"""Bookings are read again after this time, if there are new ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserShare:
-    """One user. `share` is what they are to have beside the others that are shown, and `used` what
-    they had, both parts of 1; `gpu_seconds` decays, `gpu_seconds_in_all` does not."""
+    """One user. `share` is the fair part among the shown users, and `used` the actual one, both
+    parts of 1; `gpu_seconds` decays, `gpu_seconds_in_all` does not."""
 
     uid: int
     weight: float
@@ -37,7 +37,7 @@ class UserShare:
 
 
 class FairShares:
-    """What is booked in `store`, by the administrator's `config`."""
+    """The bookings in `store`, by the administrator's `config`."""
 
     def __init__(self, store: Store, config: SharesConfig) -> None:
         self._booked = store.gpu_use
@@ -47,7 +47,7 @@ class FairShares:
         self._read = (-1, float("-inf"))
         """The number of bookings when it was read, and when that was."""
         self._settled = DecayedUse(self.half_life)
-        """What was used before the hour `_since`, in which nothing is booked any more."""
+        """The use before the hour `_since`, which gets no more bookings."""
         self._since = 0
         self._use = DecayedUse(self.half_life)
 
@@ -61,7 +61,7 @@ class FairShares:
         return self._use
 
     def _settle(self, hour: int) -> None:
-        """Add up what was used before `hour` for good: of a year there are a hundred thousand."""
+        """Add up the use before `hour` permanently: a year has a hundred thousand rows."""
         if not self._since:
             self._since = hour - int(MOST_HALF_LIVES * self.half_life // 3600)
         if hour > self._since:
@@ -69,15 +69,14 @@ class FairShares:
             self._since = hour
 
     def ranks(self, uids: Collection[int], now: float) -> dict[int, int]:
-        """Who goes first of these, from 0."""
+        """Return the order of these users, from 0."""
         if len(uids) < 2 or not self._is_fair:
             return {}
         used = self._used(now)
         return ranks_of(uids, {uid: used.of(uid, now) for uid in uids}, self._weight)
 
     def view(self, uids: Collection[int], now: float) -> list[UserShare]:
-        """These users, and all that have used something, those with the smallest part of their
-        share first."""
+        """Return these users and all with some use, the smallest part of their share first."""
         self._read = (-1, float("-inf"))
         used = self._used(now)
         whole = self._booked.in_all()

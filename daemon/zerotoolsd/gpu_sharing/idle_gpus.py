@@ -1,9 +1,8 @@
-"""Jobs that hold whole GPUs and do not use them: said once of each attempt, and shown while it
-lasts.
+"""Jobs that hold whole GPUs without using them: reported once per attempt, and shown meanwhile.
 
-A job is idle while the driver reports 0 % for each of its GPUs, at every look. GPUs that jobs share
-are left out: their use is not told apart. A job that tokenises or saves is idle, too, for a while:
-that is why it takes long until it is said.
+A job is idle while the driver reports 0 % for each of its GPUs at every check. Shared GPUs are left
+out, because their use cannot be attributed. A job that tokenises or saves is idle for a while, too:
+that is why the delay until the report is long.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ IDLE = "gpus_idle"
 
 
 class IdleGpus:
-    """`after_seconds`: from when on a job counts as idle; 0: never. `name` is what people call a
-    GPU."""
+    """`after_seconds`: the time after which a job counts as idle; 0: never. `name` returns the name
+    of a GPU for people."""
 
     def __init__(self, after_seconds: float, name: Callable[[str], str] = str) -> None:
         self._after = after_seconds
@@ -31,7 +30,7 @@ class IdleGpus:
     def look(
         self, leases: Sequence[Lease], gpus: Sequence[Gpu], now: float
     ) -> list[tuple[Lease, str]]:
-        """A lease of each job of which it is new, and a sentence; `now` by a monotonic clock."""
+        """Return a lease of each newly idle job, with a sentence; `now` is of a monotonic clock."""
         busy = {gpu.uuid: gpu.utilization_percent for gpu in gpus if gpu.uuid is not None}
         held: dict[Owner, list[Lease]] = {}
         for lease in leases:
@@ -53,7 +52,7 @@ class IdleGpus:
         return found
 
     def why(self, job_id: int) -> str | None:
-        """What is said of a job now."""
+        """Return the current sentence on a job."""
         return next((said for (job, _), said in self._said.items() if job == job_id), None)
 
 

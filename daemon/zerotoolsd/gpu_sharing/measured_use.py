@@ -1,8 +1,8 @@
-"""What our own jobs use of each GPU, by the driver's lists of processes.
+"""The use of each GPU by our own jobs, from the driver's lists of processes.
 
-A process is of an attempt if it descends from the attempt's supervisor or keeper. Where the driver
-does not say how much a process uses, or says pids that are not there (as in a container), nothing
-is known of that GPU.
+A process belongs to an attempt if it descends from the attempt's supervisor or keeper. If the
+driver does not report a process's use, or reports unknown pids (as in a container), the use of that
+GPU is unknown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DEEPEST = 64
 
 @dataclass(frozen=True)
 class MeasuredUse:
-    """Bytes by UUID: of each attempt, and of all of them together, of GPUs of which it is known."""
+    """Bytes by UUID: of each attempt, and of all of them together, for GPUs with known use."""
 
     of_attempts: Mapping[Owner, Mapping[str, int]] = field(default_factory=dict)
     own: Mapping[str, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class MeasuredUse:
 def measure(
     gpus: Iterable[Gpu], attempts: Iterable[AttemptRow], read: Read = read_process
 ) -> MeasuredUse:
-    """What these attempts use now."""
+    """Return the current use of these attempts."""
     roots = {root: (a.job_id, a.number) for a in attempts for root in roots_of(a)}
     of_attempts: dict[Owner, dict[str, int]] = {}
     own: dict[str, int] = {}
@@ -55,7 +55,7 @@ def measure(
 
 
 def _owner(pid: int, roots: Mapping[tuple[int, int], Owner], read: Read) -> Owner | bool | None:
-    """Whose the process is; False: none of ours; None: there is no such process."""
+    """Return the owner of the process; False: not ours; None: the process does not exist."""
     process = read(pid)
     if process is None:
         return None
@@ -70,8 +70,10 @@ def _owner(pid: int, roots: Mapping[tuple[int, int], Owner], read: Read) -> Owne
 
 
 def roots_of(attempt: AttemptRow) -> list[tuple[int, int]]:
-    """Supervisor and keeper, by pid and start: of another user's attempt those alone that are that
-    user's, whatever the record says."""
+    """Return supervisor and keeper, by pid and start.
+
+    For another user's attempt, only processes of that user count, whatever the record contains.
+    """
     run_dir = Path(attempt.run_dir)
     try:
         with opened(run_dir) as base:

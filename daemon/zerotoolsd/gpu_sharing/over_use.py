@@ -1,4 +1,4 @@
-"""Jobs that use more of a GPU than they declared: said once of each attempt and GPU."""
+"""Jobs that use more of a GPU than they declared: reported once per attempt and GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zerotoolsd.queue.store import Store
 
 LOOK_SECONDS = 10.0
 BOOK_SECONDS = 60.0
-"""How often what users use of GPUs is booked; the end of an attempt is booked by itself."""
+"""Interval in seconds between bookings of GPU use; the end of an attempt is booked separately."""
 OVER_DECLARED = "over_declared"
 """Kind of the event."""
 GIB = 2**30
@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class OverUse:
-    """Who uses more than it declared, and `context` bytes. `name` is what people call a GPU."""
+    """The leases that exceed their declaration and `context` bytes. `name` returns the name of a
+    GPU for people."""
 
     def __init__(self, context: int, name: Callable[[str], str] = str) -> None:
         self._context = context
@@ -36,7 +37,7 @@ class OverUse:
         self._said: dict[tuple[int, int, str], str] = {}
 
     def look(self, leases: Sequence[Lease], use: MeasuredUse) -> list[tuple[Lease, str]]:
-        """The leases of which it is new, and a sentence of each."""
+        """Return the leases that newly exceed it, with a sentence for each."""
         found = []
         leased = {(lease.job_id, lease.attempt, lease.gpu_uuid) for lease in leases}
         self._said = {key: said for key, said in self._said.items() if key in leased}
@@ -54,15 +55,15 @@ class OverUse:
         return found
 
     def why(self, job_id: int) -> str | None:
-        """What was said of a job."""
+        """Return the sentence on a job."""
         said = [what for (job, _, _), what in self._said.items() if job == job_id]
         return "; ".join(said) or None
 
 
 class SharedGpus:
-    """The GPUs that several of our jobs share. `live` gives the attempts that are known to run;
-    `over` is called where a lease is new among those that use more than they declared, `idle` where
-    a job is new among those that do not use their GPUs."""
+    """The GPUs that several of our jobs share. `live` gives the attempts that are known to run.
+    `over` is called with a lease that newly exceeds its declaration, `idle` with one of a newly
+    idle job."""
 
     def __init__(
         self,
@@ -85,8 +86,10 @@ class SharedGpus:
         return [attempt for attempt, _ in self._live()]
 
     def own_use(self, snapshot: Snapshot | None) -> Mapping[str, int]:
-        """What our jobs use of their shares of GPUs, by UUID, where that is known. What one holds
-        beyond its share is left for nobody, as what others use."""
+        """Return our jobs' use of their shares, by UUID, if known.
+
+        A use beyond the share counts as that of strangers, so it is not available to others.
+        """
         shares = [lease for lease in self._store.leases() if lease.bytes is not None]
         shared = {lease.gpu_uuid for lease in shares}
         if snapshot is None or not shared:
@@ -100,14 +103,14 @@ class SharedGpus:
         return own
 
     def use_of_jobs(self, snapshot: Snapshot | None) -> MeasuredUse:
-        """What each attempt uses of the GPUs that are leased, where that is known."""
+        """Return each attempt's use of the leased GPUs, if known."""
         leased = {lease.gpu_uuid for lease in self._store.leases()}
         if snapshot is None or not leased:
             return MeasuredUse()
         return measure([gpu for gpu in snapshot.gpus if gpu.uuid in leased], self._running())
 
     async def keep_up(self) -> None:
-        """Look every LOOK_SECONDS, where GPUs are shared, and book what users use of them."""
+        """Check every LOOK_SECONDS if GPUs are shared, and book the users' use of GPUs."""
         booked = time.monotonic()
         while True:
             await asyncio.sleep(LOOK_SECONDS)

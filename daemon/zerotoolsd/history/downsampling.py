@@ -1,8 +1,7 @@
-"""Samples thinned out with age: pure.
+"""Aggregates samples with age: pure.
 
-Of a bucket there is the mean of each series, and the most, since a peak of a second is what ends a
-job. Coarse buckets are made of finer ones that are in the file already, so a daemon that was killed
-in between loses none:
+A bucket has the mean of each series, and the maximum, because a peak of a second ends a job. Coarse
+buckets are made of finer ones from the file, so a daemon that was killed in between loses none:
 
     second     60  61  62 ...  69        one row each, kept for an hour
     10 s       60 ------------ 69        mean of the means, most of the mosts; kept for a day
@@ -41,20 +40,20 @@ class MeanAndMost:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What was measured from `start` (whole seconds since the epoch) on, by series."""
+    """The measurements from `start` (whole seconds since the epoch) on, by series."""
 
     start: int
     series: Mapping[str, MeanAndMost]
 
 
 def bucket_of(time: float, series: Mapping[str, float]) -> Bucket:
-    """One sample as a bucket of the finest tier. What is no number is left out."""
+    """Return one sample as a bucket of the finest tier. NaN and infinities are left out."""
     known = {name: value for name, value in series.items() if math.isfinite(value)}
     return Bucket(int(time), {name: MeanAndMost(value, value) for name, value in known.items()})
 
 
 def combined(start: int, buckets: Sequence[Bucket]) -> Bucket:
-    """All of `buckets` as one; a series that some of them lack is of the others."""
+    """Combine all `buckets` into one; a series that some of them lack is made from the others."""
     found: dict[str, list[MeanAndMost]] = {}
     for bucket in buckets:
         for name, each in bucket.series.items():
@@ -67,19 +66,21 @@ def combined(start: int, buckets: Sequence[Bucket]) -> Bucket:
 
 
 def rolled_up(buckets: Iterable[Bucket], step_seconds: int) -> list[Bucket]:
-    """`buckets`, which are in order of time, in coarser ones."""
+    """Aggregate `buckets`, in order of time, into coarser ones."""
     grouped = groupby(buckets, lambda bucket: bucket.start // step_seconds * step_seconds)
     return [combined(start, list(parts)) for start, parts in grouped]
 
 
 def tier_for(span_seconds: float, most_points: int) -> int:
-    """The coarsest of TIERS that has `most_points` in the last `span_seconds`, of those that reach
-    back so far: an answer is made of ten times its points at most."""
+    """Return the coarsest of TIERS with `most_points` in the last `span_seconds`.
+
+    It must reach back that far. So a result is made of at most ten times its points.
+    """
     reach = [n for n, tier in enumerate(TIERS) if span_seconds <= tier.span_seconds]
     enough = [n for n in reach if TIERS[n].step_seconds * most_points <= span_seconds]
     return enough[-1] if enough else reach[0] if reach else len(TIERS) - 1
 
 
 def step_for(tier: Tier, span_seconds: float, most_points: int) -> int:
-    """A multiple of the tier's step: so long are the buckets of at most `most_points`."""
+    """Return the length of a bucket, a multiple of the tier's step, for at most `most_points`."""
     return tier.step_seconds * max(1, math.ceil(span_seconds / tier.step_seconds / most_points))

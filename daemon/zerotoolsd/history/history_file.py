@@ -3,11 +3,11 @@
     bucket   tier, start, layout, data     all series of one bucket: their means and then their
                                            mosts as float32, in the order of names of `layout`
     layout   id, names                     the names as JSON
-    peak     job_id, attempt, ...          the most that an attempt held: kept for ever
-    mark     name, value                   how far the queue's events were read
+    peak     job_id, attempt, ...          the peak of an attempt: kept forever
+    mark     name, value                   the last event of the queue that was read
 
-A bucket of 60 series takes 0.5 KB so, a day 7 MB. A file that is damaged is set aside, one that is
-full loses its oldest buckets; peaks are some 50 bytes an attempt and stay.
+A bucket of 60 series takes 0.5 KB, a day 7 MB. A damaged file is set aside, and a full one loses
+its oldest buckets; peaks are about 50 bytes an attempt and stay.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _SCHEMA = """
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptPeak:
-    """The most that one attempt held, in bytes; None: it is not known.
+    """The peak memory of one attempt, in bytes; None: unknown.
 
-    `host_bytes` is resident memory of all its processes, `gpu_bytes` the most on one GPU as the
-    driver saw it now and then (with the CUDA context), `gpu_reported_bytes` what its ranks reported
-    of their allocator. `ended` is in seconds since the epoch, None while it runs.
+    `host_bytes` is resident memory of all its processes, `gpu_bytes` the peak on one GPU in samples
+    of the driver (with the CUDA context), `gpu_reported_bytes` the report of its ranks' allocator.
+    `ended` is in seconds since the epoch, None while it runs.
     """
 
     job_id: int
@@ -62,7 +62,7 @@ class AttemptPeak:
     gpu_reported_bytes: int | None = None
 
     def with_more(self, other: AttemptPeak) -> AttemptPeak:
-        """The larger numbers of both, and what `self` does not know from `other`."""
+        """Return the larger numbers of both, and those of `other` that `self` lacks."""
         merged = {
             each.name: _larger(each.name, getattr(self, each.name), getattr(other, each.name))
             for each in fields(self)
@@ -70,7 +70,7 @@ class AttemptPeak:
         return replace(self, **merged)
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, under their own names."""
+        """Return all fields, under their own names, as JSON values."""
         return asdict(self)
 
 
@@ -81,8 +81,8 @@ def _larger(name: str, mine: Any, its: Any) -> Any:
 
 
 class HistoryFile:
-    """The file in `directory`, of at most `most_bytes`. Raises sqlite3.Error where it cannot be
-    opened though one that is damaged was set aside."""
+    """The file in `directory`, of at most `most_bytes`. Raises sqlite3.Error if it cannot be opened
+    even after a damaged one was set aside."""
 
     def __init__(self, directory: Path, most_bytes: int = 64 << 20) -> None:
         self.path = directory / FILE
@@ -129,8 +129,11 @@ class HistoryFile:
                 self._db.execute("INSERT OR REPLACE INTO mark VALUES ('seen', ?)", (seen,))
 
     def roll_up(self, now: float) -> None:
-        """Make the coarse buckets that are over by `now`, and drop what is older than its tier
-        keeps. Raises sqlite3.Error."""
+        """Make the coarse buckets that are complete at `now`, and delete those older than their
+        tier keeps.
+
+        Raises sqlite3.Error.
+        """
         with self._transaction():
             for finer, tier in enumerate(TIERS[1:]):
                 end = int(now) // tier.step_seconds * tier.step_seconds
@@ -147,16 +150,17 @@ class HistoryFile:
             self._layouts.clear()
 
     def buckets(self, tier: int, begin: float, end: float) -> list[Bucket]:
-        """Those of a tier that start in [begin, end), in order. Raises sqlite3.Error."""
+        """Return the buckets of a tier that start in [begin, end), in order. Raises
+        sqlite3.Error."""
         return list(self._buckets(tier, begin, end))
 
     def peak(self, job_id: int, attempt: int) -> AttemptPeak | None:
-        """Of one attempt. Raises sqlite3.Error."""
+        """Return the peak of one attempt. Raises sqlite3.Error."""
         found = self._peaks("WHERE job_id = ? AND attempt = ?", (job_id, attempt))
         return next(found, None)
 
     def peaks(self, job_id: int | None, limit: int) -> list[AttemptPeak]:
-        """Of one job or of all, the newest first. Raises sqlite3.Error."""
+        """Return the peaks of one job or of all, the newest first. Raises sqlite3.Error."""
         of, values = ("", ()) if job_id is None else ("WHERE job_id = ?", (job_id,))
         order = f"{of} ORDER BY job_id DESC, attempt DESC LIMIT ?"
         return list(self._peaks(order, (*values, limit)))
@@ -239,14 +243,14 @@ class HistoryFile:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether it says that the file is no history, rather than that it is out of reach or full."""
+    """Return whether the error means a damaged file, and not an unreachable or full one."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
     return isinstance(error, sqlite3.DatabaseError) and code in damage
 
 
 def set_aside(directory: Path) -> None:
-    """Move a damaged file out of the way, over the one that was before. Raises OSError."""
+    """Rename a damaged file, replacing an earlier one. Raises OSError."""
     for end in _BESIDE:
         (directory / f"{DAMAGED}{end}").unlink(missing_ok=True)
         found = directory / f"{FILE}{end}"

@@ -1,4 +1,4 @@
-"""How much host memory each attempt holds, by one look at /proc for all of them."""
+"""The host memory of each attempt, by one scan of /proc for all of them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ ReadAll = Callable[[], Mapping[int, Process]]
 
 
 def host_memory(attempts: Iterable[AttemptRow], read: ReadAll = processes) -> dict[Owner, int]:
-    """Resident bytes of all that descends from the supervisor or the keeper of each attempt. Pages
-    that processes share count once for each, as in what the supervisor reports."""
+    """Return the resident bytes of all descendants of each attempt's supervisor or keeper.
+
+    Shared pages count once per process, as in the supervisor's reports.
+    """
     roots = {(a.job_id, a.number): roots_of(a) for a in attempts}
     if not any(roots.values()):
         return {}

@@ -1,4 +1,4 @@
-"""The loop that samples the machine and keeps it. Nothing that goes wrong here is of any job."""
+"""The loop that samples the machine and stores the samples. Its errors affect no job."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow
 from zerotoolsd.queue.store import Store
 
 WRITE_SECONDS = 10.0
-"""How often samples are written: so many are lost where the daemon is killed."""
+"""Interval of writes in seconds: a killed daemon loses the samples since the last one."""
 HOST_SECONDS = 10.0
-"""How often the host memory of jobs is measured, which takes a look at every process."""
+"""Interval of measurements of jobs' host memory, which scan every process."""
 SPARED = 100.0
-"""... and so many times as long as it took, it is left alone."""
+"""Least pause after such a scan, as a multiple of its duration."""
 SOON_SECONDS = 1.0
 QUIET = 10.0
 """So many times as long is between two samples while no job runs."""
 AGAIN_SECONDS = 60.0
-"""After so long it is tried again to write what could not be written."""
+"""Seconds after which a failed write is repeated."""
 PATIENCE_SECONDS = 0.5
 _MOST_WAITING = 3600
 _AT_ONCE = 50
@@ -44,15 +44,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HistoryAnswer:
-    """Buckets of `step_seconds`, in order. `trouble` says why there are none, or none that are
-    new."""
+    """Buckets of `step_seconds`, in order. `trouble` is why there are none, or no new ones."""
 
     step_seconds: int
     buckets: Sequence[Bucket] = ()
     trouble: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Columns: `times`, and of each series `mean` and `most`, with null where there is none."""
+        """Return columns: `times`, and for each series `mean` and `most`, with null for missing
+        values."""
         names = sorted({name for bucket in self.buckets for name in bucket.series})
         found = {name: [bucket.series.get(name) for bucket in self.buckets] for name in names}
         return {
@@ -76,7 +76,7 @@ class _Waiting:
 
 
 class HistoryRecorder:
-    """Samples `machine`; `live` gives the attempts that run, `use` what they have of GPUs."""
+    """Samples `machine`; `live` gives the running attempts, `use` their GPU memory."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class HistoryRecorder:
         self._waiting.peaks[owner] = peak if known is None else peak.with_more(known)
 
     def write(self) -> None:
-        """Write what is waiting. What cannot be written is said once, and tried again."""
+        """Write the waiting samples. A failure is logged once, and the write is repeated later."""
         self._write_due = time.monotonic() + WRITE_SECONDS
         try:
             file = self._opened()
@@ -166,8 +166,10 @@ class HistoryRecorder:
             self._gave_up(error)
 
     async def read(self, seconds: float, most_points: int) -> HistoryAnswer:
-        """The last so many seconds, in at most `most_points` and one, of the buckets that fit; in
-        pieces, so that others get the event loop."""
+        """Return the last `seconds`, in at most `most_points` and one buckets.
+
+        It reads in pieces, so that the event loop serves others.
+        """
         now, number = self._clock(), tier_for(seconds, most_points)
         step = step_for(TIERS[number], seconds, most_points)
         begin = int(now - seconds) // step * step
@@ -181,7 +183,8 @@ class HistoryRecorder:
         return HistoryAnswer(step, found, self.trouble)
 
     def _buckets(self, number: int, begin: int, end: int) -> list[Bucket]:
-        """Of a tier, then of the finer ones what is not rolled up yet, then what is not written."""
+        """Return buckets of a tier, then finer ones that are not aggregated yet, then unwritten
+        ones."""
         found: list[Bucket] = []
         for tier in range(number, -1, -1):
             part = self._opened().buckets(tier, begin, end) if self._config.enabled else []
@@ -191,7 +194,8 @@ class HistoryRecorder:
         return found + sorted(waiting, key=lambda each: each.start)
 
     def peaks(self, job_id: int | None, limit: int) -> list[AttemptPeak]:
-        """Of one job or of all, the newest first; of attempts that run, as of now."""
+        """Return the peaks of one job or of all, the newest first; running attempts have current
+        ones."""
         try:
             if not self._config.enabled:
                 return []
@@ -208,7 +212,7 @@ class HistoryRecorder:
         return [peaks[owner] for owner in sorted(peaks, reverse=True)][:limit]
 
     def close(self) -> None:
-        """Write what is waiting, and close the file."""
+        """Write the waiting samples, and close the file."""
         try:
             if self._config.enabled:
                 self.write()
@@ -226,7 +230,7 @@ class HistoryRecorder:
         return self._file
 
     def _note_ended(self, file: HistoryFile) -> int:
-        """Keep what was reported of attempts that ended since; the number of the last event."""
+        """Store the peaks of attempts that ended since; return the number of the last event."""
         seen = min(file.seen, self._store.last_change)
         events = self._store.events(seen)
         for job_id, number in {(e.job_id, e.attempt) for e in events}:
@@ -271,7 +275,7 @@ class HistoryRecorder:
 
 
 def _plain(value: float) -> float:
-    """Without the digits that a float32 does not have."""
+    """Drop the digits that a float32 does not have."""
     return float(f"{value:.7g}")
 
 

@@ -1,4 +1,4 @@
-"""The numbers that are kept of the machine and of the jobs on it, each by a name.
+"""The stored numbers of the machine and of its jobs, each with a name.
 
     host.memory_used_bytes                            bytes
     host.memory_available_bytes                       bytes
@@ -12,7 +12,7 @@
     job.ID.host_memory_bytes                          resident, of all processes of its attempt
     job.ID.gpu.UUID.memory_used_bytes                 by the driver's list of processes
 
-All of it everybody on the machine may see, as in /proc and by nvidia-smi.
+All of it is visible to every user of the machine, as in /proc and by nvidia-smi.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def series_of(
     gpus_of_attempts: Mapping[Owner, Mapping[str, int]],
     host_of_attempts: Mapping[Owner, int],
 ) -> dict[str, float]:
-    """What is kept of one moment; what could not be measured is left out."""
+    """Return the numbers of one moment; unmeasured ones are left out."""
     found = _host(snapshot.host)
     if not snapshot.gpus_silent:
         for gpu in snapshot.gpus:

@@ -1,7 +1,7 @@
-"""Processes that look at the files of users, which may lie on a file system that never answers.
+"""Processes that read the files of users, which may be on a file system that never responds.
 
 frames    messages between the daemon and such a process
-nursery   the process that makes them, forked before the daemon is anything
-signs_of_life  mounts that do not answer
-lookers   the daemon's side: questions with deadlines, and another process where one hangs
+nursery   the process that forks them, itself forked before the daemon has any state
+signs_of_life  mounts that do not respond
+lookers   the daemon's side: requests with deadlines, and another process if one hangs
 """

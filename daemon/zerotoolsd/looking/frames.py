@@ -12,12 +12,13 @@ LARGEST = 1 << 26
 
 
 def framed(data: bytes) -> bytes:
-    """`data` with its length before it."""
+    """Return `data` with its length before it."""
     return _LENGTH.pack(len(data)) + data
 
 
 def length_of(head: bytes) -> int:
-    """How many bytes follow `head`. Raises ConnectionError: no process of ours says so much."""
+    """Return how many bytes follow `head`. Raises ConnectionError if they exceed any valid
+    message."""
     (length,) = _LENGTH.unpack(head)
     if length > LARGEST:
         raise ConnectionError(f"a message of {length} bytes")
@@ -25,13 +26,13 @@ def length_of(head: bytes) -> int:
 
 
 def receive(link: socket.socket) -> bytes | None:
-    """The next message; None at the end."""
+    """Return the next message; None at the end."""
     head = _exactly(link, HEAD)
     return None if head is None else _exactly(link, length_of(head))
 
 
 async def receive_from(reader: asyncio.StreamReader) -> bytes:
-    """The next message. Raises asyncio.IncompleteReadError and ConnectionError."""
+    """Return the next message. Raises asyncio.IncompleteReadError and ConnectionError."""
     return await reader.readexactly(length_of(await reader.readexactly(HEAD)))
 
 

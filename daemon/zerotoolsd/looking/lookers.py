@@ -1,12 +1,12 @@
-"""Questions about the files of users, each with a deadline, that the daemon never waits for itself.
+"""Requests about the files of users, each with a deadline, on which the daemon itself never blocks.
 
-One process of each user answers all of theirs in turn, with their rights. Where it takes long over
-one (`PATIENCE_SECONDS`), those behind it go to another: so one job on a mount that hangs delays
-nobody else. A process that misses a deadline is killed; in the kernel's uninterruptible sleep it
-stays, holding nothing of the daemon's. While it does, the same question is not asked again, so that
-a client which repeats itself takes one process, and a mount that does not answer is blamed as a
-whole (`signs_of_life`), so that different questions take few. Where `MOST` hang all the same,
-nothing is looked at until one of them is gone.
+One process per user handles the user's requests in order, with the user's rights. If one request
+takes long (`PATIENCE_SECONDS`), the later ones go to another process: so a job on a hung mount
+delays no others. A process that misses a deadline is killed. In the kernel's uninterruptible sleep
+it stays, but holds nothing of the daemon. Meanwhile the same request is not repeated, so a client
+that repeats itself uses one process. A silent mount is avoided as a whole (`signs_of_life`), so
+different requests use few. If `MOST` processes still hang, no files are read until one of them is
+gone.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ IDLE_SECONDS = 60.0
 MOST = 32
 
 MOST_OF_USER = 8
-"""As `MOST`, of the processes that look as one user other than the daemon's own."""
+"""The limit `MOST` for processes of one user other than the daemon's own."""
 
 Ask = Callable[..., Awaitable[Any]]
-"""(seconds, look, *arguments, user=None) -> value. Raises what the look raises, and TimeoutError;
-`user`: as whom it is looked, if not as the daemon."""
+"""Function of (seconds, look, *arguments, user=None) that returns a value. Raises the errors of
+`look`, and TimeoutError; `user`: runs with the rights of this user, if not the daemon's."""
 
 _KINDS = {kind.__name__: kind for kind in (BadRequest, BadFile, Unsupported)}
 
 
 def value_of(answer: Mapping[str, Any]) -> Any:
-    """The value in `answer`, or its error raised."""
+    """Return the value in `answer`, or raise its error."""
     if "value" in answer:
         return answer["value"]
     if answer["error"] == OSError.__name__:
@@ -62,7 +62,8 @@ class _Question:
 
 
 class Lookers:
-    """The processes that look; `way` leads to their nursery, `mounted` says what is mounted."""
+    """The processes that read files; `way` leads to their nursery, `mounted` returns the current
+    mounts."""
 
     def __init__(
         self,
@@ -78,8 +79,10 @@ class Lookers:
     async def ask(
         self, seconds: float, look: Look, *arguments: object, user: JobUser | None = None
     ) -> Any:
-        """The value of `look(*arguments)`, by a process of `user`, or of the daemon's. Raises its
-        error, and TimeoutError."""
+        """Return the value of `look(*arguments)`, from a process of `user`, or of the daemon's.
+
+        Raises its error, and TimeoutError.
+        """
         if user not in self._teams:
             order = partial(nursery.order, self._way, user)
             self._teams[user] = LookerTeam(
@@ -102,8 +105,8 @@ class Lookers:
 
 
 class LookerTeam:
-    """The processes that look as one user: `order` makes another one, of `most` at a time. `signs`
-    are those of the mounts."""
+    """The processes of one user: `order` makes another one, at most `most`. `signs` are those of
+    the mounts."""
 
     def __init__(self, order: Callable[[], socket.socket], most: int, signs: SignsOfLife) -> None:
         self._order = order
@@ -113,11 +116,13 @@ class LookerTeam:
         self._workers: set[asyncio.Task[None]] = set()
         self._slow: set[asyncio.Task[None]] = set()
         self._dying: dict[int, bytes | None] = {}
-        """Processes that were killed, and what each was asked last, if it missed the deadline."""
+        """Processes that were killed, with the last request of each that missed its deadline."""
 
     async def ask(self, seconds: float, data: bytes, named: object) -> Any:
-        """The value that a process answers to the question `data`, which names these paths. Raises
-        its error, and TimeoutError."""
+        """Return the value of a process for the request `data`, which names these paths.
+
+        Raises its error, and TimeoutError.
+        """
         loop = asyncio.get_running_loop()
         question = _Question(data, named, loop.time() + seconds, loop.create_future())
         async with asyncio.timeout_at(question.deadline):
@@ -141,7 +146,8 @@ class LookerTeam:
         return len(self._dying)
 
     def _hire_if_needed(self) -> None:
-        """Another process, where a question waits and each that there is has long been busy."""
+        """Start another process if a request waits and all existing ones have been busy for
+        long."""
         hired = len(self._workers) + len(self._dying)
         if self._questions.empty() or self._workers > self._slow or hired >= self._most:
             return
@@ -156,7 +162,7 @@ class LookerTeam:
             self._hire_if_needed()
 
     async def _work(self) -> None:
-        """Questions to one process, until it misses a deadline or nothing is asked any more."""
+        """Send requests to one process, until it misses a deadline or no request comes."""
         link = self._order()
         link.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=link)
@@ -171,7 +177,7 @@ class LookerTeam:
                 await self._put(question, reader, writer)
                 missed = None
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
-            pass  # what it was asked has got its answer, or its deadline is over
+            pass  # its request has got an answer, or missed the deadline
         finally:
             writer.close()
             if pidfd is not None:
@@ -180,7 +186,7 @@ class LookerTeam:
     async def _put(
         self, question: _Question, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        if question.answer.done():  # whoever asked is gone
+        if question.answer.done():  # the caller is gone
             return
         if self._signs.is_silent(question.named):
             question.answer.set_exception(TimeoutError())

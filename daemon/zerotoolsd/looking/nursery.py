@@ -1,13 +1,13 @@
-"""The process that makes the processes that look.
+"""The process that forks the processes that read files.
 
-It is forked before the daemon has threads, an event loop, its lock or its database, so that what it
-forks later has none of them: one that hangs for ever in the kernel holds nothing of the daemon's.
-A fork takes a millisecond, a new interpreter would take 300.
+It is forked before the daemon has threads, an event loop, its lock or its database, so its forks
+have none of them: one that hangs forever in the kernel holds nothing of the daemon. A fork takes a
+millisecond, a new interpreter would take 300.
 
-The daemon sends one end of a pair of sockets, and as whom it is to look; the new process becomes
-that user for good before it reads a question, says its pid over the socket, and then
-answers questions until that is closed. A question is a pickle, as it comes from the daemon;
-an answer is JSON, as the process that looks has read what users wrote.
+The daemon sends one end of a socket pair, and the user to become. The new process becomes that user
+permanently before it reads a request, sends its pid over the socket, and then handles requests
+until the socket is closed. A request is a pickle, because it comes from the daemon; a reply is
+JSON, because that process has read files of users.
 """
 
 from __future__ import annotations
@@ -36,14 +36,18 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 SIGN_OF_LIFE = "sign of life"
-"""What every process that looks can be asked beside its looks: `mounts.answers`."""
+"""A request that every such process accepts in addition to its looks: `mounts.answers`."""
 Look = Callable[..., Any]
-"""What is looked at; its value is made of JSON's types. It raises ZerotoolsError and OSError."""
+"""Function that reads files and returns values of JSON's types. It raises ZerotoolsError and
+OSError."""
 
 
 def start(looks: Mapping[str, Look], modules: Sequence[str] = ()) -> socket.socket:
-    """The way to the nursery, which ends when it is closed. To be called before threads exist. It
-    imports `modules`, which the daemon itself need not hold in memory."""
+    """Start the nursery; return its socket; closing that ends it.
+
+    Call it before threads exist. It imports `modules`, which the daemon itself need not keep in
+    memory.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     daemon, pid = os.getpid(), os.fork()
     if pid == 0:
@@ -54,13 +58,15 @@ def start(looks: Mapping[str, Look], modules: Sequence[str] = ()) -> socket.sock
 
 
 def question_of(name: str, arguments: tuple[object, ...]) -> bytes:
-    """The message that asks for a look by its name."""
+    """Return the message that requests a look by its name."""
     return frames.framed(pickle.dumps((name, arguments)))
 
 
 def order(nursery: socket.socket, user: JobUser | None = None) -> socket.socket:
-    """The daemon's end of the way to a new process, which looks as `user`, or as the daemon. Raises
-    OSError."""
+    """Return the daemon's end of the socket to a new process of `user`, or of the daemon's user.
+
+    Raises OSError.
+    """
     who = None if user is None else {**user.who, "env": user.least}
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -74,8 +80,10 @@ def order(nursery: socket.socket, user: JobUser | None = None) -> socket.socket:
 
 
 def _run(body: Callable[[], None], parent: int) -> None:
-    """`body` in a forked process, of whose stack nothing else is to run. It ends with its parent: a
-    removal that went on would meet that of the next daemon."""
+    """Run `body` in a forked process, and nothing else of its stack.
+
+    It ends with its parent: a removal that continued would conflict with that of the next daemon.
+    """
     status = 1
     try:
         _die_with(parent)
@@ -111,7 +119,8 @@ def _nurse(orders: socket.socket, looks: Mapping[str, Look], modules: Sequence[s
 
 
 def _as(who: Mapping[str, Any] | None, looks: Mapping[str, Look]) -> Mapping[str, Look]:
-    """`looks` of this process, which becomes the user `who`; where it cannot, each says so."""
+    """Return `looks` for this process, which becomes the user `who`; if it cannot, each raises the
+    error."""
     if who is None:
         return looks
     try:
@@ -148,7 +157,7 @@ def _answer(link: socket.socket, looks: Mapping[str, Look], parent: int) -> None
 
 
 def answer_to(look: Look, *arguments: object) -> dict[str, Any]:
-    """`{"value": ...}`, or `{"error": its class, "message": ...}`."""
+    """Return `{"value": ...}`, or `{"error": its class, "message": ...}`."""
     try:
         return {"value": look(*arguments)}
     except ZerotoolsError as error:
@@ -157,5 +166,5 @@ def answer_to(look: Look, *arguments: object) -> dict[str, Any]:
         name = None if error.filename is None else os.fsdecode(error.filename)
         said = {"errno": error.errno, "message": error.strerror or str(error), "filename": name}
         return {"error": OSError.__name__, **said}
-    except Exception as error:  # a defect in looking at one job: it is told to whoever asked
+    except Exception as error:  # a defect in a look at one job: the caller gets it
         return {"error": None, "message": f"{type(error).__name__}: {error}"}

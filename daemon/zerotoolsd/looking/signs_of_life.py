@@ -1,6 +1,6 @@
-"""Which mounts answer: each that a question names which takes long is asked for itself.
+"""Detects mounts that respond: each mount named by a slow request is tested separately.
 
-While such a process hangs, its mount is silent, and nothing is looked at that names a path there.
+While such a test hangs, its mount is silent, and no request with a path there runs.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from zerotoolsd.looking import frames
 from zerotoolsd.looking.nursery import SIGN_OF_LIFE, question_of
 
 LIFE_SECONDS = 2.0
-"""What a mount has for its answer."""
+"""Seconds in which a mount must respond."""
 
 
 class SignsOfLife:
-    """`order` makes a process that looks, and `mounted` says what is mounted."""
+    """`order` makes a process that reads files, and `mounted` returns the current mounts."""
 
     def __init__(self, order: Callable[[], socket.socket], mounted: ReadMounts) -> None:
         self._order = order
         self._mounted = mounted
         self._asked: dict[str, asyncio.Task[None]] = {}
         self._hanging: dict[int, str] = {}
-        """By the pidfd of the process that hangs: the mount that it asked."""
+        """The tested mount, by the pidfd of the hanging process."""
 
     def suspect(self, named: object) -> None:
-        """Something that names these paths takes long: ask their mounts."""
+        """Test the mounts of these paths, because a request with them takes long."""
         for mount in mounts_of(named, self._mounted()) - self._asked.keys():
             if mount not in self._hanging.values():
                 self._asked[mount] = asyncio.create_task(self._ask(mount))
 
     async def learn(self, named: object) -> bool:
-        """Whether all mounts that are named may be looked at, as far as is known; mounts that are
-        asked just now are waited for."""
+        """Return whether all named mounts may be read, as far as is known; wait for running
+        tests."""
         if not self._asked and not self._hanging:
             return True
         mounts = mounts_of(named, self._mounted())
@@ -48,13 +48,13 @@ class SignsOfLife:
         return mounts.isdisjoint(self._hanging.values())
 
     def is_silent(self, named: object) -> bool:
-        """Whether a mount that is named does not answer."""
+        """Return whether a named mount does not respond."""
         silent = self._hanging.values()
         return bool(silent) and not mounts_of(named, self._mounted()).isdisjoint(silent)
 
     @property
     def hanging(self) -> int:
-        """Processes that wait for an answer for too long."""
+        """Processes that have waited too long for a response."""
         return len(self._hanging)
 
     async def close(self) -> None:

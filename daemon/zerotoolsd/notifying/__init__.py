@@ -1,13 +1,13 @@
-"""Who is told what becomes of jobs.
+"""Notifications about jobs.
 
-addresses    which hosts and addresses may be reached; pure
+addresses    the allowed hosts and addresses; pure
 commands     a program of a user's, run as that user
-courier      delivers what is in the outbox, and tries again
-notifier     puts the others together
-running      the process that runs one such program, and ends what it leaves behind
-stall_watch  tells of jobs that run and do not get on
-wording      what is to be told of a change, and to whom; pure
+courier      delivers the outbox, and repeats failed deliveries
+notifier     connects the other modules
+running      the process that runs one such program, and ends its remaining children
+stall_watch  reports running jobs without progress
+wording      the notices of a change, and their recipients; pure
 webhooks     one delivery to an address
 
-Nothing here holds up the daemon: a delivery has a time limit, and the outbox is bounded.
+Nothing here blocks the daemon: a delivery has a time limit, and the outbox is bounded.
 """

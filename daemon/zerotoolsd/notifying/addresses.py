@@ -1,7 +1,7 @@
-"""Which hosts and addresses a webhook may reach. Pure.
+"""The hosts and addresses that a webhook may reach. Pure.
 
-A name is judged before it is looked up, and what it leads to when the connection is made: whoever
-answers for the name may say one address to one who checks and another to one who connects.
+A name is checked before the lookup, and its address when the connection is made: a name server
+could return one address for the check and another one for the connection.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ class ForbiddenAddress(OSError):
 
 
 def place_of(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port of an address; an entry of `notify.allow` may lack its scheme."""
+    """Return scheme, host and port of an address; an entry of `notify.allow` may lack its
+    scheme."""
     parts = urlsplit(url if "://" in url else f"https://{url}")
     host = (parts.hostname or "").rstrip(".")
     return parts.scheme, host, parts.port or PORTS.get(parts.scheme, 0)
 
 
 def why_refused(url: str, config: NotifyConfig) -> str | None:
-    """Why nothing is sent to `url`; None: its host may be looked up."""
+    """Return why nothing is sent to `url`; None if its host may be looked up."""
     places = [place_of(entry) for entry in config.allow]
     if config.webhook is not None:
         places.append(place_of(config.webhook))
@@ -42,7 +43,7 @@ def why_refused(url: str, config: NotifyConfig) -> str | None:
 
 
 def check_address(host: str, address: str, config: NotifyConfig) -> None:
-    """Raises ForbiddenAddress: `host` leads to an address that is not to be reached."""
+    """Raise ForbiddenAddress if `host` resolves to an address that is not allowed."""
     found: IPv4Address | IPv6Address = ip_address(address.partition("%")[0])
     if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
@@ -56,12 +57,12 @@ def check_address(host: str, address: str, config: NotifyConfig) -> None:
 
 
 def _is_named(found: IPv4Address | IPv6Address, allow: Sequence[str]) -> bool:
-    """Whether the administrator has written down the address itself."""
+    """Return whether the administrator has listed the address itself."""
     return str(found) in {place_of(entry)[1] for entry in allow}
 
 
 def why_job_refused(notify: NotifySpec, config: NotifyConfig) -> str | None:
-    """Why a job with this `[notify]` is not taken; None: it may be."""
+    """Return why a job with this `[notify]` is refused; None if it is accepted."""
     if notify.webhook is not None and (why := why_refused(notify.webhook, config)) is not None:
         return f"notify.webhook: {why}"
     if notify.command and not config.commands:

@@ -21,25 +21,26 @@ from zerotoolsd.queue.outbox.notices import Notice
 KILL_SECONDS = 5.0
 _RUNNING = (sys.executable, "-I", "-S", str(Path(__file__).with_name("running.py")))
 _BY_SHELL = ("/bin/sh", "-c", 'exec "$@"', "sh")
-"""The program is looked for and opened in a process of its own: it may lie where nothing answers.
-"""
+"""A separate process finds and opens the program, which may be on a file system that hangs."""
 
 
 class CommandRunner:
-    """Runs commands for at most `timeout_seconds`, each as the user of `users` whose job it is."""
+    """Runs commands for at most `timeout_seconds`, each as the job's user, from `users`."""
 
     def __init__(self, timeout_seconds: float, users: ServedUsers = OWN_ONLY) -> None:
         self._timeout = timeout_seconds
         self._users = users
 
     async def send(self, notice: Notice) -> None:
-        """Run it once, with the notice on standard input. Raises NotDelivered, and
-        BadRequest: nothing is run for its user."""
+        """Run it once, with the notice on standard input.
+
+        Raises NotDelivered, and BadRequest if its user may run nothing.
+        """
         argv = json.loads(notice.target)
         tree = json.loads(notice.body)
         try:
             user = self._users.of(notice.uid)
-        except SilentNames as error:  # it is tried again
+        except SilentNames as error:  # the delivery is repeated
             raise NotDelivered(str(error)) from None
         environment = _environment(notice, tree)
         command = (*_BY_SHELL, *argv)
@@ -71,7 +72,7 @@ class CommandRunner:
 
 
 def _environment(notice: Notice, tree: Mapping[str, Any]) -> dict[str, str]:
-    """Nothing of the daemon's own."""
+    """Return the environment of the command, which has nothing of the daemon's own."""
     return {
         "PATH": USUAL_PATH,
         "LANG": "C.UTF-8",

@@ -1,4 +1,4 @@
-"""Delivers what is in the outbox: some at a time, each with a time limit, and again later."""
+"""Delivers the outbox: several notices at a time, each with a time limit, and repeated later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class NoticeSender(Protocol):
-    """A way to tell somebody."""
+    """A channel for notices."""
 
     async def send(self, notice: Notice) -> None:
         """Deliver it once, within a time limit. Raises NotDelivered."""
@@ -49,12 +49,12 @@ class Courier:
         outbox.most_per_user, outbox.most = config.most_per_user, config.most
 
     def cancel(self) -> None:
-        """Give up those that are under way; they stay in the outbox."""
+        """Cancel the running deliveries; they stay in the outbox."""
         for task in self._tasks.values():
             task.cancel()
 
     def begin_due(self) -> None:
-        """Begin with as many of those that are due as there is room for."""
+        """Begin the due deliveries, up to the limit of concurrent ones."""
         room = AT_A_TIME - len(self._tasks)
         if room <= 0:
             return
@@ -68,7 +68,7 @@ class Courier:
         self._tasks.pop(notice_id, None)
 
     async def settle(self) -> None:
-        """Wait for those that are under way."""
+        """Wait for the running deliveries."""
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _deliver(self, notice: Notice) -> None:
@@ -100,6 +100,6 @@ class Courier:
 
     @staticmethod
     def wait_after(notice: Notice) -> float:
-        """Seconds until the next try, after one that came to nothing."""
+        """Return the seconds until the next try after a failed one."""
         wait = min(FIRST_SECONDS * 2.0 ** min(notice.tries, 30), MOST_SECONDS)
         return wait * part_of_wait(notice.job_id, notice.tries)

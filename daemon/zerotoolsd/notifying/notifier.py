@@ -21,9 +21,9 @@ from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 
 OUTBOX_SECONDS = 1.0
-"""How often the outbox is looked at."""
+"""Interval in seconds between reads of the outbox."""
 STALL_SECONDS = 10.0
-"""How often it is looked whether jobs get on."""
+"""Interval in seconds between checks for stalled jobs."""
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +46,12 @@ class JobNotifier:
     ) -> list[Notice]:
         try:
             return list(self._teller.of_change(job, after, event, attempt, now))
-        except Exception:  # of an odd job: the change itself is what counts
+        except Exception:  # of faulty data of a job: the change itself matters more
             log.exception("nobody is told of a change of job %d", job.id)
             return []
 
     async def keep_up(self) -> None:
-        """Deliver until it is cancelled; what is under way then is tried again by the next."""
+        """Deliver until cancelled; the next daemon repeats deliveries that are running then."""
         looked = time.monotonic()
         try:
             while True:

@@ -1,9 +1,9 @@
-"""Runs one command, and ends all that it has started when it is over.
+"""Runs one command, and kills its remaining children when it is over.
 
 `running.py PROGRAM [ARGUMENT...]`. Its exit status is that of the program, or 128 more than the
 signal that ended it. The program may become another user. On SIGTERM, or when the daemon dies, this
-process ends the program with all that it started. Processes in sessions of their own are ended,
-too: this process is the parent of all orphans below it.
+process ends the program with all its children, also those in separate sessions: this process is the
+parent of all orphans below it.
 """
 
 from __future__ import annotations

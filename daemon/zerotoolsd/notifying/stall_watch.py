@@ -1,4 +1,4 @@
-"""Which jobs run and do not get on, as their supervisors see it, and who is told of that."""
+"""Finds running jobs without progress, according to their supervisors, and makes their notices."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ LOOKING = "looking whether it gets on"
 
 
 class StallWatch:
-    """Looks at the jobs that run. `stalled` are the numbers of those that did not get on at the
-    last look."""
+    """Checks the running jobs. `stalled` are the numbers of those without progress at the last
+    check."""
 
     def __init__(self, store: Store, teller: JobTeller, guard: Guard) -> None:
         self._store = store
         self._teller = teller
         self._guard = guard
         self._told: set[str] = set()
-        """Tokens of attempts of which it was told."""
+        """Tokens of attempts that were reported."""
         self.stalled: frozenset[int] = frozenset()
 
     def look(self) -> None:
-        """Put what is new into the outbox. Raises sqlite3.OperationalError: not now."""
+        """Put new notices into the outbox. Raises sqlite3.OperationalError if it cannot be written
+        now."""
         live, stalled = set[str](), set[int]()
         for job in self._store.jobs([states.RUNNING]):
             with self._guard(job.id, LOOKING) as reach:
@@ -57,10 +58,10 @@ class StallWatch:
 
 
 def _standstill(attempt: AttemptRow) -> Mapping[str, Any] | None:
-    """What is seen of an attempt that does not get on; None: it does, or nothing is known."""
+    """Return the state of an attempt without progress; None if it has progress, or is unknown."""
     try:
         with opened(Path(attempt.run_dir)) as run_dir:
             seen = standstill(run_dir, None, Clocks())
-    except OSError:  # whoever ends the attempt says what is wrong with its directory
+    except OSError:  # errors of its directory are reported at the attempt's end
         return None
     return seen if seen["stalled"] else None

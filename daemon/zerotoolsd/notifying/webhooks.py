@@ -1,4 +1,4 @@
-"""One delivery to an address: over TLS that is verified, to no other place than it names."""
+"""One delivery to an address: with verified TLS, and without following redirects."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ LookUp = Callable[[str, int], Awaitable[list[str]]]
 
 
 class NotDelivered(Exception):
-    """A try came to nothing; the message says why."""
+    """A delivery failed; the message gives the reason."""
 
 
 async def look_up(host: str, port: int) -> list[str]:
-    """The addresses of a host, by the system's resolver, in a thread that nobody waits for at the
-    end. Raises OSError."""
+    """Return the addresses of a host, by the system's resolver. Raises OSError.
+
+    It runs in a thread that does not delay the end of the daemon.
+    """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[str]] = loop.create_future()
 
@@ -59,8 +61,7 @@ async def look_up(host: str, port: int) -> list[str]:
 
 
 class CheckedResolver(AbstractResolver):
-    """Looks a host up, and gives those addresses alone that may be reached: the connection is made
-    to what was checked."""
+    """Resolves a host to allowed addresses only: the connection is made to a checked address."""
 
     def __init__(self, config: NotifyConfig, look_up: LookUp) -> None:
         self._config = config
@@ -69,7 +70,7 @@ class CheckedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """For aiohttp. Raises OSError."""
+        """Resolve a host for aiohttp. Raises OSError."""
         found = await self._look_up(host, port)
         for address in found:
             check_address(host, address, self._config)
@@ -86,13 +87,15 @@ class CheckedResolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: the resolver keeps no state."""
 
 
 @cache
 def _verifying() -> SSLContext:
-    """The system's idea of whom to trust. aiohttp is not asked for it: `ssl=True`, its default now,
-    switched verification off in 3.9.0."""
+    """Return the system's default TLS context.
+
+    aiohttp's own default is not used: `ssl=True`, its current one, disabled verification in 3.9.0.
+    """
     return create_default_context()
 
 
@@ -149,7 +152,7 @@ class WebhookSender:
                 allow_redirects=False,
             ) as response,
         ):
-            return response.status  # what else it says is not read
+            return response.status  # the rest of the response is not read
 
 
 def _is_address(host: str) -> bool:

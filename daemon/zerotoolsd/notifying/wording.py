@@ -1,4 +1,4 @@
-"""What is to be told of a change of a job, and to whom. Pure."""
+"""The notices of a change of a job, and their recipients. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _WORDS: Mapping[str, str] = MappingProxyType(
 
 
 def notice_of(before: str, after: str, why: str | None = None) -> str | None:
-    """What a change of state is called; None: nobody is told of it. `why`: the reason before."""
+    """Return the notice for a change of state; None without one. `why`: the reason before."""
     if after == before:
         return None
     if after == states.RUNNING and before == states.LAUNCHING:
@@ -57,7 +57,7 @@ def notice_of(before: str, after: str, why: str | None = None) -> str | None:
 
 
 class JobTeller:
-    """Makes the notices of changes, as jobs and the daemon's configuration want them."""
+    """Makes the notices of changes, according to the job and the daemon's configuration."""
 
     def __init__(self, config: NotifyConfig, host: str | None = None) -> None:
         self._config = config
@@ -66,7 +66,7 @@ class JobTeller:
     def of_change(
         self, job: JobRow, after: Standing, event: int, attempt: int | None, now: float
     ) -> Iterator[Notice]:
-        """What is to be told of the change of `job` to `after`, which is event number `event`."""
+        """Yield the notices of the change of `job` to `after`, which is event number `event`."""
         notice = notice_of(job.state, after.state, job.standing.reason)
         if notice is None:
             return
@@ -74,12 +74,12 @@ class JobTeller:
         yield from self._notices(job, notice, name, after.state, after.reason, attempt, now)
 
     def of_stall(self, job: JobRow, attempt: int, why: str | None, now: float) -> Iterator[Notice]:
-        """What is to be told of an attempt whose ranks do not get on: once."""
+        """Yield the notices of an attempt with ranks that make no progress."""
         name = f"{STALLED}-{attempt}"
         yield from self._notices(job, STALLED, name, job.state, why, attempt, now)
 
     def wants(self, job: JobRow, notice: str) -> bool:
-        """Whether anybody is told."""
+        """Return whether any recipient gets this notice."""
         return any(True for _ in self._targets(job.reading.spec, notice))
 
     def _targets(self, spec: JobSpec | None, notice: str) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""A training that somebody started by hand becomes a job that watches it."""
+"""Makes a job that watches a training that a user started by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zerotoolsd.service.refusals import Conflict, Unavailable
 from zerotoolsd.submission import LOOK_SECONDS, Admittance
 
 MOST_WATCHED = 64
-"""Processes of one user, which take no room of the queue, but some of the machine."""
+"""Limit of watched processes of one user: they use no GPUs of the queue, but some memory."""
 _LONGEST_NAME = 60
 _WATCHES = '"adopted": "'
 """In the text of a job that watches a process."""
@@ -47,7 +47,7 @@ class Adopting:
         """Of two who ask for the same process at once, one gets it."""
 
     async def adopt(self, wanted: Adoption, uid: int) -> Adopted:
-        """See `JobService`."""
+        """Adopt a process; see `JobService`."""
         user = self._dispatcher.users.of(uid)
         try:
             found = await self._ask(
@@ -66,7 +66,10 @@ class Adopting:
         return Adopted(job, below, await self._gpus({wanted.pid, *below}))
 
     def _refuse_watched(self, pid: int, identity: str, uid: int) -> None:
-        """Raises Conflict. Jobs of others do not count: what they say of a process may be a lie."""
+        """Raise Conflict if the process is watched already, or the limit is reached.
+
+        Jobs of other users do not count: their claims on a process may be false.
+        """
         watched = 0
         for job in self._dispatcher.store.jobs((*states.ACTIVE, states.QUEUED), uid=uid):
             if identity in job.spec_text:
@@ -90,7 +93,7 @@ class Adopting:
 
 
 def _tree(found: Mapping[str, Any], wanted: Adoption) -> dict[str, Any]:
-    """The job file of the job that watches it."""
+    """Return the job file of the job that watches it."""
     script = {name: found[name] for name in ("adopted", "command", "directory")}
     script["checkpoint_dir"] = wanted.checkpoint_dir
     tree = {
@@ -106,7 +109,8 @@ def _tree(found: Mapping[str, Any], wanted: Adoption) -> dict[str, Any]:
 
 
 def _name_of(command: list[str]) -> str:
-    """`train`, of `python -u train.py --lr 1e-4`; of a launcher what it launches."""
+    """Return `train` for `python -u train.py --lr 1e-4`; for a launcher, the name of its
+    program."""
     words = [word for word in command if word.endswith(".py")]
     name = PurePath(words[-1] if words else command[0]).name.removesuffix(".py")
     printable = "".join(each for each in name if each.isprintable())

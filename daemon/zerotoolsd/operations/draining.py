@@ -1,4 +1,4 @@
-"""The administrator's word that nothing new starts: for maintenance, or before a shutdown."""
+"""A drain by the administrator: no job starts, for maintenance or before a shutdown."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Draining:
         self._dispatcher = dispatcher
 
     async def drain(self, why: str | None, uid: int) -> None:
-        """See `JobService`."""
+        """Drain the daemon; see `JobService`."""
         now = time.time()
         await self._set(lambda: Drain(since=now, uid=uid, why=why), uid)
 
     async def undrain(self, uid: int) -> None:
-        """See `JobService`."""
+        """End the drain; see `JobService`."""
         await self._set(lambda: None, uid)
 
     async def _set(self, make: Callable[[], Drain | None], uid: int) -> None:

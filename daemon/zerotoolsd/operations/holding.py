@@ -1,13 +1,13 @@
-"""Hold and release: a held job keeps its place in the queue and starts when somebody releases it.
+"""Hold and release: a held job keeps its position in the queue and starts after its release.
 
-    hold     of a job that waits      on_hold: it does not start
-    hold     of a job that runs       pausing: it saves and ends its attempt; then it is paused
+    hold     of a waiting job         on_hold: it does not start
+    hold     of a running job         pausing: it saves and ends its attempt; then it is paused
     release  of any of these, and of  queued, or waiting for its time or its jobs; it resumes from
              one that the daemon held its newest checkpoint
 
-The stored states `on_hold`, `paused` and `held` say who holds a job and what it had saved; users
-see one word for them, "held". Pause and unpause are the older requests for the same: they stay
-until 0.5, and store `paused` also for a job that waits.
+The stored states `on_hold`, `paused` and `held` show the holder of a job and whether it had saved;
+users see one word for them, "held". Pause and unpause are the older requests for the same: they
+stay until 0.5, and store `paused` also for a waiting job.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HeldJobs:
         self._find = find
 
     async def hold(self, job_id: int, uid: int, *, lose_steps: bool = False) -> None:
-        """See `JobService`."""
+        """Hold a job; see `JobService`."""
         await self._make(job_id, self.holding(uid, lose_steps=lose_steps), "be held")
 
     def holding(self, uid: int, *, lose_steps: bool = False) -> ChangeJob:
@@ -59,11 +59,11 @@ class HeldJobs:
         return change
 
     async def release(self, job_id: int, uid: int) -> None:
-        """See `JobService`."""
+        """Release a job; see `JobService`."""
         await self._make(job_id, self.releasing(uid), "be released")
 
     def releasing(self, uid: int) -> ChangeJob:
-        """Return the function that releases one job, whoever held it."""
+        """Return the function that releases one job, regardless of the holder."""
         go_on = self.unpausing(uid)
 
         def change(job: JobRow) -> None:
@@ -95,7 +95,7 @@ class HeldJobs:
         self._dispatcher.transitions.publish(job, to)
 
     async def pause(self, job_id: int, uid: int, *, lose_steps: bool = False) -> None:
-        """See `JobService`."""
+        """Pause a job; see `JobService`."""
         await self._make(job_id, self.pausing(uid, lose_steps=lose_steps), "be held")
 
     def pausing(self, uid: int, *, lose_steps: bool = False) -> ChangeJob:
@@ -111,7 +111,7 @@ class HeldJobs:
         return change
 
     def _refuse_loss(self, job: JobRow) -> None:
-        """Raises Conflict: it runs, and what it did since it began would be lost."""
+        """Raise Conflict if the job runs and would lose its steps."""
         if job.state not in (states.LAUNCHING, states.RUNNING, states.YIELDING):
             return
         if (why := why_not_saved(job, self._store.attempts(job.id))) is not None:
@@ -122,7 +122,7 @@ class HeldJobs:
             )
 
     async def unpause(self, job_id: int, uid: int) -> None:
-        """See `JobService`."""
+        """Unpause a job; see `JobService`."""
         await self._make(job_id, self.unpausing(uid), "be released")
 
     def unpausing(self, uid: int) -> ChangeJob:
@@ -147,7 +147,7 @@ class HeldJobs:
 
 
 def _refuse(job: JobRow) -> None:
-    """Raises Conflict: there is nothing to hold."""
+    """Raise Conflict if the job cannot be held."""
     if job.state in states.TERMINAL:
         raise Conflict(f"job {job.id} is over: it is {_words(job.state)}; it cannot be held")
     if job.state == states.STOPPING:
@@ -161,7 +161,7 @@ def _refuse(job: JobRow) -> None:
 
 
 def _refuse_held(job: JobRow) -> None:
-    """Raises Conflict: the daemon holds it, and something of it may still run."""
+    """Raise Conflict if the daemon holds the job, because a process of it may still run."""
     if job.state == states.HELD:
         raise Conflict(
             f"job {job.id} is held by the daemon already ({job.standing.reason}), and continues "
@@ -170,7 +170,7 @@ def _refuse_held(job: JobRow) -> None:
 
 
 def _refuse_watched(job: JobRow) -> None:
-    """Raises Conflict: it is not the daemon's to stop and to start again."""
+    """Raise Conflict if the daemon can neither stop nor restart the job."""
     spec = job.reading.spec
     if spec is not None and (process := spec.script.process) is not None:
         raise Conflict(
@@ -181,7 +181,7 @@ def _refuse_watched(job: JobRow) -> None:
 
 
 def _do(job: JobRow) -> str:
-    """The command that lets the job run, where there is one."""
+    """Return the command that lets the job run, if there is one."""
     if job.state in states.TERMINAL:
         return f"; to run it again: zerotools retry {job.id}"
     held = job.state in (states.ON_HOLD, states.HELD)

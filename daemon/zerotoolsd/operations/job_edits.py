@@ -1,5 +1,8 @@
-"""Changes of the job file of a job that has not started. All that a submit looks at is looked at
-again, and the job is changed in one transaction, unless it was started meanwhile."""
+"""Changes the job file of a job that has not started.
+
+All checks of a submit are repeated, and the job is changed in one transaction, unless it was
+started meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ class JobEdits:
                     raise Conflict(
                         f"job {job.id} was changed meanwhile; look at it, and edit again"
                     )
-                # Others may have been edited, or have ended, while the job file was looked at.
+                # Others may have been edited, or have ended, during the check of the job file.
                 self._refuse_terms(found, edit, uid)
                 new.check()
                 why = f"by {user_name(uid)}: {', '.join(edit.words)}"
@@ -105,7 +108,7 @@ class JobEdits:
         )
 
     def _refuse_terms(self, job: JobRow, edit: JobEdit, uid: int) -> None:
-        """Raises BadRequest, Conflict: the job cannot wait for what it is to wait for."""
+        """Raise BadRequest or Conflict if the job cannot have these conditions."""
         if job.state == states.QUEUED and (edit.after or edit.begin):
             waits = "after others" if edit.after else "at a time"
             raise Conflict(
@@ -132,7 +135,7 @@ def _edited_part(job: JobRow) -> tuple[str, str | None, str]:
 
 
 async def edited(job: JobRow, edit: JobEdit) -> JobSpec:
-    """What the job becomes. Raises BadRequest, Unsupported, UnreadableSpec."""
+    """Return the changed job. Raises BadRequest, Unsupported, UnreadableSpec."""
     tree: dict[str, Any]
     time_slice = TimeSlice()
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What jobs have produced, as the API answers it: curves, checkpoints, predictions."""
+"""The results of jobs, in the format of the API: curves, checkpoints, predictions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_ATTEMPTS = 1000
 
 
 class JobResults:
-    """Of jobs that `find` finds; files of users are looked at as `submission` does it."""
+    """The results of jobs that `find` finds; files of users are read as `submission` does it."""
 
     def __init__(self, dispatcher: Dispatcher, submission: Admittance, find: FindJob) -> None:
         self._dispatcher = dispatcher
@@ -35,7 +35,7 @@ class JobResults:
         """Long runs take seconds of a processor: one at a time leaves the rest to others."""
 
     async def curves(self, job_id: int, points: int) -> dict[str, Any]:
-        """See `JobService`."""
+        """Return curves; see `JobService`."""
         job = self._find(job_id)
         chain = self.chain(job)
         attempts = [
@@ -58,7 +58,7 @@ class JobResults:
         return {"job": job.id, **tree}
 
     def chain(self, job: JobRow) -> list[JobRow]:
-        """`job`, behind the jobs of its user that it resumes, the oldest first."""
+        """Return `job`, after the jobs of its user that it continues, the oldest first."""
         chain, sources = [job], _sources(job)
         if not sources:
             return chain
@@ -70,13 +70,13 @@ class JobResults:
         return chain[::-1]
 
     async def checkpoints(self, job_id: int) -> dict[str, Any]:
-        """See `JobService`."""
+        """Return the checkpoints; see `JobService`."""
         return await self._look(self._find(job_id), checkpoint_tree)
 
     async def predictions(
         self, job_id: int, step: int | None, first: int, count: int
     ) -> dict[str, Any]:
-        """See `JobService`."""
+        """Return predictions; see `JobService`."""
         return await self._look(self._find(job_id), prediction_rows, step, first, count)
 
     async def _look(

@@ -1,4 +1,4 @@
-"""A job that is over once more: from where it came to, or from the start."""
+"""Runs an ended job once more: from its newest checkpoint, or from the start."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class JobsAgain:
         self._check_uid = check_uid
 
     async def retry(self, job_id: int, uid: int, output_dir: str | None) -> JobRow:
-        """See `JobService`."""
+        """Retry a job from the start; see `JobService`."""
         job = self._find(job_id)
         _check_over(job)
         if output_dir is not None and not Path(output_dir).is_absolute():
@@ -62,7 +62,7 @@ class JobsAgain:
     async def retry_array(
         self, members: Sequence[JobRow], uid: int, output_dir: str | None
     ) -> list[JobRow]:
-        """See `JobService`."""
+        """Retry an array from the start; see `JobService`."""
         for job in members:
             _check_over(job)
         if output_dir is not None and not Path(output_dir).is_absolute():
@@ -78,7 +78,7 @@ class JobsAgain:
         return await self._submission.submit_array(specs, uid=owner, key=None, terms=terms)
 
     async def _from_the_start(self, jobs: Sequence[JobRow]) -> list[JobSpec]:
-        """The jobs as they were submitted first. Paths are compared with links followed."""
+        """Return the jobs as they were first submitted. Paths are compared with links resolved."""
         specs, real, time_slice = list[JobSpec](), dict[str, str](), TimeSlice()
         for job in jobs:
             specs.append(job.spec)
@@ -95,7 +95,7 @@ class JobsAgain:
         return first
 
     async def resume(self, job_id: int, uid: int) -> JobRow:
-        """See `JobService`."""
+        """Resume a job; see `JobService`."""
         job = self._find(job_id)
         return await (
             self._resume_held(job)
@@ -104,7 +104,7 @@ class JobsAgain:
         )
 
     async def retry_from_newest(self, job_id: int, uid: int) -> JobRow:
-        """See `JobService.retry`."""
+        """Retry a job from its newest checkpoint; see `JobService.retry`."""
         job = self._find(job_id)
         _check_over(job)
         if _has_done_all(job):
@@ -122,7 +122,7 @@ class JobsAgain:
         return new
 
     async def retry_array_from_newest(self, members: Sequence[JobRow], uid: int) -> list[JobRow]:
-        """See `JobService.retry_array`."""
+        """Retry an array from the newest checkpoints; see `JobService.retry_array`."""
         for job in members:
             _check_over(job)
         left, time_slice = list[JobRow](), TimeSlice()
@@ -157,9 +157,9 @@ class JobsAgain:
         return spec, False
 
     async def _from_newest(self, job: JobRow, spec: JobSpec) -> JobSpec:
-        """Give a job of a program its newest checkpoint: a reported one, else one that was found.
+        """Set the newest checkpoint of a program's job: a reported one, else a found one.
 
-        Raises Conflict: all of these are damaged.
+        Raises Conflict if all of these are damaged.
         """
         attempts = self._store.attempts(job.id)
         paths = last_report.reported_by_program(attempts)
@@ -208,14 +208,17 @@ class JobsAgain:
         return QueueTerms(priority=min(max(job.priority, least), most), after=after)
 
     def _owner_of_next(self, job: JobRow, uid: int) -> int:
-        """Whoever runs it again for another user, it is that user's program. Raises Forbidden."""
+        """Return the owner of the new job. Raises Forbidden.
+
+        The program of another user's job stays that user's, whoever runs it again.
+        """
         owner = job.uid if self._dispatcher.users.own == 0 else uid
         self._check_uid(owner)
         return owner
 
 
 def _has_done_all(job: JobRow) -> bool:
-    """Return whether nothing is left to do of it. Only the user knows that of an own program."""
+    """Return whether nothing is left to do. For a user's own program, only the user knows that."""
     is_ours = job.spec.engine != "script" and not job.standing.reason
     return job.state == states.SUCCEEDED and is_ours
 
@@ -234,9 +237,12 @@ def _check_over(job: JobRow) -> None:
 def from_the_start(
     spec: JobSpec, jobs_dirs: Sequence[str], real: Mapping[str, str] = MappingProxyType({})
 ) -> JobSpec:
-    """The job as it was before it was ever resumed: in a directory of its own where it had one, and
-    not from its own checkpoints. `jobs_dirs` are the names of the directory of all jobs, `real` are
-    paths of the job with links followed."""
+    """Return the job before it was first resumed.
+
+    It has its own directory if it had one, and does not resume from its own checkpoints.
+    `jobs_dirs` are the names of the directory of all jobs, `real` are paths of the job with links
+    resolved.
+    """
     place, start = spec.output_dir, spec.resume_from
     pairs = {(start, place), (real.get(start or ""), real.get(place or ""))}
     if any(one and other and _is_within(one, other) for one, other in pairs):

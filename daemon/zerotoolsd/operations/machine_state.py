@@ -1,4 +1,4 @@
-"""What the daemon answers of itself, the machine, and what users had of it."""
+"""The state of the daemon and the machine, and the use by users."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zerotoolsd.queue import clocks
 from zerotoolsd.queue.scheduling.fences import with_fences
 from zerotoolsd.views import share_view
 
-METRICS_AGE_SECONDS, METRICS_PATIENCE_SECONDS = 10.0, 0.2  # of what is said of the GPUs
+METRICS_AGE_SECONDS, METRICS_PATIENCE_SECONDS = 10.0, 0.2  # of the state of the GPUs
 
 
 class MachineState:
@@ -29,7 +29,7 @@ class MachineState:
         self._started = time.monotonic()
 
     async def machine(self) -> dict[str, Any]:
-        """See `JobService`."""
+        """Return the machine's state; see `JobService`."""
         snapshot = await self._dispatcher.machine.snapshot()
         snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
         leases = [
@@ -55,7 +55,7 @@ class MachineState:
         }
 
     async def metrics(self, *, openmetrics: bool) -> str:
-        """See `JobService`."""
+        """Return the metrics; see `JobService`."""
         engine, now = self._dispatcher, clocks.now()
         snapshot = await engine.machine.snapshot(
             most_age_seconds=METRICS_AGE_SECONDS, patience_seconds=METRICS_PATIENCE_SECONDS
@@ -72,7 +72,7 @@ class MachineState:
         return render(families(engine.tally, moment), openmetrics=openmetrics)
 
     def shares(self) -> dict[str, Any]:
-        """See `JobService`."""
+        """Return the users' shares; see `JobService`."""
         engine = self._dispatcher
         waiting, gpus = engine.placement.line.waiting_for_gpus(), dict[int, float]()
         for lease in self._store.leases():
@@ -86,7 +86,7 @@ class MachineState:
         }
 
     def health(self) -> dict[str, Any]:
-        """See `JobService`."""
+        """Return the health; see `JobService`."""
         drain = self._dispatcher.placing.drained
         return {
             "version": zerotools.__version__,

@@ -1,4 +1,4 @@
-"""Keeps the job files that clients see: without secrets, computed once for each change of a job.
+"""Keeps the job files for clients: without secrets, computed once for each change of a job.
 
 Masking secrets in 1 MB of a command can take a second. It runs in steps, so that the event loop
 serves other requests between them.
@@ -32,7 +32,8 @@ class ShownSpecs:
         self._whole, self._short = _Kept(most), _Kept(most)
 
     async def of(self, job: JobRow, time_slice: TimeSlice, *, short: bool = False) -> ShownSpec:
-        """The job file of `job`; `short`: with its long texts and lists cut, for a list of jobs."""
+        """Return the job file of `job`; `short`: with its long texts and lists cut, for a list of
+        jobs."""
         short = short and len(job.spec_text) > WHOLE_CHARACTERS
         kept = self._short if short else self._whole
         if (known := kept.find(job)) is not None:
@@ -88,8 +89,10 @@ class _Kept:
 
 
 def shortened(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A job file without its longest parts: about `WHOLE_CHARACTERS` are left of it. A text is left
-    whole or not at all: a part of a secret is not known as one."""
+    """Return a job file without its longest parts, with about `WHOLE_CHARACTERS`.
+
+    A text is kept whole or removed: a part of a secret could not be recognized as one.
+    """
     return _Shortening().table(tree)
 
 

@@ -59,7 +59,7 @@ class ThinnedCheckpoints:
         try:
             user = self._users.for_files(uid)
             said = await self._ask(LOOK_SECONDS, thinned_sentence, path, user=user)
-        except (TimeoutError, OSError):  # what was seen before is shown
+        except (TimeoutError, OSError):  # the last known state is shown
             pass
         self._seen[key] = (time.monotonic(), said)
         self._seen.move_to_end(key)

@@ -1,4 +1,4 @@
-"""Changes of jobs that are in the queue, and what is in the way of them."""
+"""Changes jobs in the queue, and refuses impossible changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FindJob = Callable[[int], JobRow]
 
 
 ChangeJob = Callable[[JobRow], None]
-"""What is done to a job that is not over. Raises Conflict, NotAllowed, Changed."""
+"""Function that changes a job that is not over. Raises Conflict, NotAllowed, Changed."""
 
 
 class WaitingJobs:
@@ -32,12 +32,12 @@ class WaitingJobs:
         self._find = find
 
     async def set_priority(self, job_id: int, priority: int, uid: int) -> None:
-        """See `JobService`."""
+        """Set the priority; see `JobService`."""
         change = self.prioritising(priority, uid)
         await self._change(self._find(job_id), change, "get another priority")
 
     def prioritising(self, priority: int, uid: int) -> ChangeJob:
-        """The change of one job. Raises BadRequest, Forbidden."""
+        """Return the function that sets the priority of one job. Raises BadRequest, Forbidden."""
         self._dispatcher.priority_classes.priority_for(uid, priority)
 
         def change(job: JobRow) -> None:
@@ -52,8 +52,10 @@ class WaitingJobs:
         return change
 
     async def _change(self, job: JobRow, change: ChangeJob, what: str) -> None:
-        """Make a change of a job that is not over, as it is when the queue is free. Raises
-        Conflict, Unavailable, NotFound."""
+        """Change a job that is not over, in its state at the time of the transaction.
+
+        Raises Conflict, Unavailable, NotFound.
+        """
 
         async def made() -> None:
             found = self._find(job.id)

@@ -25,7 +25,7 @@ AT_ONCE = 50
 
 @dataclass(frozen=True)
 class ArrayChange:
-    """The jobs that were asked, the first one first, and why others could not be."""
+    """The changed jobs, the first one first, and why others could not be changed."""
 
     changed: tuple[int, ...]
     kept: tuple[tuple[int, str], ...]
@@ -40,8 +40,10 @@ class WholeArrays:
         self._find = find
 
     async def members(self, job_id: int) -> list[JobRow]:
-        """All jobs of the array that the job is one of, the first one first. Raises NotFound,
-        Conflict: it is of none."""
+        """Return all jobs of the array that the job belongs to, the first one first.
+
+        Raises NotFound, Conflict if it has no array.
+        """
         numbers = [number for number, _ in self._store.array_states(self._array_of(job_id))]
         return await self.jobs(numbers)
 
@@ -62,10 +64,12 @@ class WholeArrays:
     async def change(
         self, job_id: int, change: ChangeJob, of: Collection[str] | None = None
     ) -> ArrayChange:
-        """Make the change of each member that is not over and allows it; where any is in one of the
-        states `of`, of those alone, as the others are as they are to be.
+        """Change each member that is not over and allows it.
 
-        Between two transactions of some members, others are answered.
+        The members are changed in several transactions, and other requests run in between.
+
+        Raises NotFound, Conflict (no member allows it, or it has no array), Unavailable: only the
+        members that it names were changed.
 
         Raises NotFound, Conflict (none does, or it is no array), Unavailable: of the members that
         it does not name, none was changed.
@@ -98,7 +102,7 @@ class WholeArrays:
         return ArrayChange(tuple(changed), tuple(kept))
 
     def _change(self, members: Sequence[int], change: ChangeJob) -> ArrayChange:
-        """Change the first of these jobs, as many as there is time for."""
+        """Change the first of these jobs, as many as the time slice allows."""
         changed, kept = list[int](), list[tuple[int, str]]()
         until = time.monotonic() + STEP_SECONDS
         with self._store.transactions.together():
@@ -118,9 +122,9 @@ STATES_OF = {
     "release": (states.ON_HOLD, states.PAUSED, states.PAUSING, states.HELD),
     "unpause": (states.PAUSED, states.PAUSING),
 }
-"""What members are in of which something is undone."""
+"""States of the members that an undoing operation changes."""
 
 
 def cancelling(dispatcher: Dispatcher, uid: int) -> ChangeJob:
-    """The change of one job."""
+    """Return the function that cancels one job."""
     return lambda job: dispatcher.cancel(job, user_name(uid))

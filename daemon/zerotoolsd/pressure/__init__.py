@@ -1,11 +1,13 @@
-"""Before the host's memory, or that of a GPU which jobs share, is used up: no job starts, then the
-job of lowest value saves and makes room, then it is ended; only then comes the kernel.
+"""Acts before the memory of the host, or of a GPU that jobs share, is used up.
+
+First no job starts, then the job of lowest value saves and yields, then it is ended; only then the
+kernel acts.
 
     host_reading   the host's memory, and that of the control group in which jobs run
-    forecast       samples -> how soon the memory is gone
-    ladder         that, and the jobs -> what is done now: pure
-    guard          the loop: looks at the host, and does it
+    forecast       samples -> the time until the memory is used up
+    ladder         that, and the jobs -> the next action: pure
+    guard          the loop: samples the host, and acts
     gpu_forecast, gpu_ladder, gpu_guard
-                   the same for GPUs: who takes more than it declared
-    room_asking    jobs are asked to make room, and ended
+                   the same for GPUs: jobs that exceed their declaration
+    room_asking    asks jobs to yield, and ends them
 """

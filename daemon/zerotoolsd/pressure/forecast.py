@@ -1,16 +1,16 @@
-"""How soon the host's memory is gone: pure.
+"""Forecasts when the host's memory is used up: pure.
 
-The rate is the median of what went between neighbouring samples, so that a step (a model that was
-allocated at once) is no slope, and a ramp is one as soon as it fills half of the window. There are
-two windows, for a program that takes gigabytes a second and for one that leaks over minutes; the
-sooner end counts; the longer one only as far as it still goes on.
+The rate is the median of the differences between neighbouring samples. So a step (a model that was
+allocated at once) is no slope, and a ramp is one when it fills half of the window. Two windows are
+used, for a program that takes gigabytes a second and for one that leaks over minutes. The sooner
+end counts; the longer window counts only while the growth continues.
 
     seconds    0     0.5   1.0   1.5   2.0   2.5
     GiB       12.0  12.0  11.0  10.0   9.0   8.0     median 1.0 each 0.5 s: 2 GiB/s, gone in 4 s
     GiB       12.0  12.0   8.0   8.0   8.0   8.0     median 0: a step
 
-What a job takes that was expected of it is no leak: as long as all that is expected still fits, the
-slope says nothing; nor does that of the time in which jobs loaded, once they have.
+The expected growth of a job is no leak: while all expected growth still fits, the slope does not
+count. The slope of the time in which jobs loaded does not count after they have loaded.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ from statistics import median
 
 SHORT_SECONDS, LATELY_SECONDS, LONG_SECONDS = 4.0, 10.0, 60.0
 _FEWEST = 4
-"""Gaps between samples from which a rate is known."""
+"""Number of gaps between samples for a valid rate."""
 _LEAST_RATE = 1 << 20
 """Bytes per second: less goes and comes on every machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """Bytes of the host at `clock` (seconds, monotonic): what there is in all, what programs may
-    still take, and what running jobs are still expected to take of that. `loading`: jobs that have
-    not taken a step yet may take more, up to the most that is expected of them. `stalled_percent`:
-    of the last 10 s, all tasks at once waited for memory (PSI, full); None: not known. `of_limit`:
-    it is that of the daemon's control group, which has less than the host. Since the sample before,
-    the kernel took memory back at a limit of that group (`reclaimed`), or could not and ended
-    programs (`killed`)."""
+    """Bytes of the host at `clock` (seconds, monotonic): the total, the available part, and the
+    expected growth of running jobs. `loading`: jobs without a step so far may still grow to their
+    expected maximum. `stalled_percent`: in the last 10 s, all tasks waited for memory at once (PSI,
+    full); None: unknown. `of_limit`: the sample is of the daemon's control group, which has less
+    than the host. Since the previous sample, the kernel reclaimed memory at a limit of that group
+    (`reclaimed`), or could not and killed programs (`killed`)."""
 
     clock: float
     total: int
@@ -50,19 +49,21 @@ class MemorySample:
 
     @property
     def part(self) -> float:
-        """Which part of the memory is available."""
+        """The available part of the memory."""
         return self.available / self.total if self.total else 1.0
 
 
 def seconds_left(samples: Sequence[MemorySample], reserve: int) -> float:
-    """Until no more than `reserve` is available, if it goes on as in the newest samples; inf: it
-    does not shrink, or only by what is expected and fits."""
+    """Return the seconds until only `reserve` is available, at the rate of the newest samples.
+
+    The result is inf if memory does not shrink, or shrinks by expected amounts that fit.
+    """
     if not samples:
         return math.inf
     newest = samples[-1]
     if newest.coming and newest.available - newest.coming > reserve:
         return math.inf
-    if not newest.loading:  # what went while jobs loaded says nothing of what goes since
+    if not newest.loading:  # the use during loading does not predict later use
         samples = _since_loading(samples)
     slow = min(_rate(samples, LONG_SECONDS), 2 * _lately(samples))
     rate = max(_rate(samples, SHORT_SECONDS), slow)
@@ -75,8 +76,7 @@ def _since_loading(samples: Sequence[MemorySample]) -> Sequence[MemorySample]:
 
 
 def _lately(samples: Sequence[MemorySample]) -> float:
-    """Bytes per second that went in the last LATELY_SECONDS in all: a ramp that has ended is none
-    any more."""
+    """Return the bytes per second over the last LATELY_SECONDS: an ended ramp is none any more."""
     newest = samples[-1]
     since = newest.clock - LATELY_SECONDS
     first = next(each for each in samples if each.clock >= since)
@@ -85,7 +85,7 @@ def _lately(samples: Sequence[MemorySample]) -> float:
 
 
 def _rate(samples: Sequence[MemorySample], window: float) -> float:
-    """Bytes per second that went; 0 where that is not known."""
+    """Return the bytes per second that were used; 0 if unknown."""
     since = samples[-1].clock - window - 1e-6
     within = [each for each in samples if each.clock >= since]
     gaps = [(b.clock - a.clock, a.available - b.available) for a, b in pairwise(within)]

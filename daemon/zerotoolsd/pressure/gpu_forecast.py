@@ -1,21 +1,21 @@
-"""How soon the memory of a GPU is gone that several share: pure.
+"""Forecasts when the memory of a shared GPU is used up: pure.
 
-A job takes what it declared, and its CUDA context, whenever it likes: that is no leak, however fast
-it goes. What counts is what nobody was promised ("taken"): what jobs hold beyond that, and what
-programs hold that are not ours. Of the rest, what is still to come of the jobs is kept for them.
+A job may take its declared memory and its CUDA context at any time: that is no leak, however fast
+it goes. Only unpromised memory counts ("taken"): the use by jobs beyond that, and by programs that
+are not ours. The unused part of the promises stays reserved for the jobs.
 
     GiB of 80                              free    to come    spare    taken
     job 1 has 10 of its 30, job 2 its 20    50       20        30        0
     job 1 has loaded                        30        0        30        0     no leak
-    job 2 holds 5 more than it declared     25        0        25        5     one, if it goes on
+    job 2 holds 5 more than it declared     25        0        25        5     one, if it continues
 
 An allocator takes memory in steps of 2 or 20 MiB, or of a gigabyte, and keeps it: a step up to a
-plateau is no slope, and a slow leak is a stair. So the rate is the median of what was taken in ten
-gaps of the same length, in two windows; and in a third, of ten minutes, what was taken in all but
-the largest step: a second step is needed there for a stair. 20 MiB once a minute, 1 GiB in an hour,
-show so. The longer windows count as far as it still goes on.
+plateau is no slope, and a slow leak is a stair. So the rate is the median over ten gaps of the same
+length, in two windows. In a third one, of ten minutes, it is the sum without the largest step: a
+stair needs a second step there. This detects 20 MiB once a minute, 1 GiB in an hour. The longer
+windows count only while the growth continues.
 
-When a job starts or ends on the GPU, or nobody knows who holds what, that gap counts for nothing.
+If a job starts or ends on the GPU, or the holders are unknown, that gap does not count.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WINDOWS = (6.0, 60.0, 600.0)
 """Seconds."""
 GAPS, _FEWEST = 10, 4
 _LATELY = {6.0: 6.0, 60.0: 10.0, 600.0: 300.0}
-"""Seconds at the end of each window in which it must go on."""
+"""Seconds at the end of each window in which the growth must continue."""
 _SLACK = 1e-6
 LEAST_RATE = 1 << 16
 """Bytes per second: a quarter of a gigabyte in an hour."""
@@ -42,10 +42,9 @@ Points = Sequence[tuple[float, int]]
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """Bytes of one GPU at `clock` (seconds, monotonic): what there is in all beside what the driver
-    keeps, and what is free. `held` is what jobs of ours hold of it, by job, and `promised` what
-    each of them may; a job that has the GPU for itself may hold what it does. `known`: the driver
-    says who holds what."""
+    """Bytes of one GPU at `clock` (seconds, monotonic): the total without the driver's reserve, and
+    the free part. `held` is the use by our jobs, and `promised` the limit of each; for a job with
+    the whole GPU, the limit is its use. `known`: the driver reports the holders."""
 
     clock: float
     total: int
@@ -56,41 +55,41 @@ class GpuSample:
 
     @property
     def to_come(self) -> int:
-        """What jobs do not hold yet of what they were promised."""
+        """The promised memory that jobs do not hold yet."""
         return sum(map(self.to_come_of, self.promised))
 
     @property
     def spare(self) -> int:
-        """What is free beside that; below 0: it does not fit."""
+        """The free memory without promises; below 0: the promises do not fit."""
         return self.free - self.to_come
 
     @property
     def taken(self) -> int:
-        """What is held that nobody was promised."""
+        """The memory that is held without a promise."""
         used = self.total - self.free
         theirs = (min(size, self.promised.get(job, 0)) for job, size in self.held.items())
         return used - sum(theirs)
 
     @property
     def foreign(self) -> int:
-        """What no job of ours holds."""
+        """The memory that no job of ours holds."""
         return self.total - self.free - sum(self.held.values())
 
     def to_come_of(self, job: int) -> int:
-        """What one of them does not hold yet."""
+        """Return the promised memory that this job does not hold yet."""
         return max(0, self.promised.get(job, 0) - self.held.get(job, 0))
 
     def over(self, job: int) -> int:
-        """What the job holds beyond what it was promised."""
+        """Return the memory that the job holds beyond its promise."""
         return max(0, self.held.get(job, 0) - self.promised.get(job, 0))
 
 
 @dataclass(frozen=True)
 class GpuOutlook:
-    """In seconds, as it goes: until no more than the reserve is spare, until nothing is, and until
-    programs that are not ours have brought it to the reserve: that by the second window alone, as
-    any of them may load something, or two things. `free` of `total` bytes are free, of which
-    `to_come` are promised."""
+    """Forecasts in seconds: until only the reserve is spare, until nothing is, and until programs
+    that are not ours have used it down to the reserve. The latter uses only the second window,
+    because such programs may load something. `free` of `total` bytes are free, of which `to_come`
+    are promised."""
 
     scarce: float
     gone: float
@@ -101,7 +100,7 @@ class GpuOutlook:
 
     @property
     def spare(self) -> int:
-        """As of `GpuSample`."""
+        """The free memory without promises, as in `GpuSample`."""
         return self.free - self.to_come
 
 
@@ -111,13 +110,13 @@ class GpuCurve:
     def __init__(self) -> None:
         self._samples: deque[GpuSample] = deque()
         self._taken: deque[tuple[float, int]] = deque()
-        """What was taken since the first sample, without what came with the start or the end of a
-        job; `_foreign` of others alone."""
+        """The memory taken since the first sample, without changes at the start or end of a job;
+        `_foreign` is only that of others."""
         self._used: deque[tuple[float, int]] = deque()
         self._foreign: deque[tuple[float, int]] = deque()
 
     def add(self, sample: GpuSample) -> None:
-        """One that is newer than all others."""
+        """Add a sample that is newer than all others."""
         taken = foreign = 0
         if self._samples:
             before = self._samples[-1]
@@ -135,15 +134,15 @@ class GpuCurve:
 
     @property
     def newest(self) -> GpuSample:
-        """The last one that was added. Raises IndexError: there is none."""
+        """The last sample. Raises IndexError without one."""
         return self._samples[-1]
 
     def outlook(self, reserve: int) -> GpuOutlook:
-        """By the newest samples. Raises IndexError: there is none."""
+        """Return the forecast by the newest samples. Raises IndexError without one."""
         newest = self.newest
         if newest.spare >= 0:
             left, rate = newest.spare, rate_of(self._taken)
-        else:  # What is to come does not fit: it is gone when jobs have taken all that is free.
+        else:  # The promises do not fit: memory is used up when jobs have taken all that is free.
             left, rate = newest.free, rate_of(self._used)
         others = rate_of(self._foreign, WINDOWS[1:2])
         return GpuOutlook(
@@ -156,7 +155,7 @@ class GpuCurve:
         )
 
     def grows(self, job: int) -> bool:
-        """Whether the job takes more and more."""
+        """Return whether the job's use keeps growing."""
         points = [(each.clock, each.held[job]) for each in self._samples if job in each.held]
         return rate_of(points) >= LEAST_RATE
 
@@ -166,7 +165,7 @@ def _seconds(left: int, rate: float) -> float:
 
 
 def rate_of(points: Points, windows: Sequence[float] = WINDOWS) -> float:
-    """Bytes per second by which it grows; 0: it does not, or that is not known."""
+    """Return the growth in bytes per second; 0 if there is none, or it is unknown."""
     return max(_rate(points, window) for window in windows)
 
 
@@ -180,13 +179,13 @@ def _rate(points: Points, window: float) -> float:
 
 
 def _stair(points: Points) -> float:
-    """Bytes per second in all but the largest step."""
+    """Return the bytes per second of all steps except the largest."""
     largest = max(0, *(after[1] - before[1] for before, after in pairwise(points)))
     return (points[-1][1] - points[0][1] - largest) / (points[-1][0] - points[0][0])
 
 
 def _thinned(points: Points, window: float) -> Points:
-    """The newest of the window, and others at least a tenth of it apart, in order."""
+    """Return the newest points of the window, at least a tenth of it apart, in order."""
     found: list[tuple[float, int]] = []
     for point in reversed(points):
         if not found:
@@ -199,7 +198,7 @@ def _thinned(points: Points, window: float) -> Points:
 
 
 def _lately(points: Points, window: float) -> float:
-    """Bytes per second in the last part of a window in all."""
+    """Return the bytes per second over the last part of a window."""
     newest = oldest = points[-1]
     for point in reversed(points):
         if newest[0] - point[0] > _LATELY[window] + _SLACK:

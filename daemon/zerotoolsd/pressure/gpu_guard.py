@@ -1,4 +1,4 @@
-"""The loop that looks at the memory of GPUs on which jobs run beside others."""
+"""The loop that checks the memory of GPUs that jobs share with others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from zerotoolsd.queue.store import Store
 LOOK_SECONDS, SPARED = 1.0, 50.0
 """Between two looks, and so many times as long as one took."""
 AGE_SECONDS = 0.25
-"""A sample is no older than this: the rate goes by its time."""
+"""Oldest usable sample in seconds, because the rate depends on its time."""
 PATIENCE_SECONDS = 0.5
 
 log = logging.getLogger(__name__)
@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GpuPromises:
-    """What jobs were promised of GPUs: `context` bytes beside what one declares, or `expected`
-    bytes (0: nothing is) of a GPU that it has for itself."""
+    """The promises to jobs on GPUs: `context` bytes in addition to a declaration, or `expected`
+    bytes (0: unknown) of a GPU that a job has for itself."""
 
     context: int
     expected: Callable[[int], int] = lambda job_id: 0
 
     def of(self, lease: Lease, held: int) -> int:
-        """Bytes; a job that has a GPU for itself may hold what it does."""
+        """Return the promised bytes; a job with a whole GPU may hold its current use."""
         if lease.bytes is not None:
             return lease.bytes + self.context
         return max(held, self.expected(lease.job_id))
@@ -62,8 +62,8 @@ class _Watched:
 
 
 class GpuPressureGuard:
-    """`live` gives the attempts that run; programs that are not ours count from `foreign` bytes
-    of a GPU on. Numbers that are not of now are not looked at: then nobody is asked."""
+    """`live` gives the running attempts. Programs that are not ours count from `foreign` bytes of a
+    GPU on. Outdated numbers are ignored: then no job is asked."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class GpuPressureGuard:
         }
 
     async def keep_up(self) -> None:
-        """Look until cancelled, while jobs run for which something could be done."""
+        """Check until cancelled, while jobs run that could be helped."""
         if self._config.most == NOTHING:
             return
         pause = LOOK_SECONDS
@@ -112,11 +112,11 @@ class GpuPressureGuard:
                 pause = SPARED * (time.monotonic() - begun)
             except sqlite3.OperationalError as error:
                 log.error("the queue cannot be written now: %s", error)
-            except Exception:  # of memory, or a defect: the next look is another one
+            except Exception:  # out of memory, or a defect: the next check is independent
                 log.exception("the memory of the GPUs cannot be looked at now")
 
     def _concerned(self) -> list[Lease]:
-        """The leases of GPUs that are shared, or, where jobs may be asked, of all."""
+        """Return the leases of shared GPUs, or of all if jobs may be asked."""
         all_of_them = self._config.most in (SAVE, STOP)
         return [
             lease
@@ -125,7 +125,7 @@ class GpuPressureGuard:
         ]
 
     def look(self, snapshot: Snapshot) -> None:
-        """One look, and what follows from it."""
+        """Run one check, and act on its result."""
         if snapshot is self._seen or snapshot.gpus_error is not None or snapshot.gpus_silent:
             return
         self._seen = snapshot
@@ -158,7 +158,7 @@ class GpuPressureGuard:
         watched.curve.add(sample)
         look = watched.curve.outlook(reserve_of(sample.total))
         now = GpuNow(look=look, owners=len(leases), strangers=self._strangers(gpu, sample))
-        if len(leases) < 2 and not now.strangers:  # nobody is there to be harmed
+        if len(leases) < 2 and not now.strangers:  # no other program could be harmed
             watched.ladder = Ladder()
             return
         if first_rung(look) is Rung.CALM:
@@ -196,7 +196,7 @@ class GpuPressureGuard:
         return GpuSample(self._clock(), total, free, of_jobs, promised)
 
     def _strangers(self, gpu: Gpu, sample: GpuSample) -> bool:
-        """Whether programs hold something of it that are not ours, as far as the driver says."""
+        """Return whether programs that are not ours use the GPU, as far as the driver reports."""
         if not sample.known:
             return False
         listed = sum(p.memory_used_bytes or 0 for p in gpu.processes if not p.graphics)

@@ -1,25 +1,25 @@
-"""What is done as the memory of a GPU goes that several share: pure.
+"""The actions when the memory of a shared GPU is running out: pure.
 
-    rung    when what is spare is                              what
-    WAIT    at the reserve in 120 s                            nothing more is placed on the GPU
+    rung    when the spare memory is                           action
+    WAIT    at the reserve in 120 s                            no job is placed on the GPU
     SAVE    there in 45 s                                      a job on it is asked to save and stop
     STOP    gone in 10 s                                       it is ended
 
-with the reserve and the scarce part of the host's ladder. The driver ends nobody: where the memory
-is gone, the program that asks for more gets an error, whoever has taken the rest. So:
+with the reserve and the scarce part of the host's ladder. The driver kills no program: when the
+memory is used up, the program that asks for more gets an error, whichever program has taken the
+rest. So:
 
-- A job that is alone on its GPU is left to that error: nobody else is harmed by it, and an
-  allocator that fills the GPU with what it may use again looks the same from here.
-- Who is asked is one that holds more than it was promised, by a part that is worth it: of those,
-  one that takes more still. It is ended only where another job of ours is there to be spared. Its
-  model it may load first, until the memory is gone in 3 s.
-- Where none does, but programs take more and more that are not ours, a job is asked, and never
-  ended, that was promised more than it has: that will not be there. What one has already, nobody
-  takes from it.
-- Where nobody holds more than it was promised, or the driver does not say who holds what, no job is
-  asked: nobody shall have another's job ended by a leak of their own.
+- A job that is alone on its GPU gets that error: no other job is harmed, and an allocator that fills
+  the GPU with reusable memory looks the same from here.
+- A job is asked if it exceeds its promise by a relevant part; of those, one that still grows. It is
+  ended only if this helps another job of ours. It may load its model first, until the memory is used
+  up in 3 s.
+- If no job exceeds its promise, but foreign programs keep growing, a job with unused promises is
+  asked, and never ended: its promise will not be available. It keeps the memory that it already has.
+- If no program exceeds its promise, or the driver does not report the holders, no job is asked: a
+  user's leak must not end another user's job.
 
-Of several, the one of lowest value, as on the host.
+Of several jobs, the one of lowest value is chosen, as on the host.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class GpuJob:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNow:
-    """One GPU. `jobs` are those of ours that may be asked, `owners` how many attempts of ours are
-    there, and `strangers`: programs are there that are not ours."""
+    """One GPU. `jobs` are those of ours that may be asked, `owners` is the number of our attempts
+    there. `strangers`: programs that are not ours use it."""
 
     look: GpuOutlook
     jobs: Sequence[GpuJob] = ()
@@ -71,14 +71,14 @@ class GpuNow:
 
     @property
     def culprits(self) -> list[GpuJob]:
-        """Those that hold more than they were promised, where that harms another job of ours."""
+        """The jobs that exceed their promise, if that harms another job of ours."""
         worth = WORTH_PART * self.look.total
         over = [job for job in self.jobs if job.over >= worth] if self.owners > 1 else []
         return [job for job in over if job.grows] or over
 
 
 def first_rung(look: GpuOutlook) -> Rung:
-    """By the memory alone, whoever takes it."""
+    """Return the rung by the memory only, regardless of its holders."""
     found = max((r for r, most in SECONDS.items() if _left(look, r) < most), default=Rung.CALM)
     plenty = look.spare > SCARCE_PART * look.total
     return Rung.CALM if found < Rung.STOP and plenty else found
@@ -89,7 +89,7 @@ def _left(look: GpuOutlook, rung: Rung) -> float:
 
 
 def wanted_on(now: GpuNow) -> Rung:
-    """What there is reason for, by who is there."""
+    """Return the rung that is justified by the holders."""
     found = first_rung(now.look)
     if culprits := now.culprits:
         if all(job.loads for job in culprits) and found > Rung.WAIT:
@@ -97,29 +97,29 @@ def wanted_on(now: GpuNow) -> Rung:
         return found
     if now.strangers and now.look.by_others < SECONDS[Rung.SAVE]:
         return min(found, Rung.SAVE)
-    # What is left is promised: nothing more is placed there in any case.
+    # The rest is promised: no job is placed there in any case.
     is_full = now.look.spare <= reserve_of(now.look.total)
     return Rung.CALM if is_full else min(found, Rung.WAIT)
 
 
 def next_on(now: GpuNow, most: Rung, clock: float) -> Act | None:
-    """What is to be done now, and no more than `most`; None: nothing, or not yet."""
+    """Return the next action, limited to `most`; None if there is none yet."""
     rung = min(wanted_on(now), most)
     asked = [job for job in now.jobs if job.holder.asked is not None]
     pool = now.culprits
-    if rung is not Rung.STOP:  # whoever was asked before has time
+    if rung is not Rung.STOP:  # jobs that were asked before still have time
         pool = [*(pool or _short(now)), *asked]
     holders = {job.holder.job_id: job.holder for job in pool}
     return next_act(rung, list(holders.values()), now.look.total, clock)
 
 
 def _short(now: GpuNow) -> list[GpuJob]:
-    """Those that are promised more than they have, by a part that is worth it."""
+    """Return the jobs with an unused promise of a relevant size."""
     return [job for job in now.jobs if job.to_come >= WORTH_PART * now.look.total]
 
 
 def why_scarce(look: GpuOutlook) -> str:
-    """How much is left, in one sentence without its begin: "GPU 1 has "."""
+    """Return the free memory in one sentence without its begin: "GPU 1 has "."""
     said = f"{look.free / GIB:.1f} of its {look.total / GIB:.1f} GiB free"
     if look.to_come:
         said += f", of which its jobs are promised {look.to_come / GIB:.1f}"
@@ -129,7 +129,7 @@ def why_scarce(look: GpuOutlook) -> str:
 
 
 def why_asked(job: GpuJob, gpu: str, look: GpuOutlook) -> str:
-    """Why the job is asked to make room, in one sentence without its begin."""
+    """Return why the job is asked to yield, in one sentence without its begin."""
     head = f"makes room as the memory of {gpu} runs out: "
     held = f"it holds {job.holder.held / GIB:.1f} GiB"
     if job.over:

@@ -1,4 +1,4 @@
-"""The loop that looks at the host's memory, and does what the ladder says."""
+"""The loop that samples the host's memory, and acts according to the ladder."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.declared import HostNow
 
 MOST = 1.5
-"""So many times what is sure of an estimate is the most that is expected: it may be off by a
-quarter."""
+"""Factor from the sure part of an estimate to its maximum: it may be off by a quarter."""
 IDLE_SECONDS = 2.0
 """Between two looks while no job runs."""
 
@@ -30,9 +29,9 @@ log = logging.getLogger(__name__)
 
 
 class PressureGuard:
-    """Asks our own jobs alone. `live` gives the attempts that run, `host_now` what they hold,
-    `expected` what they are expected to hold in all, by job; `read` gives the host's memory, and
-    that of the daemon's control group where it has a limit: each is looked at for itself."""
+    """Asks only our own jobs. `live` gives the running attempts, `host_now` their use, `expected`
+    their expected use in all, by job. `read` gives the host's memory, and that of the daemon's
+    control group if it has a limit: each is checked separately."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class PressureGuard:
         return f"no job starts while the memory of the host runs out: {self._ladder.why}"
 
     async def keep_up(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         if self._config.most == NOTHING:
             return
         while True:
@@ -69,17 +68,17 @@ class PressureGuard:
                 self.look()
             except sqlite3.OperationalError as error:
                 log.error("the queue cannot be written now: %s", error)
-            except Exception:  # of memory, or a defect: the next look is another one
+            except Exception:  # out of memory, or a defect: the next check is independent
                 log.exception("the memory of the host cannot be looked at now")
             busy = self._live() or self._ladder.rung
             await asyncio.sleep(self._config.seconds if busy else IDLE_SECONDS)
 
     def look(self) -> None:
-        """One look, and what follows from it."""
+        """Run one check, and act on its result."""
         live, now = self._live(), self._clock()
         self._take(now)
         if any(wanted_rung(each)[0] for each in self._samples.values()):
-            self._explain(live)  # what is expected of jobs is looked up only then
+            self._explain(live)  # the expected use of jobs is computed only then
         found = {limit: wanted_rung(each) for limit, each in self._samples.items()}
         worst = max(found, key=lambda limit: found[limit][0])
         before, self._ladder = self._ladder, self._ladder.moved(*found[worst], now)
@@ -96,7 +95,7 @@ class PressureGuard:
                 self._asking.do(act, live, why, now)
 
     def _take(self, now: float) -> None:
-        """One sample of each."""
+        """Take one sample of each."""
         found = {reading.of_limit: reading for reading in self._read()}
         most = int(LONG_SECONDS / self._config.seconds) + 2
         for limit, reading in found.items():
@@ -106,7 +105,7 @@ class PressureGuard:
         self._samples = {limit: self._samples[limit] for limit in found}
 
     def _explain(self, live: Sequence[AttemptRow]) -> None:
-        """Note with the newest samples what jobs are expected to take."""
+        """Add the expected growth of jobs to the newest samples."""
         expected = {job: size for job, size in self._expected().items() if size}
         if not expected:
             return

@@ -1,4 +1,4 @@
-"""What the guard reads of the host's memory, and of the control group in which jobs run."""
+"""Reads the host's memory, and that of the control group in which jobs run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HostReading:
     kills: int | None = None
 
     def sample(self, clock: float, before: HostReading | None) -> MemorySample:
-        """At `clock` (seconds, monotonic); `before` is the reading of the sample before."""
+        """Return the sample at `clock` (seconds, monotonic); `before` is the previous reading."""
         return MemorySample(
             clock,
             self.total,
@@ -47,7 +47,7 @@ def _rose(before: int | None, now: int | None) -> bool:
 
 @dataclass(frozen=True)
 class HostMemoryReader:
-    """`in_units`: jobs run in units of their own, whose groups are not below the daemon's."""
+    """`in_units`: jobs run in separate units with groups outside the daemon's."""
 
     in_units: bool = False
     read_host: Callable[[], Host] = field(default_factory=lambda: HostSensor().read)
@@ -56,7 +56,7 @@ class HostMemoryReader:
     )
 
     def read(self) -> tuple[HostReading, ...]:
-        """The host, and the control group where it has a limit."""
+        """Return the host's reading, and that of the control group if it has a limit."""
         host = self.read_host()
         stall = host.pressure.memory if host.pressure else None
         found = HostReading(
@@ -77,13 +77,15 @@ class HostMemoryReader:
         )
 
     def available(self) -> int:
-        """Bytes that programs may still take."""
+        """Return the bytes that programs may still take."""
         return min(reading.available for reading in self.read())
 
 
 def group_of_units(own: str) -> str:
-    """The group of the units of jobs, by that of the daemon: that of their slice, below the systemd
-    that starts both."""
+    """Return the group of the jobs' units, from the daemon's own group.
+
+    It is that of their slice, below the systemd that starts both.
+    """
     parts = own.split("/")
     manager = next((n for n, part in enumerate(parts) if part.startswith(_MANAGER)), None)
     above = [] if manager is None else parts[1 : manager + 1]

@@ -1,4 +1,4 @@
-"""What is done as the memory of the host goes: pure.
+"""The actions when the host's memory is running out: pure.
 
     rung    when                                               what
     WAIT    gone in 120 s and three tenths are left, or a      no job starts
@@ -11,18 +11,19 @@
     STOP    gone in 10 s, or less than the reserve is left     the job that was asked is ended; or
             and it shrinks, or the kernel ends programs        the one of lowest value, at once
 
-A control group that has files in memory is at its limit all the time, and the kernel takes them
-back: that it does so says something only where what it cannot take back has used up the rest.
+A control group that has files in memory is always at its limit, and the kernel reclaims them.
+Reclaim means something only if memory that cannot be reclaimed has used up the rest.
 
-While jobs load, which have not taken a step yet and hold less than the most that is expected of
-them, memory goes fast and stops going: then it is STOP from 3 s on, and SAVE not at all.
+While jobs load (they have not taken a step yet and hold less than their expected maximum), memory
+is used fast and then no more: then STOP begins at 3 s, and SAVE is skipped.
 
-Of a job that was asked its memory comes back in a while: the next is asked `PAUSE_SECONDS` later at
-the earliest. Jobs start again one rung at a time, each after `CALM_SECONDS` without a reason.
+The memory of a job that was asked becomes free after a while: the next is asked `PAUSE_SECONDS`
+later at the earliest. Jobs may start again one rung at a time, each after `CALM_SECONDS` without a
+reason.
 
-The job of lowest value is that of lowest priority, and of those the one that has done least since
-it saved last. Only jobs count that hold a part of the memory that is worth it, and, below STOP,
-only those that are known to save. Nothing is done about programs that are not ours.
+The job of lowest value has the lowest priority, and among those the least unsaved work. Only jobs
+with a relevant part of the memory count, and, below STOP, only those that are known to save.
+Programs that are not ours are not touched.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ HIGHEST = {NOTHING: Rung.CALM, WAIT: Rung.WAIT, SAVE: Rung.SAVE, STOP: Rung.STOP
 SECONDS = {Rung.WAIT: 120.0, Rung.SAVE: 45.0, Rung.STOP: 10.0}
 LOADING_SECONDS = 3.0
 SCARCE_PART = 0.3
-"""Above this the slope counts for STOP alone: any program that starts takes memory fast."""
+"""Above this part the slope counts only for STOP: any starting program takes memory fast."""
 WAIT_PART = 0.04
 STALLED_PERCENT = 20.0
 RECLAIM_SECONDS, RECLAIMS = 3.0, 4
@@ -60,21 +61,21 @@ RECLAIM_SECONDS, RECLAIMS = 3.0, 4
 RESERVE_PART, LEAST_RESERVE = 0.02, 256 << 20
 CALM_SECONDS = 15.0
 PAUSE_SECONDS, HURRY_SECONDS = 20.0, 3.0
-"""So long after a job was asked, or was ended, the next is looked for at the earliest."""
+"""Least time in seconds between asking or ending one job and the next."""
 WORTH_PART = 0.02
-"""Of all memory: what a job must hold."""
+"""Part of all memory that a job must hold to be considered."""
 
 
 def reserve_of(total: int) -> int:
-    """Bytes below which the kernel may end processes at any time."""
+    """Return the bytes below which the kernel may kill processes at any time."""
     return max(LEAST_RESERVE, int(RESERVE_PART * total))
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryHolder:
-    """A job that runs. `held` bytes; `unsaved_seconds` is what it has done since it saved last;
-    `saves`: it is known to save; `loads`: it has not taken a step yet. `asked` and `ended` say when
-    it was asked to save and stop, and ended (clock); None: not yet."""
+    """A running job. `held` bytes; `unsaved_seconds` is its work since its last save; `saves`: it
+    is known to save; `loads`: it has not taken a step yet. `asked` and `ended` are the times of the
+    request to save and stop, and of its end (clock); None: not yet."""
 
     job_id: int
     priority: int
@@ -96,8 +97,9 @@ class Act:
 
 @dataclass(frozen=True)
 class Ladder:
-    """Where it stands. `wanted` is what the newest sample gives reason for, as `why` says, and what
-    is done to jobs goes by that; `rung` follows it down slowly, and decides who starts."""
+    """The current rung. `wanted` is justified by the newest sample, with the reason `why`, and
+    determines the actions on jobs. `rung` follows it down slowly, and determines which jobs
+    start."""
 
     rung: Rung = Rung.CALM
     wanted: Rung = Rung.CALM
@@ -105,11 +107,11 @@ class Ladder:
     calm_since: float | None = None
 
     def after(self, samples: Sequence[MemorySample]) -> Ladder:
-        """Once the newest of `samples` is known."""
+        """Return the ladder after the newest of `samples`."""
         return self.moved(*wanted_rung(samples), samples[-1].clock)
 
     def moved(self, wanted: Rung, why: str, now: float) -> Ladder:
-        """Once there is reason for `wanted`, at `now` of the monotonic clock."""
+        """Return the ladder when `wanted` is justified, at `now` of the monotonic clock."""
         if wanted >= self.rung:
             return Ladder(wanted, wanted, why)
         since = now if self.calm_since is None else self.calm_since
@@ -119,7 +121,7 @@ class Ladder:
 
 
 def wanted_rung(samples: Sequence[MemorySample]) -> tuple[Rung, str]:
-    """What the newest samples give reason for, and the reason in one sentence."""
+    """Return the rung that the newest samples justify, and the reason in one sentence."""
     newest = samples[-1]
     reserve = reserve_of(newest.total)
     left = seconds_left(samples, reserve)
@@ -145,7 +147,7 @@ def wanted_rung(samples: Sequence[MemorySample]) -> tuple[Rung, str]:
 
 
 def rung_of(left: float, part: float) -> Rung:
-    """By how soon the memory is gone, in seconds, of which `part` is left."""
+    """Return the rung for the seconds until the memory is used up, if `part` is left."""
     found = max((rung for rung, most in SECONDS.items() if left < most), default=Rung.CALM)
     return Rung.CALM if found < Rung.STOP and part > SCARCE_PART else found
 
@@ -158,7 +160,7 @@ def _amounts(sample: MemorySample) -> str:
 
 
 def _how_it_struggles(samples: Sequence[MemorySample]) -> str | None:
-    """How the kernel tries to get memory back, where it does so all the time."""
+    """Return how the kernel reclaims memory, if it does so all the time."""
     stalled = samples[-1].stalled_percent or 0.0
     if stalled >= STALLED_PERCENT:
         return f"all tasks waited for memory for {stalled:.0f} % of the last 10 s"
@@ -176,7 +178,7 @@ def _has_killed(samples: Sequence[MemorySample]) -> bool:
 
 
 def next_act(rung: Rung, holders: Sequence[MemoryHolder], total: int, now: float) -> Act | None:
-    """What is to be done now; None: nothing, or not yet."""
+    """Return the next action; None if there is none yet."""
     if rung < Rung.SAVE:
         return None
     asked = [each for each in holders if each.asked is not None]

@@ -1,4 +1,4 @@
-"""Jobs are asked to save and make room, and ended where that would come too late."""
+"""Asks jobs to save and yield, and ends them if that would come too late."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class RoomAsking:
-    """Of jobs of this daemon alone. `give_way` asks a job to save and stop, `end` leaves an attempt
-    that was asked no more time; `purpose` is that of the yield."""
+    """Acts on jobs of this daemon only. `give_way` asks a job to save and stop, `end` leaves an
+    asked attempt no more time; `purpose` is that of the yield."""
 
     store: Store
     guard: Guard
@@ -41,7 +41,7 @@ class RoomAsking:
     _ended: dict[str, float] = field(default_factory=dict)
 
     def holders(self, live: Sequence[AttemptRow], held: Mapping[int, int]) -> list[MemoryHolder]:
-        """Those of the attempts that may be asked; `held` are bytes by job."""
+        """Return the attempts that may be asked; `held` are bytes by job."""
         found = []
         for attempt in live:
             with self.guard(attempt.job_id, parking.COUNTING) as reach:
@@ -66,7 +66,7 @@ class RoomAsking:
         return found
 
     def do(self, act: Act, live: Sequence[AttemptRow], why: str, now: float) -> None:
-        """What is to be done at `now` (monotonic), to one of the attempts; `why` is one sentence of
+        """Carry out an action at `now` (monotonic) on one of the attempts; `why` is the reason for
         its job."""
         attempt = next(each for each in live if each.job_id == act.job_id)
         with self.guard(act.job_id, parking.STOPPING) as reach:
@@ -87,7 +87,7 @@ class RoomAsking:
                 self.end(attempt, self.purpose)
 
     def keep(self, live: Sequence[AttemptRow]) -> None:
-        """Forget of all but these when they were asked."""
+        """Forget the requests to all attempts except these."""
         running = {attempt.token for attempt in live}
         for told in (self._asked, self._ended):
             for token in told.keys() - running:
@@ -95,14 +95,17 @@ class RoomAsking:
 
 
 def _loads(attempt: AttemptRow) -> bool:
-    """Whether it has told neither of a step nor of a checkpoint yet."""
+    """Return whether it has reported neither a step nor a checkpoint yet."""
     report = last_report.report_so_far(Path(attempt.run_dir))
     return report.step is None and report.checkpoint_step is None
 
 
 def unsaved_seconds(attempt: AttemptRow, now: Moment) -> float:
-    """The work that the attempt has done since it saved last, or began where that is later; all of
-    its time, where its steps or how long they take are not known."""
+    """Return the seconds of work since the attempt's last save, or since its start if that is
+    later.
+
+    If its steps or their duration are unknown, this is its whole time.
+    """
     report = last_report.report_so_far(Path(attempt.run_dir))
     step = report.step or {}
     done, each = step.get("step"), step.get("step_seconds")
