@@ -70,13 +70,13 @@ def main(
     check_python: InterpreterCheck = check_interpreter,
     rehearse: Rehearsal = rehearse,
 ) -> int:
-    """Run until SIGTERM or SIGINT; jobs go on without the daemon. Returns the exit status.
+    """Run until SIGTERM or SIGINT; jobs continue without the daemon. Returns the exit status.
 
     `command` is what the ranks run; `check_python` and `rehearse` ask their interpreter.
     """
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
-    # Before there is a lock, a database, a loop or a thread, of which it would get a copy.
+    # Before a lock, a database, a loop or a thread exists, of which it would get a copy.
     way = nursery.start(ALL_LOOKS, survey.NEEDS)
     try:
         asyncio.run(_serve(options, command, check_python, rehearse, way))
@@ -91,7 +91,7 @@ def main(
         say_error("no memory is left: raise the limit of the service, or have less queued")
         return EXIT_SYSTEM
     except (OSError, sqlite3.OperationalError) as error:
-        # Room, a disk, descriptors: it passes, so no service manager is to take it for the end.
+        # A transient error (disk, descriptors): the service manager must not take it for permanent.
         if options.debug:
             raise
         say_error(f"the operating system is in the way: {error} (--debug shows where)")
@@ -175,7 +175,8 @@ async def _serve(
 
 
 def _served_users(config: Config) -> ServedUsers:
-    """Whose jobs this daemon runs. It gives up the groups that it was started with."""
+    """Return the users for whom this daemon runs jobs, and drop the daemon's supplementary
+    groups."""
     drop_groups()
     limits = {
         "processes": config.users.processes,
@@ -228,7 +229,7 @@ def _socket_path(options: argparse.Namespace, state_dir: Path) -> Path:
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """Signals are only noted here; the loop acts on them."""
+    """Let signals set an event, on which the loop acts."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -249,7 +250,7 @@ async def _run(
     try:
         await server.start()
         await page.start()
-        # What is imported stays: looking at all of it again takes 20 ms, in the midst of a request.
+        # Imported objects stay: scanning them again takes 20 ms, in the middle of a request.
         gc.collect()
         gc.freeze()
         systemd.notify("READY=1")

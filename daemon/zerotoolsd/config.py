@@ -1,4 +1,4 @@
-"""`zerotoolsd.toml`: what the machine's owner decides. Every key has a default."""
+"""`zerotoolsd.toml`: the settings of the machine's owner. Every key has a default."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class LimitsConfig:
     )
 
     def foreign_on(self, gpu: Gpu) -> int:
-        """Bytes of this GPU that programs other than its jobs may hold."""
+        """Return the bytes of this GPU that programs other than its jobs may hold."""
         usual = usual_foreign_bytes(gpu)
         return usual if self.foreign_memory_bytes is None else self.foreign_memory_bytes
 
@@ -332,7 +332,7 @@ class Config:
 
 
 def load(path: Path | None) -> Config:
-    """The configuration in `path`; without one, the defaults. Raises BadRequest."""
+    """Return the configuration in `path`; without one, the defaults. Raises BadRequest."""
     if path is None:
         return Config()
     try:

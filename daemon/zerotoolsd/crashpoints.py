@@ -1,6 +1,6 @@
-"""Points at which the daemon can be made to die, to try what a power loss would leave behind.
+"""Points at which tests can make the daemon die, as in a power loss.
 
-`ZEROTOOLSD_CRASH_AT=<name>` kills the daemon by SIGKILL where it first comes to that point.
+`ZEROTOOLSD_CRASH_AT=<name>` kills the daemon by SIGKILL when it first reaches that point.
 """
 
 from __future__ import annotations
@@ -21,6 +21,6 @@ RECORD_REMOVED = "record-removed"
 
 
 def reach(name: str) -> None:
-    """Die here if that is asked for."""
+    """Die here if the environment requests it."""
     if os.environ.get(VARIABLE) == name:
         os.kill(os.getpid(), signal.SIGKILL)

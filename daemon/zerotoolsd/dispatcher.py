@@ -1,8 +1,8 @@
-"""The daemon's one loop: it alone changes the state of jobs.
+"""The daemon's loop: only it changes the state of jobs.
 
-It decides what is due; `attempts.starting`, `settling` and `taking_up` do it. All of it runs in the
-event loop's thread. What it must not lose is in the store before it acts; what it did is found
-again by the run directories.
+It decides which work is due; `attempts.starting`, `settling` and `taking_up` do it. All of it runs
+in the event loop's thread. Every decision is in the store before it takes effect, and its effects
+are found again in the run directories.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from zerotoolsd.queue.yielding.yield_table import YieldAsk
 REST = 4.0
 """So many times as long as a round took of the processor, the loop leaves it to others."""
 LONGEST_STEP_SECONDS = 120.0
-"""A round that takes longer waits for what will not come: NVML and files have deadlines."""
+"""A longer round waits in vain: NVML and files have deadlines."""
 log = logging.getLogger(__name__)
 
 
@@ -219,11 +219,11 @@ class Dispatcher:
 
     @property
     def jobs_dir(self) -> Path:
-        """Where the run directories are, by job id."""
+        """The parent of the run directories, by job id."""
         return self.state_dir / "jobs"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Take up what runs, then schedule until `stop` is set. Jobs go on afterwards."""
+        """Reattach to running jobs, then schedule until `stop` is set. Jobs continue afterwards."""
         self._left.note_all()
         self.residue.begin()
         self.needed.begin()
@@ -270,11 +270,12 @@ class Dispatcher:
                 log.exception("attempts cannot be looked at now")
 
     def is_healthy(self, now: float) -> bool:
-        """Whether the loop gets on, at `now` of the monotonic clock: no round takes for ever."""
+        """Return whether the loop makes progress, at `now` of the monotonic clock: rounds must
+        end."""
         return self._step_began is None or now - self._step_began < LONGEST_STEP_SECONDS
 
     async def _step(self) -> float:
-        """One round; returns the seconds until the next is due by itself."""
+        """Run one round; return the seconds until the next is due."""
         all_held = self._parking.settle()
         self.store.room.take()
         if time.monotonic() - self._needs_settled >= IDLE_SECONDS:
@@ -286,7 +287,7 @@ class Dispatcher:
             if job.id not in self._pending:  # that it runs could not be committed
                 self._left.note(job.id)
         if self._left.are_noted and not self.machine.gpus and self.store.leases():
-            await self.machine.snapshot()  # one may begin anew, next to GPUs that nobody saw yet
+            await self.machine.snapshot()  # one may begin anew, next to GPUs that were not read yet
         self._left.take_up()
         if self._ends.wants_look:
             await self.machine.snapshot(
@@ -307,7 +308,7 @@ class Dispatcher:
         return min([*pauses, *self._pending.pauses])
 
     def _retry_due(self) -> list[float]:
-        """Queue the jobs whose wait is over; the seconds that the others still wait."""
+        """Queue the jobs with an expired wait; return the remaining seconds of the others."""
         waits: list[float] = []
         for job in self.store.jobs([states.WAITING_RETRY]):
             with self._guard(job.id, parking.RETRYING) as reach:
@@ -333,7 +334,7 @@ class Dispatcher:
             self.cancel(job, f"zerotoolsd ([gpus] stop_idle): {what}")
 
     def why_it_waits(self, job: JobRow) -> str | None:
-        """What the job waits for: one sentence, where there is something to say."""
+        """Return why the job waits, in one sentence, if there is a reason."""
         if job.state == states.QUEUED:
             waits = self.waits.get(job.id) or self._pending.why(job.id)
             return "; ".join(filter(None, (job.standing.reason, waits))) or None
@@ -361,12 +362,14 @@ class Dispatcher:
         self._stopping.cancel(job, who)
 
     def yield_job(self, job: JobRow, purpose: str, why: str, *, for_job: int | None = None) -> None:
-        """Let the job save and end its attempt, and go on later: `StopAsking.give_way`."""
+        """Let the job save and end its attempt, and continue later: `StopAsking.give_way`."""
         self._stopping.give_way(job, YieldAsk(purpose=purpose, for_job=for_job), why)
 
     def resume(self, job: JobRow) -> None:
-        """Resume a held job where it was held, or take up what has become of it since. Raises
-        NotAllowed: it is not held."""
+        """Resume a held job from its state, or reattach to its attempt.
+
+        Raises NotAllowed if it is not held.
+        """
         if ran := rebuilding.look_again(self.jobs_dir, self.store, job.id, time.time()):
             job = self.store.job(job.id)
         event = Resume(live=bool(self.store.open_tokens(job.id)), waits=self.conditions.waits(job))
@@ -376,7 +379,7 @@ class Dispatcher:
             self._left.take_up_job(job.id)
 
     def _hold(self, job_id: int, why: str) -> None:
-        """Set the job aside; one that is to end is ended, whatever its record says."""
+        """Hold the job; a job that is being cancelled is ended, whatever its record contains."""
         job = self.store.job(job_id)
         if job.state in states.TERMINAL:
             return
@@ -387,7 +390,7 @@ class Dispatcher:
             self.transitions.take(job, event)
 
     def announce(self) -> None:
-        """Something was committed: wake whoever waits for events, and the loop."""
+        """Wake the loop and all waiters for events after a commit."""
         self.changed.set()
         self.changed = asyncio.Event()
         self._wake.set()

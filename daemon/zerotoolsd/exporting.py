@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 
 def export(output_dir: Path, dtype: str) -> Path:
-    """Export the newest whole checkpoint of `output_dir` in `dtype`, a
-    `checkpoint.export_on_finish`; where it is.
+    """Export the newest complete checkpoint of `output_dir` in `dtype`; return the path.
+
+    `dtype` is a value of `checkpoint.export_on_finish`.
 
     Raises:
-        ZerotoolsError: there is no checkpoint, it is damaged, weights do not fit in fp16, or there
-            is no room.
+        ZerotoolsError: no checkpoint exists, it is damaged, weights do not fit in fp16, or the disk
+                is full.
     """
     from zerotools.core.errors import BadFile
     from zerotools.jobs.tables.checkpoint import ADAPTER, EXPORT
@@ -83,7 +84,7 @@ def _write(checkpoint: Path, destination: Path, options: Options, instead: str) 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status."""
+    """Run the command line; return the exit status."""
     from zerotools.core.errors import ZerotoolsError
 
     try:

@@ -1,4 +1,4 @@
-"""The dispatcher's `JobService`: who may do what, and what is checked before a job is taken."""
+"""The dispatcher's `JobService`: authorization, and the checks before a job is accepted."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _LARGEST_ID = 2**63 - 1
 
 
 class DispatcherService:
-    """What the HTTP handlers call."""
+    """The methods that the HTTP handlers call."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class DispatcherService:
         idempotency_key: str | None,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> tuple[JobView, bool]:
-        """See `JobService`."""
+        """Submit a job; see `JobService`."""
         self._check_uid(uid)
         job, new = await self._submission.submit(spec, uid=uid, key=idempotency_key, terms=terms)
         return await self._views.of(job), new
@@ -102,7 +102,7 @@ class DispatcherService:
         idempotency_key: str | None,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> list[JobView]:
-        """See `JobService`."""
+        """Submit an array; see `JobService`."""
         self._check_uid(uid)
         jobs = await self._submission.submit_array(
             members, uid=uid, key=idempotency_key, terms=terms
@@ -118,7 +118,7 @@ class DispatcherService:
         show: int = 0,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> CheckedJob:
-        """See `JobService`."""
+        """Check a job; see `JobService`."""
         self._check_uid(uid)
         return await self._submission.check(spec, uid=uid, model=model, show=show, terms=terms)
 
@@ -147,7 +147,7 @@ class DispatcherService:
         uid: int | None = None,
         whole: Callable[[int], bool] | None = None,
     ) -> list[JobView]:
-        """See `JobService`."""
+        """Return jobs; see `JobService`."""
         if state is not None and state not in states.STATES:
             raise BadRequest(f"state = {state}: must be one of {', '.join(states.STATES)}")
         wanted = None if state is None else [state]
@@ -157,11 +157,11 @@ class DispatcherService:
         )
 
     async def job(self, job_id: int) -> JobView:
-        """See `JobService`."""
+        """Return a job; see `JobService`."""
         return await self._views.of(self._find(job_id))
 
     def owner(self, job_id: int) -> int:
-        """See `JobService`."""
+        """Return the uid of a job; see `JobService`."""
         try:
             return self._store.of_user.owner(min(job_id, _LARGEST_ID))
         except KeyError:
@@ -174,7 +174,7 @@ class DispatcherService:
             raise NotFound(f"there is no job {job_id}") from None
 
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
-        """See `JobService`."""
+        """Cancel a job; see `JobService`."""
         job = self._find(job_id)
 
         async def cancel() -> None:
@@ -191,32 +191,32 @@ class DispatcherService:
         return await self._views.of(self._find(job_id))
 
     async def set_priority(self, job_id: int, priority: int, *, uid: int) -> JobView:
-        """See `JobService`."""
+        """Set the priority; see `JobService`."""
         await self._waiting_jobs.set_priority(job_id, priority, uid)
         return await self._views.of(self._find(job_id))
 
     async def hold(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
-        """See `JobService`."""
+        """Hold a job; see `JobService`."""
         await self._held_jobs.hold(job_id, uid, lose_steps=lose_steps)
         return await self._views.of(self._find(job_id))
 
     async def release(self, job_id: int, *, uid: int) -> JobView:
-        """See `JobService`."""
+        """Release a job; see `JobService`."""
         await self._held_jobs.release(job_id, uid)
         return await self._views.of(self._find(job_id))
 
     async def pause(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
-        """See `JobService`."""
+        """Pause a job; see `JobService`."""
         await self._held_jobs.pause(job_id, uid, lose_steps=lose_steps)
         return await self._views.of(self._find(job_id))
 
     async def unpause(self, job_id: int, *, uid: int) -> JobView:
-        """See `JobService`."""
+        """Unpause a job; see `JobService`."""
         await self._held_jobs.unpause(job_id, uid)
         return await self._views.of(self._find(job_id))
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:
-        """See `JobService`."""
+        """Resume a job; see `JobService`."""
         return await self._views.of(await self._again.resume(job_id, uid))
 
     async def edit(self, job_id: int, edit: JobEdit, *, uid: int) -> JobView:
@@ -226,7 +226,7 @@ class DispatcherService:
     async def retry(
         self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
     ) -> JobView:
-        """See `JobService`."""
+        """Retry a job; see `JobService`."""
         again = self._again
         new = await (
             again.retry(job_id, uid, output_dir)
@@ -236,7 +236,7 @@ class DispatcherService:
         return await self._views.of(new)
 
     async def change_array(self, job_id: int, wish: ArrayWish, *, uid: int) -> ArrayView:
-        """See `JobService`."""
+        """Change an array; see `JobService`."""
         change = self._array_change(wish, uid)
         found = await self._arrays.change(job_id, change, STATES_OF.get(wish.do))
         jobs = await self._arrays.jobs(found.changed)
@@ -260,7 +260,7 @@ class DispatcherService:
     async def retry_array(
         self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
     ) -> list[JobView]:
-        """See `JobService`."""
+        """Retry an array; see `JobService`."""
         members = await self._arrays.members(job_id)
         again = self._again
         jobs = await (
@@ -271,28 +271,28 @@ class DispatcherService:
         return await self._views.of_all(jobs)
 
     async def adopt(self, wanted: Adoption, *, uid: int) -> AdoptedView:
-        """See `JobService`."""
+        """Adopt a process; see `JobService`."""
         self._check_uid(uid)
         found = await self._adopting.adopt(wanted, uid)
         view = await self._views.of(self._find(found.job.id))
         return AdoptedView(job=view, below=found.below, gpu_uuids=found.gpu_uuids)
 
     async def drain(self, why: str | None, *, uid: int) -> dict[str, Any]:
-        """See `JobService`."""
+        """Drain the daemon; see `JobService`."""
         await self._draining.drain(why, uid)
         return self.health()
 
     async def undrain(self, *, uid: int) -> dict[str, Any]:
-        """See `JobService`."""
+        """End the drain; see `JobService`."""
         await self._draining.undrain(uid)
         return self.health()
 
     async def clean(self, request: CleanRequest, *, uid: int, of: int | None) -> Cleaned:
-        """See `JobService`."""
+        """Remove ended jobs; see `JobService`."""
         return await self._dispatcher.cleaner.clean(request, user_name(uid), of)
 
     async def events(self, since: int, wait: float) -> list[Event]:
-        """See `JobService`."""
+        """Return events; see `JobService`."""
         since = min(since, _LARGEST_ID)
         changed = self._dispatcher.changed
         found = self._store.events(since)

@@ -19,26 +19,26 @@ log = logging.getLogger(__name__)
 
 LET_GO = "the queue is drained and nothing runs: the GPUs are not read, so that they can be reset"
 PATIENCE_SECONDS = 3.0
-"""How long somebody waits who wants to know of the GPUs; usually a hundredth of a second."""
+"""How long a caller waits for the GPUs' state; it usually takes a hundredth of a second."""
 
 
 class SnapshotReader(Protocol):
     """Where snapshots come from; `read` may block for some seconds."""
 
     def read(self) -> Snapshot:
-        """The machine now."""
+        """Return the current state of the machine."""
         ...
 
     def close(self) -> None:
-        """Let go of whatever it holds."""
+        """Release all resources."""
         ...
 
 
 class SnapshotCache:
-    """The newest snapshot, taken anew when it is older than asked.
+    """The newest snapshot, taken again when it is older than the caller accepts.
 
-    Nobody waits longer for it than he wants to: the driver may not answer for minutes. Meanwhile
-    the GPUs are the last ones known, with an error that says for how long.
+    A caller waits no longer than it chooses, because the driver may not respond for minutes.
+    Meanwhile the last known GPUs are returned, with an error that contains the age.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SnapshotCache:
         self._taken = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self._asked: float | None = None
-        """When the driver was asked first of the times that it has not answered since."""
+        """Time of the first unanswered request to the driver."""
         self._is_awaited = False
         self._is_noted = False
         self.lists_processes = is_in_first_pid_namespace()
@@ -64,13 +64,15 @@ class SnapshotCache:
         self.lets_go: Callable[[], bool] = lambda: False
         """Whether the GPUs are not to be read, so that an administrator can reset them."""
         self.on_late_answer: Callable[[], None] = lambda: None
-        """Called where an answer comes for which somebody did not wait."""
+        """Called when an answer comes for which a caller did not wait."""
 
     async def snapshot(
         self, *, most_age_seconds: float = 1.0, patience_seconds: float | None = None
     ) -> Snapshot:
-        """The machine, as it was at most this long ago; waits for GPUs for `patience_seconds`
-        (PATIENCE_SECONDS)."""
+        """Return the machine's state, at most this old; wait for GPUs for `patience_seconds`.
+
+        The default is PATIENCE_SECONDS.
+        """
         patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
         if self._reading is None and self._clock() - self._taken <= most_age_seconds:
             assert self._newest is not None
@@ -110,7 +112,7 @@ class SnapshotCache:
             self.on_late_answer()
 
     def _note_unknown(self, found: Snapshot) -> None:
-        """Say once which entries of the configuration are about no GPU."""
+        """Log once which entries of the configuration match no GPU."""
         if self._is_noted or not found.gpus:
             return
         self._is_noted = True
@@ -138,12 +140,15 @@ class SnapshotCache:
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Those of the newest snapshot; none before the first."""
+        """The GPUs of the newest snapshot; none before the first."""
         return () if self._newest is None else self._newest.gpus
 
     def xids_of(self, uuids: Sequence[str], since: float) -> dict[str, list[GpuXid]]:
-        """What was reported of these GPUs since `since` (CLOCK_MONOTONIC), as far as the newest
-        snapshot knows; only those of which something was."""
+        """Return the XIDs of these GPUs since `since` (CLOCK_MONOTONIC), as far as the newest
+        snapshot has them.
+
+        GPUs without XIDs are left out.
+        """
         found = {
             gpu.uuid: [xid for xid in gpu.xids if xid.clock >= since]
             for gpu in self.gpus
@@ -152,13 +157,13 @@ class SnapshotCache:
         return {uuid: xids for uuid, xids in found.items() if xids}
 
     def unaccounted(self, uuids: Sequence[str]) -> dict[str, int]:
-        """Bytes of these GPUs that no process held, as they were seen last, where that is known."""
+        """Return the bytes of these GPUs that no process held in the newest snapshot, if known."""
         gpus = () if self._newest is None else self._newest.gpus
         found = {gpu.uuid: unaccounted_bytes(gpu) for gpu in gpus if gpu.uuid in uuids}
         return {uuid: size for uuid, size in found.items() if uuid is not None and size is not None}
 
     def gpu_name(self, uuid: str) -> str:
-        """What people call a GPU: its index as it was seen last, or the UUID."""
+        """Return the name of a GPU for people: its last known index, or the UUID."""
         return next((f"GPU {gpu.index}" for gpu in self.gpus if gpu.uuid == uuid), uuid)
 
     def close(self) -> None:

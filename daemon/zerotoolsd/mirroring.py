@@ -1,16 +1,17 @@
-"""Copy a job's checkpoints to an object store, or fetch them: `mirroring.py upload|fetch SETTINGS`.
+"""Copies a job's checkpoints to an object store, or fetches them: `mirroring.py upload|fetch
+SETTINGS`.
 
-Processes of their own beside the ranks, or before them, as the job's user and in the daemon's
-interpreter: `upload` once for each new checkpoint and at the end, `fetch` before the ranks of an
-attempt begin. SETTINGS is JSON, which `attempts/launch` writes:
+These are separate processes next to the ranks, or before them, as the job's user and in the
+daemon's interpreter: `upload` runs once for each new checkpoint and at the end, `fetch` before the
+ranks of an attempt start. SETTINGS is JSON, which `attempts/launch` writes:
 
-    output_dir, job             the job's directory, and what the job is known by
-    upload_to                   where its checkpoints are copied; null: nowhere
-    keep_last, keep_every       which of them stay there
+    output_dir, job             the job's directory, and its identity in the store
+    upload_to                   the destination of its checkpoints; null: none
+    keep_last, keep_every       the ones that stay there
     resume_from                 a URL, or null
 
-What happens is told to the supervisor, too. Exit status 75: the store does not answer now, or the
-disk has no room.
+The supervisor gets reports, too. Exit status 75: the store does not respond now, or the disk is
+full.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _FIRST_WAIT = 10.0
 
 
 def upload(settings: dict[str, Any]) -> int:
-    """Send what is to be there; the exit status.
+    """Upload the missing checkpoints; return the exit status.
 
     Raises:
-        ZerotoolsError: nothing more can be sent.
+        ZerotoolsError: no more checkpoints can be sent.
     """
     from zerotools.core.counts import counted
     from zerotools.ops.execution.workers import MemoryBudget
@@ -57,16 +58,16 @@ def upload(settings: dict[str, Any]) -> int:
 
     if mirror.send_all(MemoryBudget(MEMORY_BYTES, 4), sent, failed):
         return 0
-    # Last, as others may have been sent since: it is what is shown of the log.
+    # Last, because others may have been sent since: the log's last line is shown.
     print(f"{counted(len(left), 'checkpoint')} not uploaded: {left[0]}", file=sys.stderr)
     return 1
 
 
 def fetch(settings: dict[str, Any]) -> int:
-    """Have on the disk what the job goes on from; the exit status.
+    """Fetch the checkpoint to continue from; return the exit status.
 
     Raises:
-        ZerotoolsError: it cannot be fetched, or another run has the place.
+        ZerotoolsError: it cannot be fetched, or another run uses the destination.
     """
     from zerotools.core.errors import ZerotoolsError
     from zerotools.io.stores.addresses import lies_in, path_of
@@ -123,7 +124,7 @@ def _line(text: object) -> str:
 
 
 def main(arguments: Sequence[str], wait: Any = time.sleep) -> int:
-    """The command line; the exit status."""
+    """Run the command line; return the exit status."""
     from zerotools.core.errors import HostUnreachable, ZerotoolsError
 
     what, settings = arguments[0], json.loads(arguments[1])

@@ -1,7 +1,7 @@
-"""Keeps what ranks are told of the needs of other jobs (`zerotools.runs.needed`), job by job.
+"""Publishes to ranks which checkpoints other jobs need (`zerotools.runs.needed`), job by job.
 
-What a job needs is told before it is looked at: a checkpoint that is there then is not deleted
-before the job has begun. Nothing of it is flushed: the next daemon writes it anew.
+A job's needs are published before its check: an existing checkpoint is then not deleted before the
+job has begun. Nothing is flushed, because the next daemon writes it again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class ComingJob:
-    """A job on its way into the queue. `path` is None where it names no checkpoint."""
+    """A job that is being submitted. `path` is None if it names no checkpoint."""
 
     def __init__(self, place: NeedsPlace, text: str) -> None:
         self._place = place
@@ -48,7 +48,7 @@ class ComingJob:
         self._place.write(self._path, 0, self._named)
 
     def seen(self, mentions: Sequence[Mention]) -> None:
-        """Its paths with links followed, which may lead to a checkpoint."""
+        """Publish its paths with links resolved, which may lead to a checkpoint."""
         found = {(each.key, each.real) for each in mentions if STEP in each.real}
         if not found <= self._named:
             self._named |= found
@@ -60,13 +60,13 @@ class ComingJob:
             self._place.write(str(job_id), job_id, self._named)
 
     def end(self) -> None:
-        """It was taken or refused."""
+        """Remove the entry, after the job was accepted or refused."""
         if self._path is not None:
             self._place.remove(self._path)
 
 
 class NeededCheckpoints:
-    """What the jobs in `store` need, in `state_dir`."""
+    """The checkpoints that the jobs in `store` need, in `state_dir`."""
 
     def __init__(self, state_dir: Path, store: Store, users: ServedUsers = OWN_ONLY) -> None:
         self._directory = state_dir / DIRECTORY
@@ -74,7 +74,7 @@ class NeededCheckpoints:
         self._users = users
 
     def _place_of(self, uid: int) -> NeedsPlace:
-        """What one user's jobs name is told to the ranks of that user alone."""
+        """Return the place of one user's needs, which only that user's ranks read."""
         user = self._users.for_files(uid)
         if user is None:
             return NeedsPlace(self._directory)
@@ -82,7 +82,8 @@ class NeededCheckpoints:
 
     @contextmanager
     def coming(self, text: str, uid: int) -> Iterator[ComingJob]:
-        """For the time in which a job of `uid`, whose JSON is `text`, is looked at and queued."""
+        """Publish the needs of a job of `uid` with the JSON `text`, while it is checked and
+        queued."""
         job = ComingJob(self._place_of(uid), text if STEP in text else "{}")
         try:
             yield job
@@ -90,18 +91,20 @@ class NeededCheckpoints:
             job.end()
 
     def begin(self) -> None:
-        """Write what is missing, and forget what nobody needs any more. Links of jobs of an earlier
-        daemon are known from it."""
+        """Write missing entries, and remove unneeded ones.
+
+        Resolved links of jobs of an earlier daemon are known from its entries.
+        """
         self.settle(coming=True)
         for job_id, text in self._store.specs_with(STEP):
             place = self._place_of(self._store.job(job_id).uid)
             if not place.has(str(job_id)):
-                with suppress(ValueError, RecursionError):  # a record that nobody can read
+                with suppress(ValueError, RecursionError):  # a record that cannot be read
                     named = {one for one in texts_of(json.loads(text)) if STEP in one[1]}
                     place.write(str(job_id), job_id, named)
 
     def settle(self, *, coming: bool = False) -> None:
-        """Forget the jobs that are over; `coming`: and those that never came."""
+        """Remove entries of ended jobs; with `coming`, also of those that were never queued."""
         live = {str(number) for state in _UNFINISHED for number in self._store.ids(state)}
         with suppress(FileNotFoundError):
             _forget(self._directory, live, coming=coming)
@@ -113,7 +116,10 @@ class NeededCheckpoints:
 def _forget(
     directory: Path, live: Container[str], *, coming: bool, most: int | None = None
 ) -> None:
-    """`most`: of a user's directory a part is looked at each time, as anything may lie in it."""
+    """Remove the entries of a directory that are not in `live`.
+
+    `most`: only part of a user's directory is read each time, because it may contain anything.
+    """
     gone = 0
     with os.scandir(directory) as entries:
         for entry in islice(entries, most):
@@ -127,14 +133,14 @@ def _forget(
 
 @dataclass(frozen=True)
 class NeedsPlace:
-    """The directory with the needs of the jobs of `user`, which is that user's; of the daemon's
-    own, where there is none."""
+    """The directory with the needs of the jobs of `user`, owned by that user; the daemon's own
+    without one."""
 
     directory: Path
     user: JobUser | None = None
 
     def has(self, name: str) -> bool:
-        """Whether the needs are told under this name."""
+        """Return whether an entry has this name."""
         try:
             with opened(self.directory) as base:
                 return (base / name).exists()
@@ -142,7 +148,7 @@ class NeedsPlace:
             return False
 
     def remove(self, name: str) -> None:
-        """They are told no more."""
+        """Remove an entry."""
         with suppress(OSError), opened(self.directory) as base:
             (base / name).unlink(missing_ok=True)
 
@@ -154,7 +160,7 @@ class NeedsPlace:
             with opened(self.directory) as base:
                 staged = base / f".{name}.new"
                 staged.unlink(missing_ok=True)
-                with staged.open("x", encoding="ascii") as file:  # nothing that a user put there
+                with staged.open("x", encoding="ascii") as file:  # not a file that a user put there
                     file.write(text)
                 staged.replace(base / name)
         except OSError as error:  # without it a checkpoint may go; the job is not refused for that

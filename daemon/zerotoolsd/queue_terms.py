@@ -1,4 +1,4 @@
-"""How jobs are to wait: what clients may say of it, and administrators."""
+"""The terms of waiting jobs, set by clients and administrators."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Drain:
 
     @property
     def sentence(self) -> str:
-        """What a job that waits is told."""
+        """The sentence for waiting jobs."""
         why = f" ({self.why})" if self.why else ""
         who = user_name(self.uid)
         return f"the queue is drained by {who}{why}: nothing starts until it is undrained"
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, under their own names."""
+        """Return all fields, under their own names, as JSON values."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dependency:
-    """A job that is to be over before another starts: `condition` is OK, it has to succeed, or ANY,
-    it may end as it will."""
+    """A job that must end before another starts: with `condition` OK it must succeed, with ANY it
+    may end in any way."""
 
     job_id: int
     condition: str = OK
@@ -47,11 +47,11 @@ class Dependency:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueTerms:
-    """How a job is to wait.
+    """The terms of a job in the queue.
 
-    `priority`: LEAST_PRIORITY to MOST_PRIORITY, the higher one goes first; None: 0, or what is
-    nearest to it of what its user may have. With `hold` it does not start before it is released,
-    with `begin` not before that time, and with `after` not before those jobs are over.
+    `priority`: LEAST_PRIORITY to MOST_PRIORITY, the higher one goes first; None: 0, or the nearest
+    value in its user's range. With `hold` it does not start before its release, with `begin` not
+    before that time, and with `after` not before those jobs have ended.
     """
 
     priority: int | None = None
@@ -62,10 +62,9 @@ class QueueTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class JobEdit:
-    """What is to change of a job that has not started: dotted keys of its job file, with their
-    values or to be left to their defaults, the jobs that it starts after, and the time before which
-    it does not start (None: as they are; AT_ANY_TIME: there is no such time any more).
-    """
+    """The changes of a job that has not started: dotted keys of its job file, with their values or
+    reset to their defaults, the jobs that it starts after, and the time before which it does not
+    start (None: unchanged; AT_ANY_TIME: no such time)."""
 
     set: Mapping[str, Any] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
@@ -74,11 +73,11 @@ class JobEdit:
 
     @property
     def words(self) -> list[str]:
-        """What was changed, without values, which may be secrets."""
+        """The changed keys, without values, which may be secrets."""
         terms = {"after": self.after, "begin": self.begin}
         named = [name for name, value in terms.items() if value is not None]
         return [*self.set, *self.unset, *named]
 
 
 PLAIN_TERMS = QueueTerms()
-"""Those of a job of which nothing was said."""
+"""The terms of a job without any options."""

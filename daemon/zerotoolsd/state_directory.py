@@ -21,8 +21,8 @@ waited for that."""
 def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
     """Make `state_dir` (mode 0700) and lock it, as long as the descriptors are open.
 
-    Raises DaemonRefused naming the daemon that holds it, BadRequest where it cannot be made, and
-    OSError where trouble of the machine is in the way.
+    Raises DaemonRefused that names the daemon that holds it, BadRequest if it cannot be made, and
+    OSError for an error of the machine.
     """
     if state_dir.exists() and not state_dir.is_dir():
         raise BadRequest(
@@ -38,8 +38,8 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
             raise
         raise BadRequest(f"the state directory {state_dir}: {error.strerror}") from None
     try:
-        # The lock file may be deleted, and made again by the next daemon: the directory itself is
-        # locked, too. The file says who holds it, also to older versions.
+        # The lock file may be deleted, and made again by the next daemon, so the directory itself
+        # is locked, too. The file names the holder, also for older versions.
         for lock in (directory, fd):
             _flock(lock, fd)
     except BlockingIOError:
@@ -63,9 +63,9 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
 
 
 def _flock(lock: int, fd: int) -> None:
-    """Take it, at once unless the one that `fd` names is no more.
+    """Take the lock; wait for a moment if the process that `fd` names is gone.
 
-    Raises BlockingIOError: another holds it.
+    Raises BlockingIOError if another process holds it.
     """
     give_up = time.monotonic() + _STARTING_SECONDS
     while True:
@@ -88,7 +88,8 @@ _LOOKS, _LOOK_SECONDS = 20, 0.05
 
 
 def _is_stuck(pid: int, proc: Path = _PROC) -> bool:
-    """Whether it was killed, and the kernel does not let it go: its threads lag behind it."""
+    """Return whether it was killed, and the kernel does not release it because its threads
+    remain."""
     for _ in range(_LOOKS):
         try:
             text = (proc / str(pid) / "stat").read_bytes()
@@ -97,12 +98,13 @@ def _is_stuck(pid: int, proc: Path = _PROC) -> bool:
         state = text[text.rindex(b")") + 2 :][:1]
         if state != b"D":
             return state in (b"Z", b"X")
-        time.sleep(_LOOK_SECONDS)  # one that is well waits for a disk, too, for a moment
+        time.sleep(_LOOK_SECONDS)  # a healthy process also waits for a disk for a moment
     return True
 
 
 def refuse_open_to_others(state_dir: Path, uid: int) -> None:
-    """Raises BadRequest: the daemon is root's, and others could change what it runs as root."""
+    """Raise BadRequest if the daemon is root's, and others could change files that it runs as
+    root."""
     if uid != 0:
         return
     for place in (state_dir, *state_dir.parents):

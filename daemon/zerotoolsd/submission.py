@@ -1,4 +1,4 @@
-"""How a job is taken into the queue: what is looked at first, and what is looked at last."""
+"""Takes a job into the queue: the checks before, and the last checks in the transaction."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ from zerotoolsd.service.time_slice import TimeSlice
 from zerotoolsd.supervisor.trouble import is_of_machine
 
 LOOK_SECONDS = 10.0
-"""How long a look at the files of a job may take at submit."""
+"""Timeout for the check of a job's files at submit."""
 
 MOST_ARRAY_DEPENDENCIES = 4096
 """Members of an array times the jobs that each starts after: all are written in one transaction."""
 
 _LAST_REHEARSED = 16
-"""Jobs that their interpreter was asked about, and is not asked again when they are submitted."""
+"""Number of jobs that a rehearsal has checked, and that are not checked again at their submit."""
 
 InterpreterCheck = Callable[[str, Mapping[str, str], Needs, JobUser | None], Awaitable[None]]
-"""(interpreter, environment, what it must have, as whom); raises BadRequest."""
+"""Function of (interpreter, environment, requirements, user); raises BadRequest."""
 Rehearsal = Callable[[JobSpec, str, Mapping[str, str], JobUser | None, int], Awaitable[CheckedJob]]
-"""(job, interpreter, environment, as whom, how many examples to show) -> notes on its model and
-its data; raises BadRequest."""
+"""Function of (job, interpreter, environment, user, number of examples) that returns notes on the
+model and the data; raises BadRequest."""
 
 
 _OWN_LOOKS = (
@@ -79,7 +79,7 @@ _OWN_LOOKS = (
     *(who_is, uid_of, look_at_process),
 )
 LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_LOOKS)}
-"""What is done by a process that looks."""
+"""The functions of the child process that reads files."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,8 @@ class Admittance:
         rehearse: bool = True,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> tuple[JobRow, bool]:
-        """See `JobService.submit`; without `rehearse` its interpreter is not asked."""
+        """Submit a job; see `JobService.submit`. Without `rehearse` its interpreter is not
+        asked."""
         try:
             with self._group.coming():
                 job, new = await self._submit(spec, uid, key, rehearse, terms)
@@ -153,7 +154,8 @@ class Admittance:
             terms = self._may_come(uid, terms, size=len(parts.full_text), count=_count([spec]))
         looked = self._looked_at(parts, uid, look=not known, rehearse=rehearse)
         async with looked as coming:
-            # Nothing gives way between the check and the commit: two submits may come at once.
+            # No other task runs between the check and the commit, because two submits may come at
+            # once.
             check = partial(self._check_last, [coming], uid, terms)
             new = self._new_job(coming, uid=uid, key=key, terms=terms)
             return await self._group.submit(replace(new, check=check))
@@ -166,7 +168,7 @@ class Admittance:
         key: str | None,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> list[JobRow]:
-        """See `JobService.submit_array`."""
+        """Submit an array; see `JobService.submit_array`."""
         named = [
             (label or str(spec.name), spec.output_dir, spec.resume_from) for spec, label in members
         ]
@@ -239,7 +241,7 @@ class Admittance:
 
         is_new = False
         if write:
-            check()  # what is refused is not written first
+            check()  # refused jobs are not written first
         try:
             for some in slices(texts) if write else ():
                 numbers += await when_free(partial(written, some))
@@ -261,7 +263,7 @@ class Admittance:
 
     @asynccontextmanager
     async def edited(self, job: JobRow, spec: JobSpec) -> AsyncIterator[NewJob]:
-        """As `submit`, of what is to become of `job`; its caller changes it inside."""
+        """Check a changed job as `submit` does; its caller changes it inside the context."""
         uid, parts = job.uid, await _parts_of(spec)
         self._may_come(uid, PLAIN_TERMS, size=len(parts.full_text), own=job.id)
         async with self._looked_at(parts, uid) as coming:
@@ -275,8 +277,10 @@ class Admittance:
     def _may_come(
         self, uid: int, terms: QueueTerms, *, size: int = 0, count: int = 1, own: int | None = None
     ) -> QueueTerms:
-        """Return the terms as they come to count for `count` jobs, whose texts have `size`
-        characters. Raises Unavailable, BadRequest, Forbidden, Conflict: they may not be queued."""
+        """Return the effective terms for `count` jobs with texts of `size` characters.
+
+        Raises Unavailable, BadRequest, Forbidden and Conflict if they may not be queued.
+        """
         self._refuse_full()
         self._refuse_over(uid, size, count, own)
         return self._settled(terms, uid)
@@ -285,8 +289,11 @@ class Admittance:
     async def _looked_at(
         self, parts: JobParts, uid: int, *, look: bool = True, rehearse: bool = True
     ) -> AsyncIterator[_LookedAt]:
-        """The job, to be queued inside. Without `look`, nothing of it is looked at: it was queued
-        under its key before, and its files may be gone since."""
+        """Check a job, and yield it for the queue.
+
+        Without `look` nothing is checked: it was queued under its key before, and its files may be
+        gone.
+        """
         spec, text = parts.spec, parts.full_text
         user = self._dispatcher.users.of(uid)
         with self._dispatcher.needed.coming(text, uid) as coming:
@@ -302,7 +309,7 @@ class Admittance:
         await asyncio.sleep(0)  # of many jobs, others are answered between two
 
     def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
-        """The terms as they come to count. Raises BadRequest, Forbidden."""
+        """Return the effective terms. Raises BadRequest, Forbidden."""
         classes = self._dispatcher.priority_classes
         self.dependable.refuse_hopeless(terms.after, uid)
         refuse_past(terms.begin, time.time())
@@ -340,14 +347,15 @@ class Admittance:
         )
 
     def _refuse_full(self) -> None:
-        """What room there is left is for what must be recorded of jobs that are queued."""
+        """Raise Unavailable on a full disk: the rest is reserved for records of queued jobs."""
         if (why := self._dispatcher.store.room.why_full()) is not None:
             raise Unavailable(f"the job cannot be queued: {why}; make room there")
 
     def _refuse_over(self, uid: int, size: int, count: int, own: int | None) -> None:
-        """Raises Conflict: `count` more jobs, whose texts have `size` characters together, are more
-        of the queue than the user may have. A job that becomes another one (`own`) takes no place
-        of a new one, and no bytes where it shrinks."""
+        """Raise Conflict if `count` more jobs with `size` characters exceed the user's limits.
+
+        A changed job (`own`) does not count as a new one, and needs no bytes if it shrinks.
+        """
         quota, rows = self._dispatcher.users.quotas.of(uid), self._dispatcher.store.of_user
         if own is not None:
             quota = replace(quota, max_queued=None)
@@ -393,7 +401,7 @@ class Admittance:
         show: int = 0,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> CheckedJob:
-        """See `JobService.check`."""
+        """Check a job; see `JobService.check`."""
         self._settled(terms, uid)
         text = (await _parts_of(spec)).full_text
         user = self._dispatcher.users.of(uid)
@@ -407,7 +415,7 @@ class Admittance:
         return replace(found, notes=[*found.notes, *foreseen])
 
     async def _foreseen(self, spec: JobSpec, seen: Survey) -> list[str]:
-        """What the job is foreseen to take of memory."""
+        """Return the memory estimate of the job, as notes."""
         if seen.memory is None:
             return []
         snapshot = await self._dispatcher.machine.snapshot() if spec.device == "cuda" else None
@@ -426,7 +434,7 @@ class Admittance:
         gpus = spec.device == "cuda"
         snapshot = await self._dispatcher.machine.snapshot() if gpus else None
         if snapshot is not None and snapshot.gpus_silent:
-            snapshot = None  # what there is shows when the driver answers: the job waits for that
+            snapshot = None  # the memory is known when the driver responds: the job waits for that
         why = impossible(need_of(spec), snapshot, config.limits, memory_of_machine(config))
         uid = self._dispatcher.users.own if user is None else user.account.uid
         why = why or never_within(self._dispatcher.users.quotas.of(uid), need_of(spec))
@@ -458,7 +466,7 @@ class Admittance:
         return await self._rehearse(spec, python, job_environment(spec, user), user, show)
 
     async def _note_earlier(self, spec: JobSpec) -> None:
-        """Where the jobs write that an earlier daemon took, links followed."""
+        """Record the directories of jobs that an earlier daemon accepted, with links resolved."""
         by_uid: dict[int, dict[int, str]] = {}
         for job_id, path in self._writers.unknown().items():
             by_uid.setdefault(self._dispatcher.store.job(job_id).uid, {})[job_id] = path
@@ -475,7 +483,7 @@ class Admittance:
         except Unavailable:
             if user is None:
                 raise
-            return paths  # nobody waits for the file systems of another user
+            return paths  # another user's file systems must not delay this
         return [str(path) for path in found]
 
     async def look(
@@ -485,8 +493,10 @@ class Admittance:
         *arguments: object,
         user: JobUser | None = None,
     ) -> Any:
-        """The value of a look at the files of `spec`, as `user`. Raises what the look raises;
-        BadRequest: they may not be read; Unavailable: they do not answer."""
+        """Return the result of `look` on the files of `spec`, as `user`. Raises its errors.
+
+        Raises BadRequest if they may not be read, Unavailable if they do not respond.
+        """
         try:
             return await self._ask(LOOK_SECONDS, look, *arguments, user=user)
         except TimeoutError:
@@ -509,7 +519,8 @@ def _count(specs: Iterable[JobSpec]) -> int:
 
 
 async def _parts_of(spec: JobSpec) -> JobParts:
-    """What is stored of a job. For a large one it is made in steps, so that others are answered."""
+    """Return the stored parts of a job. For a large one they are made in steps, while other tasks
+    run."""
     return await TimeSlice().run(JobParts.steps(spec))
 
 
@@ -530,7 +541,8 @@ async def _note_all(looked: Sequence[_LookedAt], found: Iterable[JobRow]) -> lis
 
 
 def _refuse_many(count: int, terms: QueueTerms) -> None:
-    """Raises BadRequest: so many jobs that start after so many are too many for one transaction."""
+    """Raise BadRequest if so many jobs with so many dependencies are too many for one
+    transaction."""
     if count * len(terms.after) > MOST_ARRAY_DEPENDENCIES:
         raise BadRequest(
             f"after: {count:,} jobs that start after {len(terms.after)} others are "
@@ -541,7 +553,7 @@ def _refuse_many(count: int, terms: QueueTerms) -> None:
 
 
 def _places(spec: JobSpec) -> str:
-    """The directories that the job names, for a message."""
+    """Return the directories that the job names, for a message."""
     script = spec.script.directory if spec.engine == "script" else None
     named = {
         "script.directory": script,

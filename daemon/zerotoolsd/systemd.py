@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Send `state` ("READY=1") to the service manager; False where there is none."""
+    """Send `state` ("READY=1") to the service manager; False if there is none."""
     address = environment.get("NOTIFY_SOCKET")
     if not address or address[0] not in "/@":
         return False
@@ -34,7 +34,7 @@ def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | None:
-    """How often a sign of life is due: half of what the service manager allows."""
+    """Return the interval of signs of life: half of the service manager's limit."""
     if environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     microseconds = environment.get("WATCHDOG_USEC", "")
@@ -56,9 +56,9 @@ async def feed_watchdog(
 
 
 def inherited_socket(environment: MutableMapping[str, str] = os.environ) -> socket.socket | None:
-    """The listening socket of a socket-activated start; what is started later is not told of it.
+    """Return the listening socket of a socket-activated start; later processes do not inherit it.
 
-    Raises BadRequest: it is not what the daemon answers at.
+    Raises BadRequest if it is not the daemon's kind of socket.
     """
     told = {name: environment.pop(name, "") for name in _LISTEN}
     if told["LISTEN_PID"] != str(os.getpid()) or not told["LISTEN_FDS"].isdecimal():

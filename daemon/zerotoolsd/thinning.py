@@ -1,10 +1,10 @@
-"""Thin the older checkpoints of a running job: `thinning.py OUTPUT_DIR KEEP SOCKET JOB [NAMED]`.
+"""Thins the older checkpoints of a running job: `thinning.py OUTPUT_DIR KEEP SOCKET JOB [NAMED]`.
 
-A process of its own beside the ranks, started anew for each checkpoint. The KEEP newest checkpoints
-that are whole stay as they are: from those the job would resume. So do NAMED, which the job names
-in `resume_from`, the one that `best` names, and whatever another job of the daemon at SOCKET would
-resume from; where that does not answer, nothing is thinned this time. What a killed run left beside
-checkpoints goes first, also beside those that were deleted meanwhile.
+It is a separate process next to the ranks, started for each checkpoint. The KEEP newest complete
+checkpoints stay unchanged, because the job would resume from those. So do NAMED, which the job
+names in `resume_from`, the one that `best` names, and all from which another job of the daemon at
+SOCKET would resume. If that daemon does not respond, nothing is thinned this time. Remains of a
+killed run next to checkpoints are removed first, also next to deleted ones.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ LOWEST_PRIORITY = 19
 
 
 def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path | None) -> int:
-    """Thin what is older; the exit status. What is refused is said, and does not stop the rest.
+    """Thin older checkpoints; return the exit status. A refused one is reported, and the rest
+    continues.
 
     Raises:
-        DaemonError: the daemon does not answer.
+            DaemonError: the daemon does not respond.
     """
     from zerotools.core.errors import ZerotoolsError
     from zerotools.core.thinning import Keep
@@ -62,8 +63,11 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
 
 
 def older(output_dir: Path, keep: int) -> Iterator[Path]:
-    """The checkpoints behind the `keep` newest that are whole, by the sizes of their files, and
-    were not thinned; newest first."""
+    """Yield the checkpoints behind the `keep` newest complete ones that were not thinned, newest
+    first.
+
+    They are complete by the sizes of their files.
+    """
     from zerotools.core.errors import ZerotoolsError
     from zerotools.runs import checkpoint_dirs
     from zerotools.runs.thinned import is_thinned
@@ -83,7 +87,7 @@ def older(output_dir: Path, keep: int) -> Iterator[Path]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status."""
+    """Run the command line; return the exit status."""
     from zerotools.core.errors import ZerotoolsError
 
     output_dir, keep, socket, job, *named = arguments

@@ -61,11 +61,13 @@ def job_view(
     usual: UsualSeconds | None = None,
     evaluated_by: Mapping[str, Any] | None = None,
 ) -> JobView:
-    """One job; `waits` is the scheduler's sentence, if it has one; `quiet_seconds` without progress
-    make a quiet phase; `after` are the jobs that it starts after. `shown` is its job file, where
-    that was made before. `usual` says how long a phase of it usually takes here.
+    """Return the view of one job.
 
-    Of a job that another version queued, what this one can read is shown.
+    `waits` is the scheduler's sentence, if it has one. After `quiet_seconds` without progress a
+    phase is quiet. `after` are the jobs that it starts after. `shown` is its job file, if it was
+    made before. `usual` returns how long a phase of it usually takes here.
+
+    For a job that another version queued, the readable part is shown.
     """
     spec, problem = job.reading.spec, None
     try:
@@ -131,7 +133,7 @@ def _masked_text(text: str | None, secrets: Sequence[str]) -> str | None:
 
 
 def _world_size(spec: JobSpec | None, attempts: Sequence[AttemptRow]) -> int:
-    """That of the newest attempt; 0: it cannot be read."""
+    """Return the world size of the newest attempt; 0 if it cannot be read."""
     if spec is None or spec.size_range is None:
         under_slurm = spec is not None and spec.backend == SLURM
         return spec.all_ranks if spec and under_slurm else spec.world_size if spec else 0
@@ -139,8 +141,11 @@ def _world_size(spec: JobSpec | None, attempts: Sequence[AttemptRow]) -> int:
 
 
 def _checkpoint(step: int, path: Path, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
-    """`verified` has `how` and `time`; it is None where nothing was said, or `not_verified` says
-    why not. `thinned` is for whoever looks at its files."""
+    """Return the view of a checkpoint.
+
+    `verified` has `how` and `time`; it is None if unknown, or if `not_verified` has the reason.
+    `thinned` is set by code that reads its files.
+    """
     said = last_report.verified(path, attempts)
     how = None if said is None or said.how is None else {"how": said.how, "time": said.time}
     why = None if said is None else said.why
@@ -176,7 +181,8 @@ def set_key_steps(job: JobRow, *, shortened: bool = False) -> Steps[tuple[str, .
 
 
 def glance(job: JobRow, attempts: Sequence[AttemptRow]) -> JobView:
-    """What everybody may see of a job, at the cost of its rows: no file of its user is opened."""
+    """Return the part of a job that every user may see, from its rows: no file of its user is
+    opened."""
     spec = job.reading.spec
     return replace(
         bare_view(job, ""),
@@ -208,7 +214,7 @@ def glance(job: JobRow, attempts: Sequence[AttemptRow]) -> JobView:
 
 
 def bare_view(job: JobRow, why: str) -> JobView:
-    """A job of which a record cannot be read: what its row says."""
+    """Return the view of a job with an unreadable record: the values of its row."""
     return JobView(
         id=job.id,
         name=job.name,
@@ -249,7 +255,7 @@ def _phase(
         found |= {"doing": STARTING, "since": attempts[-1].started}
     doing = found["doing"]
     found["usual_seconds"] = usual(job, doing) if usual and doing and not elsewhere else None
-    # One process here attends the job; its ranks are those that do not get on, if any do not.
+    # One process here watches the job; the stalled ranks, if any, are elsewhere.
     return {**found, "waits_for": None} if elsewhere else found
 
 
@@ -282,8 +288,10 @@ def _masked_phase(phase: dict[str, Any] | None, known: Sequence[str]) -> dict[st
 
 
 def attempt_view(attempt: AttemptRow, secrets: Sequence[str] = ()) -> AttemptView:
-    """One attempt; while it runs, what its ranks have reported so far. `secrets` are
-    what the reasons of its job do not show."""
+    """Return the view of one attempt; while it runs, with the reports of its ranks so far.
+
+    `secrets` are values that the reasons of its job do not show.
+    """
     result = attempt.result or {}
     known = last_report.last_report(attempt)
     step = known.step or {}
@@ -310,7 +318,7 @@ def attempt_view(attempt: AttemptRow, secrets: Sequence[str] = ()) -> AttemptVie
 
 
 def _status(value: object) -> int | None:
-    """Ranks can write into the run directory too: what is not a status is not shown as one."""
+    """Return an exit status; None for other values. Ranks can write into the run directory too."""
     return value if type(value) is int and 0 <= value < 256 else None
 
 
@@ -321,7 +329,7 @@ def _whole(value: object) -> int:
 def share_view(
     share: UserShare, gpus: Mapping[int, float], waiting: Mapping[int, int]
 ) -> dict[str, Any]:
-    """One user, with the GPUs that jobs hold and how many wait, by uid."""
+    """Return the view of one user, with the GPUs that jobs hold and how many wait, by uid."""
     return {
         "uid": share.uid,
         "name": user_name(share.uid),

@@ -14,7 +14,7 @@ from zerotoolsd.command.units import UNITS, this_program, unit_text
 
 
 class PrintUnit(argparse.Action):
-    """Print a unit and end, as `--version` does."""
+    """Prints a unit and ends, as `--version` does."""
 
     def __call__(
         self,
@@ -75,5 +75,6 @@ def answer(arguments: Sequence[str] | None) -> None:
 
 
 def leave_stdout() -> None:
-    """Drop what cannot be written: at its end, the interpreter would try again and complain."""
+    """Drop output that cannot be written: at its end, the interpreter would try again and
+    complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

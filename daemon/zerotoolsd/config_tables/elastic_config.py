@@ -1,4 +1,4 @@
-"""`[elastic]` of `zerotoolsd.toml`: when elastic jobs that run take more GPUs."""
+"""`[elastic]` of `zerotoolsd.toml`: when running elastic jobs take more GPUs."""
 
 from __future__ import annotations
 

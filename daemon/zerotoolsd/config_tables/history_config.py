@@ -1,4 +1,4 @@
-"""`[history]` of `zerotoolsd.toml`: what is kept of the machine's past."""
+"""`[history]` of `zerotoolsd.toml`: the stored history of the machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HistoryConfig:
 
 
 def wrong_history(config: HistoryConfig) -> Iterator[str]:
-    """What is wrong in `[history]`."""
+    """Yield the errors in `[history]`."""
     where = f"history.most_bytes = {show(config.most_bytes)}"
     try:
         if bytes_of(config.most_bytes) < LEAST_BYTES:

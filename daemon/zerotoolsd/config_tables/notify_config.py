@@ -1,4 +1,4 @@
-"""`[notify]` of `zerotoolsd.toml`: whom the daemon may tell what becomes of jobs."""
+"""`[notify]` of `zerotoolsd.toml`: the recipients of notifications about jobs."""
 
 from __future__ import annotations
 

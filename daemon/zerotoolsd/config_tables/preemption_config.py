@@ -1,4 +1,4 @@
-"""`[preemption]` of `zerotoolsd.toml`: whether jobs make room for those of higher priority."""
+"""`[preemption]` of `zerotoolsd.toml`: whether jobs yield to those of higher priority."""
 
 from __future__ import annotations
 

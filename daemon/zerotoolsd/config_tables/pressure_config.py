@@ -1,4 +1,4 @@
-"""`[pressure]` of `zerotoolsd.toml`: what is done before memory is used up."""
+"""`[pressure]` of `zerotoolsd.toml`: the actions before memory is used up."""
 
 from __future__ import annotations
 

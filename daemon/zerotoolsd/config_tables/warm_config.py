@@ -37,7 +37,7 @@ class WarmStartConfig:
 
 
 def wrong_warm_start(config: WarmStartConfig) -> Iterator[str]:
-    """What is wrong in `[warm_start]`."""
+    """Yield the errors in `[warm_start]`."""
     for name, value, read in (
         ("idle", config.idle, seconds_of),
         ("memory", config.memory, bytes_of),

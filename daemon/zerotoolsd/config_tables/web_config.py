@@ -33,7 +33,7 @@ class WebConfig:
 
 
 def wrong_web(config: WebConfig) -> Iterator[str]:
-    """What is wrong in `[web]`."""
+    """Yield the errors in `[web]`."""
     where = f"web.session = {show(config.session)}"
     try:
         if seconds_of(config.session) < 60:

@@ -108,7 +108,7 @@ class RoomMaking:
         """Record the first steps of jobs for which others yielded."""
         for row in self._store.yields.unanswered(time.time() - ENDED_SECONDS):
             asked_for = row.for_job or 0
-            with self._guard(asked_for, parking.COUNTING) as reach:  # it reads that job's files
+            with self._guard(asked_for, parking.COUNTING) as reach:  # reads that job's files
                 reach()
                 when = self._first_step(asked_for, row.asked)
                 if when is not None:

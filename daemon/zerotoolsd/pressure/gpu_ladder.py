@@ -9,13 +9,13 @@ with the reserve and the scarce part of the host's ladder. The driver kills no p
 memory is used up, the program that asks for more gets an error, whichever program has taken the
 rest. So:
 
-- A job that is alone on its GPU gets that error: no other job is harmed, and an allocator that fills
-  the GPU with reusable memory looks the same from here.
+- A job that is alone on its GPU gets that error: no other job is harmed, and an allocator that
+  fills the GPU with reusable memory looks the same from here.
 - A job is asked if it exceeds its promise by a relevant part; of those, one that still grows. It is
-  ended only if this helps another job of ours. It may load its model first, until the memory is used
-  up in 3 s.
+  ended only if this helps another job of ours. It may load its model first, until the memory is
+  used up in 3 s.
 - If no job exceeds its promise, but foreign programs keep growing, a job with unused promises is
-  asked, and never ended: its promise will not be available. It keeps the memory that it already has.
+  asked, and never ended: its promise will not be available. It keeps the memory that it has.
 - If no program exceeds its promise, or the driver does not report the holders, no job is asked: a
   user's leak must not end another user's job.
 

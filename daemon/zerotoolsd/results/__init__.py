@@ -1,4 +1,4 @@
-"""What a job has produced so far, for whoever looks at it.
+"""The results of a job so far, for its readers.
 
 step_records      what an attempt reported, read from its file within bounds
 run_curves        curves of a job and of those that it resumes, as columns

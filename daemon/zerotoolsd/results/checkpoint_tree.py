@@ -1,7 +1,7 @@
-"""The checkpoints in a job's directory: what each holds, and whether its files are there.
+"""The checkpoints in a job's directory: the contents of each, and whether its files exist.
 
-Done by a process that looks, as the user. Sizes are compared with the manifest; the bytes are not
-read. A directory of very many files is looked at for a few seconds only.
+This runs in a child process, as the user. Sizes are compared with the manifest; the bytes are not
+read. In a directory of very many files, the scan is limited to a few seconds.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SIZES = "sizes"
 
 @dataclass(frozen=True, kw_only=True)
 class SavedCheckpoint:
-    """`hints` are those that name it, of `latest` and `best`. `saved` is when its manifest was
-    written, in seconds since 1970. `checked`: "sizes" where all files have the sizes that they
-    should have; null where it was not looked, or there is a `problem`."""
+    """`hints` are the names `latest` and `best` that point to it. `saved` is when its manifest was
+    written, in seconds since 1970. `checked`: "sizes" if all files have the right sizes; null if
+    they were not checked, or a `problem` was found."""
 
     step: int
     path: str
@@ -45,8 +45,11 @@ class SavedCheckpoint:
 
 
 def checkpoint_tree(output_dir: str, seconds: float = SECONDS) -> dict[str, Any]:
-    """`checkpoints`, the newest first, at most `MOST`; `more` is how many there are beside them,
-    and `unfinished` are the names of saves that were begun. Raises OSError."""
+    """Return `checkpoints`, the newest first, at most `MOST`.
+
+    `more` is the number of others, and `unfinished` are the names of incomplete saves. Raises
+    OSError.
+    """
     root, until = Path(output_dir), time.monotonic() + seconds
     listed = checkpoint_dirs.listing(root)
     hints = {

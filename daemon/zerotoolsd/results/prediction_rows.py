@@ -1,4 +1,4 @@
-"""What the evaluations of a job generated, read by a process that looks, as the user."""
+"""The texts that evaluations of a job generated, read in a child process, as the user."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _SUFFIX = ".jsonl"
 
 
 def prediction_rows(output_dir: str, step: int | None, first: int, count: int) -> dict[str, Any]:
-    """`steps` of which there are some, and `count` rows of one of them (None: the newest) from
-    `first` on; `more`: whether others follow. Raises OSError."""
+    """Return the `steps` with such texts, and `count` rows of one of them (None: the newest).
+
+    Rows begin with number `first`; `more`: whether others follow. Raises OSError.
+    """
     steps = _steps(Path(output_dir) / PREDICTIONS)
     chosen = max(steps, default=None) if step is None else step
     rows: list[dict[str, Any]] = []
@@ -47,7 +49,7 @@ def _steps(directory: Path) -> set[int]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Those that are objects; of each text so much as a page can show."""
+    """Yield the rows that are objects, with each text cut to the length that a page shows."""
     try:
         descriptor = open_regular(path)
     except (ValueError, FileNotFoundError):  # a link or a pipe, or removed since

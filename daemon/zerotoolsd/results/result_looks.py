@@ -1,4 +1,4 @@
-"""What a process that looks is asked of the directories of jobs for their results."""
+"""The functions of the child process that read results in the directories of jobs."""
 
 from __future__ import annotations
 

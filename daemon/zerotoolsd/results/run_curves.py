@@ -1,8 +1,8 @@
-"""The curves of a job and of those that it resumes, as columns of at most so many points.
+"""The curves of a job and of those that it continues, as columns with a limited number of points.
 
 Of more steps than that, each bucket of neighbours keeps the two with the least and the greatest
-loss: what is drawn has all peaks, and every point is a step that was reported (the min-max
-decimation of time series).
+loss. So the drawing has all peaks, and every point is a reported step (the min-max decimation of
+time series).
 
     8 steps, at most 6 points:  2.0 1.9 1.8 9.0 | 1.7 1.6 1.5 1.4
     two buckets:                        1.8 9.0 | 1.7         1.4    and the first step, 2.0
@@ -41,7 +41,7 @@ class CurvePart:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointStatement:
-    """What was said of a checkpoint when it was saved, at `time` in seconds since 1970."""
+    """The report of a checkpoint's save, at `time` in seconds since 1970."""
 
     step: int
     path: str
@@ -54,7 +54,7 @@ class CheckpointStatement:
 
 @dataclass
 class RunCurves:
-    """Curves that are taken attempt by attempt, the oldest first. `follow` are the newest attempt
+    """Curves that are added attempt by attempt, the oldest first. `follow` are the newest attempt
     and the byte of its progress from which on more may come."""
 
     curves: Curves = field(default_factory=Curves)
@@ -64,7 +64,7 @@ class RunCurves:
     follow: tuple[int, int] | None = None
 
     def take(self, job: int, attempt: int, world_size: int | None, found: StepRecords) -> None:
-        """Add what one attempt reported."""
+        """Add the reports of one attempt."""
         self.curves.take(found.records)
         told = (each for each in found.records if each.get("event") in ("step", "eval"))
         first = min((step for each in told if (step := step_of(each)) is not None), default=None)
@@ -84,7 +84,7 @@ class RunCurves:
         self.curves.take_scores(found.records)
 
     def to_json(self, points: int) -> dict[str, Any]:
-        """Columns: a null where a step did not report a value."""
+        """Return the columns, with null for a value that a step did not report."""
         curves = self.curves
         chosen = chosen_steps(curves.loss, points) or chosen_steps(curves.time, points)
         evaluated = chosen_steps(curves.eval_loss, points) or chosen_steps(curves.bleu, points)
@@ -104,7 +104,7 @@ class RunCurves:
 
 
 def statement_of(record: Mapping[str, Any]) -> CheckpointStatement | None:
-    """What a message says of a checkpoint that was saved; None: it is of something else."""
+    """Return the report of a saved checkpoint; None for another message."""
     path, step = record.get("path"), step_of(record)
     if record.get("event") != "checkpoint" or step is None or not isinstance(path, str):
         return None
@@ -125,8 +125,11 @@ def _text(value: object) -> str | None:
 
 
 def chosen_steps(points: CurvePoints, most: int) -> list[int]:
-    """At most `most` of the steps, in order: of each bucket those with the least and the greatest
-    value, and the first and the last of all."""
+    """Return at most `most` of the steps, in order.
+
+    These are the steps with the least and the greatest value of each bucket, and the first and the
+    last of all.
+    """
     steps = sorted(points)
     if len(steps) <= most:
         return steps
@@ -139,7 +142,7 @@ def chosen_steps(points: CurvePoints, most: int) -> list[int]:
 
 
 def columns(curves: Curves, steps: Sequence[int], names: Iterable[str]) -> dict[str, list[Any]]:
-    """The values of these steps by name, and `step`. A column that has none is left out."""
+    """Return the values of these steps by name, and `step`. A column without values is left out."""
     found = {name: [getattr(curves, name).get(step) for step in steps] for name in names}
     kept = {name: values for name, values in found.items() if any(v is not None for v in values)}
     return {"step": list(steps), **kept}

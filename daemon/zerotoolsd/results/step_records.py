@@ -1,8 +1,9 @@
-"""What the ranks of an attempt reported, from its `progress.jsonl`, within bounds.
+"""The reports of an attempt's ranks, from its `progress.jsonl`, within bounds.
 
-The file is as long as the run: of very many steps only every so many is parsed, and of a very large
-file parts that lie at equal distances are read. Evaluations and checkpoints are few, and all of
-them are taken from what is read. A job may write into its run directory too: only objects count.
+The file is as long as the run. Of very many steps only a regular selection is parsed, and of a very
+large file only parts at equal distances are read. Evaluations and checkpoints are few, and all of
+those in the read parts are taken. A job may write into its run directory too: only JSON objects
+count.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class StepRecords:
 
 
 def read_records(run_dir: Path) -> StepRecords:
-    """Those of the attempt in `run_dir`; none where the file cannot be read."""
+    """Return the reports of the attempt in `run_dir`; none if the file cannot be read."""
     try:
         with opened(run_dir) as base, os.fdopen(open_regular(base / PROGRESS), "rb") as file:
             return _read(file.fileno())
@@ -70,7 +71,8 @@ def _read(descriptor: int) -> StepRecords:
 
 
 def _lines(descriptor: int, size: int) -> Iterator[tuple[bytes, int]]:
-    """Whole lines, and where each ends. Of a file that is too large, those of some blocks."""
+    """Yield complete lines, and the end of each. For a file that is too large, only those of some
+    blocks."""
     blocks = -(-size // BLOCK)
     skip = max(1, -(-size // MOST_BYTES))
     rest: bytes | None = b""
@@ -90,7 +92,7 @@ def _lines(descriptor: int, size: int) -> Iterator[tuple[bytes, int]]:
             at += len(line) + 1
             yield rest + line, at
             rest = b""
-        # One endless line is not kept: nothing that it could say is worth that much memory.
+        # An endless line is not kept: its contents are not worth that much memory.
         rest = rest + last if len(rest) + len(last) <= BLOCK else None
 
 

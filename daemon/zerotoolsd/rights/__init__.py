@@ -1,6 +1,6 @@
-"""Who may see and do what with whose jobs.
+"""Who may see and change which jobs.
 
-caller    who asks: a uid, its name and its groups
-people    what users are called, looked up by a process that may hang
+caller    the caller: a uid, its name and its groups
+people    the names of users, looked up by a process that may hang
 policy    (caller, action, owner) -> allowed, masked or refused, with the sentence; pure
 """

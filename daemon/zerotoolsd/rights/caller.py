@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """A user, as the kernel or a token names it. `name` and the names of its `groups` are empty
-    where they are not known: then no rule that names them is about it."""
+    """A user, as identified by the kernel or a token. `name` and the names of its `groups` are
+    empty if unknown: then no rule by name applies."""
 
     uid: int
     name: str | None = None
@@ -16,5 +16,5 @@ class Caller:
 
 
 def called(uid: int, name: str | None) -> str:
-    """`anna (uid 1000)`, for a message."""
+    """Format a user for a message: `anna (uid 1000)`."""
     return f"uid {uid}" if name is None else f"{name} (uid {uid})"

@@ -1,7 +1,8 @@
-"""What the users of this machine are called, and which groups they are in.
+"""The names of this machine's users, and their groups.
 
-The lists of users may lie on another machine that does not answer, so the daemon never looks there
-itself: a process does, and who asks waits a second at most. What was found is taken for a while.
+The lists of users may be on another machine that does not respond. So the daemon never looks them
+up itself: a child process does, and a caller waits a second at most. Results are cached for a
+while.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from zerotoolsd.rights.caller import Caller
 
 LOOK_SECONDS = 1.0
 KNOWN_SECONDS = 60.0
-"""How long what was found is taken without asking again: so long does somebody stay an
-administrator who is taken out of their group."""
+"""How long a result is cached: an administrator who is removed from the group keeps the rights for
+so long."""
 AGAIN_SECONDS = 5.0
-"""When it is asked again after no answer."""
+"""Seconds after which a failed lookup is repeated."""
 MOST_KNOWN = 4096
 
 
 def who_is(uid: int) -> dict[str, Any]:
-    """The name of a user and of the groups, empty where the machine has no such user."""
+    """Return the name of a user and of the groups; empty if the machine has no such user."""
     try:
         account = find_account(uid)
     except UnknownAccount:
@@ -36,7 +37,7 @@ def who_is(uid: int) -> dict[str, Any]:
 
 
 def uid_of(name: str) -> int | None:
-    """The uid of the user with this name; None: there is none."""
+    """Return the uid of the user with this name; None if the user does not exist."""
     try:
         return pwd.getpwnam(name).pw_uid
     except (KeyError, ValueError, OSError):
@@ -50,7 +51,7 @@ class _Known:
 
 
 class People:
-    """Users by uid; `ask` (None: nobody) looks them up."""
+    """Users by uid; `ask` looks them up (None: no lookups)."""
 
     def __init__(self, ask: Ask | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -59,13 +60,14 @@ class People:
         self._asked: dict[int, asyncio.Task[Caller]] = {}
 
     async def find(self, uid: int) -> Caller:
-        """Who this is; of one who cannot be looked up now, what was known last, or the uid."""
+        """Return the caller with this uid; if a lookup fails now, the last known one, or only the
+        uid."""
         known = self._known.get(uid)
         if self._ask is None or (known is not None and self._clock() < known.until):
             return Caller(uid=uid) if known is None else known.caller
         if uid not in self._asked:
             self._asked[uid] = asyncio.create_task(self._look(uid))
-        # Whoever asked first may be gone before the answer, for which others wait.
+        # The first caller may be gone before the result, for which others wait.
         return await asyncio.shield(self._asked[uid])
 
     async def _look(self, uid: int) -> Caller:
@@ -73,7 +75,7 @@ class People:
         try:
             found = await self._ask(LOOK_SECONDS, who_is, uid)
             seconds = KNOWN_SECONDS
-        except Exception:  # of whatever kind: a user whose name nobody knows has no more rights
+        except Exception:  # of whatever kind: a user without a known name has no additional rights
             found, seconds = self._last(uid), AGAIN_SECONDS
         finally:
             del self._asked[uid]
@@ -85,17 +87,18 @@ class People:
 
     def _last(self, uid: int) -> Mapping[str, Any]:
         known = self._known.get(uid)
-        # A name stays what it was; a group that gives rights is believed only while it is told.
+        # A name is kept; a group that gives rights counts only while lookups confirm it.
         return {"name": None if known is None else known.caller.name, "groups": ()}
 
     async def names(self, uids: Iterable[int]) -> dict[int, str | None]:
-        """What these users are called."""
+        """Return the names of these users."""
         wanted = list(set(uids))
         found = await asyncio.gather(*map(self.find, wanted))
         return {caller.uid: caller.name for caller in found}
 
     async def uid_of(self, name: str) -> int | None:
-        """The uid of the user with this name; None: there is none, or nobody answers."""
+        """Return the uid of the user with this name; None if the user does not exist, or no lookup
+        answers."""
         if self._ask is None:
             return None
         try:

@@ -1,8 +1,8 @@
-"""What a user may see and do: every request is an `Action`, and `Rights.decide` is asked of it.
+"""The rights of users: every request is an `Action`, and `Rights.decide` decides on it.
 
-Administrators may do everything: root, the user that the daemon runs as, and those whom
-`[users] administrators` names. A daemon of one user has no others, so that user may do everything,
-and whoever else reaches its socket sees that there are jobs.
+Administrators may do everything: root, the daemon's own user, and the users in `[users]
+administrators`. The user of a single-user daemon is its administrator, and any other user who
+reaches its socket only sees that jobs exist.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from enum import Enum, unique
 from zerotoolsd.rights.caller import Caller, called
 
 OVERFLOW_UID = 65534
-"""What the kernel says of a user that the daemon's user namespace does not have."""
+"""The uid that the kernel reports for a user who is unknown in the daemon's user namespace."""
 
 Allowed = str | tuple[str | int, ...] | None
-"""As `[users] allow`: "all", or names of users, `@` and the name of a group, and uids. None:
-nothing was said, and all may."""
+"""The type of `[users] allow`: "all", or names of users, `@` and the name of a group, and uids.
+None: not set, and all may."""
 
 
 @unique
 class Reach(Enum):
-    """Of whose jobs an action is."""
+    """The owners of the jobs that an action concerns."""
 
     NOBODY = "nobody"
-    """It says nothing of jobs, or the same of all: everybody may."""
+    """It concerns no jobs, or returns the same for all: every user may."""
     USERS = "users"
-    """It makes jobs of the caller's own: everybody may of whom it is known who it is."""
+    """It makes jobs of the caller's own: every identified user may."""
     GLANCE = "glance"
-    """Of jobs of others it says that they are there and what they take of the machine, and it
-    changes none of them."""
+    """For jobs of others it only shows that they exist and their use of the machine, and it changes
+    none of them."""
     OWN = "own"
     """The owner of the job may, and administrators."""
 
 
 @unique
 class Action(Enum):
-    """What a request does: words for a refusal, and its reach."""
+    """The effect of a request: words for a refusal, and its reach."""
 
     CHECK = "have jobs checked", Reach.USERS
     SUBMIT = "submit jobs", Reach.USERS
@@ -86,11 +86,11 @@ BEGINS = frozenset(
 
 @unique
 class Access(Enum):
-    """What was decided."""
+    """The decision."""
 
     ALLOWED = "allowed"
     MASKED = "masked"
-    """What is answered is cut down to what everybody may see."""
+    """The response is cut down to the part that every user may see."""
     REFUSED = "refused"
 
 
@@ -104,15 +104,15 @@ class Decision:
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose a job is; `name` where it is known."""
+    """The owner of a job; `name` if known."""
 
     uid: int
     name: str | None = None
 
 
 class Rights:
-    """The rules of one daemon, whose own uid is `own`. Entries of `administrators` are names, uids
-    and, with an `@`, groups."""
+    """The rules of one daemon with the uid `own`. Entries of `administrators` are names, uids and,
+    with an `@`, groups."""
 
     def __init__(
         self,
@@ -126,13 +126,13 @@ class Rights:
 
     @property
     def name_people(self) -> bool:
-        """Whether it matters what a caller is called."""
+        """Whether the rules depend on names."""
         return self._administrators.name_people or (
             self._admitted is not None and self._admitted.name_people
         )
 
     def is_administrator(self, caller: Caller) -> bool:
-        """Whether all jobs are as the caller's own to it."""
+        """Return whether the caller may act on all jobs like their owner."""
         if caller.uid in (0, self._own):
             return True
         if caller.uid == OVERFLOW_UID:
@@ -140,14 +140,18 @@ class Rights:
         return self._administrators.has(caller)
 
     def sees(self, caller: Caller, owner: int | None) -> bool:
-        """Whether the caller may see all of a job of `owner` (None: nobody knows whose it was)."""
+        """Return whether the caller may see all of a job of `owner` (None: the owner is
+        unknown)."""
         return owner == caller.uid != OVERFLOW_UID or self.is_administrator(caller)
 
     def decide(
         self, caller: Caller, action: Action, owner: Owner | None = None, job_id: int | None = None
     ) -> Decision:
-        """Whether `caller` may do it with the job `job_id` of `owner`; None: it is of no one job,
-        and of those of others the answer shows what everybody may see."""
+        """Return whether `caller` may do it with the job `job_id` of `owner`.
+
+        `owner` None: the action is not about one job, and jobs of others are masked in the
+        response.
+        """
         if self.is_administrator(caller) or action.reach is Reach.NOBODY:
             return Decision(Access.ALLOWED)
         if action in BEGINS and (why := self._why_not_user(caller)) is not None:
@@ -169,7 +173,7 @@ class Rights:
         )
 
     def _why_not_user(self, caller: Caller) -> str | None:
-        """Why nothing is run for somebody who is no administrator."""
+        """Return why nothing runs for a user who is not an administrator; None if it does."""
         if caller.uid == OVERFLOW_UID:
             return (
                 f"you are uid {OVERFLOW_UID}, which is what the kernel says of all users that this "
@@ -186,7 +190,7 @@ class Rights:
 
 
 def _is_uid(text: str) -> bool:
-    """Whether the text may be a uid, as in the tables of `users.limits`."""
+    """Return whether the text may be a uid, as in the tables of `users.limits`."""
     return text.isascii() and text.isdecimal() and len(text) <= 10
 
 
@@ -206,6 +210,6 @@ class _Named:
         return bool(self._names or self._groups)
 
     def has(self, caller: Caller) -> bool:
-        """Whether an entry is about this user."""
+        """Return whether an entry matches this user."""
         named = caller.uid in self._uids or caller.name in self._names
         return named or not self._groups.isdisjoint(caller.groups)

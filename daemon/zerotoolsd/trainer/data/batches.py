@@ -21,7 +21,7 @@ class Batches:
         self._epoch = 0
 
     def number(self, position: int) -> int:
-        """The number of the example at a position of the run."""
+        """Return the number of the example at a position of the run."""
         epoch, index = divmod(position, len(self.pool))
         if epoch != self._epoch:
             self._shuffle = Shuffle(len(self.pool), seed=self._seed, epoch=epoch)
@@ -31,11 +31,11 @@ class Batches:
         return before + self._shuffle[index]
 
     def examples(self, first: int, count: int) -> list[Example]:
-        """`count` examples from position `first` on."""
+        """Return `count` examples from position `first` on."""
         return [self.pool.example(self.number(first + offset)) for offset in range(count)]
 
     def share(self, first: int, batch_size: int, rank: int, world_size: int) -> RankBatch:
-        """What `rank` does of the batch that begins at position `first`."""
+        """Return the part of `rank` in the batch that begins at position `first`."""
         numbers = [self.number(first + offset) for offset in range(batch_size)]
         begin, count = rank_share(0, batch_size, rank, world_size)
         return RankBatch(
@@ -46,6 +46,7 @@ class Batches:
 
 
 def rank_share(first: int, batch_size: int, rank: int, world_size: int) -> tuple[int, int]:
-    """(first position, count) of a rank's part of the batch that begins at position `first`."""
+    """Return (first position, count) of a rank's part of the batch that begins at position
+    `first`."""
     count = batch_size // world_size
     return first + rank * count, count

@@ -15,11 +15,11 @@ from zerotoolsd.trainer.data.sequences import IGNORED, Example, Ids
 def collate(
     model: Any, examples: Sequence[Example], device: torch.device
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """(the arguments of `model`, what it is to say, `IGNORED` where nothing).
+    """Return (the arguments of `model`, the labels, with `IGNORED` for unlearned ones).
 
-    Shorter examples are filled up on the right. A causal model needs no mask for that, as nothing
-    looks to its right; an encoder does. In a packed sequence the position ids start again with
-    each segment, by which transformers keeps them apart in all of its attention implementations.
+    Shorter examples are padded on the right. A causal model needs no mask for that, because no
+    token sees tokens to its right; an encoder does. In a packed sequence the position ids restart
+    with each segment, by which transformers separates them in all of its attention implementations.
     """
     inputs = _filled([example.inputs for example in examples], 0, device)
     labels = _filled([example.targets for example in examples], IGNORED, device)
@@ -40,8 +40,10 @@ def collate(
 
 
 def said_before(model: Any, labels: torch.Tensor) -> torch.Tensor:
-    """What the decoder of `model` has said before each of `labels`, `[batch, length]`: by the
-    model's own rule; where transformers has none, first `decoder_start_token_id`."""
+    """Return the decoder inputs for `labels`, both `[batch, length]`.
+
+    The model's own rule decides; if transformers has none, `decoder_start_token_id` comes first.
+    """
     own = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     if own is not None:
         shifted: torch.Tensor = own(labels=labels)
@@ -53,16 +55,16 @@ def said_before(model: Any, labels: torch.Tensor) -> torch.Tensor:
 
 
 def check_decoder_start(model: Any) -> None:
-    """Refuse an encoder-decoder of which nobody knows what its decoder reads first.
+    """Refuse an encoder-decoder without a known first input of its decoder.
 
     Raises:
-        BadRequest: its config does not say it.
+        BadRequest: its config does not have it.
     """
     if not model.config.is_encoder_decoder:
         return
     try:
         said_before(model, torch.tensor([[1, IGNORED]]))
-    except (ValueError, TypeError, AttributeError):  # of a token id that is None, or not there
+    except (ValueError, TypeError, AttributeError):  # for a token id that is None, or missing
         names = ("decoder_start_token_id", "pad_token_id")
         missing = [name for name in names if getattr(model.config, name, None) is None]
         if not missing:

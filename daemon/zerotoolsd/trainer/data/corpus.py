@@ -36,21 +36,22 @@ class Tokens(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Tokens [start, stop)."""
+        """Return tokens [start, stop)."""
 
 
 def find_files(patterns: Sequence[str], key: str = "data.text") -> list[Path]:
-    """The regular files that the patterns of `key` match: pattern by pattern, sorted, none twice.
+    """Return the regular files that the patterns of `key` match: pattern by pattern, sorted, none
+    twice.
 
-    A directory in which a dataset was saved stands for its files, in their order.
+    A directory with a saved dataset stands for its files, in their order.
 
     Raises:
-        BadFile: a saved dataset is not whole, or has several splits.
+        BadFile: a saved dataset is incomplete, or has several splits.
         BadRequest: a pattern matches no file.
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
-        # what is a file's name is not a pattern, whatever brackets are in it
+        # an existing file's name is not a pattern, whatever brackets are in it
         named = [pattern] if Path(pattern).is_file() else glob.iglob(pattern, recursive=True)  # noqa: PTH207
         matches: list[Path] = []
         for path in sorted(map(Path, named)):
@@ -62,7 +63,7 @@ def find_files(patterns: Sequence[str], key: str = "data.text") -> list[Path]:
 
 
 def text_pieces(path: Path, seen: Seen | None = None) -> Iterator[str]:
-    """The text of a file, about 1 MiB at a time; `seen` takes how many bytes are read.
+    """Yield the text of a file, about 1 MiB at a time; `seen` gets the number of bytes read.
 
     Raises:
         BadFile: it is not UTF-8, or cannot be read; the first wrong byte is named.
@@ -108,11 +109,13 @@ class Piece:
 
 
 def read_pieces(path: Path, data: DataSpec, seen: Seen | None = None) -> Iterator[Piece]:
-    """The text of a file: plain text in pieces of whole lines of about 1 MiB, or documents. `seen`
-    takes how many bytes are read, where the file is not columnar.
+    """Yield the text of a file: plain text in pieces of complete lines of about 1 MiB, or
+    documents.
+
+    `seen` gets the number of bytes read, if the file is not columnar.
 
     Raises:
-        BadFile: it is not UTF-8, not what its name says, or cannot be read; the line is named.
+        BadFile: it is not UTF-8, not of the type of its name, or cannot be read; the line is named.
         BadRequest: this interpreter cannot read such files.
     """
     if has_documents(path, data):
@@ -136,7 +139,7 @@ def _whole_lines(pieces: Iterator[str]) -> Iterator[str]:
 
 
 def measure(paths: Sequence[Path]) -> list[int]:
-    """The size of each file in bytes, every one of them checked to be UTF-8."""
+    """Return the size of each file in bytes, after checking that it is UTF-8."""
     return [sum(len(piece.encode()) for piece in text_pieces(path)) for path in paths]
 
 
@@ -164,7 +167,7 @@ class ByteTokens:
         return self._ends[-1] if self._ends else 0
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Tokens [start, stop).
+        """Return tokens [start, stop).
 
         Raises:
             BadFile: a file has become shorter than it was when the job began.

@@ -1,4 +1,4 @@
-"""The number of steps of a job that says how often the data is gone through, and of its warm-up."""
+"""The number of steps of a job that sets epochs, and of its warm-up."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from zerotools.jobs.tables.train import check_length
 
 
 def with_steps(spec: JobSpec, sequences: int) -> JobSpec:
-    """`spec` with `train.steps` in place of `train.epochs`, and `train.warmup_steps` in place of
-    `train.warmup_ratio`; the data has so many `sequences`.
+    """Return `spec` with `train.steps` instead of `train.epochs`, and `train.warmup_steps` instead
+    of `train.warmup_ratio`, for data with so many `sequences`.
 
     Steps take their sequences one after the other through all epochs, so none is shorter than
-    `train.batch_size`: the last one goes on into the epoch after.
+    `train.batch_size`: the last one continues into the next epoch.
 
     Raises:
         BadRequest: the warm-up or the decay does not fit into the steps.

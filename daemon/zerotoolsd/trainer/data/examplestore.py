@@ -1,8 +1,8 @@
-"""Tokenised examples in two files: the ids one after the other, and where each example's lie.
+"""Tokenised examples in two files: the ids one after the other, and the position of each example.
 
-Rank 0 writes both as it reads the text, so that memory does not grow with the data; all ranks read
-them. Of preferences the store has the chosen and the rejected answer of each pair, one after the
-other.
+Rank 0 writes both while it reads the text, so that memory does not grow with the data; all ranks
+read them. For preferences the store has the chosen and the rejected answer of each pair, one after
+the other.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ PLACE_TYPE: Literal["Q"] = "Q"
 _NUMPY = {"B": "<u1", "I": "<u4", "Q": "<u8"}
 _AT_ONCE = 1 << 22
 _FIELDS = 4
-"""An example's place: its first id, how many ids it has, how many of them are the source, and how
-many the model is to say."""
+"""Fields of an example's entry: its first id, the number of ids, of source ids, and of learned
+ids."""
 
 References = npt.NDArray[np.float32]
 """Of each pair, the log-probabilities of the chosen and the rejected answer; shape [pairs, 2]."""
 
 
 def write_examples(examples: Iterable[Encoded], path: Path, *, encoder_decoder: bool) -> int:
-    """Write `examples` to `path` and their index beside it; how many they were."""
+    """Write `examples` to `path` and their index next to it; return how many they were."""
     at = count = 0
     with path.open("wb") as ids, index_of(path).open("wb") as places:
         for example in examples:
@@ -50,7 +50,7 @@ def write_examples(examples: Iterable[Encoded], path: Path, *, encoder_decoder: 
 
 
 def index_of(path: Path) -> Path:
-    """The index that belongs to a file of ids."""
+    """Return the path of the index of a file of ids."""
     return path.with_name(path.name + ".index")
 
 
@@ -72,7 +72,8 @@ class Examples:
         return at, length, split, said
 
     def example(self, number: int) -> Example:
-        """A causal model reads all but the last token, and says the answers."""
+        """Return an example: a causal model reads all but the last token, and learns the
+        answers."""
         at, length, split, _ = self._place(number)
         marked = self._ids.read(at, at + length)
         ids = (marked & ~np.uint32(SAID)).astype(np.int64)
@@ -81,7 +82,7 @@ class Examples:
         return Example(ids[:-1], np.where(marked[1:] >= SAID, ids[1:], IGNORED))
 
     def digest(self) -> str:
-        """SHA-256 of what the model reads and is to say."""
+        """Return SHA-256 of the ids that the model reads and learns."""
         found = hashlib.sha256()
         for numbers in (self._ids, self._places):
             found.update(f"{len(numbers)} ".encode())
@@ -90,29 +91,29 @@ class Examples:
         return found.hexdigest()
 
     def predicted(self, number: int) -> int:
-        """The tokens of the answers; of a causal model none that nothing stands before."""
+        """Return the number of learned tokens; a causal model cannot learn the first token."""
         return self._place(number)[3]
 
     def size(self, number: int) -> int:
-        """The tokens that go through the model."""
+        """Return the number of tokens that pass through the model."""
         return self._place(number)[1] - (0 if self._encoder_decoder else 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Preference(Example):
-    """The chosen answer of a pair, and with it the rejected one; `reference` has what the start
-    weights say of both."""
+    """The chosen answer of a pair, with the rejected one; `reference` has the log-probabilities of
+    both by the initial weights."""
 
     rejected: Example = field(default_factory=lambda: Example((), ()))
     reference: tuple[float, float] = (0.0, 0.0)
 
     @property
     def counts(self) -> bool:
-        """Whether there is anything to say."""
+        """Whether any token is learned."""
         return any(number != IGNORED for number in self.targets)
 
     def silent(self) -> Preference:
-        """The same, with nothing to say."""
+        """Return the same example without learned tokens."""
         targets = np.full(len(self.targets), IGNORED)
         return replace(self, targets=targets, rejected=self.rejected.silent())
 
@@ -133,7 +134,7 @@ class PreferencePairs:
         self._references = references
 
     def example(self, number: int) -> Preference:
-        """The pair of that number."""
+        """Return the pair with that number."""
         chosen, rejected = (self._examples.example(2 * number + which) for which in (0, 1))
         reference = (0.0, 0.0)
         if self._references is not None:
@@ -141,25 +142,25 @@ class PreferencePairs:
         return Preference(chosen.inputs, chosen.targets, (), rejected, reference)
 
     def predicted(self, number: int) -> int:
-        """A pair is one of those that the loss is the mean of."""
+        """Return 1: the loss is the mean over pairs."""
         return 1
 
     def size(self, number: int) -> int:
-        """The tokens of both answers, each with its prompt."""
+        """Return the number of tokens of both answers, each with its prompt."""
         return self._examples.size(2 * number) + self._examples.size(2 * number + 1)
 
     def digest(self) -> str:
-        """As `Examples.digest`: data, tokenizer and lengths decide it together."""
+        """Return the digest as `Examples.digest`: data, tokenizer and lengths determine it."""
         return self._examples.digest()
 
 
 def vocabulary_in(path: Path) -> int:
-    """One more than the largest of the ids in `path`, marked or not; 0 where there are none."""
+    """Return one more than the largest of the ids in `path`, marked or not; 0 without ids."""
     ids = stored(path, ID_TYPE)
     parts = (ids.read(first, first + _AT_ONCE) for first in range(0, len(ids), _AT_ONCE))
     return max((int((part & ~np.uint32(SAID)).max()) + 1 for part in parts), default=0)
 
 
 def stored(path: Path, typecode: str) -> NumberFile:
-    """The numbers in `path`, of an `array` typecode."""
+    """Return the numbers in `path`, of an `array` typecode."""
     return NumberFile(path, _NUMPY[typecode])

@@ -1,4 +1,4 @@
-"""What an epoch will come to, by the first examples: tokens, sequences and steps."""
+"""Estimates an epoch from the first examples: tokens, sequences and steps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from zerotoolsd.trainer.data.sample_view import SampleView
 
 @dataclass
 class BytesRead:
-    """How many bytes of each file were looked at."""
+    """The number of bytes that were read of each file."""
 
     _files: dict[Path, int] = field(default_factory=dict)
 
     def of(self, path: Path) -> Callable[[int], None]:
-        """What takes the bytes of a file that are read."""
+        """Return the function that records the bytes read of a file."""
 
         def seen(nbytes: int) -> None:
             self._files[path] = nbytes
@@ -27,8 +27,8 @@ class BytesRead:
         return seen
 
     def share(self, paths: Sequence[Path] | None) -> float | None:
-        """The part of all `paths` that was looked at, 0 to 1; None: it is not known, as of files
-        that are no JSON."""
+        """Return the part of all `paths` that was read, 0 to 1; None if unknown, as for non-JSON
+        files."""
         read = sum(self._files.values())
         if not paths or not read:
             return None
@@ -39,8 +39,10 @@ class BytesRead:
 def with_epoch(
     view: SampleView, empty: int, spec: JobSpec, packed_length: int | None, share: float | None
 ) -> Mapping[str, Any]:
-    """The answer of `view`, with how its examples fill packed sequences and what an epoch comes to,
-    where they are `share` of the data."""
+    """Return the answer of `view`, with the fill of packed sequences and the estimated epoch.
+
+    The examples are `share` of the data.
+    """
     answer = view.answer(empty)
     count = len(view.lengths) // (2 if spec.data.preferences else 1)
     sequences = count
@@ -63,7 +65,7 @@ def with_epoch(
 
 
 def _packed(lengths: Sequence[int], most: int) -> int:
-    """How many sequences the examples fill, one after the other as long as they fit."""
+    """Return how many sequences the examples fill, one after the other as long as they fit."""
     sequences, filled = 0, most
     for length in (each - 1 for each in lengths):  # the last token is not read
         if filled + length > most:

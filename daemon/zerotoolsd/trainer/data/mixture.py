@@ -1,9 +1,9 @@
-"""Several pools with weights, as one: the same order at every number of ranks.
+"""Several pools with weights, as one pool: the same order at every number of ranks.
 
-An epoch has as many examples as all pools together, of which each pool has its weight's share. A
-pool's examples are taken in shuffles of its own, one after the other: those of a small pool with a
-large weight come several times in an epoch, and those of a large one with a small weight go on in
-the next epoch.
+An epoch has as many examples as all pools together, shared among the pools by their weights. A
+pool's examples are taken in its own shuffles, one after the other: those of a small pool with a
+large weight come several times in an epoch, and those of a large one with a small weight continue
+in the next epoch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zerotoolsd.trainer.data.shuffle import Shuffle
 
 
 def shares(weights: Sequence[float], total: int) -> list[int]:
-    """How many of `total` examples each weight gets: to within one of its share."""
+    """Return how many of `total` examples each weight gets: to within one of its share."""
     exact = [weight * total / sum(weights) for weight in weights]
     counts = [int(share) for share in exact]
     by_rest = sorted(range(len(weights)), key=lambda n: (counts[n] - exact[n], n))
@@ -41,17 +41,17 @@ class JoinedPools:
         return self._pools[index], number - (self._ends[index] - len(self._pools[index]))
 
     def example(self, number: int) -> Example:
-        """As of the pool."""
+        """Return the example of its pool."""
         pool, inner = self._at(number)
         return pool.example(inner)
 
     def predicted(self, number: int) -> int:
-        """As of the pool."""
+        """Return the number of learned tokens, from its pool."""
         pool, inner = self._at(number)
         return pool.predicted(inner)
 
     def size(self, number: int) -> int:
-        """As of the pool."""
+        """Return the size, from its pool."""
         pool, inner = self._at(number)
         return pool.size(inner)
 

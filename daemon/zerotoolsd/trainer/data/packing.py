@@ -1,7 +1,7 @@
-"""Several examples in one sequence: which ones, the same at every number of ranks.
+"""Packs several examples into one sequence, the same at every number of ranks.
 
 The examples are taken in a shuffled order and put one after the other into a sequence as long as
-they fit. The plan is made once, so that an epoch is a shuffle of whole sequences.
+they fit. The plan is made once, so that an epoch is a shuffle of complete sequences.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from zerotoolsd.trainer.data.shuffle import Shuffle
 
 
 def plan_packs(pool: ExamplePool, length: int, seed: int, path: Path) -> None:
-    """Write to `path` where in the shuffled order each sequence of `length` begins, and the end.
+    """Write to `path` the index in the shuffled order at which each sequence of `length` begins,
+    and the end.
 
-    An example that is longer than `length` has a sequence of its own.
+    An example that is longer than `length` has a separate sequence.
     """
     with path.open("wb") as file:
         for start in _starts(pool, length, seed):
@@ -59,21 +60,21 @@ class PackedSequences:
         return [self._order[at] for at in range(*self._starts.read(number, number + 2).tolist())]
 
     def example(self, number: int) -> Example:
-        """The examples of a sequence, one after the other."""
+        """Return the examples of a sequence, one after the other."""
         parts = [self._pool.example(inner) for inner in self._numbers(number)]
         return join(parts)
 
     def predicted(self, number: int) -> int:
-        """Of all its examples."""
+        """Return the number of learned tokens of all its examples."""
         return sum(self._pool.predicted(inner) for inner in self._numbers(number))
 
     def size(self, number: int) -> int:
-        """Of all its examples."""
+        """Return the size of all its examples."""
         return sum(self._pool.size(inner) for inner in self._numbers(number))
 
 
 def join(parts: Sequence[Example]) -> Example:
-    """`parts` one after the other, as one sequence of as many segments, or of all of theirs."""
+    """Join `parts` into one sequence with all of their segments."""
     return Example(
         np.concatenate([part.inputs for part in parts]),
         np.concatenate([part.targets for part in parts]),

@@ -1,4 +1,4 @@
-"""What the next step trains on, read while this one runs."""
+"""Reads the data of the next step while this one runs."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Prefetch:
         self._reader.shutdown(cancel_futures=True)
 
     def share(self, first: int) -> RankBatch:
-        """What the rank does of the batch that begins at position `first`.
+        """Return the rank's part of the batch that begins at position `first`.
 
         Raises:
-            BadFile: the data is no longer what it was when the job began.
+            BadFile: the data has changed since the job began.
         """
         known = self._ahead
         found = known[1] if known is not None and known[0] == first else self._read(first)

@@ -1,4 +1,4 @@
-"""Examples through a tokenizer, once, and what there is to say of them. Rank 0 does it."""
+"""Encodes examples by a tokenizer, once, and collects notes on them. Rank 0 does it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class ModelInput:
 
 @dataclass
 class ReadingStats:
-    """What came of reading examples; lengths are in tokens. `cut` examples were too long, of which
-    prompts lost `prompts_lost` tokens and responses `responses_lost`; nothing is left of the text
-    of `sources_lost` and `targets_lost` examples. Of `changed` ones a chat template has left out
-    some of an answer, and `left_out` says of how many it does not show a field."""
+    """The statistics of reading examples; lengths are in tokens. `cut` examples were too long:
+    prompts lost `prompts_lost` tokens and responses `responses_lost`. Of `sources_lost` and
+    `targets_lost` examples no text is left. A chat template left out some of an answer in `changed`
+    examples, and `left_out` counts the examples by the field that it does not show."""
 
     count: int = 0
     empty: int = 0
@@ -64,7 +64,7 @@ class ReadingStats:
             self.left_out[name] = self.left_out.get(name, 0) + 1
 
     def losses(self, data: DataSpec, positions: int | None) -> Iterator[str]:
-        """What is not trained on as it is in the data, in words."""
+        """Yield sentences on data that is not trained on as it is."""
         if cut := self.cut_words(data, positions):
             yield cut
         if self.changed:
@@ -80,7 +80,7 @@ class ReadingStats:
             )
 
     def cut_words(self, data: DataSpec, positions: int | None) -> str:
-        """What was cut, and by what; empty where nothing was."""
+        """Return the sentence on cut examples and the limits; empty if none was cut."""
         if not self.cut:
             return ""
         lost = [
@@ -107,12 +107,13 @@ def prepare_examples(
     progress: ReadingProgress | None = None,
     processes: int = 0,
 ) -> ReadingStats:
-    """Write the tokenised examples of `paths` to `destination`, by so many `processes` beside this
-    one. Examples without a prompt or without a response are left out.
+    """Write the tokenised examples of `paths` to `destination`, with `processes` more processes.
+
+    Examples without a prompt or without a response are left out.
 
     Raises:
         BadFile: a file cannot be read as examples; file and line are named.
-        BadRequest: there is no example, nothing is left of any, or one is too long.
+        BadRequest: no example exists, no text is left of any, or one is too long.
     """
     stats = ReadingStats()
     progress = progress or ReadingProgress()
@@ -139,11 +140,11 @@ def encode(
     reader: ModelInput,
     stats: ReadingStats,
 ) -> Iterator[Encoded]:
-    """The examples of `records` that are not empty, counted in `stats`.
+    """Yield the encoded examples of `records` that are not empty, counted in `stats`.
 
     Raises:
         BadFile: the chat template rejects one; file and line are named.
-        BadRequest: one is too long, where the job does not say that such are cut.
+        BadRequest: one is too long, and the job does not allow cutting.
     """
     do = make_batch_encoder(tokenizer, data, reader)
     batches = batches_of(_full(records, stats))
@@ -151,7 +152,7 @@ def encode(
 
 
 def make_batch_encoder(tokenizer: Any, data: DataSpec, reader: ModelInput) -> BatchEncoder:
-    """What encodes a batch of records by `tokenizer`."""
+    """Return the function that encodes a batch of records by `tokenizer`."""
     encoder = make_encoder(
         tokenizer,
         data,
@@ -162,7 +163,7 @@ def make_batch_encoder(tokenizer: Any, data: DataSpec, reader: ModelInput) -> Ba
 
 
 def make_loaded_encoder(directory: Path, data: DataSpec, reader: ModelInput) -> BatchEncoder:
-    """What encodes a batch of records by the tokenizer in `directory`."""
+    """Return the function that encodes a batch of records by the tokenizer in `directory`."""
     return make_batch_encoder(load_tokenizer(directory), data, reader)
 
 
@@ -203,7 +204,7 @@ def _check_length(example: Encoded, data: DataSpec, reader: ModelInput) -> None:
 
 
 def _limits(data: DataSpec, positions: int | None) -> list[str]:
-    """What cuts examples, by its keys."""
+    """Return the keys that limit examples, with their values."""
     found = [
         f"data.{name} = {getattr(data, name)}"
         for name in ("max_source_length", "max_target_length")
@@ -219,9 +220,8 @@ def _limits(data: DataSpec, positions: int | None) -> list[str]:
 def check_stats(
     stats: ReadingStats, paths: Sequence[Path], data: DataSpec, positions: int | None
 ) -> None:
-    """
-    Raises:
-        BadRequest: there is no example, or nothing is left of any.
+    """Raise:
+    BadRequest: no example exists, or no text is left of any.
     """
     where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     if not stats.count and not stats.empty:

@@ -1,4 +1,4 @@
-"""How far the reading of a job's data is, for people to look at."""
+"""The progress of reading a job's data, for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEGABYTE = 10**6
 
 @dataclass
 class ReadingProgress:
-    """Counts bytes of files that are read; one thread writes, others look."""
+    """Counts the bytes of files that are read; one thread writes, others read."""
 
     total: int = 0
     clock: Callable[[], float] = time.monotonic
@@ -39,7 +39,7 @@ class ReadingProgress:
             self._before += size
 
     def seen(self, nbytes: int) -> None:
-        """So many bytes of the file at hand are read."""
+        """Record that so many bytes of the current file are read."""
         self._within = nbytes
 
     @property
@@ -48,8 +48,8 @@ class ReadingProgress:
         return self._before + self._within
 
     def words(self) -> str:
-        """How much of the data is read, how fast, and how long the rest takes; empty: nothing is
-        read yet."""
+        """Return how much of the data is read, the rate, and the remaining time; empty at the
+        begin."""
         if self._began is None or not self.done:
             waits = f"another job tokenises it, {self.others / MEGABYTE:.0f} MB are written"
             return waits if self.others else ""

@@ -1,4 +1,4 @@
-"""What tokenised data follows from, as one digest: content, tokenizer, settings and versions."""
+"""One digest of all inputs of tokenised data: content, tokenizer, settings and versions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ _SETTLED_SECONDS = 2.0
 
 
 def fingerprint(paths: Sequence[Path], tokenizer: Path | None, settings: Any, stamps: Path) -> str:
-    """The digest of the data in `paths`, read by the tokenizer of a directory in the way that
-    `settings`, plain values, say. What content a file has is noted in the directory `stamps`."""
+    """Return the digest of the data in `paths`, the tokenizer's directory and `settings`, plain
+    values.
+
+    The directory `stamps` caches the digests of files.
+    """
     content = [(path.suffix.lower(), content_of(path, stamps)) for path in paths]
     of_tokenizer = [] if tokenizer is None else tokenizer_digests(tokenizer)
     versions = [_version(name) for name in LIBRARIES]
@@ -30,7 +33,7 @@ def fingerprint(paths: Sequence[Path], tokenizer: Path | None, settings: Any, st
 
 
 def tokenizer_digests(directory: Path) -> list[tuple[str, str]]:
-    """Each file that a tokenizer may be made of, by its name, and its digest."""
+    """Return the name and digest of each file that may belong to a tokenizer."""
     files = sorted(
         path
         for path in (*directory.iterdir(), *directory.glob("*templates/*"))
@@ -40,7 +43,7 @@ def tokenizer_digests(directory: Path) -> list[tuple[str, str]]:
 
 
 def content_of(path: Path, stamps: Path) -> str:
-    """The digest of a file, which is not read again while it is the same file of the same time."""
+    """Return the digest of a file; it is not read again while file and times are unchanged."""
     status = path.stat()
     stamp = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     note = stamps / hashlib.sha256(str(path.absolute()).encode("utf-8", "replace")).hexdigest()
@@ -59,7 +62,7 @@ def content_of(path: Path, stamps: Path) -> str:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
+    """Return SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

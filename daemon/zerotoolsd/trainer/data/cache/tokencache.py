@@ -1,12 +1,12 @@
-"""Tokenised data that restarts and other jobs take again, in a directory of the daemon.
+"""Tokenised data in a directory of the daemon, reused by restarts and other jobs.
 
-An entry is a directory whose name is the digest of all that its files follow from: the content of
-the data, the tokenizer and the settings. It gets its name when it is whole.
+An entry is a directory, named by the digest of all inputs of its files: the content of the data,
+the tokenizer and the settings. It gets its name when it is complete.
 
-Whoever takes an entry links its files into a directory of their own, and compares each with its
-checksum there. So nobody holds a lock while a job loads its model, and an entry can be removed or
-replaced at any time. A damaged entry is built again. Whoever builds holds the entry's lock, so that
-two jobs do not tokenise the same data; where the builder gets no further, the others build it, too.
+A reader links the files of an entry into its own directory, and verifies their checksums there. So
+no lock is held while a job loads its model, and an entry can be removed or replaced at any time. A
+damaged entry is built again. A builder holds the entry's lock, so that two jobs do not tokenise the
+same data; if the builder makes no progress, the others build it, too.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from zerotools.io.files.own_directory import OwnDirectory
 from zerotoolsd.trainer.data.cache.checksum import checksum
 
 DIRECTORY, MOST_BYTES = "ZEROTOOLS_DATA_CACHE", "ZEROTOOLS_DATA_CACHE_BYTES"
-"""Variables of the ranks: where the cache is, and how large it may become. Without them there is
-none."""
+"""Environment variables of the ranks: the directory of the cache, and its size limit. Without them
+no cache is used."""
 META = "entry.json"
 _LOOK_SECONDS = 0.2
 Build = Callable[[Path], dict[str, Any]]
-"""Writes the files of an entry into a directory; what else there is to know of them, as JSON."""
+"""Writes the files of an entry into a directory; returns more facts about them, as JSON."""
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """Files that are whole, in the directory `path` of whoever asked, and what `Build` said of
-    them. `kept` is the entry that others take, and `note` is for people."""
+    """Complete files, in the caller's own directory `path`, and the facts of `Build`. `kept` is the
+    entry for others, and `note` is for people."""
 
     path: Path
     facts: Mapping[str, Any]
@@ -51,8 +51,8 @@ class CacheEntry:
 
 @dataclass(frozen=True)
 class TokenCache:
-    """Entries below `directory`; the ones that were used longest ago go where all together have
-    more than `most_bytes`.
+    """Entries below `directory`; the least recently used ones are removed if all together have more
+    than `most_bytes`.
 
     A builder that writes nothing for `stalled_seconds` is not waited for any longer.
     """
@@ -74,8 +74,8 @@ class TokenCache:
         process builds it, `others` takes how many bytes are written, each time that there are more.
 
         Raises:
-            OSError: the cache cannot be written, or not so much.
-            ZerotoolsError: what `build` raises.
+            OSError: the cache cannot be written, or is full.
+                    ZerotoolsError: the errors of `build`.
         """
         self._clear_drafts()
         own = until_opened.enter_context(self._own_directory(key))
@@ -93,7 +93,7 @@ class TokenCache:
 
     @contextmanager
     def _own_directory(self, key: str) -> Iterator[Path]:
-        """Give a new directory that nobody else clears away, and remove it at the end."""
+        """Yield a new directory that other processes do not remove, and remove it at the end."""
         drafts = self.directory / "drafts"
         drafts.mkdir(parents=True, exist_ok=True, mode=0o700)
         directory = None
@@ -125,7 +125,7 @@ class TokenCache:
             yield
 
     def _written(self, key: str) -> int:
-        """How many bytes all who are building `key` have written."""
+        """Return how many bytes all builders of `key` have written."""
         return sum(_size(draft) for draft in (self.directory / "drafts").glob(f"{key}.*"))
 
     def _built(self, own: Path, kept: Path, build: Build, note: str | None) -> CacheEntry:
@@ -135,12 +135,12 @@ class TokenCache:
         try:
             self._publish(own, kept)
             self._make_room()
-        except OSError as error:  # what is built serves this job all the same
+        except OSError as error:  # the built data still serves this job
             note = f"tokenised data cannot be kept in {self.directory}: {error.strerror}"
         return CacheEntry(own, facts, kept, note, is_new=True)
 
     def _publish(self, own: Path, kept: Path) -> None:
-        """Link the files in `own` as the entry that others take."""
+        """Link the files in `own` as the entry for others."""
         with self._own_directory(kept.name) as publish, self._own_directory(kept.name) as old:
             for file in own.iterdir():
                 os.link(file, publish / file.name)
@@ -165,7 +165,7 @@ class TokenCache:
                 shutil.rmtree(draft, ignore_errors=True)
 
     def _make_room(self) -> None:
-        """Remove what was used longest ago."""
+        """Remove the least recently used entries."""
         entries = sorted((self.directory / "entries").iterdir(), key=lambda path: _used(path))
         sizes = {path: _size(path) for path in entries}
         total = sum(sizes.values())
@@ -184,7 +184,7 @@ class TokenCache:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock. Raises BlockingIOError where somebody else does."""
+    """Hold the lock. Raises BlockingIOError if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
@@ -195,9 +195,9 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _taken(kept: Path, own: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """Link the files of an entry into `own`: (what is known of them, what to say).
+    """Link the files of an entry into `own`; return (their facts, a note).
 
-    The first is None where the entry is not there, or damaged; `own` is empty then.
+    The facts are None if the entry does not exist or is damaged; then `own` is empty.
     """
     try:
         for file in list(kept.iterdir()):
@@ -213,7 +213,8 @@ def _taken(kept: Path, own: Path) -> tuple[dict[str, Any] | None, str | None]:
 
 
 def _checked(path: Path) -> dict[str, Any]:
-    """What is known of the files in `path`. Raises ValueError saying what is wrong with them."""
+    """Return the facts of the files in `path`. Raises ValueError that describes an error in
+    them."""
     try:
         tree = json.loads((path / META).read_bytes())
         files, facts = dict(tree["files"]), dict(tree["facts"])
@@ -243,7 +244,7 @@ def _size(path: Path) -> int:
 
 
 def cache_from(environment: Mapping[str, str]) -> TokenCache | None:
-    """The cache that the daemon gives its ranks; None: there is none."""
+    """Return the cache that the daemon gives its ranks; None without one."""
     directory, most = environment.get(DIRECTORY), environment.get(MOST_BYTES, "")
     if not directory or not most.isdecimal() or int(most) == 0:
         return None

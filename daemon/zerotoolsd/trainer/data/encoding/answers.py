@@ -1,15 +1,15 @@
-"""Where in the text of a chat its answers lie, found by rendering it again with less or other text.
+"""Finds the answers in the text of a chat, by rendering it again with fewer or other texts.
 
-An answer begins where the template's header of one ends, which is what it makes of the turns before
-it when it is asked for one. Its end is the text that the template puts after an answer:
+An answer begins at the end of its header, which the template makes of the turns before it when it
+is asked for an answer. It ends with the text that the template puts after an answer:
 
     <|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>d<|end|>
                                  ~~~~~~~                              ~~~~~~~
 
-Templates of models that think are harder. They leave the thoughts of earlier answers out, so that a
-chat up to an answer is not how the longer chat begins, and the header may have the beginning of a
-thought that an answer has not. Then a text that no template changes stands in for one in the data,
-and what comes before it says where that lies. Some put nothing after an answer: the model is to say
+Templates of models that think are harder. They leave out the thoughts of earlier answers, so that a
+chat up to an answer is not a prefix of the longer chat. The header may have the beginning of a
+thought that an answer has not. Then a text that no template changes replaces one in the data, and
+the text before it shows the position. Some templates put nothing after an answer: the model learns
 the token that begins the next turn (GLM: `<|user|>`), which is added after the last one.
 """
 
@@ -31,13 +31,13 @@ Span = tuple[int, int]
 
 
 class Render(Protocol):
-    """What the template makes of turns; with `asks`, and of a header of an answer after them."""
+    """Renders turns by the template; with `asks`, adds the header of an answer."""
 
     def __call__(self, turns: Sequence[Turn], *, asks: bool = False) -> str: ...
 
 
 class Ends:
-    """What a template puts after an answer. `closing` has a special token, by which it is found
+    """The template's text after an answer. `closing` has a special token, by which it is found
     again, or is empty; then `following` is the special token with which the next turn begins, if
     there is one. The last answer may have another end (gpt-oss: `<|return|>` for `<|end|>`)."""
 
@@ -49,7 +49,7 @@ class Ends:
         ]
         last = _behind_probe(render, turns)
         other = _behind_probe(render, [*turns, turns[0]])
-        if last is None or other is None:  # nothing is known of it
+        if last is None or other is None:  # it is unknown
             self.closing = self.following = ""
             return
         first = self._with_special(other)
@@ -58,12 +58,12 @@ class Ends:
         self.following = first.strip() if not is_closed else ""
 
     def _with_special(self, text: str) -> str:
-        """The beginning of `text` up to its first special token."""
+        """Return the beginning of `text` up to its first special token."""
         ends = (text.find(each) + len(each) for each in self.special if each in text)
         return text[: min(ends, default=0)]
 
     def last_special(self, text: str) -> int | None:
-        """Where in `text` its last special token ends."""
+        """Return the end of the last special token in `text`."""
         ends = (text.rfind(each) + len(each) for each in self.special if each in text)
         return max(ends, default=None)
 
@@ -75,7 +75,7 @@ class Answers:
         self._render, self._ends, self._turns, self.whole = render, ends, turns, whole
 
     def span(self, number: int) -> Span | None:
-        """Where turn `number` lies, with its end; None: it cannot be told."""
+        """Return the position of turn `number`, with its end; None if it cannot be determined."""
         begin = self._begin(number)
         if begin is None:
             return None
@@ -99,21 +99,27 @@ class Answers:
         return self._begin_in_header(base, asked, bare)
 
     def _has_thoughts(self, number: int, head: str) -> bool:
-        """Whether the text before an answer has what is thought before it, which is learned too."""
+        """Return whether the text before an answer has the thoughts before it, which are learned
+        too."""
         texts = (self._turns[number].get(name) for name in REASONING)
         return any(isinstance(text, str) and text.strip() in head for text in texts if text)
 
     def _part(self, turns: Sequence[Turn], *, asks: bool = False) -> str | None:
-        """Some of the turns, rendered; None where the template takes them all together alone, such
-        as one that wants a turn of the user in each chat."""
+        """Render some of the turns; None if the template only accepts all of them.
+
+        An example is a template that needs a turn of the user in each chat.
+        """
         try:
             return self._render(turns, asks=asks) if turns else None
         except BadFile:
             return None
 
     def _begin_in_header(self, base: str, asked: str, bare: str) -> int | None:
-        """Where an answer begins whose header begins a thought that the answer has not: behind what
-        both have. `base` is the text without the header, `bare` that of an answer without one."""
+        """Return the begin of an answer if its header begins a thought that the answer has not.
+
+        It is after the common part. `base` is the text without the header, `bare` that of an answer
+        without one.
+        """
         header = _both_begin(asked, bare)
         rest = asked[len(header) :].strip()
         is_elsewhere = bool(rest) and rest in bare[len(header) :]
@@ -144,12 +150,12 @@ class Answers:
         return at + len(text) if is_first else begin
 
     def _following(self, end: int) -> int:
-        """How long the special token is that stands at `end`, if one does."""
+        """Return the length of the special token at `end`, if there is one."""
         found = (len(each) for each in self._ends.special if self.whole.startswith(each, end))
         return max(found, default=0)
 
     def _end_before_next(self, number: int, begin: int) -> int | None:
-        """The last end of an answer before the text of the next turn."""
+        """Return the last end of an answer before the text of the next turn."""
         head, found, _ = self._render(self._with_probe(number + 1)).partition(PROBE)
         if not found or not self.whole.startswith(head) or len(head) < begin:
             return None
@@ -167,7 +173,8 @@ class Answers:
 
 
 def _behind_probe(render: Render, turns: Sequence[Turn]) -> str | None:
-    """What the template puts there; None where it takes no such chat, also none of a system."""
+    """Return the template's text after the probe; None if it accepts no such chat, also with a
+    system turn."""
     for first in ((), ({"role": SYSTEM, "content": "a"},)):
         with suppress(BadFile):
             return render((*first, *turns)).partition(PROBE)[2]
@@ -175,6 +182,6 @@ def _behind_probe(render: Render, turns: Sequence[Turn]) -> str | None:
 
 
 def _both_begin(one: str, other: str) -> str:
-    """What both texts begin with."""
+    """Return the common prefix of both texts."""
     pairs = zip(one, other, strict=False)
     return one[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))]

@@ -48,13 +48,13 @@ class ChatEncoder(Encoder):
         return chat if self._all else chat.with_last_answer()
 
     def _marked(self, chats: Sequence[RenderedChat]) -> Iterator[tuple[Marked, int]]:
-        """(ids with marks, where the last answer begins) of each."""
+        """Return (ids with marks, begin of the last answer) of each chat."""
         if not self._tokenizer.is_fast:
             return map(self._in_pieces, chats)
         return map(mark, self._texts.located([chat.text for chat in chats]), chats)
 
     def _in_pieces(self, chat: RenderedChat) -> tuple[Marked, int]:
-        """Of a tokenizer that does not say where its tokens lie in the text."""
+        """Encode in pieces, for a tokenizer that does not report the positions of its tokens."""
         marked = as_ids([])
         at = split = 0
         for begin, end in chat.spans:
@@ -78,7 +78,8 @@ class ChatEncoder(Encoder):
         return Encoded(place, marked, len(source), *lost, is_source_lost, is_target_lost)
 
     def _end_of(self, answer: Marked) -> int:
-        """How many of its last ids are its end: the last special one and what follows."""
+        """Return the number of last ids that are its end: the last special one and those after
+        it."""
         for back, number in enumerate(reversed(answer.tolist()), 1):
             if number & ~SAID in self._special:
                 return back
@@ -86,7 +87,7 @@ class ChatEncoder(Encoder):
 
 
 class SeparateEncoder(Encoder):
-    """As jobs of version 0.2 were: source and target tokenised and cut each on its own."""
+    """Encodes as for jobs of version 0.2: source and target tokenised and cut separately."""
 
     def __init__(self, tokenizer: Any, limits: Limits, ignored: Collection[str] = ()) -> None:
         super().__init__(tokenizer)
@@ -114,8 +115,8 @@ class SeparateEncoder(Encoder):
 
 
 def mark(located: LocatedIds, chat: RenderedChat) -> tuple[Marked, int]:
-    """(the ids with marks on all that lie in an answer, or reach into one, up to the last of them;
-    where the last answer begins)."""
+    """Return (ids with marks on all that overlap an answer, up to the last of them; begin of the
+    last answer)."""
     marked, last = located.ids.copy(), 0
     for span in chat.spans:
         begin, end = map(located.place, span)

@@ -1,7 +1,6 @@
-"""The turns of a chat, as the tokenizer's template renders them, and where its answers lie.
+"""The turns of a chat, as the tokenizer's template renders them, and the positions of its answers.
 
-`answers` finds them. A template that marks answers itself, with `{% generation %}`, is taken at its
-word.
+`answers` finds them. A template that marks answers itself, with `{% generation %}`, is trusted.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer. Where it puts no end after an answer, the last one gets
-    that of the others, if it `ends_last`: jobs of version 0.2 learn none. Fields of turns that it
-    leaves out are refused, but for those in `ignored`."""
+    """The chat template of a tokenizer. If it puts no end after an answer, the last one gets that
+    of the others, if `ends_last`: jobs of version 0.2 learn none. Fields of turns that it leaves
+    out are refused, except for those in `ignored`."""
 
     def __init__(
         self, tokenizer: Any, *, ends_last: bool = True, ignored: Collection[str] = ()
@@ -47,7 +46,8 @@ class ChatTemplate:
         self._outlines: dict[Shape, ChatOutline | None] = {}
 
     def rendered_together(self, chats: Sequence[Conversation]) -> list[RenderedChat]:
-        """Each chat as `rendered`, and raises as that; chats of text alone take less time."""
+        """Return each chat as `rendered` does, with the same errors; chats that consist of text
+        only take less time."""
         outlines = [*map(self._outline, chats)]
         together = [
             [*chat.turns[: len(outline.roles)]]
@@ -56,7 +56,7 @@ class ChatTemplate:
         ]
         try:
             texts = iter(self._tokenizer.apply_chat_template(together, tokenize=False))
-        except Exception:  # what a template raises over one of them: `rendered` names it
+        except Exception:  # a template error on one of them: `rendered` names it
             return [*map(self.rendered, chats)]
         filled = (
             None if outline is None else outline.filled(chat.turns, next(texts))
@@ -65,8 +65,8 @@ class ChatTemplate:
         return [found or self.rendered(chat) for chat, found in zip(chats, filled, strict=True)]
 
     def _outline(self, chat: Conversation) -> ChatOutline | None:
-        """That of chats of the same roles; None: it does not have one, or its fields have not been
-        seen yet."""
+        """Return the outline of chats with the same roles; None without one, or if its fields are
+        unknown yet."""
         roles = tuple(turn["role"] for turn in chat.turns)
         if chat.tools or not self._fields.are_shown(chat.turns, roles):
             return None
@@ -86,12 +86,12 @@ class ChatTemplate:
         return self._outlines[shape]
 
     def rendered(self, chat: Conversation) -> RenderedChat:
-        """The chat up to its last answer that is learned from.
+        """Return the chat up to its last learned answer.
 
         Raises:
             BadFile: the template rejects the turns, or leaves something out; the place is named.
-            BadRequest: the template has no place for tools, or an answer cannot be told from what
-                stands around it.
+            BadRequest: the template does not support tools, or an answer cannot be
+                        distinguished from the text around it.
         """
         last = max(number for number, learned in enumerate(chat.learned) if learned)
         turns, learned = chat.turns[: last + 1], chat.learned[: last + 1]
@@ -193,8 +193,10 @@ class ChatTemplate:
     def _tried(
         self, render: Callable[[list[Turn]], Found], chat: Conversation, turns: Sequence[Turn]
     ) -> Found:
-        """What `render` makes of `turns`. Most templates write the arguments of calls as JSON; some
-        (DeepSeek's) want them to be JSON already."""
+        """Return the result of `render` for `turns`.
+
+        Most templates write the arguments of calls as JSON; some (DeepSeek's) expect JSON text.
+        """
         try:
             return render([*map(_with_text_calls, turns)] if self._calls_as_text else [*turns])
         except Exception as error:  # whatever a template raises over the turns
@@ -223,7 +225,7 @@ def _as_json(call: Mapping[str, Any]) -> str:
 
 
 def special_tokens(tokenizer: Any) -> dict[int, Any]:
-    """The special tokens by their ids."""
+    """Return the special tokens by their ids."""
     known = tokenizer.added_tokens_decoder
     return {number: token for number, token in known.items() if token.special}
 

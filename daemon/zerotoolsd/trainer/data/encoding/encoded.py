@@ -1,4 +1,5 @@
-"""What comes of an example: its ids, of which some are marked as those that the model is to say."""
+"""The encoded form of an example: its ids, with marks on the ones that the model learns to
+predict."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ Marked = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The ids of an example, of which the first `split` are its source, and `SAID` in those that
-    the model is to say. `source_lost` and `target_lost` tokens were cut; `is_source_lost` and
-    `is_target_lost` say that nothing of the text is left, `is_changed` that a chat template has
-    left out some of an answer, and `left_out` names fields of turns that it does not show."""
+    """The ids of an example. The first `split` are its source, and those with `SAID` are learned.
+    `source_lost` and `target_lost` tokens were cut. `is_source_lost` and `is_target_lost` mean that
+    nothing of the text is left, `is_changed` that a chat template left out some of an answer, and
+    `left_out` names fields of turns that it does not show."""
 
     place: str
     marked: Marked
@@ -40,7 +41,7 @@ class Encoded:
 
     @property
     def source(self) -> list[int]:
-        """The ids of what is asked."""
+        """The ids of the source."""
         found: list[int] = bare(self.marked[: self.split]).tolist()
         return found
 
@@ -52,39 +53,39 @@ class Encoded:
 
 
 def as_ids(ids: Sequence[int]) -> Marked:
-    """`ids` as an array."""
+    """Return `ids` as an array."""
     return np.array(ids, np.uint32)
 
 
 def said(ids: Marked) -> Marked:
-    """`ids`, each as one that the model is to say."""
+    """Return `ids`, each with the mark of a learned one."""
     return ids | np.uint32(SAID)
 
 
 def bare(marked: Marked) -> Marked:
-    """The ids themselves."""
+    """Return the ids without marks."""
     return marked & ~np.uint32(SAID)
 
 
 class Encoder(ABC):
-    """A way to read examples."""
+    """Encodes examples."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._texts = TextIds(tokenizer)
 
     def encoded(self, records: Iterable[Record]) -> Iterator[Encoded]:
-        """The ids of `records`, in order.
+        """Yield the ids of `records`, in order.
 
         Raises:
             BadFile: the chat template rejects one; its place is named.
-            BadRequest: the template renders turns in such a way that answers cannot be told.
+            BadRequest: the template renders turns so that answers cannot be found.
         """
         for batch in batches_of(records):
             yield from self.batch(batch)
 
     def batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
-        """The ids of records that are tokenised together. Raises as `encoded`."""
+        """Return the ids of records that are tokenised together. Raises as `encoded`."""
         return self._batch(records)
 
     @abstractmethod
@@ -95,7 +96,7 @@ class Encoder(ABC):
 
 
 def batches_of(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Records that are tokenised together."""
+    """Yield groups of records that are tokenised together."""
     batch: list[Record] = []
     letters = 0
     for record in records:

@@ -15,10 +15,10 @@ from zerotoolsd.trainer.data.encoding.truncating import Limits
 def make_encoder(
     tokenizer: Any, data: DataSpec, *, encoder_decoder: bool, positions: int | None = None
 ) -> Encoder:
-    """The way in which a tokenizer, a job and a kind of model read examples.
+    """Return the encoder for a tokenizer, a job and a kind of model.
 
     Raises:
-        BadRequest: the tokenizer has no chat template where one is asked for, or no end of text.
+        BadRequest: the tokenizer lacks a required chat template, or an end of text.
     """
     limits = limits_of(data, encoder_decoder=encoder_decoder, positions=positions)
     has_template = bool(getattr(tokenizer, "chat_template", None))
@@ -45,9 +45,9 @@ def make_encoder(
 
 
 def limits_of(data: DataSpec, *, encoder_decoder: bool, positions: int | None) -> Limits:
-    """How much of an example the job keeps, for a model of so many `positions`.
+    """Return how much of an example the job keeps, for a model with so many `positions`.
 
-    A causal model does not read the last token, which it only says: one more than its positions
+    A causal model does not read the last token, which it only predicts: one more than its positions
     fits. An encoder-decoder has the positions twice, for the prompt and for the response.
     """
     most_source, most_target = data.max_source_length, data.max_target_length

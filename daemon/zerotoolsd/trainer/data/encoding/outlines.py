@@ -1,7 +1,7 @@
-"""Chats of the same roles: what a template puts around their texts, found once.
+"""Chats with the same roles: the template's text around their texts, found once.
 
-The turns are rendered with probes for texts. Where another chat of these roles is exactly the same
-with its own texts in the places of the probes, its answers lie where those of the probes do.
+The turns are rendered with probes as texts. If another chat with these roles is exactly the same
+with its own texts in place of the probes, its answers are at the positions of the probes' answers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from zerotoolsd.trainer.data.encoding.answers import Span
 
 @dataclass(frozen=True)
 class RenderedChat:
-    """The text of a chat, and where in it the answers lie that are learned from, in order; the last
-    one, which may be in several parts, begins at `split`. `is_changed` says that a text of one is
-    not there as it is in the data. `left_out` are fields of turns that the text does not have."""
+    """The text of a chat, and the positions of its learned answers, in order; the last one, which
+    may be in several parts, begins at `split`. `is_changed` means that a text differs from the
+    data. `left_out` are fields of turns that the text does not have."""
 
     text: str
     spans: tuple[Span, ...]
@@ -27,13 +27,13 @@ class RenderedChat:
 
 
 Point = tuple[int, int]
-"""A place in a chat: how many texts come before it, and its place with all texts empty."""
+"""A position in a chat: the number of texts before it, and its offset with all texts empty."""
 
 
 @dataclass(frozen=True)
 class ChatOutline:
-    """What stands around the texts of turns of these `roles`, and where answers begin and end. The
-    last `tail` letters are added to what the template makes."""
+    """The text around the texts of turns with these `roles`, and the begin and end of answers. The
+    last `tail` letters are added to the template's output."""
 
     roles: tuple[str, ...]
     around: tuple[str, ...]
@@ -41,7 +41,7 @@ class ChatOutline:
     tail: int
 
     def filled(self, turns: Sequence[Turn], text: str) -> RenderedChat | None:
-        """The chat that the template has made `text` of; None: it has made something else."""
+        """Return the chat with the rendered `text`; None if that does not match the outline."""
         texts = [turn["content"] for turn in turns[: len(self.roles)]]
         text += self.around[-1][len(self.around[-1]) - self.tail :]
         if self._joined(texts) != text:
@@ -62,12 +62,12 @@ class ChatOutline:
 
 
 def probe(number: int) -> str:
-    """A text in the place of that of a turn, which no template changes."""
+    """Return a text that no template changes, in place of a turn's text."""
     return f"\u2042{number}\u2042"
 
 
 def outline_of(chat: RenderedChat, roles: tuple[str, ...], tail: int) -> ChatOutline | None:
-    """The outline of a chat whose texts are probes; None where they are not there in order."""
+    """Return the outline of a chat with probes as texts; None if they are not in order."""
     around: list[str] = []
     rest = chat.text
     for number in range(len(roles)):
@@ -87,7 +87,7 @@ def outline_of(chat: RenderedChat, roles: tuple[str, ...], tail: int) -> ChatOut
 
 
 def _point(text: str, place: int) -> Point | None:
-    """None: in the middle of a probe."""
+    """Return the point; None in the middle of a probe."""
     marks = text[:place].count("\u2042")
     if marks % 2:
         return None

@@ -1,9 +1,9 @@
 """Examples without a chat template.
 
-For a causal model: the source is the prompt, as it is, after the tokenizer's first token if it has
-one, and the target is the response and the end-of-text token; a history is put before the prompt in
-ChatGLM's rounds, as its fine-tuning script has it. For an encoder-decoder both get the special
-tokens that the tokenizer gives them.
+For a causal model: the source is the unchanged prompt, after the tokenizer's first token if it has
+one, and the target is the response and the end-of-text token. A history is put before the prompt in
+ChatGLM's rounds, as in its fine-tuning script. For an encoder-decoder both get the special tokens
+of the tokenizer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zerotoolsd.trainer.data.encoding.truncating import Kept, Limits, cut
 
 
 class WithoutTemplate(Encoder):
-    """What both have in common."""
+    """The common part of both encoders."""
 
     def _without_template(self, record: Record) -> TextExample:
         if isinstance(record, TextExample):
@@ -65,7 +65,7 @@ class PlainEncoder(WithoutTemplate):
 
 
 class SpecialEncoder(WithoutTemplate):
-    """Source and target on their own, each with the tokenizer's special tokens around it."""
+    """Encodes source and target separately, each with the tokenizer's special tokens around it."""
 
     def __init__(self, tokenizer: Any, limits: Limits) -> None:
         super().__init__(tokenizer)
@@ -89,11 +89,11 @@ class SpecialEncoder(WithoutTemplate):
             )
 
     def _cut(self, name: str, texts: list[str], most: int | None) -> list[tuple[list[int], int]]:
-        """(ids, how many were lost) of each; the tokenizer knows where its special ones stand."""
+        """Return (ids, number of lost ones) of each; the tokenizer places its special ones."""
         whole: list[list[int]] = self._tokenizer(**{name: texts}, verbose=False)["input_ids"]
         if most is None:
             return [(ids, 0) for ids in whole]
-        # A tokenizer cannot cut its own special tokens off.
+        # A tokenizer cannot cut off its own special tokens.
         length = max(most, self._tokenizer.num_special_tokens_to_add())
         options = {"truncation": True, "max_length": length, "verbose": False}
         cut: list[list[int]] = self._tokenizer(**{name: texts}, **options)["input_ids"]
@@ -101,7 +101,7 @@ class SpecialEncoder(WithoutTemplate):
 
 
 def in_rounds(record: TextExample) -> str:
-    """The prompt, after the system's text and the turns before it."""
+    """Return the prompt, after the system's text and the earlier turns."""
     system = f"{record.system}\n\n" if record.system else ""
     if not record.history:
         return system + record.prompt

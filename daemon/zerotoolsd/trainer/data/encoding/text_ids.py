@@ -1,4 +1,4 @@
-"""Ids of texts, without special tokens around them, and where in a text each of them lies."""
+"""Ids of texts, without special tokens around them, and their positions in the text."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class LocatedIds:
-    """The `ids` of a text, and where each begins and ends in it: in letters, or in bytes of UTF-8
-    where `in_bytes` says so."""
+    """The `ids` of a text, and the begin and end of each: in letters, or in bytes of UTF-8 with
+    `in_bytes`."""
 
     text: str
     ids: Ids
@@ -27,15 +27,16 @@ class LocatedIds:
     in_bytes: bool = False
 
     def place(self, letter: int) -> int:
-        """Where that letter of the text is, as `starts` and `ends` count."""
+        """Return the position of that letter in the unit of `starts` and `ends`."""
         if not self.in_bytes or self.text.isascii():
             return letter
         return len(self.text[:letter].encode())
 
 
 class TextIds:
-    """Encodes texts by a Hugging Face tokenizer: by words where that is exact, else by its library,
-    whose call makes lists that nobody reads here, which takes longer than the encoding."""
+    """Encodes texts by a Hugging Face tokenizer: by words if that is exact, else by its library.
+    The tokenizer's own call makes lists that are not needed, which takes longer than the
+    encoding."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -48,7 +49,7 @@ class TextIds:
             self._words = word_ids_of(self._backend)
 
     def ids(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of each text."""
+        """Return the ids of each text."""
         if self._backend is None:
             found = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)
             return [np.array(ids, np.uint32) for ids in found["input_ids"]]
@@ -58,7 +59,7 @@ class TextIds:
         return [np.array(next(encodings).ids, np.uint32) if ids is None else ids for ids in known]
 
     def located(self, texts: Sequence[str]) -> Iterator[LocatedIds]:
-        """The ids of each text with their places. Only for a tokenizer that is fast."""
+        """Yield the ids of each text with their positions. Only for a fast tokenizer."""
         assert self._backend is not None
         # Where its tokens are bytes, their sizes say more than the library, which may leave spaces
         # out of a token's place.

@@ -1,6 +1,6 @@
-"""What an example that is too long keeps: the prompt gives way first, and the end stays.
+"""Truncates an example that is too long: the prompt is cut first, and the end stays.
 
-Only ids are moved here, so marks in them stay with them.
+Ids are only moved, so their marks stay with them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Ids = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Limits:
-    """The most tokens of source and target together, of each alone; None: any number."""
+    """The most tokens of source and target together, and of each separately; None: no limit."""
 
     whole: int | None = None
     source: int | None = None
@@ -24,8 +24,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Kept:
-    """What stays when an example is cut: the first `head` ids of the source, and of the rest the
-    first ones or (`keeps_first` False) the last; the last `end` ids of the target."""
+    """The parts that stay when an example is cut: the first `head` ids of the source, and of its
+    rest the first ones or (`keeps_first` False) the last; the last `end` ids of the target."""
 
     head: int = 0
     end: int = 0
@@ -33,7 +33,7 @@ class Kept:
 
 
 def cut(source: Ids, target: Ids, limits: Limits, kept: Kept) -> tuple[Ids, Ids]:
-    """(source, target) within `limits`: at least one token of a source stays."""
+    """Return (source, target) within `limits`: at least one token of a source stays."""
     target = _cut_target(target, limits.target, kept)
     source = _cut_source(source, limits.source, kept)
     if limits.whole is not None and len(source) + len(target) > limits.whole:

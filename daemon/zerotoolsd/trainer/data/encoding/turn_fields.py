@@ -1,7 +1,7 @@
-"""Which fields of a turn a chat template shows to the model.
+"""The fields of a turn that a chat template shows to the model.
 
-A template passes over what it does not know. So each field is changed, and the chat is rendered
-again: where the text stays the same, the model never sees the field.
+A template ignores unknown fields. So each field is changed, and the chat is rendered again: if the
+text stays the same, the model never sees the field.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from zerotoolsd.trainer.data.encoding.answers import PROBE, REASONING
 CONTENT, CALLS = "content", "tool_calls"
 TEXTS = (CONTENT, *REASONING)
 Key = tuple[str, str, int]
-"""Role, field and number of calls, two standing for more: a template may show the first alone."""
+"""Role, field and number of calls, two standing for more: a template may show only the first."""
 
 
 class TurnFields:
-    """Compares the fields of turns with the text that a template makes of them.
+    """Compares the fields of turns with the template's text.
 
-    `TURN_FIELDS` are what the model says and reads: one that the template leaves out is refused,
+    `TURN_FIELDS` are read and learned by the model: one that the template leaves out is refused,
     unless it is `accepted`. Other fields, such as a date, are only named.
     """
 
@@ -35,7 +35,7 @@ class TurnFields:
         self._left_out: set[Key] = set()
 
     def are_shown(self, turns: Sequence[Turn], roles: Collection[str]) -> bool:
-        """Tell whether `turns` have texts alone, of roles that are known to be shown."""
+        """Return whether `turns` have only texts, of roles that are known to be shown."""
         return all((role, CONTENT, 0) in self._shown for role in roles) and all(
             len(turn) == 2 and turn.get(CONTENT) for turn in turns
         )
@@ -46,7 +46,7 @@ class TurnFields:
         """Return the names of the fields of `turns` that the text of `render` does not have.
 
         Raises:
-            BadFile: one of them is said or read by the model, and is not accepted.
+            BadFile: one of them is read or learned by the model, and is not accepted.
         """
         whole: str | None = None
         names: dict[str, None] = {}
@@ -73,8 +73,11 @@ class TurnFields:
     def _is_shown_last(
         self, render: Callable[[Sequence[Turn]], str], turns: Sequence[Turn], changed: Turn
     ) -> bool:
-        """Tell whether the field is shown where its turn is the last, as many templates show
-        thoughts. What they leave out of earlier turns is counted with the answers."""
+        """Return whether the field is shown if its turn is the last, as many templates show
+        thoughts.
+
+        Texts that they leave out of earlier turns are counted with the answers.
+        """
         try:
             whole = render(turns)
         except BadFile:  # it does not take a chat that ends here
@@ -82,7 +85,8 @@ class TurnFields:
         return _differs(render, [*turns[:-1], changed], whole)
 
     def _is_said_elsewhere(self, turn: Turn, name: str, calls: int) -> bool:
-        """Some data has the same thoughts under several names."""
+        """Return whether the turn has the same thoughts under another shown name, as some data
+        has."""
         return name in REASONING and any(
             other != name
             and turn.get(other) == turn[name]
@@ -109,12 +113,12 @@ class TurnFields:
 def _differs(render: Callable[[Sequence[Turn]], str], turns: Sequence[Turn], before: str) -> bool:
     try:
         return render(turns) != before
-    except BadFile:  # a template that rejects the change has looked at it
+    except BadFile:  # a template that rejects the change has read it
         return True
 
 
 def _changes(turn: Turn) -> Iterator[tuple[str, Turn]]:
-    """Each field of `turn` that is not empty, with the turn in which it is another."""
+    """Yield each non-empty field of `turn`, with the turn in which it is changed."""
     if turn.get(CONTENT) or not turn.get(CALLS):
         yield CONTENT, {**turn, CONTENT: PROBE}
     if turn.get(CALLS):
@@ -128,7 +132,7 @@ def _changed_calls(turn: Turn) -> Iterator[tuple[str, Turn]]:
     *others, last = turn[CALLS]
     function: Mapping[str, Any] = last["function"]
     changes = {CALLS: {**last, "function": {**function, "name": PROBE}}}
-    with suppress(TypeError):  # arguments that are no object
+    with suppress(TypeError):  # arguments that are not an object
         arguments = {**function["arguments"], PROBE: PROBE}
         changed = {**last, "function": {**function, "arguments": arguments}}
         changes[f"{CALLS} with arguments"] = changed

@@ -1,13 +1,14 @@
 """Ids of texts by a byte-level BPE, each word encoded once.
 
-A byte-level BPE encodes each word that its pre-tokenizer finds on its own, and most words of a text
-have come before. Splitting a text by the pre-tokenizer's own pattern and looking the words up takes
-a fourth of the time that the tokenizer takes. Its model encodes each new word, thousands of them as
-one text: the library takes longer to return an encoding for each word than to encode it.
+A byte-level BPE encodes each word of its pre-tokenizer separately, and most words of a text are
+repeated. Splitting a text by the pre-tokenizer's own pattern and looking the words up takes a
+fourth of the tokenizer's time. Its model encodes each new word, thousands of them as one text: the
+library takes longer to return an encoding for each word than to encode it.
 
-The split has to be exactly the tokenizer's. So the pattern is translated for characters whose
-Unicode properties have not changed since version 3.2, and symbols; a text with other characters,
-one that the normalizer would change, and a tokenizer of another kind are left to the tokenizer.
+The split must be exactly the tokenizer's. So the pattern is translated for characters with Unicode
+properties that have not changed since version 3.2, and symbols. The tokenizer itself encodes a text
+with other characters, and one that the normalizer would change; tokenizers of other kinds are not
+supported.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ class WordIds:
         self._by_letters, self._end_of_word = _without_split(backend.model)
 
     def ids(self, texts: Sequence[str]) -> list[Ids | None]:
-        """The ids of each text; None: the tokenizer has to encode it."""
+        """Return the ids of each text; None if the tokenizer must encode it."""
         parts = [self._parts(text) if self._is_settled(text) else None for text in texts]
         self._learn(set(itertools.chain.from_iterable(filter(None, parts))))
         return [None if words is None else self._joined(words) for words in parts]
 
     def ends(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """Where in the text's UTF-8 each token of `ids` ends."""
+        """Return the end of each token of `ids` in the text's UTF-8."""
         return np.cumsum(self._sizes[ids])
 
     def is_changed(self, text: str) -> bool:
@@ -76,7 +77,8 @@ class WordIds:
         return not _unsettled().search(text) and not self.is_changed(text)
 
     def _parts(self, text: str) -> list[str] | None:
-        """The words and added tokens of a text; None where the pattern leaves some of it out."""
+        """Return the words and added tokens of a text; None if the pattern leaves some of it
+        out."""
         pieces = [text]
         for split in self._splits:
             pieces = [
@@ -108,7 +110,7 @@ class WordIds:
             self._keep(words_of_part, np.array(encoding.ids, np.uint32))
 
     def _keep(self, words: Sequence[str], ids: Ids) -> None:
-        """Note the ids of `words`; `ids` has the end of a word after each."""
+        """Record the ids of `words`; `ids` has the end of a word after each."""
         ends = (ids.itemsize * np.flatnonzero(ids == self._end_of_word)).tolist()
         if len(ends) == len(words):
             data = ids.tobytes()
@@ -118,7 +120,7 @@ class WordIds:
                 for word, start, end in zip(words, starts, ends, strict=False)
             )
             return
-        # The vocabulary has another token of the number that the library gave the end of a word.
+        # The vocabulary has another token with the library's number of the end of a word.
         encodings = self._backend.encode_batch_fast(words, add_special_tokens=False)
         for word, found in zip(words, encodings, strict=True):
             self._known[word] = array.array("I", found.ids).tobytes()
@@ -128,7 +130,7 @@ class WordIds:
 
 
 def word_ids_of(backend: Any) -> WordIds | None:
-    """Those of the tokenizer `backend`, of the library tokenizers; None: it is of another kind."""
+    """Return the WordIds of `backend`, of the library tokenizers; None for another kind."""
     model = backend.model
     if type(model).__name__ != "BPE" or model.dropout or backend.encode_special_tokens:
         return None
@@ -148,8 +150,10 @@ def word_ids_of(backend: Any) -> WordIds | None:
 
 
 def translate(pattern: str) -> str | None:
-    """A pattern of the library tokenizers as one of `re`, for settled characters; None: it has
-    something that is not known here."""
+    """Translate a pattern of the library tokenizers to `re`, for settled characters.
+
+    Returns None if it has an unknown part.
+    """
     parts: list[str] = []
     inside = False
     for found in _PART.finditer(pattern):
@@ -181,7 +185,8 @@ def translate(pattern: str) -> str | None:
 
 
 def _pattern_of(state: Any) -> str | None:
-    """By what a pre-tokenizer splits; None: by no pattern alone, or by several."""
+    """Return the pattern of a pre-tokenizer; None if it has none, several, or more than a
+    pattern."""
     if not isinstance(state, dict):
         return None
     steps = state["pretokenizers"] if state["type"] == "Sequence" else [state]
@@ -204,7 +209,8 @@ def _state(part: Any) -> Any:
 
 
 def _passes(added: Iterable[Any]) -> list[list[str]]:
-    """Added tokens are found in two passes: those of the text as it is, then the normalized."""
+    """Return the added tokens in their two passes: over the original text, then the normalized
+    one."""
     found: list[list[str]] = [[], []]
     for token in added:
         found[bool(token.normalized)].append(token.content)
@@ -217,8 +223,7 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _without_split(model: Any) -> tuple[Any, int]:
-    """Return a tokenizer of `model` that takes what `_letters_of` makes, and the id that stands
-    after each word."""
+    """Return a tokenizer of `model` for the output of `_letters_of`, and the id after each word."""
     from tokenizers import Tokenizer
 
     made = Tokenizer(model)
@@ -237,7 +242,7 @@ def _letters_of(words: Sequence[str]) -> str:
 
 @cache
 def _letters() -> npt.NDArray[np.uint16]:
-    """Return the letter for each byte: itself where it is visible, else one from U+0100 on."""
+    """Return the letter for each byte: itself if it is visible, else one from U+0100 on."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     found = [each if each in visible else next(others) for each in range(256)]
@@ -246,8 +251,10 @@ def _letters() -> npt.NDArray[np.uint16]:
 
 
 def _byte_lengths(backend: Any) -> npt.NDArray[np.int64]:
-    """How many bytes of a text each id stands for. A token of the vocabulary has a letter for each
-    of its bytes."""
+    """Return how many bytes of a text each id stands for.
+
+    A token of the vocabulary has a letter for each of its bytes.
+    """
     vocabulary: dict[str, int] = backend.get_vocab(with_added_tokens=False)
     added = backend.get_added_tokens_decoder()
     sizes = np.zeros(1 + max((*vocabulary.values(), *added)), np.int64)
@@ -259,7 +266,7 @@ def _byte_lengths(backend: Any) -> npt.NDArray[np.int64]:
 
 @cache
 def _categories() -> dict[str, list[int]]:
-    """The settled characters of each general category, in order."""
+    """Return the settled characters of each general category, in order."""
     found: dict[str, list[int]] = {}
     old: Callable[[str], str] = unicodedata.ucd_3_2_0.category
     for number in (*range(0xD800), *range(0xE000, 0x10000), *range(_SYMBOLS[0], _SYMBOLS[1] + 1)):
@@ -277,7 +284,8 @@ def _unsettled() -> re.Pattern[str]:
 
 @cache
 def _ranges_of(category: str) -> str:
-    """Settled characters of a general category, by its name or by the first letter of that."""
+    """Return the settled characters of a general category, by its name or first letter, as
+    ranges."""
     numbers = sorted(
         number
         for name, each in _categories().items()
