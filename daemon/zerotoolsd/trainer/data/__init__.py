@@ -1,6 +1,6 @@
 """From files to the examples of a step, at any number of ranks.
 
-sources, reading              the data that rank 0 reads while the model loads, and that all ranks open
+sources, reading              the data that rank 0 reads while the model loads; opened by all
 cache                         tokenised data, reused by restarts and other jobs
 tokenizers_beside             processes that tokenise for a rank (tokenizing_process); progress
 corpus, tokenizing            text as one stream of tokens (also tokenstream, of token files)

@@ -1,5 +1,5 @@
-"""From `[data]` and `[eval]` to batches: the first rank of each node reads the files once, the
-others take its word."""
+"""Reads `[data]` and `[eval]` into batches: the first rank of each node reads the files once, and
+the others use its result."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ TELL_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The global order of what is trained on, and what is evaluated on, if anything is.
+    """The global order of the training examples, and the evaluation examples, if there are any.
 
     Every token id is below `vocabulary`, and a sequence may have `longest` tokens. The model reads
-    at most `longest_read` of one, where that is known. `pairs` are the preferences of each source,
-    which wait for their references. `notes` are lines for people.
+    at most `longest_read` of one, if known. `pairs` are the preferences of each source, which wait
+    for their references. `notes` are lines for people.
     """
 
     batches: Batches
@@ -63,7 +63,7 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class _Opened:
-    """What a source is to be trained on, and the part of it that is held out."""
+    """The training examples of a source, and the part of it that is held out."""
 
     train: ExamplePool
     held_out: ExamplePool | None
@@ -71,8 +71,8 @@ class _Opened:
 
 @dataclass
 class DataReading:
-    """The reading of a job's data: `start` begins it beside what the ranks do next, `opened` waits
-    for it. All ranks call both."""
+    """Reads a job's data: `start` begins it concurrently with the next work of the ranks, `opened`
+    waits for it. All ranks call both."""
 
     spec: JobSpec
     run_dir: Path
@@ -82,9 +82,10 @@ class DataReading:
     _found: Future[list[ReadSource]] | None = field(default=None, init=False)
 
     def start(self) -> DataReading:
-        """
+        """Start reading.
+
         Raises:
-            BadRequest: the model cannot be trained on this kind of data.
+                    BadRequest: the model cannot be trained on this kind of data.
         """
         reader = model_input_of(self.config)
         kind, packing = kind_of(self.spec.data), self.spec.data.packing
@@ -104,7 +105,7 @@ class DataReading:
 
     def _begin(self, found: Future[list[ReadSource]]) -> None:
         try:
-            # Not in the thread: two that import parts of transformers get in each other's way.
+            # Not in the thread, because two concurrent imports of parts of transformers conflict.
             self._files = replace(self._files, tokenizer=tokenizer_for(self.spec))
         except ZerotoolsError as error:
             found.set_exception(error)
@@ -115,7 +116,7 @@ class DataReading:
     def _read(self, found: Future[list[ReadSource]]) -> None:
         try:
             found.set_result([self._files.read(source) for source in sources_of(self.spec)])
-        except BaseException as error:  # raised where it is waited for
+        except BaseException as error:  # raised again by the waiting code
             found.set_exception(error)
 
     def _result(self, tell: Callable[[str], None]) -> list[ReadSource]:
@@ -125,12 +126,11 @@ class DataReading:
         return found.result()
 
     def opened(self, tell: Callable[[str], None] = lambda _: None) -> TrainingData:
-        """The data, the same on every rank. `tell` takes how far the reading is, whenever it has
-        got further.
+        """Return the data, the same on every rank. `tell` gets the progress whenever it changes.
 
         Raises:
-            ZerotoolsError: no file matches, one cannot be read as what it should be, there is too
-                little in it, or the tokenizer does not load; on every rank.
+            ZerotoolsError: no file matches, one is not of its type, the data is too small, or the
+                        tokenizer does not load; on every rank.
         """
         with self._files.until_opened:
             sources = self.group.decided_by_node(partial(self._result, tell))
@@ -142,9 +142,10 @@ class DataReading:
                 self.group.gathered(None)
 
     def _check_alike(self, sources: Sequence[ReadSource]) -> None:
-        """
+        """Refuse nodes with different data.
+
         Raises:
-            BadRequest: the nodes have other data.
+                    BadRequest: the nodes have other data.
         """
         if self.group.rank.nodes == 1:
             return
@@ -228,7 +229,7 @@ class DataReading:
 
 
 def _files_of(source: ReadSource) -> Iterator[Path]:
-    """What a rank reads of a source while it trains."""
+    """Yield the files of a source that a rank reads during training."""
     if source.ids is not None:
         yield source.ids
     yield from source.paths
@@ -257,7 +258,7 @@ def _joined(pools: Sequence[ExamplePool]) -> ExamplePool:
 
 
 def _mixed(pools: Sequence[ExamplePool], spec: JobSpec) -> tuple[ExamplePool, tuple[str, ...]]:
-    """(one pool, what to say of the mixture)."""
+    """Return (one pool, notes on the mixture)."""
     if not spec.data.mixture:
         return _joined(pools), ()
     mixed = MixedPools(pools, spec.data.mixture, spec.seed)
@@ -270,21 +271,21 @@ def _mixed(pools: Sequence[ExamplePool], spec: JobSpec) -> tuple[ExamplePool, tu
 
 
 def model_input_of(config: Any) -> ModelInput:
-    """How a model of the Hugging Face `config` reads."""
+    """Return how a model of the Hugging Face `config` reads."""
     return ModelInput(bool(config.is_encoder_decoder), positions_of(config))
 
 
 def positions_of(config: Any) -> int | None:
-    """How many positions a model of the Hugging Face `config` has; None: any number."""
+    """Return how many positions a model of the Hugging Face `config` has; None: no limit."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     return positions if isinstance(positions, int) and positions > 0 else None
 
 
 def packed_length(data: DataSpec, positions: int | None) -> int:
-    """The tokens of a packed sequence that a model of so many `positions` reads.
+    """Return the tokens of a packed sequence for a model with so many `positions`.
 
     Raises:
-        BadRequest: neither the job nor the model says it.
+        BadRequest: neither the job nor the model sets it.
     """
     length = fixed_length(data, positions)
     if length is None:

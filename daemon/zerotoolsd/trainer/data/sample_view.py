@@ -1,4 +1,4 @@
-"""The first examples of a job, as the model will see them, for people to look at."""
+"""The first examples of a job as the model gets them, for people."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Decode = Callable[[list[int]], str]
 class SampleView:
     """Counts examples, and keeps the text of the first `most`.
 
-    A part of a text is trained where the model is to say its tokens.
+    A part of a text is trained if the model learns its tokens.
     """
 
     most: int
@@ -78,7 +78,7 @@ class SampleView:
         return parts, False
 
     def answer(self, empty: int) -> dict[str, Any]:
-        """Return what was found, as JSON values; `empty` examples had no prompt or no answer."""
+        """Return the findings as JSON values; `empty` examples had no prompt or no answer."""
         return {
             "examples": self._shown,
             "looked_at": len(self._lengths),

@@ -31,7 +31,7 @@ CheckFit = Callable[[int], None]
 
 @dataclass(frozen=True)
 class DataSample:
-    """Notes on the first examples, and `view`, what there is to see of those trained on: see
+    """Notes on the first examples, and `view`, the preview of those that are trained on: see
     `SampleView.answer`."""
 
     notes: list[str]
@@ -41,7 +41,8 @@ class DataSample:
 def sample_data(
     spec: JobSpec, reader: ModelInput, check_fit: CheckFit, show: int = 0
 ) -> DataSample:
-    """Look at the first examples of the first files: how many are cut, and `show` of them whole.
+    """Check the first examples of the first files: how many are cut, and `show` of them in full.
+
     `check_fit` is called with one more than the largest id of each.
 
     Raises:
@@ -88,19 +89,19 @@ class _Sampling:
 
     @property
     def most(self) -> int:
-        """How many examples of a file are looked at."""
+        """The number of examples of a file that are checked."""
         return MAX_EXAMPLES if self.view is None else MAX_EXAMPLES_SHOWN
 
 
 def _found(patterns: Sequence[str], key: str) -> list[Path]:
     try:
         return find_files(patterns, key)[:MAX_FILES]
-    except BadRequest:  # the daemon looks for files, and says it
+    except BadRequest:  # the daemon checks for files, and reports it
         return []
 
 
 def _all(named: tuple[str, Sequence[str]]) -> Sequence[Path] | None:
-    """All files of a key; None where looking for them may take long."""
+    """Return all files of a key; None if the search may take long."""
     key, patterns = named
     if any("**" in each for each in patterns):
         return None
@@ -111,7 +112,7 @@ def _all(named: tuple[str, Sequence[str]]) -> Sequence[Path] | None:
 
 
 def _as_answer(example: Encoded, stats: ReadingStats) -> Encoded:
-    """The example of a preference, by which of the two answers it has."""
+    """Return the example of a preference, named for the answer that it contains."""
     which = "chosen" if stats.count % 2 else "rejected"
     return replace(example, place=f"{example.place}, {which}")
 
@@ -133,7 +134,7 @@ def _sampled(
             sampling.check_fit(1 + int(bare(example.marked).max(initial=0)))
             if sampling.view is not None:
                 sampling.view.add(_as_answer(example, stats) if spec.data.preferences else example)
-    # Of a file of lines, the first may be longer than what is looked at.
+    # The first line of a file may be longer than the checked part.
     is_seen = len(paths) < MAX_FILES and all(path.suffix.lower() in COLUMNAR for path in paths)
     if paths and is_seen and not stats.count and not stats.empty:
         check_stats(stats, paths, spec.data, reader.positions)

@@ -1,4 +1,4 @@
-"""What a step trains on: sequences with what is to be predicted, numbered, read one at a time."""
+"""The training examples of a step: numbered sequences with targets, read one at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zerotoolsd.trainer.data.corpus import Tokens
 from zerotoolsd.trainer.data.shuffle import Shuffle
 
 IGNORED = -100
-"""In the place of a token that nobody is asked to predict: the number of torch and transformers."""
+"""Marks a target that is not learned: the number of torch and transformers."""
 
 
 Ids = npt.NDArray[Any]
@@ -23,11 +23,11 @@ Ids = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """`inputs` are what the model reads, `targets` what it is to say.
+    """`inputs` are the tokens that the model reads, `targets` the tokens that it learns to predict.
 
-    A causal model says `targets[i]` after it has read `inputs` up to i; an encoder-decoder reads
-    all `inputs` first. `segments` are the lengths of the parts of a packed sequence, which must not
-    see one another.
+    A causal model predicts `targets[i]` after it has read `inputs` up to i; an encoder-decoder
+    reads all `inputs` first. `segments` are the lengths of the parts of a packed sequence, which
+    must not see one another.
     """
 
     inputs: Ids | Sequence[int]
@@ -36,11 +36,11 @@ class Example:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of its segments: one, where it is not packed."""
+        """The lengths of its segments: one, if it is not packed."""
         return self.segments or (len(self.inputs),)
 
     def silent(self) -> Example:
-        """The same, with nothing to predict."""
+        """Return the same example without targets."""
         return replace(self, targets=np.full(len(self.targets), IGNORED))
 
 
@@ -60,26 +60,27 @@ class ExamplePool(Protocol):
     def __len__(self) -> int: ...
 
     def example(self, number: int) -> Example:
-        """The example of that number."""
+        """Return the example with that number."""
 
     def predicted(self, number: int) -> int:
-        """How many tokens of it are to be predicted."""
+        """Return how many tokens of it are learned."""
 
     def size(self, number: int) -> int:
-        """How many tokens the model reads, or says, for it."""
+        """Return how many tokens the model reads, or predicts, for it."""
 
 
 class TokenWindows:
     """A token stream cut into windows of `length + 1` tokens.
 
-    Each begins with the last token of the one before, so that every token but the first is
+    Each begins with the last token of the previous one, so that every token but the first is
     predicted once in an epoch.
     """
 
     def __init__(self, tokens: Tokens, length: int, key: str = "data.text") -> None:
-        """
+        """Count the windows.
+
         Raises:
-            BadRequest: there is not even one window in `tokens`, which `key` names.
+                    BadRequest: `tokens`, which `key` names, is shorter than one window.
         """
         self.tokens = tokens
         self.length = length
@@ -94,22 +95,22 @@ class TokenWindows:
         return self._count
 
     def example(self, number: int) -> Example:
-        """Window `number`."""
+        """Return window `number`."""
         start = number * self.length
         ids = self.tokens.read(start, start + self.length + 1)
         return Example(ids[:-1], ids[1:])
 
     def predicted(self, number: int) -> int:
-        """All but the first token."""
+        """Return the number of learned tokens: all but the first."""
         return self.length
 
     def size(self, number: int) -> int:
-        """As many as are predicted."""
+        """Return the same number as `predicted`."""
         return self.length
 
 
 class PoolSubset:
-    """The examples at positions [first, stop) of a shuffle of `pool`: for what is held out."""
+    """The examples at positions [first, stop) of a shuffle of `pool`: for held-out examples."""
 
     def __init__(self, pool: ExamplePool, first: int, stop: int, *, seed: int) -> None:
         self._pool = pool
@@ -125,23 +126,23 @@ class PoolSubset:
         return self._shuffle[self._first + number]
 
     def example(self, number: int) -> Example:
-        """As of the pool."""
+        """Return the example of the pool."""
         return self._pool.example(self._number(number))
 
     def predicted(self, number: int) -> int:
-        """As of the pool."""
+        """Return the number of learned tokens, from the pool."""
         return self._pool.predicted(self._number(number))
 
     def size(self, number: int) -> int:
-        """As of the pool."""
+        """Return the size, from the pool."""
         return self._pool.size(self._number(number))
 
 
 def hold_out(pool: ExamplePool, fraction: float, seed: int) -> tuple[ExamplePool, ExamplePool]:
-    """(what is trained on, what is evaluated on), chosen by `seed`: at least one example each.
+    """Return (the training examples, the evaluation examples), chosen by `seed`: at least one each.
 
     Raises:
-        BadRequest: there is only one.
+        BadRequest: the pool has only one.
     """
     out = max(1, round(len(pool) * fraction))
     if out >= len(pool):

@@ -1,4 +1,5 @@
-"""The files of a job as tokens, each source once: what rank 0 does, while the model is loaded."""
+"""Turns the files of a job into tokens, each source once: rank 0 does this while the model
+loads."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ _OF_SOURCES = (
     *("text", "tokens", "examples", "preferences"),
     *("tokenizer", "mixture", "packing", "token_type"),
 )
-"""Keys of `[data]` that the content says better, or that change no token."""
+"""Keys of `[data]` that the content covers, or that change no token."""
 _OF_TEXT = ("documents", "text_column")
 
 
@@ -55,7 +56,7 @@ class Source:
 
 @dataclass(frozen=True)
 class ReadSource:
-    """What every rank opens: `ids` that were written, files of bytes that are read as they are
+    """The data that every rank opens: written `ids`, files of bytes that are read unchanged
     (`paths`, of `sizes`), or `arrays` of ids. `contents` has each file's digest and name, `notes`
     are lines for people, and `entry` is the cache's name for the ids."""
 
@@ -75,8 +76,11 @@ class ReadSource:
 
 
 def sources_of(spec: JobSpec) -> list[Source]:
-    """What is trained on, one source for each weight of a mixture, and last what is evaluated on,
-    where files are named for that."""
+    """Return the training sources, one for each weight of a mixture, and last the evaluation
+    source.
+
+    The latter exists if files are named for it.
+    """
     patterns, key = patterns_of(spec.data), f"data.{kind_of(spec.data)}"
     groups = [(pattern,) for pattern in patterns] if spec.data.mixture else [patterns]
     evaluated = [Source("eval.files", spec.eval.files)] if spec.eval.files else []
@@ -84,7 +88,7 @@ def sources_of(spec: JobSpec) -> list[Source]:
 
 
 def tokenizer_for(spec: JobSpec) -> Any:
-    """The tokenizer that the data of `spec` goes through; None: it needs none.
+    """Return the tokenizer for the data of `spec`; None if it needs none.
 
     Raises:
         BadRequest: it cannot be loaded.
@@ -97,8 +101,8 @@ def tokenizer_for(spec: JobSpec) -> Any:
 
 @dataclass(frozen=True)
 class SourceReader:
-    """Reads sources for a job through its `tokenizer`; what is written lies in its run directory or
-    in the `cache`, and stays while `until_opened` is."""
+    """Reads sources for a job with its `tokenizer`. Written files are in its run directory or in
+    the `cache`, and stay until `until_opened` is closed."""
 
     spec: JobSpec
     run_dir: Path
@@ -109,10 +113,11 @@ class SourceReader:
     progress: ReadingProgress = field(default_factory=ReadingProgress)
 
     def read(self, source: Source) -> ReadSource:
-        """
+        """Read a source.
+
         Raises:
-            ZerotoolsError: no file matches, one cannot be read as what it should be, or the
-                tokenizer does not load.
+                    ZerotoolsError: no file matches, one is not of its type, or the tokenizer does not
+                        load.
         """
         paths = find_files(source.patterns, source.key)
         readers = {"tokens": self._arrays, "text": self._text}
@@ -136,7 +141,7 @@ class SourceReader:
 
     @property
     def _stamps(self) -> Path:
-        """Where the digests of files are noted."""
+        """The directory that stores the digests of files."""
         return (self.run_dir if self.cache is None else self.cache.directory) / "stamps"
 
     def _arrays(self, source: Source, paths: list[Path]) -> ReadSource:
@@ -216,8 +221,10 @@ class SourceReader:
         )
 
     def follows(self, source: ReadSource, settings: Any, build: Build) -> Path:
-        """The directory of what `build` makes of a source's ids and `settings`: from the cache
-        where the ids are there."""
+        """Return the directory of `build`'s files for a source's ids and `settings`.
+
+        It is in the cache if the ids are.
+        """
         if self.cache is not None and source.entry is not None:
             tree = json.dumps([FORM, source.entry, settings])
             key = hashlib.sha256(tree.encode()).hexdigest()
@@ -226,7 +233,7 @@ class SourceReader:
         return self._alone(build).path
 
     def _alone(self, build: Build, note: str | None = None) -> CacheEntry:
-        """The files of `build`, for this attempt alone."""
+        """Return the files of `build`, only for this attempt."""
         directory = Path(tempfile.mkdtemp(prefix="tokens-", dir=self.run_dir))
         self.until_opened.callback(shutil.rmtree, directory, ignore_errors=True)
         return CacheEntry(directory, build(directory), note=note, is_new=True)
@@ -249,7 +256,7 @@ class SourceReader:
         settings: dict[str, Any],
         build: Build,
     ) -> CacheEntry:
-        """The files of `build`, from the cache where there is one that can be used."""
+        """Return the files of `build`, from the cache if it is usable."""
         note = None
         if self.cache is not None:
             try:

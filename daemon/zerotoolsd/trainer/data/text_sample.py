@@ -1,4 +1,4 @@
-"""The first sequences of a job on text as the model will see them, for people to look at."""
+"""The first sequences of a job on text as the model gets them, for people."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ MOST_LETTERS = 1 << 20
 def sample_text(
     spec: JobSpec, paths: Sequence[Path], positions: int | None, show: int
 ) -> Mapping[str, Any] | None:
-    """`show` sequences of the first text, and what an epoch comes to; None: there is no text, or
-    no length of sequences."""
+    """Return `show` sequences of the first text, and the estimated epoch.
+
+    Returns None without text, or without a length of sequences.
+    """
     length = fixed_length(spec.data, positions)
     if not paths or length is None:
         return None

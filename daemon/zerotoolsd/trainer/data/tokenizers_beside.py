@@ -1,7 +1,7 @@
-"""Batches through processes that tokenise beside a rank, in the order in which they come.
+"""Tokenises batches in processes next to a rank, and returns the results in order.
 
-Rendering chats, finding answers and looking words up is work in Python, of which one process has
-one core. Small data is read in the rank itself.
+Rendering chats, finding answers and looking words up is Python code, for which one process uses one
+core. Small data is tokenised in the rank itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 Maker = Callable[..., Callable[[Any], Any]]
-"""Makes of its arguments what does a batch. A process imports it by its name."""
+"""Makes a function for batches of its arguments. A process imports it by its name."""
 
 LAST_SECONDS = 1.0
 """A process that answers no more is ended where it does not end within this time."""
@@ -41,14 +41,15 @@ def in_processes(
     *,
     ended: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Any]:
-    """What `make(*arguments)` makes of each batch, by `count` processes; 0: in this one.
+    """Yield the result of `make(*arguments)` for each batch, from `count` processes; 0: from this
+    one.
 
     A process that ends, such as one that the kernel has killed for memory, is done without: this
     process does the batch in its place, and `ended` takes its exit status. So is one that cannot
     be started.
 
     Raises:
-        Exception: what a batch raises, once the results before it were taken.
+        Exception: the error of a batch, after the results before it were taken.
     """
     do = make(*arguments)
     left = iter(batches)
@@ -136,5 +137,5 @@ def _process() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout):
-            with suppress(OSError):  # what it was not told any more
+            with suppress(OSError):  # batches that were not sent to it any more
                 pipe.close()  # type: ignore[union-attr]

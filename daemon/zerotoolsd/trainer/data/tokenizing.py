@@ -19,7 +19,7 @@ LETTERS_AT_ONCE = 8 << 20
 PIECES_AT_ONCE = 8192
 """Text is tokenised together, so much of it or so many pieces."""
 PARTS = 4
-"""A process beside the rank gets so many times less at once."""
+"""Factor by which a process next to the rank gets fewer texts at once."""
 
 
 class TokenFile:
@@ -33,17 +33,17 @@ class TokenFile:
         return len(self._ids)
 
     def read(self, start: int, stop: int) -> Ids:
-        """Tokens [start, stop)."""
+        """Return tokens [start, stop)."""
         return self._ids.read(start, stop)
 
 
 def load_tokenizer(directory: Path) -> Any:
-    """The tokenizer in `directory`; code that comes with it is not run.
+    """Return the tokenizer in `directory`; code in the directory is not run.
 
     Raises:
-        BadRequest: there is none, or transformers cannot load it.
+        BadRequest: it does not exist, or transformers cannot load it.
     """
-    from transformers import AutoTokenizer  # only jobs with a tokenizer of their own pay for it
+    from transformers import AutoTokenizer  # only jobs with their own tokenizer need this import
 
     if not directory.is_dir():
         raise BadRequest(f"data.tokenizer: {directory} is not a directory")
@@ -51,7 +51,7 @@ def load_tokenizer(directory: Path) -> Any:
         return AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
     except Exception as error:  # whatever a tokenizer of any kind raises over its files
         line = next(iter(str(error).strip().splitlines()), "")
-        if not line or isinstance(error, LookupError):  # whose text is a bare key
+        if not line or isinstance(error, LookupError):  # an error with only a key as text
             line = f"transformers cannot read its files ({type(error).__name__} {line})"
         raise BadRequest(f"data.tokenizer: {directory} cannot be loaded: {line}") from None
 
@@ -76,7 +76,7 @@ def tokenize(
 
 
 def make_tokenizing(tokenizer: Any) -> Callable[[Sequence[Piece]], bytes]:
-    """What makes ids of pieces of text, as `ID_TYPE` one after the other."""
+    """Return the function that encodes pieces of text as `ID_TYPE`, one after the other."""
     texts = TextIds(tokenizer)
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     at_end = np.array(end, np.uint32)
@@ -91,7 +91,7 @@ def make_tokenizing(tokenizer: Any) -> Callable[[Sequence[Piece]], bytes]:
 
 
 def make_loaded_tokenizing(directory: Path) -> Callable[[Sequence[Piece]], bytes]:
-    """The same by the tokenizer in `directory`."""
+    """Return the same function for the tokenizer in `directory`."""
     return make_tokenizing(load_tokenizer(directory))
 
 

@@ -1,10 +1,11 @@
 """A process that tokenises for a rank: `python -P tokenizing_process.py`.
 
-Reads pickles from standard input: first (maker, arguments), of which it makes what it does, and the
-first batch, which it does without an answer, so that all processes have seen the same before they
-begin; then batches. Writes (True, result) or (False, exception) for each. Ends with its input.
+It reads pickles from standard input: first (maker, arguments), from which it makes its function,
+and the first batch. It processes that without a reply, so that all processes have seen the same
+data before they begin. Then it reads batches, and writes (True, result) or (False, exception) for
+each. It ends with its input.
 
-Torch takes more time to import than a process needs to begin, and no tokenizer needs it.
+Torch is not imported: that would take longer than the rest of the start, and no tokenizer needs it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the rank ends this process
         signal.signal(number, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # output of a library is not a reply
     sys.modules["torch"] = None  # type: ignore[assignment]
     _make_importable()
     batches = sys.stdin.buffer
@@ -42,7 +43,7 @@ def main() -> None:
 def _answer(do: Any, batch: Any) -> tuple[bool, Any]:
     try:
         return True, do(batch)
-    except Exception as error:  # raised again where the result is taken
+    except Exception as error:  # raised again by the reader of the result
         return False, error
 
 

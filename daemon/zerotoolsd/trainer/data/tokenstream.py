@@ -32,10 +32,10 @@ class TokenStream:
         return self._ends[-1] if self._ends else 0
 
     def read(self, start: int, stop: int) -> Ids:
-        """Tokens [start, stop).
+        """Return tokens [start, stop).
 
         Raises:
-            BadFile: a file is not there any more, or shorter than it was.
+            BadFile: a file is gone, or shorter than before.
         """
         parts: list[Ids] = []
         index = bisect_right(self._ends, start)
@@ -48,12 +48,12 @@ class TokenStream:
 
 
 def ids_of(array: TokenArray, files: OpenFiles | None = None) -> NumberFile:
-    """The ids of an array, read as they are asked for."""
+    """Return the ids of an array, read on request."""
     return NumberFile(array.path, _NUMPY[array.type], array.offset, array.count, files=files)
 
 
 def largest_id(arrays: Sequence[TokenArray]) -> int:
-    """The largest id; -1 where there is none.
+    """Return the largest id; -1 without ids.
 
     Raises:
         BadFile: an id is negative.

@@ -30,7 +30,7 @@ class StoredAdapter:
 
 
 def read_adapter(spec: LoraSpec, model: Any) -> StoredAdapter:
-    """The adapter in `spec.path`, which fits the adapters of `model`.
+    """Return the adapter in `spec.path`, which fits the adapters of `model`.
 
     Raises:
         BadRequest: it is of another base model, or has another rank, scale or other layers.
@@ -88,5 +88,5 @@ def fill_adapter(adapter: StoredAdapter, targets: Mapping[str, torch.Tensor]) ->
 
 
 def _saved(name: str) -> str:
-    """What peft calls a parameter in its file."""
+    """Return peft's name of a parameter in its file."""
     return PREFIX + name.replace(f".{DEFAULT}.", ".")

@@ -20,7 +20,7 @@ class CannotCut(Exception):
 
 @dataclass
 class Seen:
-    """What the base model `name` answered."""
+    """The recorded output of the base model `name`."""
 
     output: Any = None
     name: str = ""
@@ -35,7 +35,7 @@ class Seen:
         return value
 
     def with_hidden(self, hidden: torch.Tensor) -> Any:
-        """The same answer with other hidden states."""
+        """Return the same output with other hidden states."""
         if isinstance(self.output, tuple):
             return (hidden, *self.output[1:])
         other = copy.copy(self.output)
@@ -44,10 +44,10 @@ class Seen:
 
 
 class BaseModel:
-    """Of a causal `model`: what its `forward` calls before the head.
+    """The base model of a causal `model`: the module that its `forward` calls before the head.
 
-    That is the outermost module that reads the token embeddings and is called; as a rule the whole
-    base model, and where `forward` passes that by, the decoder in it.
+    It is the outermost called module that reads the token embeddings. This is usually the whole
+    base model; if `forward` bypasses that, it is the decoder in it.
     """
 
     def __init__(self, model: Any) -> None:
@@ -59,14 +59,14 @@ class BaseModel:
         self._called = ""
 
     def random_outside(self) -> str | None:
-        """The name of a module outside of it that draws random numbers."""
+        """Return the name of a module outside of it that draws random numbers; None without one."""
         for name, module in self._model.named_modules():
             if isinstance(module, nn.Dropout) and module.p and not self._holds(name):
                 return str(name)
         return None
 
     def weights_outside(self) -> list[nn.Parameter]:
-        """The trained parameters that the model uses outside of it: those of the head."""
+        """Return the trained parameters that the model uses outside of it: those of the head."""
         found: dict[nn.Parameter, None] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             if parameter.requires_grad and not self._holds(name):
@@ -78,11 +78,13 @@ class BaseModel:
 
     @contextmanager
     def watched(self) -> Iterator[Seen]:
-        """Inside, the base model runs and answers with the first hidden state alone, so that the
-        head has little to do. What it really answered is in the value, afterwards.
+        """Run the base model inside, but let it return only the first hidden state, so that the
+        head is fast.
+
+        The yielded value has its real output afterwards.
 
         Raises:
-            CannotCut: it was not called, or answered something else.
+            CannotCut: it was not called, or returned something else.
         """
         seen = Seen()
 
@@ -103,7 +105,7 @@ class BaseModel:
 
     @contextmanager
     def answering(self, seen: Seen, hidden: torch.Tensor) -> Iterator[None]:
-        """Inside, the base model answers as it did, but with these hidden states."""
+        """Let the base model return its recorded output with these hidden states, inside."""
         output = seen.with_hidden(hidden)
         with self._replaced(lambda *_: output):
             yield
@@ -126,7 +128,7 @@ class BaseModel:
 
 
 class _StandIn:
-    """In the place of a module: another answer to a call, all else its own."""
+    """Replaces a module: only a call returns something else."""
 
     def __init__(self, name: str, module: Any, answer: Callable[..., Any]) -> None:
         self._name, self._module, self._answer = name, module, answer

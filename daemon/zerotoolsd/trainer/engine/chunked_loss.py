@@ -1,9 +1,9 @@
 """Cross-entropy without a tensor of logits: the head works on a part of the rows at a time.
 
-A row is the hidden state of one position. What a model makes of it (the head, and the scaling or
-bounding of logits) is the model's own `forward`, called with its base model replaced by one that
-answers with a part of the hidden states. So nothing here knows what any architecture does there;
-that the logits are the same is seen once, on the model itself.
+A row is the hidden state of one position. The model's own `forward` computes its logits (the head,
+and the scaling or bounding of logits). It is called with the base model replaced by one that
+returns part of the hidden states. So this code is independent of the architecture; the equality of
+the logits is checked once, on the model itself.
 
 The backward pass computes the logits of each part again. Gradients of the head are summed over the
 parts in fp32, as in one product over all rows.
@@ -35,28 +35,28 @@ CHECKED_POSITIONS, CHECKED_ROWS = 16, 5
 
 
 def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The sum over all positions whose target is not `IGNORED`, at least in fp32.
+    """Return the sum over all positions with a target other than `IGNORED`, at least in fp32.
 
     Args:
-        logits: `[..., vocabulary]`.
-        targets: As many positions, int64.
+            logits: `[..., vocabulary]`.
+            targets: As many positions, int64.
     """
     wide = logits.to(_wide(logits.dtype)).flatten(0, -2)
     return functional.cross_entropy(wide, targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
 def takes_targets(model: Any) -> bool:
-    """Whether a call of `model` with `targets` gives their loss."""
+    """Return whether a call of `model` with `targets` returns their loss."""
     return hasattr(model, "chunked_loss")
 
 
 @dataclass
 class ChunkedLoss:
-    """Stands before the `forward` of a causal `model`, which then also takes `targets`.
+    """Wraps the `forward` of a causal `model`, which then also accepts `targets`.
 
     They are `[batch, length]`; with them the output's `loss` is the sum of the cross-entropies, and
-    its `logits` are not to be used. A model whose loss cannot be computed in parts is an error, or
-    `say` hears why and all is computed at once.
+    its `logits` must not be used. If the loss cannot be computed in parts, this is an error; or
+    `say` gets the reason and all is computed at once.
     """
 
     model: Any
@@ -71,7 +71,7 @@ class ChunkedLoss:
         self._base = BaseModel(self.model)
 
     def install(self) -> None:
-        """Have the model's `forward` take `targets`."""
+        """Let the model's `forward` accept `targets`."""
 
         @functools.wraps(self._forward)
         def forward(*args: Any, targets: torch.Tensor | None = None, **arguments: Any) -> Any:
@@ -97,7 +97,8 @@ class ChunkedLoss:
         return output
 
     def _before_the_head(self, arguments: dict[str, Any]) -> tuple[Any, torch.Tensor, Tail]:
-        """(the output without logits, the hidden states, what makes logits of rows of them)."""
+        """Return (the output without logits, the hidden states, the function from rows of them to
+        logits)."""
         with self._base.watched() as seen:
             output = self._forward(**arguments)
         rest = dict(arguments)
@@ -112,7 +113,8 @@ class ChunkedLoss:
         return output, seen.hidden, tail
 
     def _is_right(self, arguments: dict[str, Any]) -> bool:
-        """Whether the logits of the first positions, computed row by row, are the model's own."""
+        """Return whether the logits of the first positions, computed row by row, equal the model's
+        own."""
         try:
             with torch.no_grad():
                 self._check(_shortened(arguments))
@@ -151,7 +153,7 @@ Tail = Callable[[torch.Tensor], torch.Tensor]
 
 def _shortened(arguments: dict[str, Any]) -> dict[str, Any]:
     batch, length = arguments["input_ids"].shape
-    shapes = (batch, length), (1, length)  # places are the same in all sequences
+    shapes = (batch, length), (1, length)  # positions are the same in all sequences
     return {
         name: value[:, :CHECKED_POSITIONS]
         if isinstance(value, torch.Tensor) and tuple(value.shape[:2]) in shapes
@@ -171,7 +173,7 @@ class Parts:
     weights: list[nn.Parameter]
 
     def loss(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Of `rows`, whose hidden states are `hidden`."""
+        """Return the loss of `rows` with the hidden states `hidden`."""
         logits = self.tail(hidden)
         logs = torch.log_softmax(logits, -1, dtype=_wide(logits.dtype))
         return -logs.gather(1, self.targets[rows, None]).sum()
@@ -179,9 +181,10 @@ class Parts:
     def gradients(
         self, hidden: torch.Tensor, rows: torch.Tensor, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
-        """Of that loss, times `gradient`: for `hidden`, and for each weight that it uses.
+        """Return the gradients of that loss, times `gradient`: for `hidden`, and for each weight
+        that it uses.
 
-        What autograd would do with two more tensors of the logits' size.
+        Autograd would need two more tensors of the logits' size.
         """
         with torch.enable_grad():
             logits = self.tail(hidden.requires_grad_())
@@ -200,7 +203,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 class SummedLoss(torch.autograd.Function):  # type: ignore[misc]
-    """The loss of all parts. Keeps the hidden states alone for the backward pass."""
+    """The loss of all parts. It keeps only the hidden states for the backward pass."""
 
     @staticmethod
     def forward(
@@ -251,7 +254,7 @@ class _Sums:
         return first
 
     def taken(self) -> list[torch.Tensor | None]:
-        """The sums, each of its weight's type."""
+        """Return the sums, each with its weight's type."""
         return [
             None if total is None else total.to(weight.dtype)
             for total, weight in zip(self._sums, self._weights, strict=True)

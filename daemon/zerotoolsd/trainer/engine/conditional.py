@@ -1,15 +1,15 @@
-"""Parts of a model that one rank computes and another does not.
+"""Parts of a model that only some ranks compute.
 
 Ranks that share a model reduce the gradients of a block together, tensor by tensor in one buffer,
-and at stage 3 gather its weights together. If a rank leaves a block out, or an expert of it, the
-others' buffers are of other parameters: the ranks fail, wait for ever, or, where the sizes are
-equal by chance, add up gradients of unlike parameters.
+and at stage 3 gather its weights together. If a rank leaves out a block, or an expert of it, the
+others' buffers are of other parameters. Then the ranks fail, wait forever, or, if the sizes happen
+to be equal, add up gradients of different parameters.
 
     layerdrop          each rank draws which blocks it leaves out: refused, with more than one rank
-    separate experts   modules of their own, of which each rank computes those that its tokens take
-                       (as a rule all experts are one tensor): zeros stand for what is missing on
-                       a rank, and an expert that no token took is not updated: `SeparateExperts`
-    anything else      is found when the gradients of a step are there: see `mark`
+    separate experts   separate modules, of which each rank computes those that its tokens use
+                       (usually all experts are one tensor): zeros replace missing gradients of
+                       a rank, and an expert without any token is not updated: `SeparateExperts`
+    anything else      is detected when the gradients of a step exist: see `mark`
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MARKS = 1 << 16
 
 
 def check_alike_on_ranks(model: Any, world_size: int, engine: str) -> None:
-    """Refuse what cannot be trained on several ranks.
+    """Refuse a model that cannot be trained on several ranks.
 
     Raises:
         BadRequest: the model leaves out blocks at random.
-        Unsupported: the engine does not know that ranks use other experts.
+        Unsupported: the engine does not support different experts on ranks.
     """
     if world_size == 1:
         return
@@ -54,7 +54,7 @@ def check_alike_on_ranks(model: Any, world_size: int, engine: str) -> None:
 
 
 def _dropped_layers(model: Any) -> Iterator[str]:
-    """The keys of the config that say how often modules leave out blocks, of those that do."""
+    """Yield the keys of the config that make modules leave out blocks."""
     for name, module in model.named_modules():
         rate = getattr(module, "layerdrop", None)
         if isinstance(rate, int | float) and rate > 0:
@@ -79,8 +79,11 @@ class SeparateExperts:
         self._used[name] = self._used[name] or torch.is_grad_enabled()
 
     def untaken(self, group: WorldGroup) -> list[str]:
-        """The trained parameters of experts that no token of any rank has taken since the last
-        call. All ranks call it together."""
+        """Return the trained parameters of experts that got no token of any rank since the last
+        call.
+
+        All ranks call it together.
+        """
         if not self._used:
             return []
         totals = group.total([float(used) for used in self._used.values()])
@@ -95,7 +98,7 @@ class SeparateExperts:
 
 
 def separate_experts(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules of `model` that hold experts which are modules with parameters, by name."""
+    """Return the modules of `model` that contain experts with separate parameters, by name."""
     return {
         name: module
         for name, module in model.named_modules()
@@ -107,13 +110,15 @@ def separate_experts(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def mark(names: Iterable[str]) -> int:
-    """A number for the parameters that a rank has gradients of."""
+    """Return a number for the set of parameters with gradients on a rank."""
     return zlib.crc32("\n".join(names).encode()) % _MARKS
 
 
 def check_marks(totals: Sequence[float], world_size: int, step: int) -> None:
-    """Refuse gradients of which some ranks have others. `totals` are the sums over all ranks of
-    their marks and of the marks' squares; `step` counts from 0.
+    """Refuse gradients of different parameters on ranks.
+
+    `totals` are the sums over all ranks of their marks and of the marks' squares; `step` counts
+    from 0.
 
     Raises:
         Unsupported: on all ranks alike.

@@ -1,4 +1,4 @@
-"""How a model is asked to go on: greedily or by beams, until which tokens, and for how many."""
+"""How a model generates text: greedily or by beams, its end tokens, and the length limit."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _IDS = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
 
 @dataclass(frozen=True)
 class Decoding:
-    """`max_new_tokens` at most, until one of `ends`, which are not part of the text. `filler` is
-    the id in the place of no token; `ids` are those that the model's own configuration wants at
-    certain places."""
+    """Generates at most `max_new_tokens`, until one of `ends`, which are not part of the text.
+    `filler` is the padding id; `ids` are those that the model's own configuration forces at certain
+    positions."""
 
     max_new_tokens: int
     num_beams: int
@@ -32,11 +32,11 @@ class Decoding:
 
 
 def decoding_of(spec: JobSpec, tokenizer: Any, config: Any, positions: int | None) -> Decoding:
-    """How a model of `config` that learns from `spec` ends its text; it has `positions` for it.
+    """Return how a model of `config` that learns from `spec` generates; it has `positions` for it.
 
-    A response ends as in training: by the tokenizer's end of text, or by what its chat template
-    puts there. What else a model directory's generation_config.json names as an end counts too. The
-    rest of that file, such as how to sample, does not: evaluations are to be comparable.
+    A response ends as in training: by the tokenizer's end of text, or by the end token of its chat
+    template. Other ends in a model directory's generation_config.json count too. The rest of that
+    file, such as its sampling, is ignored, because evaluations must be comparable.
     """
     own = _generation_config(spec)
     ends = {tokenizer.eos_token_id, _end_of_chat(spec, tokenizer)}
@@ -56,7 +56,8 @@ def decoding_of(spec: JobSpec, tokenizer: Any, config: Any, positions: int | Non
 
 
 def _most(spec: JobSpec, positions: int | None) -> int:
-    """How many tokens are generated at most, by a model of so many `positions` (None: any)."""
+    """Return the limit of generated tokens, for a model with so many `positions` (None: no
+    limit)."""
     if spec.eval.max_new_tokens is not None:
         return spec.eval.max_new_tokens
     if spec.data.truncation == SEPARATE and spec.data.max_target_length is not None:
@@ -75,7 +76,7 @@ def _generation_config(spec: JobSpec) -> dict[str, Any]:
 
 
 def _end_of_chat(spec: JobSpec, tokenizer: Any) -> int | None:
-    """The last special token that the template puts after a response."""
+    """Return the last special token that the template puts after a response."""
     if spec.data.chat_template == "off" or not getattr(tokenizer, "chat_template", None):
         return None
     chat = as_conversation(TextExample("a chat of two letters", "a", "b"))

@@ -1,13 +1,13 @@
 """When training has diverged: one policy for both engines.
 
-A step whose loss and gradient norm are finite updates the weights. Any other:
+A step with finite loss and gradient norm updates the weights. Any other:
 
-    loss scale (fp16)            skipped, as gradients overflow at a scale that is too high; the
-                                 scale is lowered. Diverged at the smallest scale, and at a fixed
-                                 one after MAX_OVERFLOWS skipped steps in a row
+    loss scale (fp16)            skipped, because gradients overflow at a scale that is too high;
+                                 the scale is lowered. Diverged at the smallest scale, and at a
+                                 fixed one after MAX_OVERFLOWS skipped steps in a row
     no loss scale                skipped, up to `train.stop_after_nan` - 1 in a row; then diverged
-    the engine has updated       diverged: nothing can be skipped any more. Engine `torch` decides
-                                 before it updates; DeepSpeed skips by its gradients alone
+    the engine has updated       diverged: the step can no longer be skipped. Engine `torch` decides
+                                 before it updates; DeepSpeed skips only by its gradients
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from 2 to the power of 16 before."""
 
 @dataclass
 class DivergencePolicy:
-    """What a step's numbers mean for the run, all ranks alike. `skipped_in_a_row` counts the
-    skipped steps since the last update of this attempt."""
+    """Decides from a step's numbers, the same on all ranks. `skipped_in_a_row` counts the skipped
+    steps since the last update of this attempt."""
 
     stop_after_nan: int = 1
     skipped_in_a_row: int = 0
 
     def skips(self, step: int, loss: float, grad_norm: float, *, scaled: bool) -> bool:
-        """Whether step `step`, counted from 0, is to be skipped, as its loss or gradient norm is
-        not finite; `scaled`: a loss scale is there to be lowered.
+        """Return whether step `step`, counted from 0, must be skipped because of a non-finite loss
+        or norm.
+
+        `scaled`: a loss scale exists that can be lowered.
 
         Raises:
-            Diverged: it is not finite, and may not be skipped.
+            Diverged: a value is not finite, and the step may not be skipped.
         """
         may_skip = scaled or self.skipped_in_a_row + 1 < self.stop_after_nan
         if may_skip:
@@ -56,7 +58,7 @@ class DivergencePolicy:
         raise Diverged(before + _why(step, loss, grad_norm))
 
     def count(self, skipped: bool, *, fixed_scale: float | None = None) -> None:
-        """The step was `skipped`, or not; `fixed_scale` is a loss scale that never changes.
+        """Count a `skipped` or a taken step; `fixed_scale` is a loss scale that never changes.
 
         Raises:
             Diverged: too many steps in a row overflowed at that scale.
@@ -70,7 +72,7 @@ class DivergencePolicy:
 
 
 def overflow_at_smallest(scale: float) -> Diverged:
-    """The error for gradients that overflow at the smallest loss scale."""
+    """Return the error for gradients that overflow at the smallest loss scale."""
     return Diverged(
         f"gradients overflow at the smallest loss scale, {scale:g}: training has diverged; lower "
         "the learning rate, or train in bf16"

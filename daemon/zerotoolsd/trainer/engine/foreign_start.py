@@ -1,6 +1,6 @@
-"""Where a run goes on from a checkpoint of another program, compared with its job.
+"""The start of a run from a checkpoint of another program, compared with its job.
 
-The model is that of `meta_model`: its names, in its order, are what the checkpoint is read by.
+The model is that of `meta_model`: the checkpoint is read by its names, in its order.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from zerotoolsd.trainer.model.weights import persistent_buffers
 
 @dataclass(frozen=True)
 class ForeignStart:
-    """`run` has the job's names, `record` what is known of it. `notes` are to be said. The weights
-    are those of a model directory where there is `pretrained`: with the names of the Hub."""
+    """`run` has the job's names, `record` the known state. `notes` are lines for people. With
+    `pretrained`, the weights are those of a model directory, with the names of the Hub."""
 
     run: ForeignRun
     state: FoundState
@@ -46,19 +46,19 @@ class ForeignStart:
     pretrained: Pretrained | None = None
 
     def updates_of(self, name: str) -> int | float:
-        """How often the parameter `name` was updated: its optimizer's `step`."""
+        """Return how often the parameter `name` was updated: its optimizer's `step`."""
         if name in self.state.fresh:
             return 0
         return self.run.numbers.get(Key(name, "step"), self.run.step - self.record.skipped_steps)
 
 
 def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
-    """The start of `spec` from the checkpoint of another program at `path`.
+    """Return the start of `spec` from the checkpoint of another program at `path`.
 
     Raises:
         BadRequest: it is of another model or optimizer, or has no optimizer state.
         BadFile: it is damaged.
-        Unsupported: it is of a kind that is not read.
+        Unsupported: it is of an unsupported kind.
     """
     if spec.lora.rank is not None:
         raise BadRequest(
@@ -102,7 +102,7 @@ def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
 
 
 def _groups(spec: JobSpec, wanted: WantedModel, decayed: frozenset[str]) -> list[tuple[str, ...]]:
-    """The parameters in each group that engine deepspeed will give DeepSpeed, in order."""
+    """Return the parameters in each group of engine deepspeed, in order."""
     if not at(completed(spec), "optimizer.params.weight_decay"):
         return [tuple(wanted.parameters)]
     groups = [
@@ -115,7 +115,7 @@ def _groups(spec: JobSpec, wanted: WantedModel, decayed: frozenset[str]) -> list
 def _weights_of_directory(
     run: ForeignRun, wanted: WantedModel, meta_model: MetaModel
 ) -> Pretrained | None:
-    """The weights beside an optimizer's file, where they have not the names of the model."""
+    """Return the weights next to an optimizer's file, if their names are not those of the model."""
     if run.beside is None or wanted.parameters.keys() <= weights_of(run).keys():
         return None
     try:
@@ -125,7 +125,7 @@ def _weights_of_directory(
         if isinstance(error, OtherShapes):
             why += ": it is a checkpoint of another model; name one of the job's model"
         else:
-            check_weights(run, wanted)  # says more of a checkpoint: names on both sides
+            check_weights(run, wanted)  # more informative for a checkpoint: names on both sides
         raise BadRequest(f"resume_from = {run.path}: {why}") from None
     if found.unused or found.initial:
         why = "; ".join(found.notes())

@@ -16,7 +16,8 @@ Ids = list[int]
 
 
 def split(example: Example, *, encoder_decoder: bool) -> tuple[Ids, Ids]:
-    """The ids of an example's prompt, and of its response: of a conversation the last one."""
+    """Return the ids of an example's prompt, and of its response: for a conversation the last
+    one."""
     inputs, targets = np.asarray(example.inputs), np.asarray(example.targets)
     silent = np.flatnonzero(targets == IGNORED)
     # The last token of the prompt is the one after which the last response begins.
@@ -28,16 +29,16 @@ def split(example: Example, *, encoder_decoder: bool) -> tuple[Ids, Ids]:
 def generate(
     model: Any, prompts: Sequence[Ids], decoding: Decoding, device: torch.device
 ) -> list[Ids]:
-    """What `model` says after each of `prompts`, without the end.
+    """Return the text of `model` after each of `prompts`, without the end.
 
-    Every rank runs as many forward passes as the one with the longest text: shards are gathered by
-    all ranks in each. Compiled blocks are run as they are written, as a text has another length at
+    Every rank runs as many forward passes as the one with the longest text, because all ranks
+    gather the shards in each. Compiled blocks run uncompiled, because a text has another length at
     every token.
     """
     asked = [prompt or [decoding.filler] for prompt in prompts]  # it reads a token at least
     ids, mask = _filled(asked, decoding.filler, left=not model.config.is_encoder_decoder)
     config = _config(decoding)
-    # Else the one that was drawn of the model's config would add whatever `config` leaves open.
+    # Otherwise the model's own generation config would add its values for keys missing in `config`.
     model.generation_config = config
     with torch.compiler.set_stance("force_eager"):
         found = model.generate(
@@ -66,7 +67,7 @@ def _config(decoding: Decoding) -> GenerationConfig:
 def _filled(
     prompts: Sequence[Ids], filler: int, *, left: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ids, 1 where there is one); a causal model's prompts have to end together."""
+    """Return (padded ids, mask); the prompts of a causal model must end together."""
     longest = max(len(prompt) for prompt in prompts)
     rows, masks = [], []
     for prompt in prompts:

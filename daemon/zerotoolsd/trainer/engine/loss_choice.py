@@ -20,15 +20,16 @@ GATHERING_STAGE = 3
 TRIED = 12
 """Tokens with which a small model is tried."""
 UNBOUNDED = 1 << 17
-"""Tokens of a sequence of which neither the job nor the model says how long it may be."""
+"""Assumed tokens of a sequence if neither the job nor the model has a limit."""
 
 
 def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> LossSize:
-    """What the loss of `spec` works on at most, with a model of `config`; `longest` is how many
-    tokens the model reads of an example at most, where that is known.
+    """Return the largest input of the loss of `spec`, with a model of `config`.
+
+    `longest` is the most tokens that the model reads of an example, if known.
 
     Raises:
-        Unsupported: the job wants it in parts, and it cannot be.
+        Unsupported: the job requires it in parts, and this is impossible.
     """
     train, text = spec.train, config.get_text_config()
     sequences = train.micro_batch_size or train.batch_size // spec.shares
@@ -63,12 +64,12 @@ def _why_whole(spec: JobSpec, config: Any) -> str | None:
 
 
 def check_cut(spec: JobSpec, config: Any) -> list[str]:
-    """Try the loss in parts, where the job wants it so, on a small model with the same layers.
+    """Try the loss in parts, if the job uses it, on a small model with the same layers.
 
     Returns why it will be computed at once, if that is so.
 
     Raises:
-        Unsupported: it cannot be computed in parts, and the job says that it must.
+        Unsupported: it cannot be computed in parts, and the job requires it.
     """
     size = loss_size_of(spec, config)
     if not size.is_cut():
@@ -80,7 +81,7 @@ def check_cut(spec: JobSpec, config: Any) -> list[str]:
 
 
 def try_cut(model: Any, size: LossSize) -> list[str]:
-    """As `check_cut`, on `model`."""
+    """Try it on `model`, as `check_cut` does."""
     notes: list[str] = []
     cut_loss(model.eval(), size, notes.append)
     ids = torch.randint(3, model.config.get_text_config().vocab_size, (1, TRIED))
@@ -89,7 +90,9 @@ def try_cut(model: Any, size: LossSize) -> list[str]:
 
 
 def cut_loss(model: Any, size: LossSize, say: Callable[[str], None]) -> None:
-    """Have `model` compute its loss in parts, if `size` is cut. `say` hears why it does not, where
-    that is no error."""
+    """Let `model` compute its loss in parts, if `size` is cut.
+
+    If this is impossible and not an error, `say` gets the reason.
+    """
     if size.is_cut():
         ChunkedLoss(model, size, None if size.cut == "on" else say).install()

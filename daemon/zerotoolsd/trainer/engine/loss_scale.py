@@ -1,9 +1,8 @@
 """The loss scale of fp16 training: DeepSpeed's DynamicLossScaler, as a pure function of its state.
 
-Source: DeepSpeed `runtime/fp16/loss_scaler.py`, `DynamicLossScaler.update_scale`. An overflow
-halves the scale once `delayed_shift` (hysteresis) of them have come; `scale_window` steps without
-one double it and give the hysteresis back, which `consecutive_hysteresis` does after every such
-step.
+Source: DeepSpeed `runtime/fp16/loss_scaler.py`, `DynamicLossScaler.update_scale`. After
+`delayed_shift` overflows (hysteresis) the scale is halved; `scale_window` steps without one double
+it and restore the hysteresis, which `consecutive_hysteresis` does after every such step.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ FACTOR = 2.0
 
 
 def initial(spec: Fp16Spec) -> LossScaleRecord:
-    """What a run begins with."""
+    """Return the initial state of a run."""
     if spec.loss_scale:
         return LossScaleRecord(cur_scale=spec.loss_scale, dynamic=False)
     return LossScaleRecord(
@@ -33,7 +32,8 @@ def initial(spec: Fp16Spec) -> LossScaleRecord:
 
 
 def resumed(spec: Fp16Spec, saved: LossScaleRecord | None) -> LossScaleRecord:
-    """What a run resumes with: scale and counters as saved, rules as the job file has them now."""
+    """Return the state of a resumed run: scale and counters as saved, rules of the current job
+    file."""
     fresh = initial(spec)
     if saved is None or not (saved.dynamic and fresh.dynamic):
         return fresh
@@ -47,7 +47,7 @@ def resumed(spec: Fp16Spec, saved: LossScaleRecord | None) -> LossScaleRecord:
 
 
 def after(scale: LossScaleRecord, *, overflow: bool) -> LossScaleRecord:
-    """The state after a step whose gradients were finite, or overflowed.
+    """Return the state after a step with finite gradients, or an overflow.
 
     Raises:
         Diverged: they overflowed at the smallest scale.

@@ -1,4 +1,4 @@
-"""What training lowers: the cross-entropy of tokens to be predicted, and a router's loss."""
+"""The training loss: the cross-entropy of learned tokens, and a router's loss."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ def training_loss(
     weight: float,
     router_weight: float,
 ) -> torch.Tensor:
-    """The sum over the tokens of `examples` that are to be predicted, `weight` times, and the loss
-    of its routers, if it has one, `router_weight` times; where ranks have a stretch each, over the
-    tokens in it. All ranks call it together."""
+    """Return the sum over the learned tokens of `examples`, times `weight`, plus the router's loss.
+
+    The latter, if the model has one, is multiplied by `router_weight`. If ranks have a stretch
+    each, only its tokens count. All ranks call it together.
+    """
     examples = _as_attended(model, examples)
     bias, router_loss = moved_by(model), added_to(model)
     stretch = stretch_of(model)
@@ -42,7 +44,7 @@ def training_loss(
 
 
 def summed_loss(model: Any, examples: Sequence[Example], device: torch.device) -> LossSum:
-    """The same, and their number. Keeps nothing for a backward pass."""
+    """Return the same sum, and the number of tokens. Keeps nothing for a backward pass."""
     with torch.no_grad():
         attended = _as_attended(model, examples)
         _, loss, labels = _output_and_loss(model, attended, device)
@@ -63,7 +65,7 @@ def _output_and_loss(
 
 
 def _as_attended(model: Any, examples: Sequence[Example]) -> Sequence[Example]:
-    """Packed sequences as one, where transformers keeps segments apart in a batch of one alone."""
+    """Return packed sequences as one, if transformers separates segments only in a batch of one."""
     if is_flash(model) and len(examples) > 1 and any(example.segments for example in examples):
         return [join(examples)]
     return examples

@@ -1,6 +1,6 @@
-"""DPO: the loss of pairs of answers, of which one was chosen.
+"""DPO: the loss of pairs of a chosen and a rejected answer.
 
-With p the log-probability of an answer, summed over its tokens, and r that of the start weights:
+With p the log-probability of an answer, summed over its tokens, and r that of the initial weights:
 
     reward = beta (p - r)          loss = -log sigmoid(reward of chosen - reward of rejected)
 
@@ -28,15 +28,17 @@ from zerotoolsd.trainer.stretches.swapping import totalled
 
 
 def are_preferences(examples: Sequence[Example]) -> TypeGuard[Sequence[Preference]]:
-    """Whether these are pairs; all of a job are, or none."""
+    """Return whether these are pairs; all examples of a job are, or none."""
     return bool(examples) and isinstance(examples[0], Preference)
 
 
 def log_probabilities(
     model: Any, examples: Sequence[Example], device: torch.device
 ) -> torch.Tensor:
-    """Of each of `examples`, that of all that is to be said, fp32, `[examples]`: on each of the
-    ranks that have a stretch of them, too."""
+    """Return the log-probability of each example's learned tokens, fp32, `[examples]`.
+
+    It is also complete on each of the ranks that have a stretch of them.
+    """
     # Answers are never packed.
     whole, lengths = collate(model, examples, device), [example.lengths for example in examples]
     with segments_of(model, lengths), own_stretch(model, *whole) as (arguments, labels):
@@ -51,9 +53,11 @@ def log_probabilities(
 def preference_loss(
     model: Any, pairs: Sequence[Preference], device: torch.device, beta: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(the losses of `pairs`, summed; the sums of `Rewards`, `[3]`), of those that count: their
-    values on one of the ranks that have a stretch of them, and 0 on the others, which have the
-    gradients of their stretches. All ranks call it together."""
+    """Return (the sum of the losses of `pairs`, the sums of `Rewards`, `[3]`), of those that count.
+
+    One of the ranks with a stretch of them has their values; the others have 0, and the gradients
+    of their stretches. All ranks call it together.
+    """
     answers = [*pairs, *(pair.rejected for pair in pairs)]
     found = log_probabilities(model, answers, device).view(2, len(pairs))
     known = [[*pair.reference, float(pair.counts)] for pair in pairs]
@@ -72,7 +76,7 @@ def preference_loss(
 def summed_preference_loss(
     model: Any, pairs: Sequence[Preference], device: torch.device, beta: float
 ) -> LossSum:
-    """The same, and how many count. Keeps nothing for a backward pass."""
+    """Return the same sums, and how many pairs count. Keeps nothing for a backward pass."""
     with torch.no_grad():
         loss, sums = preference_loss(model, pairs, device, beta)
     stretch = stretch_of(model)

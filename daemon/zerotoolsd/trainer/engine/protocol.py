@@ -1,4 +1,4 @@
-"""What the loop drives: one interface, and the engines behind it."""
+"""The interface that the loop drives; the engines implement it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from zerotoolsd.trainer.rank.group import WorldGroup
 
 @dataclass(frozen=True)
 class Rewards:
-    """DPO's implicit rewards, `beta` times by how much the log-probability of an answer has risen
-    above the reference: of the `chosen` and the `rejected` answers, and how many pairs are `right`,
-    where the first is the larger. Sums over pairs, or means."""
+    """DPO's implicit rewards: `beta` times the increase of an answer's log-probability above the
+    reference, for the `chosen` and the `rejected` answers. `right` counts the pairs with a larger
+    chosen reward. Sums over pairs, or means."""
 
     chosen: float = 0.0
     rejected: float = 0.0
     right: float = 0.0
 
     def sums(self) -> list[float]:
-        """As numbers to add up over ranks."""
+        """Return the numbers to add up over ranks."""
         return [self.chosen, self.rejected, self.right]
 
     def fields(self) -> dict[str, float]:
-        """Means, by their names in metrics."""
+        """Return the means, by their names in metrics."""
         return {
             "reward_chosen": self.chosen,
             "reward_rejected": self.rejected,
@@ -42,9 +42,8 @@ class Rewards:
 @dataclass(frozen=True)
 class StepResult:
     """`loss` is the mean over the tokens of the global batch, or over the pairs of preferences,
-    whose mean `rewards` are said; `stop` says whether a rank was asked to. `is_skipped` says that
-    gradients overflowed at `loss_scale` and the weights are as they were, `skipped` counts such
-    steps of the run."""
+    with their mean `rewards`. `stop`: a rank was asked to stop. `is_skipped`: gradients overflowed
+    at `loss_scale` and the weights are unchanged; `skipped` counts such steps of the run."""
 
     loss: float
     grad_norm: float
@@ -73,25 +72,29 @@ class Engine(Protocol):
     """
 
     spec: JobSpec
-    """The job. Where it says epochs, the session puts one in that says steps, before the first."""
+    """The job. If it sets epochs, the session replaces it by one that sets steps, before the first
+    step."""
 
     def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
         """Take optimizer step `step`, counted from 0, on this rank's `share`.
 
         The loss is the mean over the tokens that all ranks predict, each counted once.
 
-        `stop_asked` is called as late as can be; the outcome says whether any rank was asked.
+        `stop_asked` is called as late as possible; the result has whether any rank was asked.
 
         Raises:
-            Diverged: loss or gradient is not finite; the weights are as they were.
+            Diverged: loss or gradient is not finite; the weights are unchanged.
         """
 
     def evaluate(self, examples: Sequence[Example]) -> LossSum:
-        """The losses of this rank's `examples`; nothing that is trained or saved changes."""
+        """Return the losses of this rank's `examples`; trained and saved tensors do not change."""
 
     def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
-        """What the model says after each of this rank's `prompts`, at least one, without the end;
-        nothing that is trained or saved changes."""
+        """Return the model's text after each of this rank's `prompts`, at least one, without the
+        end.
+
+        Trained and saved tensors do not change.
+        """
 
     def write(self, staging: Path) -> None:
         """Write this rank's part of a checkpoint below `staging`.
@@ -101,10 +104,10 @@ class Engine(Protocol):
         """
 
     def describe(self, record: JobRecord) -> JobRecord:
-        """`record` with what this engine knows: the optimizer, the loss scale, the layout."""
+        """Return `record` with this engine's data: the optimizer, the loss scale, the layout."""
 
     def load(self, directory: Path, record: JobRecord) -> None:
-        """Go on from the checkpoint in `directory`.
+        """Continue from the checkpoint in `directory`.
 
         Raises:
             BadRequest: it is of another model.
@@ -112,30 +115,33 @@ class Engine(Protocol):
         """
 
     def load_foreign(self, start: ForeignStart) -> None:
-        """Go on from a checkpoint of another program.
+        """Continue from a checkpoint of another program.
 
         Raises:
-            BadRequest: this engine does not take it.
+            BadRequest: this engine does not support it.
             BadFile: it is damaged.
         """
 
 
 @runtime_checkable
 class ScoringEngine(Protocol):
-    """An engine that says how likely answers are."""
+    """An engine that returns log-probabilities of answers."""
 
     def log_probabilities(self, examples: Sequence[Example]) -> list[float]:
-        """Of each of this rank's `examples`, at least one, that of all that is to be said, without
-        dropout; nothing that is trained or saved changes."""
+        """Return the log-probability of the learned tokens of each of this rank's `examples`, at
+        least one.
+
+        It is computed without dropout; trained and saved tensors do not change.
+        """
 
 
 @runtime_checkable
 class CopyingEngine(Engine, Protocol):
-    """An engine whose checkpoints may be written while it goes on."""
+    """An engine with checkpoints that may be written during training."""
 
     def copy(self) -> Callable[[Path, WorldGroup], None]:
-        """Copy this rank's part of a checkpoint to host memory, where the last such copy was.
+        """Copy this rank's part of a checkpoint to host memory, in place of the last such copy.
 
-        What comes back writes it as `write` would, in any thread, and meets the other ranks in the
-        control group of the group that it is given.
+        The returned function writes it as `write` would, in any thread. It meets the other ranks in
+        the control group of its group argument.
         """

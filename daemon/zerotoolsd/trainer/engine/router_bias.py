@@ -1,9 +1,9 @@
-"""The bias by which DeepSeek's routers choose experts, moved towards those that get few tokens.
+"""The bias by which DeepSeek's routers choose experts, moved towards those with few tokens.
 
-After each step the bias of an expert that got fewer tokens than the mean of its layer rises by
-`rate`, that of one that got more falls by it; tokens of all ranks and micro batches count. No
-gradient goes through it. Source: DeepSeek-V3's technical report, section 2.1.2 (there 0.001).
-transformers loads the bias and never moves it.
+After each step the bias of an expert with fewer tokens than the mean of its layer rises by `rate`,
+that of one with more falls by it; tokens of all ranks and micro batches count. It gets no gradient.
+Source: DeepSeek-V3's technical report, section 2.1.2 (there 0.001). transformers loads the bias and
+never moves it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _ATTRIBUTE = "moved_router_bias"
 
 
 def routers(model: nn.Module) -> list[nn.Module]:
-    """The modules of `model` that have such a bias as a buffer."""
+    """Return the modules of `model` that have such a bias as a buffer."""
     return [module for module in model.modules() if BIAS in module._buffers]
 
 
 def check_router_bias(spec: JobSpec, model: nn.Module) -> str | None:
-    """A note, where `model` has such a bias and the job leaves it as it is.
+    """Return a note if `model` has such a bias and the job does not move it.
 
     Raises:
-        Unsupported: the job moves it, and the model has none.
+        Unsupported: the job moves it, and the model does not have one.
     """
     found = routers(model)
     if spec.train.router_bias_rate and not found:
@@ -70,8 +70,10 @@ class RouterBias:
     def expect(
         self, examples: Sequence[Example], device: torch.device, stretch: Stretch | None = None
     ) -> None:
-        """The next forward pass of training is of these, or of a `stretch` of each; what fills up
-        the shorter ones does not count."""
+        """Announce the examples of the next forward pass of training, or a `stretch` of each.
+
+        Padding does not count.
+        """
         self._rows = rows_of_tokens(examples, device, stretch)
 
     def _counting(self, number: int) -> Any:
@@ -87,7 +89,8 @@ class RouterBias:
         return count
 
     def step(self, *, skipped: bool) -> None:
-        """The optimizer has taken a step, or `skipped` it. All ranks call it together."""
+        """Move the bias after the optimizer has taken a step, or `skipped` it. All ranks call it
+        together."""
         if not skipped:
             together = torch.stack(self._counts)
             if dist.is_initialized():
@@ -101,12 +104,12 @@ class RouterBias:
 
 
 def move_router_bias(spec: JobSpec, model: Any) -> None:
-    """Have the steps of `model` move the bias of its routers, if `spec` wants it."""
+    """Let the steps of `model` move the bias of its routers, if `spec` requires it."""
     if spec.train.router_bias_rate:
         setattr(model, _ATTRIBUTE, RouterBias(model, spec.train.router_bias_rate))
 
 
 def moved_by(model: Any) -> RouterBias | None:
-    """What `move_router_bias` has made for `model`."""
+    """Return the RouterBias that `move_router_bias` has made for `model`."""
     found: RouterBias | None = getattr(model, _ATTRIBUTE, None)
     return found

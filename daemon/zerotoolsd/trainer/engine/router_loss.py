@@ -23,7 +23,7 @@ from zerotoolsd.trainer.model.narrow import small_model
 from zerotoolsd.trainer.stretches.cutting import Stretch
 
 TOLERANCE = 1e-4
-"""How far this loss may be from the model's own, relative to it: rounding of fp32."""
+"""Allowed relative difference from the model's own loss: rounding of fp32."""
 _ATTRIBUTE = "added_router_loss"
 _KEY = "output_router_logits"
 _COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
@@ -43,12 +43,14 @@ class RouterLoss:
         examples: Sequence[Example],
         stretch: Stretch | None = None,
     ) -> torch.Tensor:
-        """A scalar whose mean over the ranks is the loss, and whose gradient, averaged over them,
-        is that of the loss. All ranks call it together.
+        """Return a scalar with the loss as its mean over the ranks; the same holds for its
+        gradients.
+
+        All ranks call it together.
 
         Args:
-            routers: Of each layer `[rows, experts]`, the logits of all tokens of `examples`, filled
-                up to the longest; where there is a `stretch`, of those in it.
+            routers: For each layer `[rows, experts]`, the logits of all tokens of `examples`, padded
+                        to the longest; with a `stretch`, of those in it.
         """
         device = routers[0].device
         real = rows_of_tokens(examples, device, stretch)
@@ -68,7 +70,7 @@ class RouterLoss:
         shares = everyone[:-1] / everyone[-1]
         value = experts * (shares[:experts] * shares[experts:]).sum()
         mine = experts * (shares[:experts] * likely).sum() / everyone[-1]
-        # Gradients are averaged over the ranks, and each has those of its own tokens alone.
+        # Gradients are averaged over the ranks, and each rank has only those of its own tokens.
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         return self.coefficient * (value + ranks * (mine - mine.detach()))
 
@@ -76,8 +78,10 @@ class RouterLoss:
 def rows_of_tokens(
     examples: Sequence[Example], device: torch.device, stretch: Stretch | None = None
 ) -> torch.Tensor:
-    """The numbers of rows that are tokens, of all or of those in a `stretch`; shorter sequences are
-    filled up on the right."""
+    """Return the numbers of rows that are tokens, of all or of those in a `stretch`.
+
+    Shorter sequences are padded on the right.
+    """
     # The host knows the lengths, and need not wait for the device to count.
     lengths = [len(example.inputs) for example in examples]
     width, first = max(lengths), 0
@@ -92,10 +96,10 @@ def rows_of_tokens(
 
 
 def router_loss_of(spec: JobSpec, model: Any) -> RouterLoss | None:
-    """The router's loss of `model`, where its config asks for one and the job does not forbid it.
+    """Return the router's loss of `model`, if its config has one and the job does not disable it.
 
     Raises:
-        Unsupported: transformers adds none to this model, or not in this way.
+        Unsupported: transformers adds no such loss to this model.
     """
     text = model.config.get_text_config()
     if not (spec.train.router_loss and getattr(text, _KEY, False)):
@@ -108,21 +112,21 @@ def router_loss_of(spec: JobSpec, model: Any) -> RouterLoss | None:
 
 
 def add_router_loss(spec: JobSpec, model: Any) -> None:
-    """Have training add the loss of the routers of `model`, as `router_loss_of` says."""
+    """Let training add the loss of the routers of `model`, according to `router_loss_of`."""
     setattr(model, _ATTRIBUTE, router_loss_of(spec, model))
 
 
 def added_to(model: Any) -> RouterLoss | None:
-    """What `add_router_loss` has found for `model`."""
+    """Return the RouterLoss that `add_router_loss` has set for `model`."""
     found: RouterLoss | None = getattr(model, _ATTRIBUTE, None)
     return found
 
 
 def check_router_loss(spec: JobSpec, model: Any) -> None:
-    """Compare the loss with that of transformers, of a small model with the same layers.
+    """Compare the loss with that of transformers, on a small model with the same layers.
 
     Raises:
-        Unsupported: they differ, or there is none to compare with.
+        Unsupported: they differ, or transformers has no such loss.
     """
     if router_loss_of(spec, model) is None:
         return
@@ -158,7 +162,7 @@ def check_router_loss(spec: JobSpec, model: Any) -> None:
 
 
 def unbalanced(config: Any) -> str | None:
-    """A note on a model whose experts could be balanced and are not."""
+    """Return a note on a model with experts that could be balanced and are not."""
     text = config.get_text_config()
     coefficient = _first_number(_COEFFICIENTS, text)
     if not coefficient or getattr(text, _KEY, True):

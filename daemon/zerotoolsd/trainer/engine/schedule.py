@@ -36,14 +36,14 @@ def learning_rate(train: TrainSpec, step: int) -> float:
 
 
 def decay_steps(train: TrainSpec) -> int:
-    """How many of the last steps of a wsd schedule have less than the peak."""
+    """Return how many of the last steps of a wsd schedule are below the peak."""
     if train.decay_steps is not None:
         return train.decay_steps
     return min(max(1, train.total_steps // 10), max(1, train.total_steps - train.warmup_steps))
 
 
 def schedule_of(train: TrainSpec) -> dict[str, Any]:
-    """What the learning rate of each step follows from, as a job's record keeps it."""
+    """Return the inputs of the learning rate of each step, as stored in a job's record."""
     return {
         "name": train.schedule,
         "learning_rate": train.learning_rate,
@@ -56,8 +56,11 @@ def schedule_of(train: TrainSpec) -> dict[str, Any]:
 
 
 def schedule_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What of a schedule is not as `before`, where that is known: `train.steps is 80, and was 60`.
-    Of a constant rate the number of steps does not matter."""
+    """Return the differences of a schedule from `before`, if known: `train.steps is 80, and was
+    60`.
+
+    For a constant rate the number of steps does not count.
+    """
     keys = {"name": "schedule", "form": "schedule_form"}
     before = {"form": OLD_FORM, **before} if before else before
     same = {"steps"} if now["name"] == before.get("name") == "constant" else set()

@@ -1,7 +1,7 @@
-"""Engine `deepspeed`: DeepSpeed by the job's own JSON, in our loop and our commit.
+"""Engine `deepspeed`: DeepSpeed with the job's own JSON, in our loop, with our commits.
 
-engine                        what the loop drives
-build_model                   the model as DeepSpeed takes it
-place, builds, nvme           what DeepSpeed asks of the machine
-files, record                 its part of a checkpoint, and what is written down of it
+engine                        the engine that the loop drives
+build_model                   the model in the form for DeepSpeed
+place, builds, nvme           DeepSpeed's requirements for the machine
+files, record                 its part of a checkpoint, and of the record
 """

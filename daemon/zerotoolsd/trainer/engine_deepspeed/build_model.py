@@ -1,8 +1,8 @@
-"""The model that DeepSpeed is given: whole on each rank, or at stage 3 cut up as it is made.
+"""Makes the model for DeepSpeed: complete on each rank, or at stage 3 partitioned while it is made.
 
-`deepspeed.zero.Init` as a context cuts parameters up as modules make them, before a Hugging Face
-model has given them their values. So it is used on parameters that have theirs: a block at a time
-is filled, cut up and let go of, and no rank ever holds more than a block beside its parts.
+`deepspeed.zero.Init` as a context partitions parameters when modules make them, before a Hugging
+Face model has set their values. So it is used on parameters with values: one block at a time is
+filled, partitioned and released, and no rank ever holds more than a block in addition to its parts.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ def make_model(
     *,
     to_be_loaded: bool,
 ) -> Any:
-    """The model with the weights that the run begins with: those of `pretrained`, else from the
-    seed. Weights that are `to_be_loaded` may be anything; buffers are right.
+    """Return the model with the initial weights of the run: those of `pretrained`, else from the
+    seed.
+
+    Weights that are `to_be_loaded` may have any values; buffers are right.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, or its weights cannot be read.
@@ -85,7 +87,7 @@ def _cut(
 
 
 class _Cutting:
-    """`model`, a copy of the meta model's, whose units are filled and cut up one by one."""
+    """Partitions a copy of the meta model, filling and cutting its units one by one."""
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class _Cutting:
         self._kind = kind
         self._cut = cut
         self._host = make_memory(device).host
-        # `tie_weights` left one parameter in several places: it is cut once, and put in all.
+        # `tie_weights` left one parameter in several places: it is cut once, and set in all.
         self._places: dict[str, list[str]] = {}
         for name, _ in model.named_parameters(remove_duplicate=False):
             self._places.setdefault(meta_model.aliases.get(name, name), []).append(name)
@@ -138,8 +140,10 @@ class _Cutting:
 def weight_groups(
     model: Any, decayed: frozenset[str], weight_decay: float | None
 ) -> list[dict[str, Any]]:
-    """The trainable parameters for DeepSpeed's optimizer, `names` beside them: those called
-    `decayed` decay, the others do not. One group where nothing is said of a decay."""
+    """Return the trainable parameters for DeepSpeed's optimizer, with their `names`.
+
+    Those called `decayed` decay, the others do not. Without a decay the result is one group.
+    """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not weight_decay:
         return [_group(named, list(named))]
@@ -160,7 +164,7 @@ def put_buffers(model: Any, buffers: Mapping[str, torch.Tensor]) -> None:
 
 
 def whole_parameters(deepspeed: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each parameter and persistent buffer in turn, whole; all ranks go through them together."""
+    """Yield each parameter and persistent buffer in full; all ranks iterate together."""
     for name, parameter in model.named_parameters():
         with deepspeed.zero.GatheredParameters([parameter]):
             yield name, parameter.detach()

@@ -1,10 +1,10 @@
-"""Where DeepSpeed's operators are compiled, and whose turn it is.
+"""The directory in which DeepSpeed's operators are compiled, and the locks for that.
 
 torch marks a directory in which it compiles by a file `lock` (torch/utils/file_baton.py). A process
-that is killed meanwhile leaves it behind, and whoever needs the operator then waits for ever. In a
-directory of ours a lock of the kernel's says who compiles: it ends with its process, so that a
-`lock` which is found under it is a leftover. In a directory of the user's, where programs that know
-nothing of ours compile too, a `lock` is named and waited for, and never removed.
+that is killed meanwhile leaves it there, and every later process waits forever. In our directory a
+kernel lock shows who compiles: it ends with its process, so that a `lock` found under it is a
+leftover. In a directory of the user's, other programs compile too, so a `lock` is reported and
+waited for, and never removed.
 """
 
 from __future__ import annotations
@@ -22,40 +22,42 @@ from typing import Any, Protocol
 
 BUILDS = "TORCH_EXTENSIONS_DIR"
 TURN = "zerotools.lock"
-"""The file beside torch's `lock` on which the kernel's lock is taken."""
+"""The file next to torch's `lock` on which the kernel's lock is taken."""
 WAIT_SECONDS = 0.2
 LOOK_SECONDS = 1.0
 
 
 class BuildReporter(Protocol):
-    """Who says what a rank does."""
+    """Reports the activity of a rank."""
 
     doing: str | None
 
     def prepares(self, doing: str) -> None:
-        """What is done before the first step."""
+        """Report an activity before the first step."""
         ...
 
     def say(self, line: str) -> None:
-        """A line for people."""
+        """Print a line for people."""
         ...
 
 
 def own_directory(torch_version: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's jobs compile for this Python and this torch. Raises RuntimeError: there is
-    no home directory."""
+    """Return the directory in which this user's jobs compile for this Python and this torch.
+
+    Raises RuntimeError without a home directory.
+    """
     given = environment.get("XDG_CACHE_HOME", "")
     cache = Path(given) if given.startswith("/") else Path.home() / ".cache"
     python = f"py{sys.version_info.major}{sys.version_info.minor}"
-    # Two environments may have other versions of DeepSpeed, whose operators bear the same names.
+    # Two environments may have different versions of DeepSpeed with the same names of operators.
     prefix = hashlib.sha256(os.fsencode(sys.prefix)).hexdigest()[:12]
     return cache / "zerotools" / "torch_extensions" / f"{python}-torch{torch_version}-{prefix}"
 
 
 def build_in_own(torch_version: str, environment: Any = os.environ) -> bool:
-    """Have operators compiled in a directory of ours, unless the user has named one; whether.
+    """Let operators be compiled in our directory, unless the user has named one; return whether.
 
-    `environment` is changed. Where the directory cannot be made it stays torch's usual one.
+    `environment` is changed. If the directory cannot be made, torch's usual one is kept.
     """
     if environment.get(BUILDS):
         return False
@@ -69,14 +71,14 @@ def build_in_own(torch_version: str, environment: Any = os.environ) -> bool:
 
 
 def take_turns(batons: Any, *, own: bool, teller: BuildReporter) -> None:
-    """Have torch compile by turns of ours. `batons` are the modules in which it finds FileBaton."""
+    """Let torch compile under our locks. `batons` are the modules in which it finds FileBaton."""
     for module in batons:
         if hasattr(module, "FileBaton"):
             module.FileBaton = lambda path, *_, **__: Baton(Path(path), own=own, teller=teller)
 
 
 class BuildProgress:
-    """Says which files of an operator are made, as they come: ninja's own words are kept back."""
+    """Reports the files of an operator when they are compiled; ninja's own output is hidden."""
 
     def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
         self._directory = directory
@@ -98,7 +100,7 @@ class BuildProgress:
             self.look()
 
     def look(self) -> None:
-        """Say what has been made since the last look."""
+        """Report the files that were made since the last call."""
         try:
             plan = (self._directory / "build.ninja").read_text("utf-8", errors="replace")
         except OSError:  # not written yet
@@ -113,9 +115,9 @@ class BuildProgress:
 
 
 class Baton:
-    """torch's `FileBaton` for one operator: who has it may compile in its directory.
+    """torch's `FileBaton` for one operator: its holder may compile in the directory.
 
-    `own`: the directory is one in which everybody who compiles holds the kernel's lock.
+    `own`: every process that compiles in the directory holds the kernel's lock.
     """
 
     def __init__(
@@ -137,7 +139,8 @@ class Baton:
         self._made: BuildProgress | None = None
 
     def try_acquire(self) -> bool:
-        """Wait for the turn; always True: whoever comes later finds nothing left to compile."""
+        """Wait for the lock; always returns True, because later processes find nothing to
+        compile."""
         self._before = self._teller.doing
         name = self.lock.parent.name
         if self._own:
@@ -175,7 +178,7 @@ class Baton:
         self._teller.say(f"removed {self.lock}, left {age} ago by a process that has ended")
 
     def _make_lock(self) -> None:
-        """As torch does, for programs that know nothing of our turns."""
+        """Make torch's lock file, for programs that do not use our lock."""
         said = False
         while True:
             try:
@@ -202,10 +205,10 @@ class Baton:
         return _in_words(self._clock() - self.lock.stat().st_mtime)
 
     def wait(self) -> None:
-        """Never needed: `try_acquire` has waited."""
+        """Do nothing: `try_acquire` has waited."""
 
     def release(self) -> None:
-        """The operator is compiled, or cannot be."""
+        """Release the locks: the operator is compiled, or cannot be."""
         if self._made is not None:
             self._made.__exit__()
             self._made = None

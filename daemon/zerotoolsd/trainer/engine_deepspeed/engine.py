@@ -1,4 +1,4 @@
-"""Engine `deepspeed`: DeepSpeed by a configuration of its own, in our loop and our checkpoints."""
+"""Engine `deepspeed`: DeepSpeed with its own configuration, in our loop, with our checkpoints."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
 class _Called:
-    """The model to whoever looks at it; a call goes through DeepSpeed."""
+    """The model for inspection; a call passes through DeepSpeed."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -75,7 +75,7 @@ class DeepSpeedEngine:
         self._model = _Called(self.engine)
 
     def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
-        """As `Engine.step`."""
+        """Take a step; see `Engine.step`."""
         engine, group = self.engine, self.group
         scale = float(engine.optimizer.cur_scale) if self._scales else None
         rate = self._rate(step)
@@ -99,7 +99,7 @@ class DeepSpeedEngine:
         self._update()
         if norm is None:
             norm = float(engine.get_global_grad_norm() or 0.0)
-            norm = math.nan if norm < 0 else norm  # DeepSpeed writes -1 for what is not a number
+            norm = math.nan if norm < 0 else norm  # DeepSpeed writes -1 for NaN
         skip = engine.skipped_steps > before
         bias = moved_by(self._model)
         if bias is not None:
@@ -111,7 +111,8 @@ class DeepSpeedEngine:
 
     @property
     def _counts_pieces(self) -> bool:
-        """Whether DeepSpeed knows which piece is the last; else each `step` of its is an update."""
+        """Whether DeepSpeed knows the last piece of a step; else each of its `step` calls is an
+        update."""
         return at(self.config, "managed_gradient_accumulation", True) is not False
 
     @property
@@ -123,7 +124,7 @@ class DeepSpeedEngine:
         return bool(at(self.config, "fp16.loss_scale", 0))
 
     def _rate(self, step: int) -> float:
-        """The learning rate of this step; by the job's schedule where DeepSpeed has none."""
+        """Return the learning rate of this step, by the job's schedule if DeepSpeed has none."""
         if self.engine.lr_scheduler is not None:
             return float(self.engine.get_lr()[0])
         rate = learning_rate(self.spec.train, step - self.engine.skipped_steps)
@@ -132,7 +133,8 @@ class DeepSpeedEngine:
         return rate
 
     def _norm_of_whole_gradients(self) -> float | None:
-        """DeepSpeed tells none of fp32 training that shards nothing."""
+        """Return the gradient norm, which DeepSpeed does not compute for fp32 training without
+        sharding."""
         if stage_of(self.config) or self.engine.fp16_enabled() or self.engine.bfloat16_enabled():
             return None
         gradients = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
@@ -147,7 +149,7 @@ class DeepSpeedEngine:
             raise overflow_at_smallest(self.engine.optimizer.cur_scale) from None
 
     def evaluate(self, examples: Sequence[Example]) -> LossSum:
-        """As `Engine.evaluate`."""
+        """Evaluate; see `Engine.evaluate`."""
         self.engine.eval()
         try:
             return summed_loss(self._model, examples, self.group.device)
@@ -155,7 +157,7 @@ class DeepSpeedEngine:
             self.engine.train()
 
     def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
-        """As `Engine.generate`."""
+        """Generate; see `Engine.generate`."""
         self.engine.eval()
         try:
             return generate(self.engine.module, prompts, decoding, self.group.device)
@@ -163,15 +165,17 @@ class DeepSpeedEngine:
             self.engine.train()
 
     def write(self, staging: Path) -> None:
-        """As `Engine.write`: in DeepSpeed's own layout, or weights alone where that cannot be
-        resumed from."""
+        """Write a checkpoint; see `Engine.write`.
+
+        It is in DeepSpeed's own layout, or only weights if that layout cannot be resumed.
+        """
         if on_nvme(self.config):
             self.files.write_weights(staging)
         else:
             self.files.write(staging)
 
     def describe(self, record: JobRecord) -> JobRecord:
-        """As `Engine.describe`."""
+        """Describe the engine; see `Engine.describe`."""
         name = optimizer_of(self.config) or self.spec.train.optimizer
         return dataclasses.replace(
             record,
@@ -183,11 +187,15 @@ class DeepSpeedEngine:
         )
 
     def load(self, directory: Path, record: JobRecord) -> None:
-        """As `Engine.load`: at the stage and number of ranks that saved."""
+        """Load a checkpoint; see `Engine.load`. Stage and number of ranks must be those of the
+        save."""
         self.files.load(directory, record.step)
 
     def load_foreign(self, start: ForeignStart) -> None:
-        """As `Engine.load_foreign`: DeepSpeed's own files of the same stage, ranks and groups."""
+        """Load a foreign checkpoint; see `Engine.load_foreign`.
+
+        It must be DeepSpeed's own files of the same stage, ranks and groups.
+        """
         directory = start.run.directory
         self.files.load(directory.parent, start.record.step, tag=directory.name)
 
@@ -200,12 +208,12 @@ def make_deepspeed_engine(
     start: ResumePoint | None,
     pretrained: Pretrained | None,
 ) -> DeepSpeedEngine:
-    """DeepSpeed's engine of `spec`, with weights of `pretrained` where there is one, unless `start`
-    will fill them.
+    """Return DeepSpeed's engine of `spec`, with the weights of `pretrained`, unless `start` will
+    fill them.
 
     Raises:
-        ZerotoolsError: there is no DeepSpeed here, it refuses the configuration, or the model
-            cannot be initialised.
+        ZerotoolsError: DeepSpeed is not installed, it refuses the configuration, or the
+                model cannot be initialised.
     """
     deepspeed = import_deepspeed(spec, reporter)
     config = completed(spec)

@@ -1,11 +1,11 @@
 """DeepSpeed's part of a checkpoint: its own layout inside a staging directory of ours.
 
-    global_stepN/*.pt   what DeepSpeed writes, tag and names as it has them
-    latest              the tag: written when all ranks are done, which DeepSpeed does not wait for
-    zero_to_fp32.py     its own script, beside
+    global_stepN/*.pt   the files of DeepSpeed, with its tag and names
+    latest              the tag: written when all ranks are done (DeepSpeed does not wait for that)
+    zero_to_fp32.py     its own script
 
-Where DeepSpeed keeps state on a disk of its own (NVMe), what it saves cannot be resumed from: its
-load skips the optimizer in silence. Such a checkpoint is the weights alone, as safetensors.
+If DeepSpeed keeps state on its own disk (NVMe), its save cannot be resumed: its load silently skips
+the optimizer. Such a checkpoint has only the weights, as safetensors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ LATEST = "latest"
 
 
 class _Careful:
-    """DeepSpeed's writer, whose errors wait: between two barriers they would leave others stuck."""
+    """DeepSpeed's writer with delayed errors: between two barriers they would block the other
+    ranks."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
@@ -38,10 +39,10 @@ class _Careful:
         return getattr(self._writer, name)
 
     def save(self, state_dict: Any, path: str) -> None:
-        """Write `path`; keep what went wrong."""
+        """Write `path`; keep an error."""
         try:
             self._writer.save(state_dict, path)
-        except (OSError, RuntimeError) as error:  # torch's own zip writer raises the latter
+        except (OSError, RuntimeError) as error:  # torch's own zip writer raises RuntimeError
             self.problem = self.problem or f"{path}: {str(error).splitlines()[0]}"
 
 
@@ -54,7 +55,7 @@ class DeepSpeedCheckpoints:
         self._group = group
         self._writer = engine.checkpoint_engine = _Careful(engine.checkpoint_engine)
         self._copy_scripts: Callable[[str], None] = engine._copy_recovery_script
-        engine._copy_recovery_script = lambda directory: None  # below, where it may fail
+        engine._copy_recovery_script = lambda directory: None  # called below, where it may fail
 
     def write(self, staging: Path) -> None:
         """Write this rank's part. Raises OSError, SaveFailed."""
@@ -70,7 +71,7 @@ class DeepSpeedCheckpoints:
             (staging / LATEST).write_text(tag, "utf-8")
 
     def write_weights(self, staging: Path) -> None:
-        """Have rank 0 write the weights, as they are in memory. Raises OSError, SaveFailed."""
+        """Let rank 0 write the weights from memory. Raises OSError, SaveFailed."""
         kept: dict[str, torch.Tensor] = {}
         for name, tensor in whole_parameters(self._deepspeed, self._engine.module):
             if self._group.rank.leads:
@@ -79,11 +80,11 @@ class DeepSpeedCheckpoints:
             return
         try:
             save_file(kept, staging / SINGLE, metadata={"format": "pt"})
-        except Exception as error:  # safetensors has one of its own, for a full disk too
+        except Exception as error:  # safetensors has its own error, for a full disk too
             raise SaveFailed(f"{staging / SINGLE}: {error}") from None
 
     def load(self, directory: Path, step: int, tag: str | None = None) -> None:
-        """Go on from `directory`, of step `step`; without a `tag`, from the one that it names.
+        """Continue from `directory`, of step `step`; without a `tag`, from the one in its `latest`.
 
         Raises:
             BadCheckpoint: DeepSpeed cannot load it.
@@ -92,7 +93,7 @@ class DeepSpeedCheckpoints:
             found, _ = self._engine.load_checkpoint(str(directory), tag=tag)
         except ZerotoolsError:
             raise
-        except Exception as error:  # whatever DeepSpeed raises over what it reads
+        except Exception as error:  # any error of DeepSpeed about the files
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise BadCheckpoint(f"{directory}: DeepSpeed cannot load it: {first}") from error
         if found is None:

@@ -1,8 +1,8 @@
-"""The directory that DeepSpeed offloads a rank's state to, and the operator that it does it by.
+"""The directory to which DeepSpeed offloads a rank's state, and the operator for that.
 
-DeepSpeed names its files by rank alone, and leaves them behind. So that jobs which share an
-`nvme_path` do not write into each other's files, each rank has a directory of its own there, which
-goes when the run ends; after a kill, when the job is started again.
+DeepSpeed names its files only by rank, and does not remove them. To separate jobs with the same
+`nvme_path`, each rank has its own directory there. It is removed when the run ends; after a kill,
+when the job starts again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ def make_nvme_ready(
 
 
 def take_own_directories(config: dict[str, Any], output: Path, rank: int) -> None:
-    """Put empty directories of `rank` of the job that writes to `output` in place of each
-    `nvme_path`.
+    """Replace each `nvme_path` by an empty directory of `rank` of the job that writes to `output`.
 
     Raises:
         BadRequest: one cannot be made.
@@ -59,7 +58,7 @@ def take_own_directories(config: dict[str, Any], output: Path, rank: int) -> Non
 
 
 def remove_own_directories(spec: JobSpec, rank: int) -> None:
-    """Remove what `rank` of the job offloaded to NVMe, if it did."""
+    """Remove the files that `rank` of the job offloaded to NVMe, if it did."""
     if spec.engine != "deepspeed":
         return
     for _, directory in _own_directories(spec.deepspeed.tree, Path(spec.output_dir or ""), rank):

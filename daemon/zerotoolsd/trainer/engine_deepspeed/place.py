@@ -1,6 +1,6 @@
-"""DeepSpeed in this process: which accelerator, where its operators are built, what it may use.
+"""DeepSpeed in this process: its accelerator, the directory of its operators, its resources.
 
-It decides these things when it is imported, by environment variables.
+It reads these from environment variables when it is imported.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _LASTING = re.compile(
 
 
 def import_deepspeed(spec: JobSpec, teller: BuildReporter) -> Any:
-    """The module, set up for the device of `spec`; `teller` says what it compiles.
+    """Return the module, set up for the device of `spec`; `teller` reports compilations.
 
     Raises:
-        BadRequest: this interpreter has none.
+        BadRequest: it is not installed for this interpreter.
     """
     os.environ["DS_ACCELERATOR"] = spec.device  # the submitter's shell may have set another one
     programs = Path(sys.executable).parent
@@ -76,7 +76,8 @@ def _compile_by_turns(teller: BuildReporter) -> None:
 
 @contextmanager
 def refused_by_deepspeed() -> Iterator[None]:
-    """What DeepSpeed says against a configuration is the job's own fault: no restart would help.
+    """Convert DeepSpeed's errors about a configuration to the job's fault: a restart would not
+    help.
 
     Raises:
         BadRequest: an assertion or a check of DeepSpeed's failed.
@@ -95,8 +96,10 @@ def refused_by_deepspeed() -> Iterator[None]:
 
 
 def _allow_fp16_on_cpu(deepspeed: Any) -> None:
-    """The one place where a check of DeepSpeed's is overruled: its CPU accelerator says that fp16
-    is not supported, where it only has no fast kernels for it."""
+    """Override DeepSpeed's check of fp16 on CPUs.
+
+    Its CPU accelerator reports that fp16 is not supported, but it only lacks fast kernels for it.
+    """
     deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
 
 
@@ -105,16 +108,20 @@ def _can_compile() -> bool:
 
 
 def _without_operators_of_the_group(deepspeed: Any) -> None:
-    """On CPUs DeepSpeed compiles an all-reduce through shared memory as soon as ranks meet, and
-    ends where it cannot; without it, gloo's serves."""
+    """Disable DeepSpeed's shared-memory all-reduce on CPUs; gloo's is used.
+
+    DeepSpeed compiles it as soon as ranks meet, and ends if it cannot.
+    """
     builder = deepspeed.accelerator.get_accelerator().create_op_builder("ShareMemCommBuilder")
     if builder is not None:
         deepspeed.ops.__compatible_ops__[builder.name] = False
 
 
 def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str], None]) -> None:
-    """Where `config` needs an Adam of DeepSpeed's that cannot be built here, have torch's do its
-    work, and say so; say too where it is going to be built."""
+    """Use torch's Adam if DeepSpeed's own cannot be built here, and report it.
+
+    Also report where it will be built.
+    """
     if str(at(config, "optimizer.type", "")).lower() not in ADAMS:
         return
     if at(config, "optimizer.params.torch_adam") is True:
@@ -155,8 +162,7 @@ def _not_built(deepspeed: Any, builder: Any) -> str | None:
 
 
 def _ask_for_the_processor_once() -> None:
-    """DeepSpeed's Adam on the CPU asks three times what processor there is, and py-cpuinfo takes a
-    second for each answer."""
+    """Cache the result of py-cpuinfo: DeepSpeed's CPU Adam asks three times, for a second each."""
     with suppress(ImportError):
         import cpuinfo
 
@@ -164,7 +170,7 @@ def _ask_for_the_processor_once() -> None:
 
 
 def with_torch_adam(config: dict[str, Any]) -> None:
-    """Have torch's Adam do the work of DeepSpeed's, by its defaults."""
+    """Use torch's Adam instead of DeepSpeed's, with its defaults."""
     parameters = config["optimizer"].setdefault("params", {})
     parameters["torch_adam"] = True
-    parameters.setdefault("weight_decay", 0.0)  # torch's own default is another
+    parameters.setdefault("weight_decay", 0.0)  # torch's own default differs

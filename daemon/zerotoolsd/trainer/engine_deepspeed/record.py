@@ -1,4 +1,4 @@
-"""What a checkpoint's record says of DeepSpeed's optimizer and loss scaler."""
+"""The part of a checkpoint's record about DeepSpeed's optimizer and loss scaler."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from zerotools.runs.record import LossScaleRecord, OptimizerGroup, OptimizerReco
 def groups_of(
     name: str, groups: Sequence[Mapping[str, Any]], names: Sequence[tuple[str, ...]]
 ) -> OptimizerRecord:
-    """The optimizer `name` with its groups. DeepSpeed may split them (experts): then they have no
-    names of parameters."""
+    """Return the record of the optimizer `name` with its groups.
+
+    DeepSpeed may split them (experts): then they have no names of parameters.
+    """
     known = names if len(names) == len(groups) else [()] * len(groups)
     return OptimizerRecord(
         name, tuple(_group(group, params) for group, params in zip(groups, known, strict=True))
@@ -32,7 +34,7 @@ def _group(group: Mapping[str, Any], params: tuple[str, ...]) -> OptimizerGroup:
 
 
 def loss_scale_of(engine: Any) -> LossScaleRecord:
-    """The loss scaler of `engine`, which trains in fp16 at stage 1 or above."""
+    """Return the loss scaler of `engine`, which trains in fp16 at stage 1 or above."""
     scaler = engine.optimizer.loss_scaler
     scale = float(engine.optimizer.cur_scale)
     if not scaler.dynamic:

@@ -1,12 +1,12 @@
-"""How the gradients of a step's micro batches become one sum.
+"""Sums the gradients of a step's micro batches.
 
 `local`: FSDP2 keeps the whole gradients of each rank in fp32 until the last micro batch reduces
 them: one exchange a step, and 4 bytes for every parameter on every rank.
 
-`sharded`: every micro batch is reduced. FSDP2 adds what a rank gets of it to the gradients that it
-has, in fp32 and where these are; masters apart from the weights add it to their fp32 buffers. Only
-where groups of ranks share a copy, and gradients stay on the device, is the sum over the groups
-left to the last micro batch: until then FSDP2 keeps this rank's part of its group's, as many bytes.
+`sharded`: every micro batch is reduced. FSDP2 adds a rank's result to its gradients, in fp32 and at
+their location; masters apart from the weights add it to their fp32 buffers. Only if groups of ranks
+share a copy, and gradients stay on the device, is the sum over the groups left to the last micro
+batch: until then FSDP2 keeps this rank's part of its group's, with as many bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zerotools.core.memory_layout import DEVICE, LOCAL, MemoryLayout
 
 
 def before_micro_batch(model: Any, layout: MemoryLayout, *, is_last: bool) -> None:
-    """Tell FSDP2, if it wraps `model`, what to do with the gradients of its next backward pass."""
+    """Tell FSDP2, if it wraps `model`, how to treat the gradients of its next backward pass."""
     if not layout.is_sharded:
         return
     if layout.accumulate == LOCAL:

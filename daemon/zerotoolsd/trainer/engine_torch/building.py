@@ -53,12 +53,14 @@ def build(
     record: JobRecord | None,
     pretrained: Pretrained | None,
 ) -> LiveState:
-    """Model and optimizer with their shards filled, unless the run goes on from the checkpoint of
-    `record` and they will be; from `pretrained` where a directory has weights.
+    """Build model and optimizer with filled shards.
+
+    The values come from `pretrained`, if a directory has weights. They are left unset if the run
+    continues from the checkpoint of `record`, which will fill them.
 
     Raises:
-        ZerotoolsError: the model cannot be initialised, its weights cannot be read, there is no
-            room for what is to be on disk, or torch cannot gather the types of weights.
+        ZerotoolsError: the model cannot be initialised, its weights cannot be read, the disk
+                is too small for the state, or torch cannot gather the types of weights.
     """
     if spec.train.activation_checkpointing:
         checkpoint_activations(meta_model.model)
@@ -90,8 +92,8 @@ def build(
 
 
 def _reduce_all_experts(model: Any, world_size: int) -> None:
-    """Have ranks reduce the gradients of all separate experts: zeros of those that no token of the
-    rank takes."""
+    """Let ranks reduce the gradients of all separate experts: zeros of those without a token of the
+    rank."""
     if not separate_experts(model):
         return
     if hasattr(model, "set_reduce_scatter_unused_params"):

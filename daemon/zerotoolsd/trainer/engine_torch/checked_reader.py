@@ -1,9 +1,9 @@
 """torch's reader of a DCP directory, except that `.metadata` is never unpickled.
 
-torch reads that file with `pickle.load`, which runs what the file says; whoever can write to a
-directory that a job resumes from could run code in the job. Here it goes through the restricted
-reader of `zerotools.formats.dcp`, and torch's classes are filled with the checked values. (The
-tensors themselves torch loads with `weights_only=True`.)
+torch reads that file with `pickle.load`, which runs code from the file: a user who can write to the
+directory could run code in the job. Here it passes through the restricted reader of
+`zerotools.formats.dcp`, and torch's classes are filled with the checked values. (torch loads the
+tensors themselves with `weights_only=True`.)
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ METADATA = ".metadata"
 
 
 class CheckedReader(dcp.FileSystemReader):  # type: ignore[misc] # torch's types are not followed
-    """Reads `directory`, whose `.metadata` may be anybody's."""
+    """Reads `directory`, with an untrusted `.metadata`."""
 
     def __init__(self, directory: Path) -> None:
-        """
+        """Read and check `.metadata`.
+
         Raises:
-            BadFile: `.metadata` is damaged, or not what DCP writes.
-            Unsupported: the tensors are stored in a way that cannot be addressed.
+                    BadFile: it is damaged, or not of DCP.
+                    Unsupported: the tensors are stored in a way that cannot be addressed.
         """
         super().__init__(directory)
         self.checked = read_metadata(directory / METADATA)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> of_torch.Metadata:
-        """The checked values as torch's classes. Values that are not tensors are left out."""
+        """Return the checked values as torch's classes. Values that are not tensors are left
+        out."""
         found = for_torch(self.checked)
         found.storage_meta = of_torch.StorageMeta(load_id=self.load_id)
         return found
 
 
 def for_torch(metadata: Metadata) -> of_torch.Metadata:
-    """torch's form of the tensors in `metadata`."""
+    """Return torch's form of the tensors in `metadata`."""
     return of_torch.Metadata(
         state_dict_metadata={key: _tensor(saved) for key, saved in metadata.tensors.items()},
         planner_data=metadata.paths,

@@ -1,4 +1,4 @@
-"""Room on disk for `offload.optimizer = "disk"`, before anything is built."""
+"""Checks disk space for `offload.optimizer = "disk"`, before anything is built."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def check_disk_space(
     group: WorldGroup,
     free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
 ) -> None:
-    """Rank 0 looks, for all ranks, which are on one machine.
+    """Check on rank 0 for all ranks, which are on one machine.
 
     Raises:
-        BadRequest: `path` is not a directory, or has less room than the state takes; on every rank.
+        BadRequest: `path` is not a directory, or has less space than the state needs; on every rank.
     """
 
     def look() -> None:

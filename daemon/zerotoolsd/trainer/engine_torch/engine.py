@@ -1,4 +1,4 @@
-"""Engine `torch`: FSDP2 where there are several ranks, torch's optimizers, checkpoints by DCP."""
+"""Engine `torch`: FSDP2 for several ranks, torch's optimizers, checkpoints by DCP."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from zerotoolsd.trainer.rank.group import WorldGroup
 
 @dataclass
 class TorchEngine:
-    """`skipped` steps of the run were without an update; `loss_scale` is that of the next one (fp16
-    alone has one)."""
+    """`skipped` counts the steps of the run without an update; `loss_scale` is that of the next
+    step (fp16 only)."""
 
     spec: JobSpec
     live: LiveState
@@ -57,7 +57,8 @@ class TorchEngine:
             self.loss_scale = initial(self.spec.fp16)
 
     def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
-        """As `Engine.step`; an overflow of fp16 gradients skips the step and lowers the scale."""
+        """Take a step; see `Engine.step`. An overflow of fp16 gradients skips it and lowers the
+        scale."""
         scale = self.loss_scale
         outcome = train_step(
             self.live,
@@ -79,7 +80,7 @@ class TorchEngine:
         return outcome
 
     def evaluate(self, examples: Sequence[Example]) -> LossSum:
-        """As `Engine.evaluate`."""
+        """Evaluate; see `Engine.evaluate`."""
         with self._only_read() as model:
             if are_preferences(examples):
                 return summed_preference_loss(
@@ -88,45 +89,45 @@ class TorchEngine:
             return summed_loss(model, examples, self.group.device)
 
     def log_probabilities(self, examples: Sequence[Example]) -> list[float]:
-        """As `ScoringEngine.log_probabilities`."""
+        """Return log-probabilities; see `ScoringEngine.log_probabilities`."""
         with self._only_read() as model, torch.no_grad():
             found: list[float] = log_probabilities(model, examples, self.group.device).tolist()
             return found
 
     def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
-        """As `Engine.generate`."""
+        """Generate; see `Engine.generate`."""
         with self._only_read() as model:
-            # An encoder is called on its own, and reads embeddings that the whole model gathers.
+            # An encoder is called separately, and reads embeddings that the whole model gathers.
             if isinstance(model, FSDPModule):
                 model.unshard()
             return generate(model, prompts, decoding, self.group.device)
 
     @contextmanager
     def _only_read(self) -> Iterator[Any]:
-        """The model for forward passes alone."""
+        """Yield the model for forward passes only."""
         model = self.live.model
         model.eval()
         try:
             yield model
         finally:
-            # Without a backward pass nothing else lets go of what the forward pass gathered.
+            # Without a backward pass nothing else frees the gathered weights.
             for module in model.modules():
                 if isinstance(module, FSDPModule):
                     module.reshard()
             model.train()
 
     def write(self, staging: Path) -> None:
-        """As `Engine.write`: tensors by torch's DCP, each replica once."""
+        """Write tensors by torch's DCP, each replica once; see `Engine.write`."""
         tree = own_part(self.live.tree(), self.group.rank)
         write_tensors(tree, staging / checkpoint_dirs.DCP, self.group)
 
     def copy(self) -> Callable[[Path, WorldGroup], None]:
-        """As `CopyingEngine.copy`."""
+        """Copy the state; see `CopyingEngine.copy`."""
         tree = self._host.take(own_part(self.live.tree(), self.group.rank))
         return lambda staging, group: write_tensors(tree, staging / checkpoint_dirs.DCP, group)
 
     def describe(self, record: JobRecord) -> JobRecord:
-        """As `Engine.describe`."""
+        """Describe the engine; see `Engine.describe`."""
         return dataclasses.replace(
             record,
             optimizer=self.live.optimizer.describe(),
@@ -136,12 +137,13 @@ class TorchEngine:
         )
 
     def load(self, directory: Path, record: JobRecord) -> None:
-        """As `Engine.load`: at any number of ranks, of any stage."""
+        """Load a checkpoint of any number of ranks and any stage; see `Engine.load`."""
         load_shards(self.live, directory / checkpoint_dirs.DCP, self.group)
         self._count_from(record)
 
     def load_foreign(self, start: ForeignStart) -> None:
-        """As `Engine.load_foreign`: of any format, at any number of ranks and stage."""
+        """Load a foreign checkpoint of any format, number of ranks and stage; see
+        `Engine.load_foreign`."""
         load_foreign(self.live, start)
         self._count_from(start.record)
 

@@ -19,18 +19,18 @@ from zerotoolsd.trainer.engine_torch.partition import RowPartition
 from zerotoolsd.trainer.model.sharding import cutting_groups
 
 ROUNDING = 1e-6
-"""What torch's clip_grad_norm_ adds to the norm."""
+"""The constant that torch's clip_grad_norm_ adds to the norm."""
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """Sums over the ranks among which tensors are cut; `device` is what their groups take."""
+    """Sums over the ranks among which tensors are cut; `device` is the device of their groups."""
 
     groups: Sequence[Any]
     device: torch.device
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """`values` of all of these ranks, added up; where there is one rank, `values`."""
+        """Return the sum of `values` over all of these ranks; `values` itself for one rank."""
         if not self.groups:
             return values
         total = values.to(self.device)
@@ -48,75 +48,77 @@ class UpdatePath(Protocol):
 
     @property
     def weights(self) -> Mapping[str, nn.Parameter]:
-        """What the optimizer updates, by name."""
+        """The tensors that the optimizer updates, by name."""
 
     @property
     def reduction(self) -> Reduction:
         """Sums over the ranks among which the weights are cut."""
 
     def buckets(self) -> list[list[str]]:
-        """Names of weights that are updated at a time; all of them, once."""
+        """Return the names of weights that are updated together; each name occurs once."""
 
     def received(self) -> list[str]:
-        """Names of the weights that the backward passes have left gradients of."""
+        """Return the names of the weights that have gradients from the backward passes."""
 
     def forget(self, names: Iterable[str]) -> None:
-        """Let go of the gradients of these weights, which are not updated."""
+        """Free the gradients of these weights, which are not updated."""
 
     def norm(self) -> torch.Tensor:
-        """The global norm of the gradients, a scalar of fp64 that the host has not waited for; not
-        finite if any of them is not."""
+        """Return the global norm of the gradients, an fp64 scalar that the host has not waited for.
+
+        It is not finite if any gradient is not.
+        """
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
         """Give these weights their gradients, times `factor`."""
 
     def store(self, names: Iterable[str]) -> None:
-        """Let go of these gradients, and start to copy the updated weights to the model."""
+        """Free these gradients, and start to copy the updated weights to the model."""
 
     def finish(self) -> None:
-        """Every rank's model has what all of them updated."""
+        """Complete the update: every rank's model has all updated weights."""
 
     def discard(self) -> None:
-        """Let go of all gradients."""
+        """Free all gradients."""
 
 
 class InPlaceUpdate:
-    """The optimizer updates the model's own parameters."""
+    """Lets the optimizer update the model's own parameters."""
 
     def __init__(self, weights: Mapping[str, nn.Parameter], device: torch.device) -> None:
         self.weights = weights
         self.reduction = reduction_of(weights, device)
 
     def buckets(self) -> list[list[str]]:
-        """As `UpdatePath.buckets`: one."""
+        """Return one bucket; see `UpdatePath.buckets`."""
         return [list(self.weights)]
 
     def received(self) -> list[str]:
-        """As `UpdatePath.received`."""
+        """Return the names; see `UpdatePath.received`."""
         return _with_gradients(self.weights)
 
     def forget(self, names: Iterable[str]) -> None:
-        """As `UpdatePath.forget`."""
+        """Free gradients; see `UpdatePath.forget`."""
         self.store(names)
 
     def norm(self) -> torch.Tensor:
-        """As `UpdatePath.norm`."""
+        """Return the norm; see `UpdatePath.norm`."""
         return total_norm(_gradients(self.weights.values()), self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
-        """As `UpdatePath.fetch`: they have them."""
+        """Scale the gradients, which the weights already have; see `UpdatePath.fetch`."""
         _multiply(_gradients(self.weights[name] for name in names), factor)
 
     def store(self, names: Iterable[str]) -> None:
-        """As `UpdatePath.store`."""
+        """Free gradients; see `UpdatePath.store`."""
         for name in names:
             self.weights[name].grad = None
 
     def finish(self) -> None:
-        """As `UpdatePath.finish`: they are."""
+        """Do nothing: the model has the updated weights."""
 
     def discard(self) -> None:
-        """As `UpdatePath.discard`."""
+        """Free all gradients; see `UpdatePath.discard`."""
         self.store(self.weights)
 
 
@@ -131,65 +133,65 @@ class PartitionedUpdate:
         self.reduction = reduction_of(self.weights, device)
 
     def buckets(self) -> list[list[str]]:
-        """As `UpdatePath.buckets`: one."""
+        """Return one bucket; see `UpdatePath.buckets`."""
         return [list(self.weights)]
 
     def received(self) -> list[str]:
-        """As `UpdatePath.received`."""
+        """Return the names; see `UpdatePath.received`."""
         return _with_gradients(self._parameters)
 
     def forget(self, names: Iterable[str]) -> None:
-        """As `UpdatePath.forget`."""
+        """Free gradients; see `UpdatePath.forget`."""
         self.store(names)
 
     def norm(self) -> torch.Tensor:
-        """As `UpdatePath.norm`, of the rows, so that it is bit for bit that of stages 2 and 3."""
+        """Return the norm of the rows, so that it equals that of stages 2 and 3 bit for bit."""
         rows = map(self._partition.rows_of, _gradients(self._parameters.values()))
         return total_norm(rows, self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
-        """As `UpdatePath.fetch`."""
+        """Take and scale the rows' gradients; see `UpdatePath.fetch`."""
         self._partition.take_gradients()
         _multiply(_gradients(self.weights[name] for name in names), factor)
 
     def store(self, names: Iterable[str]) -> None:
-        """As `UpdatePath.store`."""
+        """Free gradients; see `UpdatePath.store`."""
         for name in names:
             self.weights[name].grad = self._parameters[name].grad = None
 
     def finish(self) -> None:
-        """As `UpdatePath.finish`."""
+        """Share the updated rows; see `UpdatePath.finish`."""
         self._partition.share()
 
     def discard(self) -> None:
-        """As `UpdatePath.discard`."""
+        """Free all gradients; see `UpdatePath.discard`."""
         self.store(self.weights)
 
 
 def reduction_of(weights: Mapping[str, torch.Tensor], device: torch.device) -> Reduction:
-    """The sums over the ranks among which `weights` are cut, all of them alike."""
+    """Return the sums over the ranks among which `weights` are cut, all in the same way."""
     first = next(iter(weights.values()), None)
     return Reduction([] if first is None else cutting_groups(first), device)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of `tensor`."""
+    """Return this rank's part of `tensor`."""
     part: torch.Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return part
 
 
 def local_norm(gradient: torch.Tensor) -> torch.Tensor:
-    """The norm of this rank's part of a gradient, a scalar on its device."""
+    """Return the norm of this rank's part of a gradient, a scalar on its device."""
     return torch.linalg.vector_norm(local(gradient).detach(), dtype=torch.float32)
 
 
 def total_norm(gradients: Iterable[torch.Tensor], reduction: Reduction) -> torch.Tensor:
-    """The global norm of `gradients`."""
+    """Return the global norm of `gradients`."""
     return joined_norm([local_norm(gradient) for gradient in gradients], reduction)
 
 
 def joined_norm(norms: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tensor:
-    """The global norm of tensors from this rank's `norms` of them."""
+    """Return the global norm of tensors from this rank's `norms` of them."""
     squares = torch.zeros((), dtype=torch.float64)
     if norms:
         squares = torch.stack(list(norms)).double().square().sum()
@@ -197,7 +199,7 @@ def joined_norm(norms: Sequence[torch.Tensor], reduction: Reduction) -> torch.Te
 
 
 def clipping(norm: float, max_norm: float) -> float:
-    """What gradients of `norm` are multiplied by; `max_norm` 0 leaves them."""
+    """Return the clipping factor for gradients of `norm`; 1 for `max_norm` 0."""
     return min(1.0, max_norm / (norm + ROUNDING)) if max_norm else 1.0
 
 

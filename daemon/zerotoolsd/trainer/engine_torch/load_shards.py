@@ -1,4 +1,4 @@
-"""Tensors from a DCP directory, at any number of ranks, after a look at what is there."""
+"""Loads tensors from a DCP directory, at any number of ranks, after a check of its contents."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 """fp32 masters apart from the weights that the model computes with: ZeRO-Offload, and stage 1.
 
-The model's weights are 16-bit (fp32 in fp32 training) and on the device. Of each, a rank keeps the
-fp32 master of the rows that it updates, wherever the optimizer's state is. In the backward pass,
-as soon as a block's gradients are reduced over the ranks, this rank's rows of them are copied to a
-buffer beside the masters, or added to what micro batches before left there, and the device's copy
-is freed. When all are there and their global norm is known, the optimizer updates the masters a
-bucket at a time, and while it works on one the weights of the bucket before are copied to the
-device, through the same buffers.
+The model's weights are 16-bit (fp32 in fp32 training) and on the device. For each, a rank keeps the
+fp32 master of the rows that it updates, at the location of the optimizer's state. In the backward
+pass, when a block's gradients are reduced over the ranks, this rank's rows of them are copied to a
+buffer next to the masters, or added to those of earlier micro batches, and the device's copy is
+freed. When all gradients and their global norm are known, the optimizer updates the masters one
+bucket at a time. Meanwhile the weights of the previous bucket are copied to the device, through the
+same buffers.
 
-A master is what checkpoints hold, exactly. Frozen weights have one where they are to be kept in
-fp32, too; else the model's own, which never change, are all that there is of them.
+Checkpoints hold exactly the masters. Frozen weights have one, too, if they are kept in fp32; else
+only the model's own, which never change, exist.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MasterWeights:
         layout: MemoryLayout,
         bucket_bytes: int = UPDATE_BUCKET_BYTES,
     ) -> None:
-        """`parameters` are all of the model's, `tensors` the masters; they are not initialised."""
+        """Make the masters, uninitialised, as `tensors`; `parameters` are all of the model's."""
         self._parameters = parameters
         self._memory = memory
         self._gradients_dtype = TORCH_DTYPES[layout.gradients_dtype]
@@ -84,7 +84,8 @@ class MasterWeights:
                     cut.share()
 
     def buckets(self) -> list[list[str]]:
-        """As `UpdatePath.buckets`; the same on every rank, whatever rows it has."""
+        """Return the buckets, the same on every rank, whatever rows it has; see
+        `UpdatePath.buckets`."""
         found: list[list[str]] = []
         room = 0
         for name, weight in self.weights.items():
@@ -97,16 +98,17 @@ class MasterWeights:
         return found
 
     def received(self) -> list[str]:
-        """As `UpdatePath.received`."""
+        """Return the names; see `UpdatePath.received`."""
         return [name for name in self.weights if name in self._norms]
 
     def forget(self, names: Iterable[str]) -> None:
-        """As `UpdatePath.forget`."""
+        """Free gradients; see `UpdatePath.forget`."""
         for name in names:
             self._norms.pop(name, None)
 
     def norm(self) -> torch.Tensor:
-        """As `UpdatePath.norm`: the device took it block by block, and freed each."""
+        """Return the norm; see `UpdatePath.norm`. The device computed it block by block, and freed
+        each."""
         self._copies.wait_on_device()
         # FSDP reduces in an order that is always the same; that of autograd is nobody's promise.
         order = self._norms if self._is_sharded else self.received()
@@ -140,19 +142,19 @@ class MasterWeights:
                 self._copies.to_device(buffer, rows)
 
     def finish(self) -> None:
-        """As `UpdatePath.finish`."""
+        """Complete the update; see `UpdatePath.finish`."""
         self._copies.wait_on_device()
         if self._cut is not None:
             self._cut.share()
         self._norms.clear()
 
     def discard(self) -> None:
-        """As `UpdatePath.discard`."""
+        """Free all gradients; see `UpdatePath.discard`."""
         self._norms.clear()
 
     def _take(self, name: str, weight: nn.Parameter) -> None:
-        # FSDP calls it where the gradient is reduced: on CUDA, in the stream that does it. Without
-        # FSDP, autograd does, in the stream of the backward pass.
+        # FSDP calls it after the reduction of the gradient: on CUDA, in the same stream. Without
+        # FSDP, autograd calls it, in the stream of the backward pass.
         gradient = weight.grad
         assert gradient is not None
         rows = local(gradient if self._cut is None else self._cut.rows_of(gradient))
@@ -164,7 +166,7 @@ class MasterWeights:
         weight.grad = None
 
     def _rows(self, name: str) -> torch.Tensor:
-        """The model's memory of what this rank updates; FSDP may replace it in the first step."""
+        """Return the model's memory of this rank's rows; FSDP may replace it in the first step."""
         for cut in (self._cut, self._cut_frozen):
             if cut is not None and name in cut.rows:
                 return local(cut.rows[name]).detach()

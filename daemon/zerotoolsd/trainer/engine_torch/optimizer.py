@@ -1,4 +1,4 @@
-"""The optimizer over the shards, its state primed so that it exists before the first step."""
+"""The optimizer over the shards, with state that exists before the first step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class UpdateBucket:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def state(self, weight: nn.Parameter) -> dict[str, torch.Tensor]:
-        """What is kept of a weight, by its sort."""
+        """Return the state of a weight, by its kind."""
         found = (each.state[weight] for each in self.optimizers if weight in each.state)
         return next(found, {})
 
@@ -50,7 +50,8 @@ class ShardedOptimizer:
     decayed: frozenset[str]
 
     def norm(self) -> torch.Tensor:
-        """The global norm of the gradients, scaled by the loss scale: see `UpdatePath.norm`."""
+        """Return the global norm of the gradients, scaled by the loss scale: see
+        `UpdatePath.norm`."""
         return self.update_path.norm()
 
     def step(self, rate: float, *, norm: float, max_norm: float, loss_scale: float = 1.0) -> None:
@@ -67,11 +68,11 @@ class ShardedOptimizer:
         self.update_path.finish()
 
     def discard(self) -> None:
-        """Let go of the gradients; the weights stay as they are."""
+        """Free the gradients; the weights stay unchanged."""
         self.update_path.discard()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Its tensors as `<parameter name>.<state>`; they are live, not copies."""
+        """Return its tensors as `<parameter name>.<state>`; they are live, not copies."""
         return {
             f"{name}.{role}": tensor
             for bucket in self.buckets
@@ -80,7 +81,7 @@ class ShardedOptimizer:
         }
 
     def describe(self) -> OptimizerRecord:
-        """The groups by parameter name, for the checkpoint's record."""
+        """Return the groups by parameter name, for the checkpoint's record."""
         names = {weight: name for name, weight in self.update_path.weights.items()}
         found: dict[tuple[bool, bool], tuple[dict[str, Any], list[str]]] = {}
         for bucket in self.buckets:
@@ -108,8 +109,11 @@ def make_optimizer(
     decayed: frozenset[str],
     matrices: frozenset[str] = frozenset(),
 ) -> ShardedOptimizer:
-    """What `train.optimizer` names, its state at `place`; the weights called `decayed` decay, the
-    others do not. Of `"muon"`, those called `matrices` are Muon's."""
+    """Return the optimizer of `train.optimizer`, with its state at `place`.
+
+    The weights called `decayed` decay, the others do not. For `"muon"`, those called `matrices` are
+    Muon's.
+    """
     make = _Making(update_path, train, place, decayed, matrices)
     buckets = [make.bucket(tuple(names)) for names in update_path.buckets() if names]
     return ShardedOptimizer(update_path, tuple(buckets), train.optimizer, decayed)
@@ -190,7 +194,7 @@ class _Making:
         if by_muon:
             return {"momentum_buffer": self._zeros(weight)}
         if train.optimizer == "sgd":
-            # Of no momentum torch makes a tensor, too, only to ignore it.
+            # Without momentum torch also makes a tensor, which it ignores.
             return {"momentum_buffer": self._zeros(weight)} if train.momentum else {}
         return {
             "step": torch.zeros((), dtype=torch.float32, device=weight.device),
@@ -206,5 +210,6 @@ class _Making:
 
 
 def _dimensions(weight: torch.Tensor) -> int:
-    """Of the mesh of ranks that have it: torch computes with DTensors of one mesh at a time."""
+    """Return the dimensions of a weight's mesh: torch computes with DTensors of one mesh at a
+    time."""
     return int(weight.device_mesh.ndim) if isinstance(weight, DTensor) else 0

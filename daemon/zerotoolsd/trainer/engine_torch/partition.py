@@ -1,9 +1,9 @@
-"""ZeRO-1: every rank has all weights and gradients, updates its own rows, and sends them round.
+"""ZeRO-1: every rank has all weights and gradients, updates its own rows, and sends them to all.
 
 The rows are those that FSDP2 would give the rank: a dimension 0 of n rows is cut into parts of
-ceil(n / ranks), the last ones short or empty. So what the optimizer keeps has the names, shapes and
+ceil(n / ranks), the last ones short or empty. So the optimizer's state has the names, shapes and
 cut of stages 2 and 3, is saved by all ranks, and loads at any stage and number of ranks. (torch's
-ZeroRedundancyOptimizer gives whole tensors to ranks, a large embedding to one of them.)
+ZeroRedundancyOptimizer gives complete tensors to ranks, so a large embedding goes to one of them.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from zerotoolsd.trainer.tensor_parallel.whole_values import gather_flat
 
 BUCKET_BYTES = 16 << 20
-"""What a rank sends at a time; it receives as much from each."""
+"""Bytes that a rank sends at a time; it receives as many from each."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Piece:
     length: int
 
     def of(self, rank: int) -> torch.Tensor:
-        """The piece of `rank`'s part, shorter where the weight ends in it; a view."""
+        """Return the piece of `rank`'s part, shorter at the end of the weight; a view."""
         start = rank * self.part + self.first
         return self.flat[start : start + self.length]
 
@@ -48,8 +48,11 @@ class RowPartition:
         mesh: DeviceMesh,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
-        """`mesh` has one dimension; the weights are DTensors that each rank holds whole. At most
-        `bucket_bytes` are sent at a time."""
+        """Cut the weights, DTensors that each rank holds in full, over `mesh`, which has one
+        dimension.
+
+        At most `bucket_bytes` are sent at a time.
+        """
         self._weights = weights
         self._mesh = mesh
         self.rows = {
@@ -106,7 +109,7 @@ def _placed(
 
 
 def _buckets(weights: Sequence[nn.Parameter], ranks: int, most: int) -> Iterator[list[_Piece]]:
-    """All pieces of all weights, a bounded number of bytes at a time."""
+    """Yield all pieces of all weights, a bounded number of bytes at a time."""
     bucket: list[_Piece] = []
     room = most
     for piece in _pieces(weights, ranks, most):

@@ -22,10 +22,10 @@ TensorsByName = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class LiveState:
-    """The model and optimizer that train. Their tensors are loaded into in place.
+    """The model and optimizer in training. Loads fill their tensors in place.
 
-    Where there are `masters`, the model's own weights are copies of them: see `copy_to_model`. The
-    `mesh` is that of a rank that is alone and computes without FSDP2; its tensors are plain.
+    With `masters`, the model's own weights are copies of them: see `copy_to_model`. The `mesh` is
+    that of a single rank without FSDP2, which has plain tensors.
     """
 
     model: Any
@@ -43,14 +43,17 @@ class LiveState:
         return parameters if self.masters is None else {**parameters, **self.masters.tensors}
 
     def copy_to_model(self) -> None:
-        """Have the model compute with the values of `parameters`, after they were set from
-        outside; all ranks call it together."""
+        """Copy `parameters` to the model, after they were set from outside; all ranks call it
+        together."""
         if self.masters is not None:
             self.masters.copy_to_model()
 
     def tree(self) -> dict[str, dict[str, torch.Tensor]]:
-        """`model.<name>` and `optim.<name>.<state>`; canonical names only. Beside weights in 4 bits
-        it is what is trained alone: the others are in the directory of the base model."""
+        """Return `model.<name>` and `optim.<name>.<state>`, with canonical names only.
+
+        With 4-bit weights it has only the trained ones: the others are in the directory of the base
+        model.
+        """
         packs = self.layout.packs_frozen
         trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
         model = {
@@ -66,8 +69,11 @@ class LiveState:
     def _as_saved(
         self, model: TensorsByName, optimizer: TensorsByName, mesh: DeviceMesh
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Both as FSDP2 describes those of one rank: tensors with the rows of a weight are cut or
-        replicated as the stage has them, all others are plain."""
+        """Return both in FSDP2's form for a single rank.
+
+        Tensors with the rows of a weight are cut or replicated according to the stage; all others
+        are plain.
+        """
         cuts_weights = not self.layout.replicates_weights
         cuts_rows = cuts_weights or self.layout.stage == 1
         masters = () if self.masters is None else self.masters.tensors
@@ -84,7 +90,7 @@ class LiveState:
         return weights, state
 
     def flat(self) -> dict[str, torch.Tensor]:
-        """The same, by dotted name."""
+        """Return the same tensors, by dotted name."""
         return {
             f"{top}.{name}": tensor
             for top, branch in self.tree().items()
@@ -92,5 +98,5 @@ class LiveState:
         }
 
     def replicated(self) -> tuple[str, ...]:
-        """Names of the tensors that every rank holds in full, however many ranks there are."""
+        """Return the names of the tensors that every rank holds in full, at any number of ranks."""
         return tuple(name for name, tensor in self.flat().items() if is_whole(tensor))

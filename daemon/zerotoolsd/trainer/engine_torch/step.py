@@ -34,19 +34,19 @@ def train_step(
     loss_scale: float | None = None,
     beta: float = 0.0,
 ) -> StepResult:
-    """Optimizer step `step`, counted from 0, on this rank's `share`.
+    """Take optimizer step `step`, counted from 0, on this rank's `share`.
 
-    The schedule counts the steps that were not `skipped`. What a loss or gradients that are not
-    finite on any rank mean, `divergence` says on all.
+    The schedule counts the steps that were not `skipped`. `divergence` decides on a non-finite loss
+    or gradient of any rank, the same on all.
 
-    The loss is the mean over the tokens of the global batch: each piece counts by its tokens, and
-    by the number of ranks too, as the sharding averages gradients over these; tensor ranks, which
-    compute the same, count as one. Of preferences it is the mean over the pairs, by DPO with
+    The loss is the mean over the tokens of the global batch. Each piece counts by its tokens, and
+    also by the number of ranks, because sharding averages gradients over these. Tensor ranks, which
+    compute the same, count as one. For preferences it is the mean over the pairs, by DPO with
     `beta`.
 
     Raises:
-        Diverged: as `divergence` decides; the weights are as they were.
-        Unsupported: ranks have gradients of other parameters than others.
+        Diverged: as `divergence` decides; the weights are unchanged.
+        Unsupported: ranks have gradients of different parameters.
     """
     examples = share.examples
     micro = train.micro_batch_size or len(examples)
@@ -73,7 +73,7 @@ def train_step(
     own = mark(live.optimizer.update_path.received())
     numbers = [float(stop_asked()), float(own), float(own * own)]
     tensors = [loss, ~norm.isfinite(), rewards]
-    # The one place of a step where the host waits for the device.
+    # The only point of a step at which the host waits for the device.
     summed, own_norm = group.total_of(_vector(numbers, tensors, group.device), norm)
     stops, marks, squares, total, overflows, *rest = summed
     grad_norm = own_norm if loss_scale is None else own_norm / loss_scale
@@ -101,6 +101,6 @@ def train_step(
 def _vector(
     numbers: Sequence[float], tensors: Sequence[torch.Tensor], device: torch.device
 ) -> torch.Tensor:
-    """`numbers` and the elements of `tensors` in fp64 on `device`, which nothing waits for."""
+    """Return `numbers` and the elements of `tensors` in fp64 on `device`, without waiting."""
     filled = (torch.full((1,), n, dtype=torch.float64, device=device) for n in numbers)
     return torch.cat([*filled, *(tensor.double().view(-1) for tensor in tensors)])

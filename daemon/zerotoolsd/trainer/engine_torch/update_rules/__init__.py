@@ -1,1 +1,2 @@
-"""What updates weights of which a rank has rows, where torch takes each to be whole."""
+"""Optimizers for weights of which a rank has only rows; torch's own take each tensor to be
+complete."""

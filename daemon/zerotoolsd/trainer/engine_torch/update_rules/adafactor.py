@@ -1,9 +1,9 @@
 """Adafactor over rows that are cut among ranks: torch's update rule, the same at every number.
 
-torch's own takes each tensor to be whole. Here the means over a whole tensor (its columns, the sum
-of its row statistics, its norm and that of its update) are sums over this rank's rows, added up
-over the ranks among which it is cut. Rows' statistics are cut as the tensor is; those of the
-columns of a matrix are whole on every rank.
+torch's own takes each tensor to be complete. Here the means over a complete tensor (its columns,
+the sum of its row statistics, its norm and that of its update) are sums over this rank's rows,
+added up over the ranks among which it is cut. Rows' statistics are cut like the tensor; those of
+the columns of a matrix are complete on every rank.
 
 Source of the rule: torch/optim/_adafactor.py, with its defaults.
 """
@@ -30,7 +30,7 @@ FLOOR = torch.finfo(torch.float32).eps
 
 
 class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """One optimizer of fp32 weights, of which this rank has rows."""
+    """An optimizer of fp32 weights of which this rank has rows."""
 
     def __init__(self, groups: list[dict[str, Any]], reduction: Reduction, *, lr: float) -> None:
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
@@ -90,7 +90,7 @@ class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
             row_var.lerp_(squared.mean(dim=-1, keepdim=True), beta)
             if weight.dim() == 2:
                 mine.append(torch.cat([squared.sum(dim=0), row_var.sum().view(1)]))
-            else:  # cut between matrices, each of which a rank has whole
+            else:  # cut between matrices, each of which is on one rank
                 col_var = local(self.state[weight]["col_var"])
                 col_var.lerp_(squared.mean(dim=-2, keepdim=True), beta)
         lengths = [len(each) for each in mine]
@@ -104,7 +104,8 @@ def _estimate(
     beta: float,
     sums: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The estimate of the squared gradients; `sums` are those of a matrix over all of its rows."""
+    """Return the estimate of the squared gradients; `sums` are those of a matrix over all of its
+    rows."""
     if weight.dim() < 2:
         variance = local(state["variance"])
         variance.lerp_(local(weight.grad).square(), beta)
@@ -119,7 +120,7 @@ def _estimate(
 
 
 def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
-    """The state before the first step."""
+    """Return the state before the first step."""
     rows = local(weight)
     state = {"step": torch.zeros((), dtype=torch.float32)}
     if weight.dim() < 2:

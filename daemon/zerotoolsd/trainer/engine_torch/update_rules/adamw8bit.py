@@ -1,11 +1,11 @@
-"""AdamW whose moments are bytes: an index into a table of 256 numbers, times a scale per block.
+"""AdamW with byte moments: an index into a table of 256 numbers, times a scale per block.
 
-The tables, and 256 elements for a block, are those of bitsandbytes' AdamW8bit, and so is the rule:
+The tables, the block size of 256 elements and the rule are those of bitsandbytes' AdamW8bit:
 moments become fp32, are updated, update the weight, and become bytes again, each the nearest number
-of the table. bitsandbytes counts blocks through the whole tensor, here they begin anew in each row
-(of a matrix; in each matrix of a stack): where rows are multiples of 256, as in most models, these
-are the same. So a row's bytes depend on that row alone, rows are cut among ranks as those of
-weights are, and a checkpoint goes on at any number of ranks bit for bit. No package is needed.
+of the table. bitsandbytes counts blocks through the whole tensor; here they restart in each row (of
+a matrix; in each matrix of a stack). If rows are multiples of 256, as in most models, both are the
+same. So a row's bytes depend only on that row, rows are cut among ranks like those of weights, and
+a checkpoint continues at any number of ranks bit for bit. No package is needed.
 
 Vectors and tensors of less than 4096 elements keep fp32 moments.
 
@@ -30,14 +30,14 @@ from zerotoolsd.trainer.memory.tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
 MOST_AT_A_TIME = 1 << 22
-"""Elements whose moments are fp32 at a time."""
+"""Number of elements with fp32 moments at a time."""
 _MOMENTS = (("exp_avg", True), ("exp_avg_sq", False))
 _EXPONENTS = 7
 _LEAST_SCALE = 1e-38
 
 
 class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """One optimizer of fp32 weights, of which this rank has rows."""
+    """An optimizer of fp32 weights of which this rank has rows."""
 
     def __init__(
         self, groups: list[dict[str, Any]], *, lr: float, betas: tuple[float, float], eps: float
@@ -94,7 +94,7 @@ def _adamw(
 
 
 def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
-    """The state before the first step: all moments are 0."""
+    """Return the state before the first step: all moments are 0."""
     rows = local(weight)
     state = {"step": torch.zeros((), dtype=torch.float32)}
     if not has_eight_bit_moments(tuple(weight.shape)):
@@ -123,7 +123,8 @@ def _zeros(
 
 
 def quantised(values: torch.Tensor, signed: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bytes of fp32 `values`, of their shape, and the scales, (rows, blocks of a row)."""
+    """Return the bytes of fp32 `values`, of their shape, and the scales, (rows, blocks of a
+    row)."""
     blocks = _in_blocks(values)
     scales = blocks.abs().amax(dim=2)
     relative = blocks * (1 / scales.clamp(min=_LEAST_SCALE)).unsqueeze(2)
@@ -134,7 +135,7 @@ def quantised(values: torch.Tensor, signed: bool) -> tuple[torch.Tensor, torch.T
 
 
 def dequantised(codes: torch.Tensor, scales: torch.Tensor, signed: bool) -> torch.Tensor:
-    """The fp32 values of bytes."""
+    """Return the fp32 values of bytes."""
     values = table_of(signed, codes.device)[codes.int()]
     width = math.prod(codes.shape[1:])
     whole = scales.repeat_interleave(EIGHT_BIT_BLOCK, dim=1)[:, :width]
@@ -142,7 +143,7 @@ def dequantised(codes: torch.Tensor, scales: torch.Tensor, signed: bool) -> torc
 
 
 def _in_blocks(values: torch.Tensor) -> torch.Tensor:
-    """(rows, blocks, elements of a block); a short block ends in zeros."""
+    """Return (rows, blocks, elements of a block); a short block ends in zeros."""
     flat = values.reshape(values.shape[0], math.prod(values.shape[1:]))
     missing = -flat.shape[1] % EIGHT_BIT_BLOCK
     if missing:
@@ -152,9 +153,12 @@ def _in_blocks(values: torch.Tensor) -> torch.Tensor:
 
 @cache
 def table_of(signed: bool, device: torch.device) -> torch.Tensor:
-    """The 256 numbers of a byte, ascending: 0, 1, and of each of seven powers of ten down to 1e-6
-    the middles of equal parts of [0.1, 1], twice as many as of the next smaller power. Signed ones
-    have half as many, and their negatives."""
+    """Return the 256 numbers of a byte, ascending.
+
+    They are 0, 1, and for each of seven powers of ten down to 1e-6 the middles of equal parts of
+    [0.1, 1], twice as many as for the next smaller power. Signed ones have half as many, and their
+    negatives.
+    """
     numbers = [torch.tensor([0.0, 1.0])]
     for exponent in range(_EXPONENTS):
         parts = 2**exponent if signed else 2 ** (exponent + 1)
