@@ -25,7 +25,7 @@ def export(output_dir: Path, dtype: str) -> Path:
 
     Raises:
         ZerotoolsError: no checkpoint exists, it is damaged, weights do not fit in fp16, or the disk
-                is full.
+            is full.
     """
     from zerotools.core.errors import BadFile
     from zerotools.jobs.tables.checkpoint import ADAPTER, EXPORT

@@ -1,11 +1,11 @@
-"""Checkpoints: whole or not at all, and which of them stay.
+"""Checkpoints: complete or not at all, and their retention.
 
-save_sequence, background     one save after another, at a standstill or beside training
+save_sequence, background     one save after another, during a pause of training or concurrently
 saving, committing            from all ranks' files to one directory under its name
-keeping, measured             which stay, and by what they are compared
-replicas, hostcopy, finite    who writes which tensor, its copy, and that it has finite values only
-sidecars                      which small files go along
-resuming, output              where a run resumes, and who owns the directory
+keeping, measured             the kept ones, and their comparison
+replicas, hostcopy, finite    the writer of each tensor, its copy, and the check of its values
+sidecars                      the small files in a checkpoint
+resuming, output              the start of a run, and the owner of the directory
 
 It may import `model`, `memory` and `rank`.
 """

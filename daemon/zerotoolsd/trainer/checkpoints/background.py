@@ -1,4 +1,4 @@
-"""One thing at a time beside training, in a thread of its own."""
+"""Runs one task at a time concurrently with training, in a separate thread."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Value = TypeVar("Value")
 
 
 class BackgroundTask(Generic[Value]):
-    """A function that runs in a thread; what it returns or raises is the caller's to take.
+    """A function that runs in a thread; the caller gets its result or error.
 
-    The thread is a daemon: a process that ends in spite of it does not wait for it.
+    It is a daemon thread, so the end of the process does not wait for it.
     """
 
     def __init__(self, act: Callable[[], Value]) -> None:
@@ -34,7 +34,7 @@ class BackgroundTask(Generic[Value]):
         return not self._thread.is_alive()
 
     def result(self) -> Value:
-        """Wait, and return or raise what the function did."""
+        """Wait, and return the function's result or raise its error."""
         self._thread.join()
         if self._error is not None:
             raise self._error

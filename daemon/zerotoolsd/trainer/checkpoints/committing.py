@@ -1,4 +1,4 @@
-"""What rank 0 does with a staging directory: give it its name, and clear what has to go."""
+"""Rank 0's work on a staging directory: rename it, and remove old checkpoints."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from zerotoolsd.trainer.checkpoints.structure import why_not_whole
 
 @dataclass(frozen=True)
 class Committed:
-    """A checkpoint under its name: its size in bytes, and what went wrong beside it: a hint, or the
-    deletion of an old checkpoint. `doubt` says why its structure is not what it should be."""
+    """A checkpoint under its name: its size in bytes, and an error of a hint or of the deletion of
+    an old checkpoint. `doubt` is why its structure may be wrong."""
 
     path: Path
     size_bytes: int
@@ -29,15 +29,15 @@ class Committed:
 
 
 def nothing(path: Path) -> None:
-    """What happens between a complete staging directory and its commit: nothing."""
+    """Default for `before_commit`: does nothing."""
 
 
 @dataclass(frozen=True)
 class Committer:
-    """Commits checkpoints to `output_dir`. Rank 0 alone calls it.
+    """Commits checkpoints to `output_dir`. Only rank 0 calls it.
 
     `add_files` puts the config and tokenizer into a staging directory; `before_commit` is called
-    when all but the manifest is written. What stays for other jobs is said once, to `say`.
+    when all but the manifest is written. `say` reports once which checkpoints stay for other jobs.
     """
 
     output_dir: Path
@@ -48,7 +48,8 @@ class Committer:
     told: set[Path] = field(default_factory=set)
 
     def make_staging(self, step: int) -> Path:
-        """A directory for the checkpoint of `step` that nobody takes for one. Raises OSError."""
+        """Make a directory for the checkpoint of `step` that does not count as one. Raises
+        OSError."""
         name = f"{checkpoint_dirs.STAGING_PREFIX}{step}-{secrets.token_hex(4)}"
         staging = self.output_dir / name
         staging.mkdir(parents=True)
@@ -74,10 +75,13 @@ class Committer:
         return Committed(path, size, self.tidy(path) if doubt is None else None, doubt)
 
     def tidy(self, newest: Path) -> str | None:
-        """The hints and the old checkpoints; what went wrong. `newest` is whole either way."""
+        """Update the hints and delete old checkpoints; return an error, or None. `newest` stays
+        complete."""
         try:
             checkpoint_dirs.write_latest(self.output_dir, newest.name)
-            shutil.rmtree(self.output_dir / FETCHED, ignore_errors=True)  # the run has its own now
+            shutil.rmtree(
+                self.output_dir / FETCHED, ignore_errors=True
+            )  # the run has its own checkpoint now
             self._point_at_best(newest)
             for path in self.keeping.to_delete(self.output_dir, newest):
                 need = self.keeping.needed_by_others(path)
@@ -99,7 +103,7 @@ class Committer:
 
 
 def clear_leftovers(output_dir: Path) -> None:
-    """Delete what attempts that died left half-made or half-deleted."""
+    """Delete incomplete remains of attempts that died."""
     if not output_dir.is_dir():
         return
     for path in list(output_dir.iterdir()):

@@ -1,4 +1,5 @@
-"""Whether tensors hold only finite values: what is saved must be fit to go on from."""
+"""Whether tensors have only finite values, because a run must be able to continue from its
+checkpoint."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from zerotoolsd.trainer.checkpoints.replicas import TensorTree
 
 
 def first_not_finite(tree: TensorTree) -> str | None:
-    """The name of a parameter or moment of which this rank's part has an infinity or a NaN; None if
-    all is finite. Every value is read once, where it is. Buffers may hold what they like.
+    """Return the name of a parameter or moment with an infinity or a NaN in this rank's part.
+
+    Returns None if all values are finite. Every value is read once, on its device. Buffers are not
+    checked.
     """
     parts = {
         f"{top}.{name}": tensor.to_local()

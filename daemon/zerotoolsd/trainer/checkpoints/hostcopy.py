@@ -1,7 +1,7 @@
 """A copy of a rank's tensors in host memory, to be written while training continues.
 
-One set of buffers serves all saves of a run, so host memory holds one copy at most, and its pages
-are touched (and for CUDA locked) once. A buffer belongs to one tensor: DCP copies what is a view of
+All saves of a run share one set of buffers. So host memory holds at most one copy, and its pages
+are touched (and for CUDA locked) once. Each tensor has its own buffer, because DCP copies a view of
 a larger storage again before it writes it.
 """
 
@@ -19,13 +19,13 @@ from zerotoolsd.trainer.memory.page_lock import LockFailed, PinnedArena
 
 @dataclass
 class HostCopy:
-    """Buffers by name. Until the next `take`, what `take` returned is the caller's to read."""
+    """Buffers by name. The caller may read the result of `take` until the next `take`."""
 
     arena: PinnedArena = field(default_factory=PinnedArena)
     _buffers: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def take(self, tree: TensorTree) -> TensorTree:
-        """Copy `tree`; what comes back has the same names, cuts and values, in host memory.
+        """Copy `tree` to host memory, with the same names, cuts and values.
 
         Returns when the last value has arrived.
         """
@@ -50,7 +50,7 @@ class HostCopy:
 
     def _buffer_for(self, local: torch.Tensor) -> torch.Tensor:
         if local.is_cuda:
-            # Where no more pages may be locked, the copy is slower, and right.
+            # If no more pages may be locked, the copy is slower, but correct.
             with suppress(LockFailed):
                 return self.arena.empty(local.shape, local.dtype)
         return torch.empty(local.shape, dtype=local.dtype, device="cpu")

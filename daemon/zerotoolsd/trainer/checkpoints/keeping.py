@@ -1,7 +1,7 @@
-"""Which checkpoints stay: the newest ones, every so many steps, the best, and what the job names.
+"""Which checkpoints are kept: the newest ones, one every so many steps, the best, and named ones.
 
-Everything is found by looking at the directory, so an attempt that was started again goes on with
-the same choice. Standard library only.
+All of this is determined from the directory, so a restarted attempt makes the same choice. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from zerotools.runs.uploads import being_sent
 
 @dataclass(frozen=True)
 class KeepPolicy:
-    """`last` newest checkpoints stay (None: all), and those whose step `every` divides.
+    """The `last` newest checkpoints are kept (None: all), and those with a step that `every`
+    divides.
 
     `best` names a measurement of the record (`loss`, `eval_loss`): the checkpoint with the smallest
-    stays too, and one that is being sent to a store. `named` is one that the job file names; those
-    that other jobs name are said in the directory `needed`.
+    value is kept too, and one that is being uploaded to a store. `named` is one that the job file
+    names; the directory `needed` has those that other jobs name.
     """
 
     last: int | None = None
@@ -33,7 +34,7 @@ class KeepPolicy:
     needed: Path | None = None
 
     def to_delete(self, output_dir: Path, newest: Path) -> list[Path]:
-        """What of `output_dir` may go, now that `newest` is whole."""
+        """Return the checkpoints of `output_dir` to delete, after `newest` was completed."""
         hints = (
             checkpoint_dirs.hinted(output_dir, hint)
             for hint in (checkpoint_dirs.LATEST, checkpoint_dirs.BEST)
@@ -44,15 +45,16 @@ class KeepPolicy:
         return [path for path in beyond if path.resolve() not in pinned]
 
     def needed_by_others(self, path: Path) -> Needed | None:
-        """A job that is not over and names `path`, which is why it stays. To be asked last."""
+        """Return an unfinished job that names `path`, and so prevents its deletion. Check this
+        last."""
         return None if self.needed is None else needed_by(path, read_needed(self.needed))
 
     def best_of(self, output_dir: Path, newest: Path) -> Path | None:
-        """The best checkpoint in `output_dir`, of which `newest` was just written."""
+        """Return the best checkpoint in `output_dir`, after `newest` was written."""
         if self.best is None:
             return None
         hinted = checkpoint_dirs.hinted(output_dir, checkpoint_dirs.BEST)
-        # The hint saves a look at all records; one that is gone, or written anew, says nothing.
+        # The hint avoids reading all records; a missing or new one has no information.
         known = hinted is not None and hinted != newest and self._value(hinted) < math.inf
         candidates = [hinted, newest] if known else checkpoint_dirs.listing(output_dir)
         values = {path: self._value(path) for path in candidates if path is not None}

@@ -1,4 +1,4 @@
-"""What a checkpoint's record says about how good it is."""
+"""The measurements in a checkpoint's record that show how good it is."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ class CheckpointMetrics:
     _evaluated: tuple[int, float] | None = None
 
     def stepped(self, loss: float) -> None:
-        """A step updated the weights; `loss` is that of its batch, before the update."""
+        """Record a step that updated the weights; `loss` is that of its batch, before the
+        update."""
         self._losses.append(loss)
 
     def evaluated(self, step: int, loss: float) -> None:
-        """The weights after `step` steps have this loss on the evaluation data."""
+        """Record the evaluation loss of the weights after `step` steps."""
         self._evaluated = (step, loss)
 
     def take(self, step: int) -> dict[str, float]:
-        """The finite measurements of a checkpoint of `step`; the mean loss starts anew."""
+        """Return the finite measurements for a checkpoint of `step`, and reset the mean loss."""
         found = {}
         if self._losses:
             found[LOSS] = math.fsum(self._losses) / len(self._losses)

@@ -1,7 +1,7 @@
-"""Which rank saves what several ranks hold alike: each replica once, spread over the ranks.
+"""Which rank saves tensors that several ranks hold: each replica once, spread over the ranks.
 
 torch's DCP does the same in its planning, when all ranks have offered everything. Here it is known
-before, so that a rank copies to the host only what it will write.
+in advance, so that a rank copies to the host only the tensors that it will write.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ TensorTree = dict[str, dict[str, torch.Tensor]]
 
 
 def own_part(tree: TensorTree, rank: Rank) -> TensorTree:
-    """`tree` without the tensors whose replica another rank writes; the same choice on all ranks.
+    """Return `tree` without tensors that another rank writes; the choice is the same on all ranks.
 
-    Where ranks hold equal shards (a mesh that replicates and shards), one of them writes each.
+    If ranks hold equal shards (a mesh that replicates and shards), one of them writes each.
     """
     loads: dict[int, list[int]] = {}
     return {
@@ -37,7 +37,7 @@ def _is_writer(tensor: torch.Tensor, rank: Rank, loads: dict[int, list[int]]) ->
 
 
 def _place(tensor: torch.Tensor, rank: Rank) -> tuple[int, int]:
-    """Which of its replicas this rank holds, and how many there are."""
+    """Return the number of this rank's replica, and how many replicas exist."""
     if not isinstance(tensor, DTensor):
         return rank.index, rank.world_size
     mesh = tensor.device_mesh

@@ -1,4 +1,4 @@
-"""Where the run goes on: the choice of a checkpoint."""
+"""Chooses the checkpoint from which the run continues."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The checkpoint to go on from, and those that were passed over. Another program saved it where
-    there is `foreign`. `verified` says how its bytes were checked, as `checkpoint_dirs` has it."""
+    """The checkpoint to continue from, and the rejected ones. `foreign` is set if another program
+    saved it. `verified` is how its bytes were checked, as in `checkpoint_dirs`."""
 
     path: Path
     record: JobRecord
@@ -53,27 +53,27 @@ class ResumeDecision:
 
 
 def adopted(path: Path, spec: JobSpec, meta_model: MetaModel) -> ResumePoint:
-    """The checkpoint of another program at `path` as where the run goes on.
+    """Return the checkpoint of another program at `path` as the start of the run.
 
     Raises:
-        ZerotoolsError: the job cannot go on from it.
+        ZerotoolsError: the job cannot continue from it.
     """
     start = adopt(path, spec, meta_model)
     return ResumePoint(start.run.directory, start.record, foreign=start)
 
 
 def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -> ResumeDecision:
-    """Where the run goes on, decided and verified by rank 0.
+    """Return the start of the run, chosen and verified by rank 0.
 
-    An attempt that was restarted resumes from the newest complete checkpoint of its own; the first
-    one from `resume_from`. Of the two, the one that is ahead wins; over a checkpoint of another
-    program, which the run has begun with, all of its own do. `saved_step` is the newest step that
-    an earlier attempt saved: where nothing is left of it, the run does not begin anew by itself.
+    A restarted attempt resumes from the newest complete checkpoint of its own; the first one from
+    `resume_from`. Of the two, the later one is used; if the run began from a checkpoint of another
+    program, any own checkpoint has precedence. `saved_step` is the newest step that an earlier
+    attempt saved: if nothing is left of it, the run does not restart from the beginning by itself.
 
     Raises:
         BadRequest: `resume_from` is not a checkpoint.
         BadCheckpoint: it is damaged, or all of the run's own are, or they are gone.
-        MachineNotReady: a disk or a file server gives errors that pass.
+        MachineNotReady: a transient error of a disk or a file server.
     """
     output_dir = Path(spec.output_dir or "")
     return group.decided_by_rank_zero(
@@ -82,10 +82,10 @@ def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -
 
 
 def waiting_for_the_machine(look: Callable[[], Value], directory: Path) -> Value:
-    """The value of `look`, which looks below `directory`.
+    """Return the value of `look`, which reads below `directory`.
 
     Raises:
-        MachineNotReady: the disk or the file server gives errors that pass.
+        MachineNotReady: a transient error of the disk or the file server.
     """
     try:
         return look()
@@ -97,8 +97,11 @@ def waiting_for_the_machine(look: Callable[[], Value], directory: Path) -> Value
 
 
 def why_not_loaded(path: Path, error: BadCheckpoint) -> ZerotoolsError:
-    """What to end with where the checkpoint at `path`, which was whole when it was chosen, gave
-    `error` when it was loaded."""
+    """Return the error with which the rank ends, after loading the checkpoint at `path` gave
+    `error`.
+
+    The checkpoint was complete when it was chosen.
+    """
     trouble = _trouble(error)
     try:
         checkpoint_dirs.check(path, digests=False)
@@ -138,8 +141,8 @@ def _decide(spec: JobSpec, saved_step: int) -> ResumeDecision:
 
 
 def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
-    """The choice among the run's own; one that was saved and is not there any more is passed over,
-    too."""
+    """Return the choice among the run's own checkpoints; a saved one that is missing counts as
+    rejected."""
     own = checkpoint_dirs.choose(output_dir, trusting=True, structure=check_structure)
     saved = output_dir / checkpoint_dirs.directory_name(saved_step)
     found = -1 if own.record is None else own.record.step

@@ -1,4 +1,4 @@
-"""The saves of a run, one after the other, with training at a standstill or beside it."""
+"""The saves of a run, one after the other, during a pause of training or concurrently."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class SaveResult:
 
 @dataclass
 class Saves:
-    """At most one save is under way. All ranks call each method in the same order.
+    """Runs one save at a time. All ranks call each method in the same order.
 
-    The save of one rank may be over a step before that of another. So what ends the run is raised
-    where all of them wait for it: by `begin` and `settle`.
+    The save of one rank may complete one step before that of another. So errors that end the run
+    are raised by `begin` and `settle`, in which all ranks wait.
 
-    `prepare` returns what writes this rank's part of the state as it is now. `beside` says that
-    what it returns has a copy of its own, and may be called in another thread while training goes
-    on; the saver's group must then be used by nobody else.
+    `prepare` returns the function that writes this rank's part of the current state. `beside` means
+    that this function has its own copy, and may be called in another thread while training
+    continues; then no other code may use the saver's group.
     """
 
     saver: Saver
@@ -50,10 +50,10 @@ class Saves:
     _ended: list[SaveResult] = field(default_factory=list)
 
     def begin(self, record: JobRecord) -> None:
-        """Save the state as the checkpoint of `record.step`, after the save that is under way.
+        """Save the state as the checkpoint of `record.step`, after the current save.
 
         Raises:
-            Diverged: the state, or the one saved before, is not fit to go on from.
+            Diverged: the state, or the one saved before, cannot be continued from.
         """
         began = time.monotonic()
         self.settle()
@@ -66,17 +66,17 @@ class Saves:
         self._stall = time.monotonic() - began
 
     def settle(self) -> None:
-        """Wait until no save is under way. All ranks call it after the same step.
+        """Wait until no save is running. All ranks call it after the same step.
 
         Raises:
-            Diverged: the state was not fit to go on from.
+            Diverged: the state cannot be continued from.
         """
         self._wait()
         if self._diverged is not None:
             raise self._diverged
 
     def over(self) -> list[SaveResult]:
-        """The saves that are over and were not reported yet."""
+        """Return the completed saves that were not reported yet."""
         if self._task is not None and self._task.is_over:
             self._wait()
         ended, self._ended = self._ended, []

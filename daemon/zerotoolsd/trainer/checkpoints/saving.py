@@ -1,15 +1,15 @@
-"""Checkpoints that are there whole or not at all.
+"""Saves checkpoints, which exist completely or not at all.
 
-1. rank 0 makes a staging directory and names it to the others;
+1. rank 0 makes a staging directory and sends its name to the others;
 2. every rank writes its shards and its random number state into it, fsynced;
 3. rank 0 adds the record, the config and last the manifest, and fsyncs the directories;
 4. one rename gives it its final name; the hints `latest` and `best` follow;
-5. checkpoints that need not be kept go, by a rename and then file by file.
+5. checkpoints beyond the retention are removed, by a rename and then file by file.
 
-A process that dies on the way leaves the older checkpoints as they were, and a staging directory
-that the next attempt clears. All waiting is in the control group of `Saver.group`, whose time limit
-allows for it; a saver that works beside training has one of its own, as two threads that talk to
-the other ranks in one group would take each other's messages.
+A process that dies meanwhile leaves the older checkpoints unchanged, and a staging directory that
+the next attempt removes. All waiting is in the control group of `Saver.group`, which has a long
+enough timeout. A saver that works concurrently with training has its own group, because two threads
+in one group would receive each other's messages.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Saver:
         `write` puts this rank's part into a directory, `random` is its random number state.
 
         Raises:
-            SaveFailed: a rank could not write; on every rank. Nothing was committed, and what was
-                staged is deleted.
-            Diverged: the state is not fit to go on from. As above.
+            SaveFailed: a rank could not write; on every rank. Nothing was committed, and the
+                staging directory is deleted.
+            Diverged: the state cannot be continued from. As above.
         """
         started = time.monotonic()
         staging = self._by_rank_zero(lambda: self.committer.make_staging(record.step))

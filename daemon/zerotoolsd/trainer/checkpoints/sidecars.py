@@ -10,9 +10,12 @@ from zerotools.jobs.tables.spec import JobSpec
 
 
 def sidecars_of(spec: JobSpec) -> dict[str, Path]:
-    """The files beside the config, by name: the tokenizer that the data of `spec` goes through, and
-    what the model's directory has of its own. Of that, what speaks of token ids is left out where
-    the data has those of another tokenizer: `generation_config.json` names the ends of a text."""
+    """Return the files next to the config, by name.
+
+    They are the tokenizer for the data of `spec`, and other files of the model's directory. Files
+    about token ids are left out if the data uses another tokenizer: `generation_config.json` names
+    the end tokens of a text.
+    """
     named, own = tokenizer_of(spec.data, spec.model.path), spec.model.path
     found = {} if named is None or named == BYTES else _of_kinds(Path(named), "tokenizer")
     if own is None:

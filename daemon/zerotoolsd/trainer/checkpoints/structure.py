@@ -1,4 +1,4 @@
-"""Whether the tensors of a checkpoint are whole, as `zerotools verify --fast` finds it."""
+"""Whether the tensors of a checkpoint are complete, as checked by `zerotools verify --fast`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def check_structure(directory: Path) -> None:
 
 
 def why_not_whole(directory: Path) -> str | None:
-    """A sentence where `check_structure` refuses a checkpoint that was just saved."""
+    """Return a sentence if `check_structure` refuses a checkpoint that was just saved."""
     try:
         check_structure(directory)
-    except Exception as error:  # a doubt about a checkpoint must not end the run that goes on
+    except Exception as error:  # an error of this check must not end the run
         return str(error) or type(error).__name__
     return None

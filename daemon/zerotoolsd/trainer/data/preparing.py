@@ -220,8 +220,10 @@ def _limits(data: DataSpec, positions: int | None) -> list[str]:
 def check_stats(
     stats: ReadingStats, paths: Sequence[Path], data: DataSpec, positions: int | None
 ) -> None:
-    """Raise:
-    BadRequest: no example exists, or no text is left of any.
+    """Refuse data without usable examples.
+
+    Raises:
+        BadRequest: no example exists, or no text is left of any.
     """
     where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     if not stats.count and not stats.empty:

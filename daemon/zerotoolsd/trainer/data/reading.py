@@ -85,7 +85,7 @@ class DataReading:
         """Start reading.
 
         Raises:
-                    BadRequest: the model cannot be trained on this kind of data.
+            BadRequest: the model cannot be trained on this kind of data.
         """
         reader = model_input_of(self.config)
         kind, packing = kind_of(self.spec.data), self.spec.data.packing
@@ -130,7 +130,7 @@ class DataReading:
 
         Raises:
             ZerotoolsError: no file matches, one is not of its type, the data is too small, or the
-                        tokenizer does not load; on every rank.
+                tokenizer does not load; on every rank.
         """
         with self._files.until_opened:
             sources = self.group.decided_by_node(partial(self._result, tell))
@@ -145,7 +145,7 @@ class DataReading:
         """Refuse nodes with different data.
 
         Raises:
-                    BadRequest: the nodes have other data.
+            BadRequest: the nodes have other data.
         """
         if self.group.rank.nodes == 1:
             return

@@ -80,7 +80,7 @@ class TokenWindows:
         """Count the windows.
 
         Raises:
-                    BadRequest: `tokens`, which `key` names, is shorter than one window.
+            BadRequest: `tokens`, which `key` names, is shorter than one window.
         """
         self.tokens = tokens
         self.length = length

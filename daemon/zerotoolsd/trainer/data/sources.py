@@ -116,8 +116,7 @@ class SourceReader:
         """Read a source.
 
         Raises:
-                    ZerotoolsError: no file matches, one is not of its type, or the tokenizer does not
-                        load.
+            ZerotoolsError: no file matches, one is not of its type, or the tokenizer does not load.
         """
         paths = find_files(source.patterns, source.key)
         readers = {"tokens": self._arrays, "text": self._text}

@@ -49,8 +49,8 @@ class RouterLoss:
         All ranks call it together.
 
         Args:
-            routers: For each layer `[rows, experts]`, the logits of all tokens of `examples`, padded
-                        to the longest; with a `stretch`, of those in it.
+            routers: For each layer `[rows, experts]`, the logits of all tokens of `examples`,
+                padded to the longest; with a `stretch`, of those in it.
         """
         device = routers[0].device
         real = rows_of_tokens(examples, device, stretch)

@@ -212,8 +212,8 @@ def make_deepspeed_engine(
     fill them.
 
     Raises:
-        ZerotoolsError: DeepSpeed is not installed, it refuses the configuration, or the
-                model cannot be initialised.
+        ZerotoolsError: DeepSpeed is not installed, it refuses the configuration, or the model
+            cannot be initialised.
     """
     deepspeed = import_deepspeed(spec, reporter)
     config = completed(spec)

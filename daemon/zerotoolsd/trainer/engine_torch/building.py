@@ -59,8 +59,8 @@ def build(
     continues from the checkpoint of `record`, which will fill them.
 
     Raises:
-        ZerotoolsError: the model cannot be initialised, its weights cannot be read, the disk
-                is too small for the state, or torch cannot gather the types of weights.
+        ZerotoolsError: the model cannot be initialised, its weights cannot be read, the disk is too
+            small for the state, or torch cannot gather the types of weights.
     """
     if spec.train.activation_checkpointing:
         checkpoint_activations(meta_model.model)

@@ -29,8 +29,8 @@ class CheckedReader(dcp.FileSystemReader):  # type: ignore[misc] # torch's types
         """Read and check `.metadata`.
 
         Raises:
-                    BadFile: it is damaged, or not of DCP.
-                    Unsupported: the tensors are stored in a way that cannot be addressed.
+            BadFile: it is damaged, or not of DCP.
+            Unsupported: the tensors are stored in a way that cannot be addressed.
         """
         super().__init__(directory)
         self.checked = read_metadata(directory / METADATA)

@@ -26,7 +26,8 @@ def check_disk_space(
     """Check on rank 0 for all ranks, which are on one machine.
 
     Raises:
-        BadRequest: `path` is not a directory, or has less space than the state needs; on every rank.
+        BadRequest: `path` is not a directory, or has less space than the state needs; on every
+            rank.
     """
 
     def look() -> None:

@@ -110,12 +110,12 @@ class MasterWeights:
         """Return the norm; see `UpdatePath.norm`. The device computed it block by block, and freed
         each."""
         self._copies.wait_on_device()
-        # FSDP reduces in an order that is always the same; that of autograd is nobody's promise.
+        # FSDP always reduces in the same order; autograd guarantees no order.
         order = self._norms if self._is_sharded else self.received()
         return joined_norm([self._norms[name] for name in order], self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
-        """As `UpdatePath.fetch`."""
+        """Take and scale the gradients; see `UpdatePath.fetch`."""
         self._copies.wait_on_host()
         free = 0
         for name in names:
@@ -131,7 +131,7 @@ class MasterWeights:
             self.weights[name].grad = _like(self.tensors[name], gradient)
 
     def store(self, names: Iterable[str]) -> None:
-        """As `UpdatePath.store`."""
+        """Free gradients and copy weights; see `UpdatePath.store`."""
         for name in names:
             if self.weights[name].grad is not None:
                 self.weights[name].grad = None

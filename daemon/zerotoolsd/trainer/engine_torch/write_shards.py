@@ -15,7 +15,7 @@ from zerotoolsd.trainer.rank.failures import Diverged
 from zerotoolsd.trainer.rank.group import WorldGroup
 
 FULL_BYTES = 1 << 20
-"""A disk with less room than this when a write has failed is full."""
+"""After a failed write, a disk with less free space than this counts as full."""
 
 
 def write_tensors(tree: TensorTree, directory: Path, group: WorldGroup) -> None:
@@ -36,12 +36,12 @@ def write_tensors(tree: TensorTree, directory: Path, group: WorldGroup) -> None:
         dcp.save(tree, storage_writer=writer, process_group=group.control)
     except CheckpointException as error:  # a BaseException: it must not pass as an interruption
         output = directory.parents[1]  # beyond the staging directory
-        free = shutil.disk_usage(output).free  # what was written is still there
+        free = shutil.disk_usage(output).free  # the written files still exist
         raise SaveFailed(why_not(_causes(error), output, free)) from error
 
 
 def why_not(causes: str, output: Path, free_bytes: int) -> str:
-    """`causes`, and before them that the disk is full, which torch's writer does not say."""
+    """Return `causes`, after a sentence on a full disk, which torch's writer does not report."""
     if free_bytes >= FULL_BYTES:
         return causes
     return (

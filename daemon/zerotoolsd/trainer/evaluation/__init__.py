@@ -1,6 +1,6 @@
 """Evaluation: loss and perplexity, and generation with ROUGE and BLEU.
 
-evaluating     what is measured, the same at every world size
+evaluating     the measurements, the same at every world size
 predictions    prompts over the ranks, and their scores
 words, scores  ROUGE and BLEU, of text in any script
 predictions_file  the file that rank 0 writes

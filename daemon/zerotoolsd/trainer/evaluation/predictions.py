@@ -1,8 +1,7 @@
-"""Evaluation by generation, over the ranks: the same predictions at every number of them.
+"""Evaluation by generation, over the ranks: the same predictions at every number of ranks.
 
-The examples are cut into batches by their number alone, and a share is every `shares`th batch:
-what a batch holds, and how far its prompts are filled up, does not depend on how many ranks there
-are.
+The examples are cut into batches only by their number, and a share is every `shares`th batch. So
+the contents of a batch, and the padding of its prompts, do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from zerotoolsd.trainer.rank.group import WorldGroup
 
 @dataclass(frozen=True)
 class Predicted:
-    """The scores of `examples`. `path` is where the predictions are; else `problem` says why
-    they could not be written."""
+    """The scores of `examples`. `path` is the file of the predictions; or `problem` is why it could
+    not be written."""
 
     scores: Scores
     examples: int
@@ -43,7 +42,7 @@ class Predicted:
     problem: str | None = None
 
     def fields(self) -> dict[str, Any]:
-        """What there is to report, by name."""
+        """Return the reported values, by name."""
         return {
             **self.scores.values(),
             "bleu_tokenizer": self.scores.tokenizer,
@@ -59,8 +58,8 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What is generated from and how. `tokenizer` is that of rank 0, which alone needs one. Of
-    a prompt that is longer than `longest_prompt` (None: none is), the last tokens are kept."""
+    """The input of the generation. `tokenizer` is that of rank 0; others need none. Of a prompt
+    that is longer than `longest_prompt` (None: no limit), the last tokens are kept."""
 
     pool: ExamplePool
     count: int
@@ -79,29 +78,29 @@ class Predictions:
         alive: Callable[[], None],
         stop_asked: Callable[[], bool],
     ) -> Predicted | None:
-        """Generate, score and write down, after step `step`; all ranks call it together.
+        """Generate, score and write, after step `step`; all ranks call it together.
 
-        `alive` is called after each batch, and `stop_asked`, after whose yes on any rank nothing
-        more is generated and nothing comes of it.
+        `alive` and `stop_asked` are called after each batch. If the latter returns True on any
+        rank, generation ends without a result.
         """
         started = time.monotonic()
         said: list[Ids] = []
         for numbers in self._batches(group.rank.share, group.rank.shares):
-            # A rank that has nothing left takes part without being counted.
+            # A rank without remaining examples takes part without being counted.
             prompts = [self._pair(number)[0] for number in numbers or [0]]
             found = engine.generate(prompts, self.decoding)[: len(numbers)]
             said_here = found if group.rank.leads_share else []
             parts = group.gathered((said_here, stop_asked()))
             if any(stop for _, stop in parts):
                 return None
-            # In the order of the examples, as the ranks did one batch after the other.
+            # In the order of the examples, because the ranks did one batch after the other.
             said += [ids for part, _ in parts for ids in part]
             alive()
         seconds = time.monotonic() - started
         return group.decided_by_rank_zero(lambda: self._judged(said, step, seconds))
 
     def _batches(self, share: int, shares: int) -> Iterator[Sequence[int]]:
-        """The examples of a share's batches: equally many batches in each."""
+        """Yield the examples of a share's batches: equally many batches in each."""
         numbers, size = range(self.count), self.batch_size
         for first in range(0, self.count, size * shares):
             yield numbers[first + share * size : first + (share + 1) * size]
@@ -134,7 +133,7 @@ class Predictions:
         return text.strip()
 
     def note(self) -> str | None:
-        """How many prompts are cut to make room for what is generated, if any are."""
+        """Return how many prompts are cut so that the generated text fits; None without any."""
         if self.longest_prompt is None:
             return None
         lengths = [
@@ -151,7 +150,8 @@ class Predictions:
         )
 
     def check_lengths(self, positions: int | None) -> None:
-        """
+        """Check the lengths.
+
         Raises:
             BadRequest: a prompt and the longest text after it do not fit into the model.
         """
@@ -173,7 +173,7 @@ class Predictions:
 
 
 def cuts_prompts(spec: JobSpec, config: Any) -> bool:
-    """Whether long prompts give way to what is generated; else they are refused."""
+    """Return whether long prompts are cut for the generated text; else they are refused."""
     is_asked = spec.eval.max_new_tokens is not None or spec.data.truncation == SEPARATE
     return not is_asked and not config.is_encoder_decoder
 
@@ -186,7 +186,8 @@ def make_predictions(
     count: int,
     batch_size: int,
 ) -> Predictions | None:
-    """What a job that evaluates on `count` examples of `pool` generates, if anything.
+    """Return the generation of a job that evaluates on `count` examples of `pool`; None without
+    one.
 
     Raises:
         ZerotoolsError: the model cannot generate, or not that much, or a library is missing; on

@@ -1,4 +1,4 @@
-"""The file of what was generated in an evaluation."""
+"""The file of the texts that an evaluation generated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from zerotools.io.files.open_files import sync_directory
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> str | None:
-    """Write `rows` as lines, whole or not at all; why it failed, as training goes on."""
+    """Write `rows` as lines, completely or not at all; return why it failed, because training
+    continues."""
     draft = path.with_name(f".{path.name}.draft")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

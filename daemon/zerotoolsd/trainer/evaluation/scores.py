@@ -28,7 +28,7 @@ class Scores:
     tokenizer: str
 
     def values(self) -> dict[str, float]:
-        """The numbers by name."""
+        """Return the numbers by name."""
         return {name: getattr(self, name) for name in (*ROUGES, "bleu")}
 
     def __str__(self) -> str:
@@ -39,7 +39,8 @@ class Scores:
 
 
 def check_libraries(names: Sequence[str] = LIBRARIES) -> None:
-    """
+    """Check the libraries.
+
     Raises:
         BadRequest: one of them is missing.
     """
@@ -52,7 +53,7 @@ def check_libraries(names: Sequence[str] = LIBRARIES) -> None:
 
 
 def score(predictions: Sequence[str], references: Sequence[str]) -> Scores:
-    """How close `predictions` come to `references`, one to one."""
+    """Return the scores of `predictions` against `references`, one to one."""
     from rouge_score.rouge_scorer import RougeScorer  # only evaluation by generation pays for them
     from sacrebleu import corpus_bleu
 
@@ -62,7 +63,7 @@ def score(predictions: Sequence[str], references: Sequence[str]) -> Scores:
         for name, found in scorer.score(reference, prediction).items():
             sums[name] += float(found.fmeasure)
     tokenizer = bleu_tokenizer(references)
-    # By force: without it, it warns of texts that look tokenised.
+    # With force, because else it warns about texts that look tokenised.
     bleu = corpus_bleu(list(predictions), [list(references)], tokenize=tokenizer, force=True)
     means = {name: 100 * total / len(references) for name, total in sums.items()}
     return Scores(**means, bleu=float(bleu.score), tokenizer=tokenizer)

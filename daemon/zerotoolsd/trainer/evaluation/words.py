@@ -20,10 +20,10 @@ _IS_UNSPACED = re.compile(f"[{_HAN}{_OTHER}]")
 
 
 class ScoreTokenizer:
-    """What rouge_score takes as a tokenizer. Its own drops all that is not ASCII."""
+    """A tokenizer for rouge_score. Its own one drops all characters that are not ASCII."""
 
     def tokenize(self, text: str) -> list[str]:
-        """The words of `text`."""
+        """Return the words of `text`."""
         found: list[str] = []
         word = ""
         for letter in text.lower():
@@ -44,10 +44,10 @@ def _is_part_of_word(letter: str) -> bool:
 
 
 def bleu_tokenizer(texts: Iterable[str]) -> str:
-    """Which of sacrebleu's tokenizers is for `texts`.
+    """Return the name of sacrebleu's tokenizer for `texts`.
 
-    `"char"` where at least a quarter of the letters are of a script without spaces other than
-    Chinese, else `"zh"` where there are Chinese ones, else `"13a"`.
+    It is `"char"` if at least a quarter of the letters are of a script without spaces other than
+    Chinese, else `"zh"` if there are Chinese ones, else `"13a"`.
     """
     letters = han = other = 0
     for text in texts:

@@ -1,8 +1,9 @@
-"""Host memory that the GPU copies to and from by itself: pages that stay in RAM.
+"""Page-locked host memory, which the GPU copies by itself: its pages stay in RAM.
 
-torch's own pinned memory comes in powers of two, which wastes up to half of it. CUDA locks whole
-pages, and refuses a page that is locked already: of two buffers of the heap that share a page, only
-one could be. So tensors are cut from mappings, which begin and end with a page and are locked once.
+torch's own pinned memory has sizes of powers of two, which wastes up to half of it. CUDA locks
+complete pages, and refuses a locked page: of two heap buffers that share a page, only one could be
+locked. So tensors are cut from mappings, which begin and end at page boundaries and are locked
+once.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from typing import Any
 import torch
 
 CHUNK_BYTES = 16 << 20
-"""What smaller tensors share."""
+"""Size of a mapping that smaller tensors share."""
 LARGE_BYTES = 1 << 20
-"""From this size on, a tensor has pages of its own: the rest of its last page is all that it
-wastes."""
+"""From this size on, a tensor has its own pages: it wastes only the rest of its last page."""
 ALIGNMENT = 256
-"""At which tensors begin within a chunk, as those of torch's allocators on a GPU."""
+"""Alignment of tensors in a chunk, as in torch's allocators on a GPU."""
 
 
 class LockFailed(Exception):
@@ -46,11 +46,11 @@ class LockedPages(mmap.mmap):
 
 
 class PinnedArena:
-    """Locked memory, of which tensors have their parts until they are freed; every tensor has a
-    storage of its own.
+    """Locked memory from which tensors get their parts until they are freed; every tensor has its
+    own storage.
 
-    `runtime` is CUDA's, None for that of torch, and `take_error` takes the error that it keeps for
-    the next who asks.
+    `runtime` is CUDA's, None for that of torch. `take_error` clears the error that CUDA keeps for
+    the next check.
     """
 
     def __init__(self, runtime: Any = None, take_error: Callable[[], None] | None = None) -> None:
@@ -60,7 +60,7 @@ class PinnedArena:
         self._used = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor that is not initialised.
+        """Return a tensor that is not initialised.
 
         Raises:
             LockFailed: no more pages may be locked.
@@ -96,7 +96,10 @@ def _cut(pages: LockedPages, offset: int, shape: torch.Size, dtype: torch.dtype)
 
 
 def _take_error() -> None:
-    """CUDA keeps an error for the next check, which would blame a kernel that is all right, and
-    torch has no call to take it: start one to be blamed."""
+    """Clear CUDA's kept error with a dummy kernel.
+
+    CUDA keeps an error for the next check, which would blame a correct kernel, and torch has no
+    call to clear it.
+    """
     with suppress(RuntimeError):
         torch.ones((), device="cuda").add_(1)

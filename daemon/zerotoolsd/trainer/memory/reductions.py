@@ -1,15 +1,15 @@
 """How gradients are reduced over replicas, and the memory for it, given back when they left it.
 
-FSDP2 reduces the gradients of a block in one buffer of fp32. Where ranks hold replicas (stages 0
-and 1, groups of `zero.shard_size`) it refers to the buffer of each block until the end of the
+FSDP2 reduces the gradients of a block in one buffer of fp32. If ranks hold replicas (stages 0 and
+1, groups of `zero.shard_size`), it references the buffer of each block until the end of the
 backward pass, so that no stream gets that memory while another still works on it (torch's pull
-requests 140044 and 180900). Where the buffer is the gradient itself, that costs nothing. But where
-masters are apart from the weights, a block's gradients are copied out of it as soon as they are
-reduced, and so they are where parameters are on the host: the buffers of all blocks would come to 4
-bytes per parameter, where ZeRO-Offload leaves 2 on the device.
+requests 140044 and 180900). If the buffer is the gradient itself, that costs nothing. But with
+masters apart from the weights, or with parameters on the host, a block's gradients are copied out
+of it after the reduction. Then the buffers of all blocks would need 4 bytes per parameter, although
+ZeRO-Offload leaves 2 on the device.
 
-So the buffer of a block is freed when the next block's has been reduced. torch's allocator is told
-of the stream that worked on it, and does not give the memory away before that stream is done.
+So the buffer of a block is freed when the next block's has been reduced. torch's allocator knows
+the stream that worked on it, and does not reuse the memory before that stream is done.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zerotools.core.memory_layout import HOST, MemoryLayout
 
 
 def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.device) -> None:
-    """Free the buffers of `model`, where gradients of this layout leave them."""
+    """Free the buffers of `model`, if gradients of this layout are copied out of them."""
     # Without a GPU, parameters "on the host" have the buffer itself as their gradient.
     leave = layout.has_masters or (layout.params_tier == HOST and device.type == "cuda")
     if not (layout.replicates_weights and leave):
@@ -51,8 +51,8 @@ def sum_over_one_rank(model: Any, mesh: DeviceMesh) -> None:
 
 
 class _Reduced:
-    """Called with each buffer when it is reduced, in the stream that does it; frees the one before,
-    which FSDP alone may still refer to."""
+    """Called with each buffer after its reduction, in the same stream. It frees the previous one,
+    which only FSDP may still reference."""
 
     def __init__(self) -> None:
         self._last: Callable[[], torch.Tensor | None] = lambda: None

@@ -1,8 +1,8 @@
-"""Where the tensors of a run live: what lasts longer than a step is allocated at a `MemoryTier`.
+"""The location of a run's tensors: those that survive a step are allocated at a `MemoryTier`.
 
-Three places: the device that computes, the host's memory, and files that are mapped into memory.
-On a machine without GPUs device and host are the same memory, and still two places: the ledger
-knows which of them a tensor was made at, and how many bytes of what sort each one holds.
+The locations are the computing device, the host's memory, and files that are mapped into memory. On
+a machine without GPUs device and host are the same memory, but still two locations. The ledger
+records the location of each tensor, and the bytes of each kind.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from zerotools.jobs.tables.offload import OffloadSpec
 from zerotoolsd.trainer.memory.page_lock import LockFailed, PinnedArena
 
 SCRATCH, BUFFERS, START = "scratch", "buffers", "start"
-"""What memory is for, beside what the memory layout names; `start` is what initial weights are made
-in, and is let go of again."""
+"""Kinds of memory that the memory layout does not have; `start` is temporary memory for initial
+weights."""
 
 
 @dataclass
 class Ledger:
-    """Bytes that are allocated, by (place, sort), and the most that there were at a time."""
+    """Allocated bytes, by (location, kind), and their peak."""
 
     live: Counter[tuple[str, str]] = field(default_factory=Counter)
     peak: Counter[tuple[str, str]] = field(default_factory=Counter)
     _places: dict[int, str] = field(default_factory=dict)
 
     def enter(self, tensor: torch.Tensor, place: str, sort: str) -> None:
-        """`tensor` was allocated at `place`; its bytes count until its memory is freed."""
+        """Record that `tensor` was allocated at `place`; its bytes count until its memory is
+        freed."""
         storage, key = tensor.untyped_storage(), (place, sort)
         address, size = storage.data_ptr(), tensor.nbytes
         if not size:
@@ -46,7 +47,7 @@ class Ledger:
         weakref.finalize(storage, self._leave, address, key, size).atexit = False
 
     def place_of(self, tensor: torch.Tensor) -> str | None:
-        """Where the memory of `tensor`, or of what it is a view of, is; None if not known."""
+        """Return the location of the memory of `tensor`, or of its base; None if unknown."""
         return self._places.get(tensor.untyped_storage().data_ptr())
 
     def _leave(self, address: int, key: tuple[str, str], size: int) -> None:
@@ -56,20 +57,20 @@ class Ledger:
 
 @dataclass(frozen=True)
 class MemoryTier:
-    """Memory of one kind. `device` is what its tensors are computed with."""
+    """Memory of one kind. `device` is the device that computes with its tensors."""
 
     name: str
     device: torch.device
     ledger: Ledger
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
-        """A tensor that is not initialised."""
+        """Return a tensor that is not initialised."""
         tensor = self._allocate(torch.Size(shape), dtype)
         self.ledger.enter(tensor, self.name, sort)
         return tensor
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
-        """A tensor of zeros."""
+        """Return a tensor of zeros."""
         return self.empty(shape, dtype, sort).zero_()
 
     def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -78,7 +79,7 @@ class MemoryTier:
 
 @dataclass(frozen=True)
 class PinnedTier(MemoryTier):
-    """Host memory that a GPU copies to and from by itself, while both go on."""
+    """Host memory that a GPU copies by itself, while both continue."""
 
     arena: PinnedArena = field(default_factory=PinnedArena)
 
@@ -95,16 +96,16 @@ class PinnedTier(MemoryTier):
 
 @dataclass(frozen=True)
 class MappedTier(MemoryTier):
-    """Files in `directory`, mapped into memory: the kernel keeps in RAM what there is room for.
+    """Files in `directory`, mapped into memory: the kernel keeps in RAM as much as fits.
 
-    A file loses its name as soon as it is mapped. So its space is free again when the process
-    ends, in whatever way, and nothing is left behind.
+    A file is unlinked as soon as it is mapped. So its space is free again when the process ends in
+    any way, and no file remains.
     """
 
     directory: Path
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
-        """A tensor of zeros: a new file reads as zeros, and need not be written for that."""
+        """Return a tensor of zeros: a new file reads as zeros, and need not be written."""
         return self.empty(shape, dtype, sort)
 
     def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -128,8 +129,8 @@ class MappedTier(MemoryTier):
 
 @dataclass(frozen=True)
 class MemoryTiers:
-    """The places of one rank. `state` holds the optimizer's state, and masters where there are
-    any; `transfer` what is on its way between the device and `state`."""
+    """The tiers of one rank. `state` holds the optimizer's state, and the masters; `transfer` holds
+    data between the device and `state`."""
 
     device: MemoryTier
     host: MemoryTier
@@ -140,14 +141,14 @@ class MemoryTiers:
 
     @property
     def ledger(self) -> Ledger:
-        """What all of them hold."""
+        """The ledger of all tiers."""
         return self.device.ledger
 
 
 def make_memory(
     device: torch.device, state: str = DEVICE, offload: OffloadSpec | None = None
 ) -> MemoryTiers:
-    """The tiers of a rank whose optimizer state is in the tier `state`; on disk it is in
+    """Return the tiers of a rank with optimizer state in the tier `state`; on disk it is in
     `offload.path`.
 
     Raises:

@@ -23,7 +23,7 @@ _FLAGS = {
     "flash_attention_3": "_supports_flash_attn",
     "flex_attention": "_supports_flex_attn",
 }
-"""What a model's class says of itself."""
+"""Flags of a model's class for the supported implementations."""
 _PACKAGES = {
     "flash_attention_2": ("flash_attn", "flash-attn"),
     "flash_attention_3": ("flash_attn_interface", "flash-attn-3"),
@@ -59,10 +59,10 @@ def check_attention(spec: JobSpec, model: Any) -> None:
 
 
 def set_attention(spec: JobSpec, model: Any) -> None:
-    """Have `model` attend as the job says.
+    """Set the attention of `model` according to the job.
 
     Raises:
-        Unsupported: it cannot, here.
+        Unsupported: it is not available here.
     """
     wanted = spec.model.attention
     if wanted == AUTO:
@@ -82,8 +82,11 @@ def set_attention(spec: JobSpec, model: Any) -> None:
 
 
 def attends_by_segment(spec: JobSpec, config: Any) -> bool:
-    """Whether packed sequences need no mask: the job packs, `config` has a model that attends by
-    segment, and its logits are then those with a mask."""
+    """Return whether packed sequences need no mask.
+
+    This holds if the job packs, a model of `config` attends by segment, and its logits equal those
+    with a mask.
+    """
     if not spec.data.packing or spec.train.compile or config.is_encoder_decoder:
         return False
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -91,7 +94,7 @@ def attends_by_segment(spec: JobSpec, config: Any) -> bool:
         try:
             model = small_model(config)
             return model is not None and _is_same(model.eval())
-        except Exception:  # whatever a model of any kind raises over a mask that is no tensor
+        except Exception:  # any error of a model about a mask that is not a tensor
             return False
 
 

@@ -1,7 +1,8 @@
-"""Boxes of the tensors of a checkpoint of any format, as torch tensors: what a rank keeps of each.
+"""Reads boxes of the tensors of a checkpoint of any format, as torch tensors: a rank's part of
+each.
 
-Only the bytes between the first and the last element of a piece are read, at most PIECE_BYTES at
-a time where they lie side by side.
+Only the bytes between the first and the last element of a piece are read, at most PIECE_BYTES at a
+time if they are contiguous.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PIECE_BYTES = 64 << 20
 
 
 def fill_shard(tensor: torch.Tensor, key: Key, stored: Tensor, reader: BoxReader) -> None:
-    """Give what this rank has of `tensor` the values of `stored`, which has its whole shape.
+    """Fill this rank's part of `tensor` from `stored`, which has its whole shape.
 
     Raises as `BoxReader.fill`.
     """
@@ -98,7 +99,7 @@ class BoxReader(AbstractContextManager["BoxReader"]):
 
 
 def _parts(box: Box, most: int) -> Iterator[Box]:
-    """`box` cut along its first dimensions until a part has at most `most` elements."""
+    """Yield parts of `box`, cut along its first dimensions, of at most `most` elements."""
     cut = next((d for d, size in enumerate(box.shape) if size > 1), None)
     if cut is None or box.numel <= most:
         yield box

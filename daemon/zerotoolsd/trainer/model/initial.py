@@ -1,12 +1,12 @@
 """Initial weights that depend on the seed and the parameter's name, not on the ranks.
 
-Every rank walks over the meta_model, one block (or one module outside the blocks) at a time: gives
-it memory on the CPU, runs the model's own initialisation on each of its modules, with random
-numbers seeded by (seed, name of the module), keeps its own shard, and lets go of the rest. No rank
-ever holds more than a block beside its shards. Buffers, which no checkpoint need hold, come from
-the same rule.
+Every rank walks over the meta_model, one block (or one module outside the blocks) at a time. It
+gives it memory on the CPU, runs the model's own initialisation on each of its modules, with random
+numbers seeded by (seed, name of the module), keeps its own shard, and frees the rest. No rank ever
+holds more than a block in addition to its shards. Buffers, which checkpoints need not hold, come
+from the same rule.
 
-Memory is filled with NaN first, so that what the model's rule leaves out is noticed.
+Memory is filled with NaN first, to detect tensors that the model's rule leaves out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zerotoolsd.trainer.model.sharding import local_part
 
 
 def seed_from(*parts: object) -> int:
-    """A 63-bit seed that follows from `parts`, the same in every process."""
+    """Return a 63-bit seed derived from `parts`, the same in every process."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -41,9 +41,11 @@ def initialise(
     host: MemoryTier,
     loaded: Container[str] = (),
 ) -> None:
-    """Fill `parameters` and `buffers` of the meta model's model, by name, with memory of `host` to
-    make them in. Parameters that are not given are not initialised: they will be loaded. Buffers in
-    `loaded` will be, too, so that the rule need not know them.
+    """Fill `parameters` and `buffers` of the meta model's model, by name, with temporary memory of
+    `host`.
+
+    Missing parameters are not initialised, because they will be loaded. Buffers in `loaded` will
+    be, too, so that the rule need not cover them.
 
     Raises:
         Unsupported: the model's own rule leaves a tensor without a value.
@@ -65,7 +67,7 @@ def _fill(
     prefix: str,
     loaded: Container[str],
 ) -> None:
-    """One unit; its memory is gone when this returns."""
+    """Fill one unit; its memory is freed when this returns."""
 
     def is_needed(name: str) -> bool:
         return name in parameters or (name in buffers and name not in loaded)
@@ -85,8 +87,9 @@ def with_values(
     host: MemoryTier,
     is_needed: Callable[[str], bool],
 ) -> nn.Module:
-    """The unit `prefix` with memory and its initial values; tensors that are not needed may have
-    none. The caller keeps the random numbers, and the gradients, of the process apart.
+    """Return the unit `prefix` with memory and its initial values; unneeded tensors may have none.
+
+    The caller protects the random numbers, and the gradients, of the process.
 
     Raises:
         Unsupported: the model's own rule leaves a tensor without a value.
@@ -110,7 +113,7 @@ def _unset(prefix: str, unit: nn.Module, is_needed: Callable[[str], bool]) -> It
 
 
 def units(meta_model: MetaModel) -> Iterator[tuple[str, nn.Module]]:
-    """(name, module): each block whole, each other module that has tensors of its own."""
+    """Yield (name, module): each block, and each other module that has its own tensors."""
     inside: str | None = None
     for name, module in meta_model.model.named_modules():
         if inside is not None and name.startswith(inside):
@@ -123,7 +126,7 @@ def units(meta_model: MetaModel) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _alone(module: nn.Module) -> nn.Module:
-    """A copy of `module` without its children, with the same tensors."""
+    """Return a copy of `module` without its children, with the same tensors."""
     alone = copy.copy(module)
     alone._parameters = dict(module._parameters)
     alone._buffers = dict(module._buffers)
@@ -132,7 +135,7 @@ def _alone(module: nn.Module) -> nn.Module:
 
 
 def with_memory(meta_model: MetaModel, prefix: str, host: MemoryTier) -> nn.Module:
-    """The unit `prefix` with memory, and any values."""
+    """Return the unit `prefix` with uninitialised memory."""
     module = meta_model.model.get_submodule(prefix)
     if prefix not in meta_model.blocks:
         alone = _alone(module)
@@ -161,7 +164,8 @@ def _give_memory(module: nn.Module, host: MemoryTier) -> None:
 
 
 def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
-    """Children before parents, as `PreTrainedModel.initialize_weights` does."""
+    """Run the model's rule, children before parents, as `PreTrainedModel.initialize_weights`
+    does."""
     for name, module in reversed(list(unit.named_modules(prefix=prefix))):
         torch.default_generator.manual_seed(seed_from("weights", seed, base_module(name)))
         if is_adapter(f"{name}."):
@@ -171,8 +175,10 @@ def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
 
 
 def _run_rules_above(model: Any, prefix: str, unit: nn.Module) -> None:
-    """The rules of the modules that `unit` is in: some give a block its values. What else is in
-    them has no memory, and is none the wiser."""
+    """Run the rules of the modules that contain `unit`, because some set a block's values.
+
+    Their other tensors have no memory and are not affected.
+    """
     names = prefix.split(".") if prefix else []
     inner = unit
     for depth in reversed(range(len(names))):

@@ -1,9 +1,9 @@
-"""Parameters that transformers keeps in fp32 where a model computes in 16 bits.
+"""Parameters that transformers keeps in fp32 if a model computes in 16 bits.
 
-A model names them in `_keep_in_fp32_modules_strict`, and for fp16 alone in `_keep_in_fp32_modules`;
-both are patterns of names, as `from_pretrained(dtype=...)` takes them. The model's code expects it:
-a router's scores in bf16 choose other experts. The routers of Switch Transformers and NLLB-MoE cast
-their classifier to fp32 in each forward pass, which no model says.
+A model names them in `_keep_in_fp32_modules_strict`, and only for fp16 in `_keep_in_fp32_modules`;
+both are patterns of names, as `from_pretrained(dtype=...)` reads them. The model's code relies on
+it: with a router's scores in bf16, other experts are chosen. The routers of Switch Transformers and
+NLLB-MoE cast their classifier to fp32 in each forward pass, which no model declares.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from zerotools.core.errors import Unsupported
 from zerotools.jobs.tables.train import TrainSpec
 
 ALL_KEPT = TrainSpec(batch_size=1, precision="fp16")
-"""Of which transformers keeps most in fp32."""
+"""A setting for which transformers keeps most in fp32."""
 
 
 def kept_in_fp32(model: Any, train: TrainSpec) -> frozenset[str]:
-    """Names of the parameters and buffers of `model` that stay fp32 where it is trained as `train`
-    says; none in fp32."""
+    """Return the names of parameters and buffers of `model` that stay fp32 when trained by `train`.
+
+    The set is empty for fp32 training.
+    """
     patterns: set[str] = set()
     if train.precision != "fp32":
         patterns |= set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
@@ -41,7 +43,7 @@ def kept_in_fp32(model: Any, train: TrainSpec) -> frozenset[str]:
 
 
 def _cast_by_routers(model: nn.Module) -> Iterator[str]:
-    """The parameters that routers cast to a type of their own, which is fp32."""
+    """Yield the parameters that routers cast to their own type, which is fp32."""
     for prefix, module in model.named_modules():
         router = isinstance(getattr(module, "classifier", None), nn.Linear)
         if router and vars(module).get("dtype") is torch.float32:
@@ -49,11 +51,12 @@ def _cast_by_routers(model: nn.Module) -> Iterator[str]:
 
 
 def apart(model: nn.Module, kept: frozenset[str]) -> list[tuple[str, bool]]:
-    """(module, whether it stays fp32) of all that must be gathered by itself, so that what stays
-    fp32 is gathered with nothing else; children before parents.
+    """Return (module, whether it stays fp32) of all modules that must be gathered separately.
+
+    So fp32 ones are gathered with nothing else; children come before parents.
 
     Raises:
-        Unsupported: a module has such a parameter beside one that does not stay fp32.
+        Unsupported: a module has such a parameter next to one that does not stay fp32.
     """
     found: dict[str, bool] = {}
     for prefix, module in model.named_modules():
@@ -75,7 +78,7 @@ def apart(model: nn.Module, kept: frozenset[str]) -> list[tuple[str, bool]]:
 
 
 def cast_note(model: nn.Module, kept: frozenset[str]) -> Iterator[str]:
-    """What to say of the parameters among `kept` where an engine casts all parameters."""
+    """Yield a note on the parameters in `kept`, if an engine casts all parameters."""
     names = [name for name, _ in model.named_parameters() if name in kept]
     if names:
         yield (

@@ -1,4 +1,4 @@
-"""Low-rank adapters by peft: where they are, and what of the model is theirs."""
+"""Low-rank adapters by peft: their layers, and their parameters in the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from zerotools.jobs.tables.lora import LoraSpec
 
 BASE = ".base_layer."
 GATHERS_TWO_TYPES = (2, 9)
-"""The first release of torch whose FSDP2 takes frozen weights of another type, for all we know."""
+"""The first release of torch with an FSDP2 that supports frozen weights of another type, as far as
+known."""
 _A, _B = ".lora_A.", ".lora_B."
 
 
@@ -55,8 +56,11 @@ def add_adapters(model: Any, spec: LoraSpec) -> None:
 
 
 def _refuse_others(model: nn.Module) -> None:
-    """peft adapts embeddings and convolutions too: by other names, and not by a product that is
-    added to the weight."""
+    """Raise BadRequest for adapters on other layers than linear ones.
+
+    peft also adapts embeddings and convolutions: with other names, and not by a product that is
+    added to the weight.
+    """
     from peft.tuners.lora import Linear, LoraLayer
 
     for name, module in model.named_modules():
@@ -68,7 +72,7 @@ def _refuse_others(model: nn.Module) -> None:
 
 
 def refuse_two_types(layout: MemoryLayout, torch_version: str = str(torch.__version__)) -> None:
-    """Refuse frozen weights of 16 bits beside fp32 ones where torch cannot gather both together.
+    """Refuse 16-bit frozen weights next to fp32 ones if torch cannot gather both together.
 
     Raises:
         Unsupported: it cannot.
@@ -84,7 +88,7 @@ def refuse_two_types(layout: MemoryLayout, torch_version: str = str(torch.__vers
 
 
 def fan_in_fan_out(model: nn.Module) -> tuple[str, ...]:
-    """The layers with adapters that keep their weight transposed, as GPT-2's do."""
+    """Return the layers with adapters that keep their weight transposed, as GPT-2's do."""
     return tuple(
         name for name, module in model.named_modules() if getattr(module, "fan_in_fan_out", False)
     )
@@ -106,12 +110,13 @@ def refuse_tied(aliases: Mapping[str, str]) -> None:
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter is of an adapter."""
+    """Return whether a parameter belongs to an adapter."""
     return _A in name or _B in name
 
 
 def start_adapter(name: str, module: nn.Module) -> None:
-    """Give half an adapter the values that peft gives it: one is zero, so that both do nothing."""
+    """Set half an adapter to peft's initial values: one half is zero, so that both have no
+    effect."""
     for parameter in module.parameters(recurse=False):
         if _B in name:
             nn.init.zeros_(parameter)
@@ -120,10 +125,10 @@ def start_adapter(name: str, module: nn.Module) -> None:
 
 
 def base_module(name: str) -> str:
-    """The name of a module in the model without adapters."""
+    """Return the name of a module in the model without adapters."""
     return f"{name}.".replace(BASE, ".")[:-1]
 
 
 def base_name(name: str) -> str:
-    """The name of a parameter in the model without adapters."""
+    """Return the name of a parameter in the model without adapters."""
     return name.replace(BASE, ".")

@@ -1,4 +1,4 @@
-"""What the state of a rank will take, before any of it is allocated."""
+"""The predicted memory of a rank's state, before any of it is allocated."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ MIB = 1 << 20
 def parameters_of(
     meta_model: MetaModel, kept: frozenset[str] = frozenset(), tensor_ranks: int = 1
 ) -> list[Parameter]:
-    """The parameters, each with the block that it is gathered with and the dimension that tensor
-    ranks cut, those that are `kept` in fp32; tied ones once. And the weights in 4 bits."""
+    """Return the parameters, each with its gathering block and the dimension that tensor ranks cut.
+
+    `kept` ones are fp32; tied ones occur once. The weights in 4 bits are included.
+    """
     found = []
     matrices = matrices_of(meta_model.model)
     cuts = layer_cuts(meta_model.model, tensor_ranks).dimensions
@@ -45,7 +47,7 @@ class Prediction:
     disk: int
     on_gpu: bool = True
     loss: int = 0
-    """Bytes that the loss takes on the device in the passes, where its size is known."""
+    """Bytes that the loss needs on the device in the passes, if its size is known."""
 
     def __str__(self) -> str:
         parts = [f"{_mib(self.device)} on {'the GPU' if self.on_gpu else 'the device'}"]
@@ -68,7 +70,7 @@ def predict(
     on_gpu: bool,
     kept: frozenset[str] = frozenset(),
 ) -> Prediction:
-    """What a rank will make of the model, of which it has what is `kept` in fp32."""
+    """Return a rank's memory for the model, of which `kept` is in fp32."""
     parameters = parameters_of(meta_model, kept, layout.tensor_ranks)
     state = state_of(parameters, layout)
     return Prediction(

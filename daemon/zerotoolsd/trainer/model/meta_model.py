@@ -52,7 +52,7 @@ class MetaModel:
         return self.model.config
 
     def parameter_count(self) -> tuple[int, int]:
-        """Elements of (trainable, frozen) parameters; tied ones count once."""
+        """Return the elements of (trainable, frozen) parameters; tied ones count once."""
         counts = [0, 0]
         for parameter in self.model.parameters():
             counts[not parameter.requires_grad] += parameter.numel()
@@ -61,14 +61,14 @@ class MetaModel:
 
 
 def read_config(model: ModelSpec) -> Any:
-    """The Hugging Face config of `[model]`.
+    """Return the Hugging Face config of `[model]`.
 
     Raises:
         BadRequest: it cannot be read, names no known model_type, or its values do not fit; or
             transformers is too old.
     """
-    # Before 5.0 a model's initialisation left out norms and buffers, in silence; 5.0 itself reports
-    # what it loaded in another way than all others.
+    # Before 5.0 a model's initialisation silently left out norms and buffers; 5.0 itself reports
+    # its loading differently from all others.
     if tuple(map(int, transformers_version.split(".")[:2])) < OLDEST_TRANSFORMERS:
         raise BadRequest(
             f"{sys.executable} has transformers {transformers_version} and training needs "
@@ -101,7 +101,8 @@ def read_config(model: ModelSpec) -> Any:
 
 
 def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> MetaModel:
-    """The language model that `config` describes, fp32, on the meta device, and its adapters.
+    """Return the language model that `config` describes, fp32, on the meta device, with its
+    adapters.
 
     Raises:
         BadRequest: its values contradict each other.
@@ -140,7 +141,7 @@ def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> MetaModel:
 
 
 def check_fit(config: Any, vocabulary: int, sequence_length: int | None) -> None:
-    """Refuse data that the model cannot read; without a length, that of sequences is no matter.
+    """Refuse data that the model cannot read; without a length, that of sequences is not checked.
 
     Raises:
         BadRequest: more token ids than embeddings, or sequences longer than the model's positions.
@@ -165,7 +166,7 @@ def check_fit(config: Any, vocabulary: int, sequence_length: int | None) -> None
 
 
 def checkpoint_activations(model: Any) -> None:
-    """Have the blocks of `model` computed again in the backward pass, without being kept.
+    """Let the blocks of `model` be computed again in the backward pass, without being kept.
 
     Raises:
         Unsupported: transformers cannot do it with this model.
@@ -175,7 +176,7 @@ def checkpoint_activations(model: Any) -> None:
             "train.activation_checkpointing: transformers does not support it for "
             f"{type(model).__name__}"
         )
-    # The older name warns where there is the newer one.
+    # The older name warns if the newer one exists.
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable({"use_reentrant": False})
     else:
@@ -183,8 +184,8 @@ def checkpoint_activations(model: Any) -> None:
 
 
 def _refuse_misspelt_keys(source: str, kind: Any, tree: Mapping[str, Any]) -> None:
-    # A config class keeps whatever it is given. A key that is foreign to it may be one of an
-    # older release; one that is almost a known key is a slip that would change the model.
+    # A config class keeps any key. An unknown one may be of an older release; one that is similar
+    # to a known key is a typing error that would change the model.
     known = {key for key in vars(kind()) if not key.startswith("_")}
     for key in tree:
         close = get_close_matches(key, known - set(tree), n=1, cutoff=0.85)
@@ -205,7 +206,8 @@ def _load(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _with_floats(tree: Any) -> Any:
-    """JSON has no infinity: in configs that transformers saves, such numbers are objects."""
+    """Convert the objects by which transformers saves infinity, which JSON does not have, to
+    floats."""
     if isinstance(tree, dict):
         if tree.keys() == {SPECIAL_FLOAT}:
             return float(tree[SPECIAL_FLOAT])
@@ -240,8 +242,10 @@ def _blocks(model: Any, aliases: Mapping[str, str]) -> Iterator[str]:
 
 
 def _reason(error: Exception) -> str:
-    """The message on one line; where it is longer than LONGEST_REASON, its beginning. The first
-    line alone may be a mere heading: "Class validation error for validator ...:"."""
+    """Return the message on one line, cut to LONGEST_REASON.
+
+    The first line alone may be only a heading: "Class validation error for validator ...:".
+    """
     text = " ".join(str(error).split())
     if len(text) > LONGEST_REASON:
         text = f"{text[:LONGEST_REASON]}..."

@@ -1,7 +1,7 @@
-"""A config with the layers of another, but so narrow that its model can be tried on a CPU at once.
+"""Makes a config with the layers of another, but so narrow that its model runs quickly on a CPU.
 
-Which tokens a model lets see which others is decided by its kind of layers and by the switches of
-its config, not by widths. So every layer stays, and what counts elements becomes small.
+Which tokens a model lets see which others depends on its kind of layers and on the switches of its
+config, not on widths. So every layer stays, and element counts become small.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "kv_n_heads", "swa_num_key_
 _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _LEFT_OUT = ("quantization_config", "auto_map", "torch_dtype", "dtype", "transformers_version")
 _OWN = {
-    # Their heads are those of the state space, whose width is twice that of the model.
+    # Their heads are those of the state space, with twice the width of the model.
     "falcon_h1": {"mamba_d_head": 16},
     "mamba2": {"head_dim": 16},
     "qwen3_5_text": {"head_dim": 16},
@@ -67,7 +67,8 @@ _OWN = {
 
 
 def small_model(config: Any) -> Any | None:
-    """A model of the same layers on the CPU, with random weights; None where none can be made."""
+    """Return a model of the same layers on the CPU, with random weights; None if none can be
+    made."""
     meta_model = draw(config)
     for make in (narrow, copy.deepcopy):
         try:
@@ -89,15 +90,15 @@ def _with_weights(drawn: MetaModel) -> Any:
 
 
 def narrow(config: Any) -> Any:
-    """A config of the kind of `config`, 32 wide.
+    """Return a config of the kind of `config`, 32 wide.
 
-    Raises whatever the config's class raises where such a width does not fit.
+    Raises the errors of the config's class if such a width does not fit.
     """
     return type(config).from_dict(_narrow(config.to_dict()))
 
 
 def same_layers(first: MetaModel, second: MetaModel) -> bool:
-    """Whether two models consist of the same kinds of modules."""
+    """Return whether two models consist of the same kinds of modules."""
     return _kinds(first) == _kinds(second)
 
 
@@ -132,7 +133,8 @@ def _is_count(value: object) -> bool:
 
 
 def _plain_rope(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Angles hide no token; their scaling has lists as long as a head is wide."""
+    """Return the plain rotary config: angles hide no token; their scaling has lists as long as a
+    head."""
     if not any(isinstance(value, float | str) for value in tree.values()):  # by kind of layer
         return {name: value and _plain_rope(value) for name, value in tree.items()}
     kept = {name: value for name, value in tree.items() if not isinstance(value, list)}

@@ -1,10 +1,9 @@
-"""Which parameters share what of the optimizer: those that decay, and those that Muon updates.
+"""Which parameters decay, and which Muon updates.
 
 By `"names"` it is transformers' rule, `Trainer.get_decay_parameter_names` of 5.23: all but the
-parameters of torch's own LayerNorms, and those whose name says that they are a bias or of a norm.
-By `"shapes"` it is the rule of earlier versions: all of two or more dimensions. A run that
-goes on keeps the groups that its checkpoint's record has. Muon updates matrices that are neither
-an embedding nor the head.
+parameters of torch's own LayerNorms, and those named as a bias or a norm. By `"shapes"` it is the
+rule of earlier versions: all of two or more dimensions. A continued run keeps the groups of its
+checkpoint's record. Muon updates matrices other than embeddings and the head.
 """
 
 from __future__ import annotations
@@ -23,8 +22,10 @@ _UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|
 
 
 def decayed_names(model: nn.Module, rule: str, record: JobRecord | None = None) -> frozenset[str]:
-    """Names of the trainable parameters of `model` that decay: those of the run that goes on from
-    `record`, else by `rule`, a `train.decay_by`."""
+    """Return the names of the trainable parameters of `model` that decay.
+
+    They are those of the run that continues from `record`, else by `rule`, a `train.decay_by`.
+    """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     recorded = None if record is None else _recorded(record.optimizer.groups)
     if recorded is not None:
@@ -35,8 +36,11 @@ def decayed_names(model: nn.Module, rule: str, record: JobRecord | None = None) 
 
 
 def _recorded(groups: Sequence[OptimizerGroup]) -> frozenset[str] | None:
-    """None where the record does not tell: without names, or one group (of each optimizer) that
-    does not decay, which may be of either sort. Of two that do not, the first has the weights."""
+    """Return the decayed names in the record; None if it does not have them.
+
+    It lacks them without names, or with one group (of each optimizer) that does not decay, which
+    may be of either kind. Of two that do not decay, the first has the weights.
+    """
     if not groups or not all(group.params for group in groups):
         return None
     decaying = [group for group in groups if group.weight_decay]
@@ -47,7 +51,8 @@ def _recorded(groups: Sequence[OptimizerGroup]) -> frozenset[str] | None:
 
 
 def _by_names(module: nn.Module) -> Iterator[str]:
-    """Below a child, the name is looked at from that child on, and at each level again."""
+    """Yield the decayed names; below a child, the name is checked from that child on, at each level
+    again."""
     for prefix, child in module.named_children():
         if not isinstance(child, nn.LayerNorm):
             found = (f"{prefix}.{name}" for name in _by_names(child))
@@ -56,7 +61,7 @@ def _by_names(module: nn.Module) -> Iterator[str]:
 
 
 def tables_of(model: Any) -> frozenset[str]:
-    """Names of the embeddings and of the head; a tied weight has its first name."""
+    """Return the names of the embeddings and of the head; a tied weight has its first name."""
     modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     modules += [] if head is None else [head]
@@ -65,7 +70,7 @@ def tables_of(model: Any) -> frozenset[str]:
 
 
 def matrices_of(model: Any) -> frozenset[str]:
-    """Names of the weights of `model` that Muon updates."""
+    """Return the names of the weights of `model` that Muon updates."""
     tables = tables_of(model)
     return frozenset(
         name
@@ -75,9 +80,10 @@ def matrices_of(model: Any) -> frozenset[str]:
 
 
 def check_matrices(train: TrainSpec, model: Any) -> None:
-    """
+    """Check that Muon has weights to update.
+
     Raises:
-        BadRequest: Muon is asked for, and would update nothing.
+        BadRequest: Muon is set, and would update nothing.
     """
     if train.optimizer == "muon" and not matrices_of(model):
         raise BadRequest(

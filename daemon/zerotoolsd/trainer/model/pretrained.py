@@ -1,9 +1,9 @@
-"""Which tensors of a model's directory make which of the model's, by the rules of transformers.
+"""Maps the tensors of a model's directory to those of the model, by the rules of transformers.
 
-What `from_pretrained` does is done on a copy of the meta model, with tensors that have no values
-and note what becomes of them. So whatever a release of transformers knows of its models (fused
-experts, a prefix that a head adds, wrappers of multimodal models, names of older releases) holds
-here too, and no rank needs more of a tensor than the blocks that its shard is filled from.
+The work of `from_pretrained` is done on a copy of the meta model, with tensors that have no values
+and record their use. So the rules of any release of transformers (fused experts, a prefix that a
+head adds, wrappers of multimodal models, names of older releases) apply here too, and a rank only
+needs the blocks that fill its shard.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class OtherShapes(BadRequest):
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What a directory holds for a model.
+    """The contents of a directory for a model.
 
     `directory` is its path. `blocks` are those that fill each parameter and persistent buffer,
-    under every name that the directory has for it; `stored` the tensors of the directory. `unused`
-    are tensors that the model has no place for, but for those that transformers expects. `initial`
-    are weights that the directory lacks, which get initial values.
+    under every name in the directory; `stored` are the tensors of the directory. `unused` are
+    tensors that the model does not have, except for those that transformers expects. `initial` are
+    weights that the directory lacks, which get initial values.
     """
 
     directory: Path
@@ -55,7 +55,7 @@ class Pretrained:
     initial: tuple[str, ...] = ()
 
     def notes(self) -> Iterator[str]:
-        """What to say about the tensors that are too many or too few."""
+        """Yield notes on surplus and missing tensors."""
         if self.unused:
             yield f"{self.directory}: the model does not use {_listed(self.unused)}"
         if self.initial:
@@ -63,10 +63,11 @@ class Pretrained:
 
 
 def match(model: Any, aliases: Mapping[str, str], directory: Path) -> Pretrained:
-    """What `directory` holds for `model`, which is on the meta device and has no adapters.
+    """Return the contents of `directory` for `model`, which is on the meta device and has no
+    adapters.
 
     Raises:
-        BadRequest: there are no safetensors, or their names or shapes do not fit the model.
+        BadRequest: the directory has no safetensors, or their names or shapes do not fit the model.
         BadFile: a safetensors file is damaged.
     """
     stored = stored_tensors(directory)
@@ -93,8 +94,9 @@ def match(model: Any, aliases: Mapping[str, str], directory: Path) -> Pretrained
 
 
 def hub_layout(model: Any, pretrained: Pretrained | None) -> HubLayout:
-    """The tensors of `model` that a model directory has otherwise: as `pretrained` had them, else
-    as `save_pretrained` would write them.
+    """Return the tensors of `model` that differ in a model directory.
+
+    They are as in `pretrained`, else as `save_pretrained` would write them.
 
     `model` is on the meta device and has no adapters.
     """
@@ -117,8 +119,8 @@ def _as_saved(model: Any) -> HubLayout:
 def _load(
     model: Any, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[dict[str, tuple[HubBlock, ...]], Any]:
-    """The blocks that fill each tensor of `model` from tensors of `shapes`, and what transformers
-    says of the rest."""
+    """Return the blocks that fill each tensor of `model` from tensors of `shapes`, and
+    transformers' report on the rest."""
     filled = copy.deepcopy(model)
     with _silence():
         rules = LoadStateDictConfig(
@@ -135,14 +137,14 @@ def _load(
 
 
 def _no_plan() -> dict[str, None]:
-    """Older releases of transformers want to be told of tensor parallelism."""
+    """Return an argument on tensor parallelism that older releases of transformers need."""
     known = inspect.signature(convert_and_load_state_dict_in_model).parameters
     return {"tp_plan": None} if "tp_plan" in known else {}
 
 
 def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], directory: Path) -> None:
-    """Raises OtherShapes for the first tensor that is of another shape, BadRequest for one that
-    cannot be made at all."""
+    """Raise OtherShapes for the first tensor of another shape, BadRequest for one that cannot be
+    made."""
     shapes = {name: (found, wanted) for name, found, wanted in info.mismatched_keys}
     wrong = sorted({*shapes, *info.conversion_errors})
     expected = _as_saved(model) if wrong else {}
@@ -171,7 +173,7 @@ def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], direc
 def _refuse_untied(
     loaded: HubLayout, aliases: Mapping[str, str], stored: Mapping[str, HubTensor], directory: Path
 ) -> None:
-    """Raises BadRequest where the directory has two tensors for what its config calls one."""
+    """Raise BadRequest if the directory has two different tensors for one that its config ties."""
     for alias, name in aliases.items():
         one, other = loaded.get(alias, ()), loaded.get(name, ())
         if len(one) == len(other) == 1 and not same_values(stored, one[0], other[0]):
@@ -182,19 +184,22 @@ def _refuse_untied(
 
 
 def _spellings(model: Any, name: str) -> tuple[str, ...]:
-    """`name`, and what it is with or without the prefix that a head adds."""
+    """Return `name`, and its form with or without the prefix that a head adds."""
     prefix = f"{model.base_model_prefix}."
     return name, name.removeprefix(prefix), prefix + name
 
 
 def _reason(text: str) -> str:
-    """The message in what transformers notes of an error, before it says what it was doing."""
+    """Return the message in transformers' record of an error, without the activity."""
     return (text.rpartition("\nError")[0] or text).strip().splitlines()[-1]
 
 
 def _is_needed(model: Any, name: str) -> bool:
-    """Whether a model without `name` in its directory is no trained model: all but a head that is
-    put on top of one, and what transformers says that older directories lack."""
+    """Return whether a directory without `name` is not a trained model.
+
+    Exceptions are a head that is put on top of one, and tensors that older directories lack
+    according to transformers.
+    """
     base = getattr(model, "base_model_prefix", "")
     return not (base and hasattr(model, base)) or name.startswith(f"{base}.")
 
@@ -207,7 +212,7 @@ def _listed(names: Iterable[str]) -> str:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Without transformers' progress bars and warnings: what there is to say, is said here."""
+    """Disable transformers' progress bars and warnings inside; this module reports itself."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     transformers_logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""A rank's random number generators as JSON, so that dropout goes on where it stopped."""
+"""Saves a rank's random number generators as JSON, so that dropout continues from its state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def seed_rank(seed: int, step: int, rank: int) -> None:
 
 
 def capture() -> str:
-    """The state of every generator, as JSON."""
+    """Return the state of every generator, as JSON."""
     version, words, gauss = random.getstate()
     tree: dict[str, Any] = {
         "torch": _encode(torch.get_rng_state()),
@@ -33,10 +33,10 @@ def capture() -> str:
 
 
 def restore(path: Path) -> None:
-    """Put the generators back to what `capture` wrote to `path`.
+    """Restore the generators from the file of `capture` at `path`.
 
     Raises:
-        BadFile: it holds something else.
+        BadFile: it has other contents.
     """
     try:
         tree = json.loads(path.read_bytes())

@@ -1,11 +1,11 @@
 """Attention over packed sequences, segment by segment, by torch's scaled_dot_product_attention.
 
-transformers keeps the segments of a packed sequence apart by a mask of all positions by all
-positions. Here each segment is a call of its own: no such mask, and no work for what it hides. The
-base model is given, where a mask would be, the lengths of the segments, and passes them on.
+transformers separates the segments of a packed sequence by a mask of all positions by all
+positions. Here each segment is a separate call: without such a mask, and without work on hidden
+positions. The base model gets the lengths of the segments in place of a mask, and passes them on.
 
-Where no sequence is packed, transformers looks for segments in the position ids of every batch, and
-the host waits for the device to say that there are none. It is known here.
+Without packed sequences, transformers searches for segments in the position ids of every batch, and
+the host waits for the device's answer. It is known here.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ SEGMENTED = "sdpa_by_segment"
 """The name of this attention in transformers' tables."""
 
 Lengths = Sequence[Sequence[int]]
-"""Of the segments of each sequence of a batch; what is left of a sequence is filling."""
+"""The lengths of the segments of each sequence of a batch; the rest of a sequence is padding."""
 _now: ContextVar[Lengths | None] = ContextVar("lengths of segments", default=None)
 _one_each: ContextVar[bool] = ContextVar("each sequence is one segment", default=False)
 
 
 def is_flash(model: Any) -> bool:
-    """Whether `model` attends by one of the flash_attention packages."""
+    """Return whether `model` attends by one of the flash_attention packages."""
     return bool(is_flash_attention_requested(model.config.get_text_config()))
 
 
 @contextmanager
 def segments_of(model: Any, lengths: Lengths) -> Iterator[None]:
-    """Inside, `model` reads a batch of sequences of such segments, if it attends by segment."""
+    """Let `model` read a batch of sequences with such segments inside, if it attends by segment."""
     # Over several ranks its name has more to it.
     applies = model.config.get_text_config()._attn_implementation.startswith(SEGMENTED)
     is_packed = any(len(row) > 1 for row in lengths)
@@ -53,16 +53,19 @@ def segments_of(model: Any, lengths: Lengths) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SegmentMask:
-    """What stands for a mask. `hides` is asked for segments longer than `window`, if there is one:
-    in them a token does not see all that are before it."""
+    """Replaces a mask. `hides` is called for segments longer than `window`, if there is one: in
+    them a token does not see all earlier ones."""
 
     lengths: Lengths
     hides: Callable[..., torch.Tensor]
     window: int | None = None
 
     def bounds(self, row: int, length: int) -> Iterator[tuple[int, int]]:
-        """Where the segments of a sequence begin and end, its filling as one more. `length` may be
-        less than theirs: the first tokens alone, by which a loss in parts is tried."""
+        """Yield the begin and end of the segments of a sequence, with its padding as one more.
+
+        `length` may be less than theirs: then only the first tokens exist, which a test of a loss
+        in parts uses.
+        """
         begin = 0
         for size in (*self.lengths[row], length):
             end = min(begin + size, length)
@@ -71,7 +74,7 @@ class SegmentMask:
             begin = end
 
     def of(self, row: int, begin: int, end: int, device: torch.device) -> torch.Tensor | None:
-        """The mask of one segment, `[1, 1, length, length]`; None where it is causal alone."""
+        """Return the mask of one segment, `[1, 1, length, length]`; None if it is only causal."""
         if self.window is None or end - begin <= self.window:
             return None
         places = torch.arange(begin, end, device=device)
@@ -80,7 +83,7 @@ class SegmentMask:
 
 
 def _mask(**arguments: Any) -> Any:
-    """In the place of transformers' `sdpa_mask`."""
+    """Return the mask; replaces transformers' `sdpa_mask`."""
     lengths = _now.get()
     if lengths is None or arguments.get("use_vmap") or arguments.get("attention_mask") is not None:
         return sdpa_mask(**arguments)
@@ -95,7 +98,7 @@ def _attend(
     attention_mask: Any,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """In the place of `sdpa_attention_forward`: `[batch, heads, length, width]` each."""
+    """Attend; replaces `sdpa_attention_forward`: `[batch, heads, length, width]` each."""
     if not isinstance(attention_mask, SegmentMask):
         found: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, **options
@@ -119,7 +122,7 @@ _find_segments: Any = getattr(masking_utils, "find_packed_sequence_indices", Non
 
 
 def _segment_numbers(position_ids: torch.Tensor, **options: Any) -> torch.Tensor | None:
-    """In the place of transformers' `find_packed_sequence_indices`."""
+    """Return segment numbers; replaces transformers' `find_packed_sequence_indices`."""
     if _one_each.get() and not torch.compiler.is_compiling():
         return None
     found: torch.Tensor | None = _find_segments(position_ids, **options)

@@ -1,23 +1,23 @@
-"""FSDP2 over the ranks: which mesh, which groups, and where the shards' memory comes from.
+"""FSDP2 over the ranks: the mesh, the groups, and the memory of the shards.
 
-Stages 2 and 3 shard the weights; stage 2 keeps them whole from the forward pass to the end of the
-backward pass and saves a second gathering. Stages 0 and 1 replicate them through the same code, so
-that every stage has the same precision rules and names: a checkpoint of one loads into the other.
-"Gathering" is then a copy on the rank itself, which is let go of block by block, and so it is at
-stage 2 where no other rank has a part.
+Stages 2 and 3 shard the weights; stage 2 keeps them complete from the forward pass to the end of
+the backward pass and saves a second gathering. Stages 0 and 1 replicate them through the same code,
+so that every stage has the same precision rules and names: a checkpoint of one loads into the
+other. "Gathering" is then a copy on the rank itself, which is freed block by block, as at stage 2
+if no other rank has a part.
 
-Where tensor ranks compute together, ranks are in a mesh of two dimensions, tensor ranks innermost.
-A weight that they cut is sharded by FSDP2 among the ranks that have the same part of it. All other
-weights are sharded among all ranks, so that each rank has as many bytes of everything, and replicas
-cannot part: their gradients, which are equal on the tensor ranks, are averaged over them.
+With tensor ranks, ranks are in a mesh of two dimensions, tensor ranks innermost. FSDP2 shards a cut
+weight among the ranks that have the same part of it. All other weights are sharded among all ranks,
+so that each rank has as many bytes of everything, and replicas cannot diverge: their gradients,
+which are equal on the tensor ranks, are averaged over them.
 
     a cut matrix of 8 rows, 2 tensor ranks of 4       any other weight of 8 rows
     rank 0: rows 0-1    rank 1: rows 4-5              rank 0: rows 0-1    rank 1: rows 2-3
     rank 2: rows 2-3    rank 3: rows 6-7              rank 2: rows 4-5    rank 3: rows 6-7
 
-A rank that is alone has nothing to gather and nobody to reduce with. Where its memory layout is not
-sharded, the model is not wrapped: its parameters are plain tensors, which are described as the
-DTensors of one rank only when they are saved (`as_saved`).
+A single rank has nothing to gather or reduce. If its memory layout is not sharded, the model is not
+wrapped: its parameters are plain tensors, which are described as the DTensors of one rank only when
+they are saved (`as_saved`).
 """
 
 from __future__ import annotations
@@ -57,9 +57,11 @@ REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 
 
 def make_mesh(device: torch.device, layout: MemoryLayout) -> DeviceMesh:
-    """All ranks in one dimension that shards; or, where the layout replicates weights, in groups of
-    ranks that share one copy of them; or with the tensor ranks in a dimension of their own. Of a
-    rank that is alone, that rank."""
+    """Return the mesh of all ranks.
+
+    It has one sharding dimension; or, if the layout replicates weights, groups of ranks that share
+    one copy; or a separate dimension for tensor ranks. A single rank has a mesh of itself.
+    """
     world_size, size = layout.world_size, layout.weight_ranks
     if not layout.is_sharded:
         return init_device_mesh(device.type, (world_size,))
@@ -73,14 +75,16 @@ def make_mesh(device: torch.device, layout: MemoryLayout) -> DeviceMesh:
 
 
 def as_saved(tensor: torch.Tensor, mesh: DeviceMesh, *, is_cut: bool) -> DTensor:
-    """The same memory as a checkpoint describes it on the only rank of `mesh`: as a part of what
-    the stage cuts, or as a replica."""
+    """Return the same memory as a checkpoint describes it on the only rank of `mesh`.
+
+    It is a part of a tensor that the stage cuts, or a replica.
+    """
     placement = Shard(0) if is_cut else Replicate()
     return wrap(tensor.detach(), mesh, (placement,), tensor.shape)
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
-    """Whether every rank holds all of it, however many ranks there are."""
+    """Return whether every rank holds all of it, at any number of ranks."""
     if not isinstance(tensor, DTensor):
         return True
     cuts = [size for size, placement in _dimensions(tensor) if not placement.is_replicate()]
@@ -88,7 +92,8 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 
 def cutting_groups(tensor: torch.Tensor) -> list[Any]:
-    """The process groups over whose ranks `tensor` is cut; none where each rank has all of it."""
+    """Return the process groups over which `tensor` is cut; an empty list if each rank has all of
+    it."""
     if not isinstance(tensor, DTensor):
         return []
     return [
@@ -110,8 +115,11 @@ def shard(
     compiled: bool = False,
     kept: frozenset[str] = frozenset(),
 ) -> Any:
-    """A copy of the meta model's model, each parameter a DTensor whose local part has memory; where
-    one rank computes without FSDP2, a tensor of its own.
+    """Return a copy of the meta model's model with DTensors as parameters; their local parts have
+    memory.
+
+    The memory is not initialised. Buffers are not sharded; tied parameters stay one parameter.
+    Blocks are `compiled` if requested. `kept` parameters are fp32, also in the computation.
 
     The memory is not initialised. Buffers are not sharded; tied parameters stay one parameter.
     Blocks are `compiled` where that is asked for. Parameters that are `kept` are fp32 and computed
@@ -173,7 +181,7 @@ def _compute_alone(
     kept: frozenset[str],
     compiled: bool,
 ) -> None:
-    """Have the modules that FSDP2 would gather cast their inputs as it does, and no more."""
+    """Let the modules that FSDP2 would gather cast their inputs as it does."""
     in_16_bits = [name for name, in_fp32 in apart(model, kept) if not in_fp32]
     for name in meta_model.blocks:
         _compile(model.get_submodule(name), compiled=compiled)
@@ -203,7 +211,8 @@ def _cast_inputs(
 def _cut(
     model: nn.Module, meta_model: MetaModel, layout: MemoryLayout, mesh: DeviceMesh
 ) -> dict[str, Any]:
-    """Cut the layers of `model` among tensor ranks; how FSDP2 shards what there is then."""
+    """Cut the layers of `model` among tensor ranks; return FSDP2's arguments for sharding the
+    result."""
     cut_layers(model, layer_cuts(meta_model.model, layout.tensor_ranks), mesh[TENSOR])
     kinds = _placements()
     every_rank = init_device_mesh(mesh.device_type, (layout.world_size,), mesh_dim_names=(SHARD,))
@@ -216,7 +225,7 @@ def _cut(
 
 
 def check_cuts(model: Any, tensor_ranks: int) -> LayerCuts:
-    """How tensor ranks share the layers of `model`.
+    """Return how tensor ranks share the layers of `model`.
 
     Raises:
         Unsupported, BadRequest: as `layer_cuts`, or they cannot with this torch.
@@ -228,7 +237,8 @@ def check_cuts(model: Any, tensor_ranks: int) -> LayerCuts:
 
 
 def _placements() -> Any:
-    """torch's module of what says among which ranks FSDP2 shards a parameter."""
+    """Return torch's module with the types that tell FSDP2 among which ranks to shard a
+    parameter."""
     try:
         from torch.distributed.fsdp._fully_shard import _fsdp_common
 
@@ -255,7 +265,7 @@ def _offload(layout: MemoryLayout, memory: MemoryTiers) -> OffloadPolicy:
 
 
 def local_part(tensor: DTensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
-    """This rank's memory of `tensor`, and the box of the whole tensor that it holds."""
+    """Return this rank's memory of `tensor`, and its box of the whole tensor."""
     shape, offset = compute_local_shape_and_global_offset(
         tensor.shape, tensor.device_mesh, tensor.placements
     )
@@ -266,9 +276,9 @@ def local_part(tensor: DTensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
 def wrap(
     local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Any], shape: Sequence[int]
 ) -> DTensor:
-    """`local` as this rank's part of a contiguous tensor of `shape`.
+    """Return `local` as this rank's part of a contiguous tensor of `shape`.
 
-    Other than by `DTensor.from_local`, it may lie on the host under a mesh of GPUs.
+    Unlike in `DTensor.from_local`, it may be on the host under a mesh of GPUs.
     """
     whole = torch.empty(tuple(shape), dtype=local.dtype, device="meta")
     meta = TensorMeta(whole.shape, whole.stride(), local.dtype)
@@ -297,7 +307,7 @@ def _allocate(
 
 
 def _records(model: nn.Module) -> dict[nn.Parameter, Any]:
-    """FSDP's own record of each parameter."""
+    """Return FSDP's own record of each parameter."""
     states = (m._get_fsdp_state() for m in model.modules() if isinstance(m, FSDPModule))
     groups = (group for state in states for group in _groups(state))
     return {each.sharded_param: each for group in groups for each in group.fsdp_params}
@@ -319,8 +329,8 @@ def _with_memory(parameter: nn.Parameter, place: MemoryTier, record: Any) -> nn.
     padded = place.empty(record.padded_sharded_param_size, local.dtype, WEIGHTS)
     rows = local.shape[0] if local.numel() else 0
     padded[rows:].zero_()
-    # Memory that it does not know FSDP would copy, with room for as many rows as the first rank
-    # has, to memory of torch's own: pinned by powers of two, and in nobody's count.
+    # FSDP would copy unknown memory, with as many rows as the first rank has, to torch's own
+    # memory: pinned by powers of two, and not counted.
     record._sharded_param_data = padded.view(-1)
     memory = padded[:rows].view(local.shape)
     tensor = wrap(memory, parameter.device_mesh, parameter.placements, parameter.shape)

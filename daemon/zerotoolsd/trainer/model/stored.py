@@ -1,4 +1,4 @@
-"""The tensors of a model's directory: in which file each lies, of which shape and type."""
+"""The tensors of a model's directory: the file, shape and type of each."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class HubTensor:
 
 
 def stored_tensors(directory: Path) -> dict[str, HubTensor]:
-    """The tensors of `directory` by name; headers alone are read.
+    """Return the tensors of `directory` by name; only headers are read.
 
-    As transformers does: `model.safetensors` is taken alone, else the index says which files count.
+    As in transformers, `model.safetensors` is used if it exists, else the files of the index.
 
     Raises:
         BadRequest: `directory` holds no safetensors.
@@ -61,7 +61,7 @@ def stored_tensors(directory: Path) -> dict[str, HubTensor]:
 
 
 def refuse_quantised(stored: Mapping[str, HubTensor], config: Any) -> None:
-    """Raises BadRequest where weights of a model of `config` are quantised."""
+    """Raise BadRequest if weights of a model of `config` are quantised."""
     tensors = ((tensor.path, name, tensor.dtype) for name, tensor in stored.items())
     sentence = quantised(tensors, vars(config))
     if sentence is not None:
@@ -77,7 +77,7 @@ class StoredReader:
         self._open: dict[Path, Any] = {}
 
     def read(self, block: HubBlock) -> torch.Tensor:
-        """The values of `block`, of the shape of its box. The rows that it lies in are read.
+        """Return the values of `block`, of the shape of its box. Only its rows are read.
 
         Raises:
             BadFile: its file cannot be read.
@@ -101,7 +101,7 @@ class StoredReader:
 
 
 def same_values(stored: Mapping[str, HubTensor], one: HubBlock, other: HubBlock) -> bool:
-    """Whether two blocks of one shape hold the same values; they are read some rows at a time."""
+    """Return whether two blocks of one shape hold the same values; some rows are read at a time."""
     if one == other or not one.box.shape:
         return True
     rows = max(1, COMPARED_ELEMENTS // max(1, torch.Size(one.box.shape[1:]).numel()))

@@ -1,9 +1,9 @@
-"""Tensors without values that know where their elements come from.
+"""Tensors without values that know the origin of their elements.
 
 transformers' conversions are programs: they call torch to stack, join, cut, transpose and reshape
-what they loaded. Given these tensors in place of loaded ones, they say what they do: each has the
-blocks of the Hub's tensors that it would be filled from. An operation that would change values, or
-that is not known here, is refused.
+loaded tensors. Given these tensors instead, the operations are recorded: each result has the blocks
+of the Hub's tensors that would fill it. An operation that would change values, or is unknown here,
+is refused.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class TracedTensor(torch.Tensor):  # type: ignore[misc]  # torch has no types he
 
 
 def traced(name: str, shape: Sequence[int]) -> TracedTensor:
-    """The tensor that the Hub calls `name`."""
+    """Return the tensor with the name `name` on the Hub."""
     return TracedTensor(shape, (renamed(name, tuple(shape)),))
 
 
 def blocks_of(tensor: TracedTensor) -> Blocks:
-    """The blocks that fill `tensor`, as few and as plain as they can be."""
+    """Return the blocks that fill `tensor`, as few and simple as possible."""
     return tuple(map(simplified, tensor.blocks))
 
 
@@ -190,7 +190,8 @@ def _view(tensor: TracedTensor, shape: Sequence[int]) -> TracedTensor:
 def _regrouped(
     block: HubBlock, at: int, joined: Sequence[int], cut: Sequence[int]
 ) -> Iterable[HubBlock]:
-    """`block` where the dimensions from `at` on, of sizes `joined`, become those of sizes `cut`."""
+    """Return `block` after its dimensions from `at` on, of sizes `joined`, become those of sizes
+    `cut`."""
     parts = [_with_dim(block, at)] if not joined else [block]
     for count in range(len(joined) - 1, 0, -1):
         size = prod(joined[count:])
@@ -207,7 +208,7 @@ def _complete(shape: Sequence[int], numel: int) -> list[int]:
 
 
 def _common(before: list[int], after: list[int]) -> list[tuple[list[int], list[int]]]:
-    """Runs of dimensions of both shapes that have equally many elements, from the first on."""
+    """Return runs of dimensions of both shapes with equally many elements, from the first on."""
     groups = []
     i = j = 0
     while i < len(before) or j < len(after):
@@ -224,7 +225,7 @@ def _common(before: list[int], after: list[int]) -> list[tuple[list[int], list[i
 
 
 def _merged(block: HubBlock, dim: int, size: int) -> Iterator[HubBlock]:
-    """`block` where dimension `dim` takes in the next one, of `size`."""
+    """Yield `block` after dimension `dim` is merged with the next one, of `size`."""
     a, b = block.box.start[dim : dim + 2]
     m, n = block.box.shape[dim : dim + 2]
     s, t = block.steps[dim : dim + 2]
@@ -244,7 +245,7 @@ def _merged(block: HubBlock, dim: int, size: int) -> Iterator[HubBlock]:
 
 
 def _parted(block: HubBlock, dim: int, size: int) -> Iterator[HubBlock]:
-    """`block` where dimension `dim` becomes two, the second of `size`."""
+    """Yield `block` after dimension `dim` is split in two, the second of `size`."""
     begin, count = block.box.start[dim], block.box.shape[dim]
     end, step = begin + count, block.steps[dim]
     row = -(-begin // size)  # the first whole one

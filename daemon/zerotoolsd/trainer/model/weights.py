@@ -21,14 +21,18 @@ from zerotoolsd.trainer.packed.packed_linear import packed_buffers, packed_linea
 
 
 def is_from_seed(name: str, pretrained: Pretrained) -> bool:
-    """Whether a directory has no values for the parameter `name`: those of adapters, and what the
-    directory lacks."""
+    """Return whether a directory has no values for the parameter `name`.
+
+    These are adapters, and weights that the directory lacks.
+    """
     return is_adapter(name) or base_name(name) in pretrained.initial
 
 
 def values_by_rule(model: Any, pretrained: Pretrained | None, *, resumes: bool) -> set[str]:
-    """The parameters and buffers of `model` that get their values by its own rule, and from nowhere
-    else: neither from a directory nor, where the run `resumes`, from a checkpoint."""
+    """Return the parameters and buffers of `model` that get values only by its own rule.
+
+    They get none from a directory nor, if the run `resumes`, from a checkpoint.
+    """
     buffers = {name for name, _ in model.named_buffers()} - packed_buffers(model)
     state = {name for name, _ in model.named_parameters()} | persistent_buffers(model).keys()
     if pretrained is not None:
@@ -41,7 +45,7 @@ def values_by_rule(model: Any, pretrained: Pretrained | None, *, resumes: bool) 
 def load_weights(
     targets: Mapping[str, torch.Tensor], aliases: Mapping[str, str], pretrained: Pretrained
 ) -> None:
-    """Fill the shards `targets`, but for those of which the directory has no values.
+    """Fill the shards `targets`, except for those without values in the directory.
 
     Values are cast to the shards' type. A tied parameter is read under any of its names.
 
@@ -62,8 +66,10 @@ def load_packed(
     place: MemoryTier,
     dtype: torch.dtype,
 ) -> None:
-    """Pack the weights of the packed layers of `model`, one at a time, each read whole and rounded
-    to `dtype` first, as transformers' loader does. It is made in memory of `place`.
+    """Pack the weights of the packed layers of `model`, one at a time, with temporary memory of
+    `place`.
+
+    Each is read completely and first rounded to `dtype`, as transformers' loader does.
 
     Raises:
         BadFile: a safetensors file is damaged.
@@ -77,7 +83,7 @@ def load_packed(
 
 
 def persistent_buffers(model: Any) -> dict[str, torch.Tensor]:
-    """The buffers that belong to the model's state, by name."""
+    """Return the buffers that belong to the model's state, by name."""
     kept = {}
     for prefix, module in model.named_modules():
         for name, buffer in module.named_buffers(recurse=False):

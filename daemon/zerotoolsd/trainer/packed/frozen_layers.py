@@ -19,11 +19,12 @@ SAID = f'lora.frozen_precision = "{NF4}"'
 
 
 def pack_frozen(model: Any, *, double_quant: bool, kept: Container[str] = ()) -> None:
-    """Replace the frozen linear layers of `model` by packed ones: all but its head, those that
-    share their weight, and those whose weight is `kept` as it is.
+    """Replace the frozen linear layers of `model` by packed ones.
+
+    The head, layers that share its weight, and those with a `kept` weight are not replaced.
 
     Raises:
-        BadRequest: bitsandbytes is missing, or there is no such layer.
+        BadRequest: bitsandbytes is missing, or the model has no such layer.
     """
     if find_spec("bitsandbytes") is None:
         raise BadRequest(
@@ -43,7 +44,7 @@ def pack_frozen(model: Any, *, double_quant: bool, kept: Container[str] = ()) ->
 
 def _packable(model: Any, kept: Container[str]) -> Iterator[tuple[str, nn.Linear]]:
     head = model.get_output_embeddings()
-    outside = set() if head is None else set(head.modules())  # its base layer, beside an adapter
+    outside = set() if head is None else set(head.modules())  # its base layer, next to an adapter
     uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     for name, module in model.named_modules():
         # Subclasses may compute something else with their weight.

@@ -1,8 +1,8 @@
-"""A frozen linear layer whose weight is in nf4, as bitsandbytes packs it.
+"""A frozen linear layer with its weight in nf4, as bitsandbytes packs it.
 
-nf4 (Dettmers et al. 2023) keeps each element as one of 16 numbers, times a scale that 64 elements
-share. The weight is made whole, in the type of the input, for one product, and let go of: in the
-forward pass, and again in the backward pass, where alone the gradient of the input needs it.
+nf4 (Dettmers et al. 2023) stores each element as one of 16 numbers, times a scale for 64 elements.
+The weight is unpacked, in the type of the input, for one product, and freed: in the forward pass,
+and again in the backward pass for the gradient of the input.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
     """`linear` with its weight, `[out_features, in_features]`, in 4 bits; its bias stays.
 
     Buffers, which no checkpoint holds: `packed`, uint8 `[elements / 2, 1]`, and `scales`, one for
-    64 elements, fp32; with `double_quant` uint8, of which 256 share one of `scale_scales`, after
-    `scale_mean` was taken off.
+    64 elements, fp32. With `double_quant` they are uint8: 256 share one of `scale_scales`, after
+    `scale_mean` was subtracted.
     """
 
     def __init__(self, linear: nn.Linear, *, double_quant: bool) -> None:
@@ -70,7 +70,7 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
             self.get_buffer(name).copy_(value)
 
     def weight_in(self, dtype: torch.dtype) -> torch.Tensor:
-        """The weight, `[out_features, in_features]`, as its 4 bits say it, in `dtype`."""
+        """Return the weight, `[out_features, in_features]`, from its 4 bits, in `dtype`."""
         functional, scales = _functional(), self.get_buffer(SCALES)
         if self.double_quant:
             scales = functional.dequantize_blockwise(
@@ -91,19 +91,19 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
         return found
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The product for `inputs`, `[..., in_features]`, in their type."""
+        """Return the product for `inputs`, `[..., in_features]`, in their type."""
         bias = None if self.bias is None else self.bias.to(inputs.dtype)
         product: torch.Tensor = _Product.apply(inputs, bias, self)
         return product
 
     def extra_repr(self) -> str:
-        """As `nn.Linear` has it."""
+        """Return the sizes, in the format of `nn.Linear`."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         return f"{sizes}, bias={self.bias is not None}, {NF4}"
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """`inputs` times a packed weight, of which nothing is kept for the backward pass."""
+    """`inputs` times a packed weight, without keeping the unpacked one for the backward pass."""
 
     @staticmethod
     def forward(
@@ -120,14 +120,14 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 
 
 def packed_linears(model: nn.Module) -> Iterator[tuple[str, PackedLinear]]:
-    """The packed layers of `model`, by name."""
+    """Yield the packed layers of `model`, by name."""
     for name, module in model.named_modules():
         if isinstance(module, PackedLinear):
             yield name, module
 
 
 def packed_buffers(model: nn.Module) -> frozenset[str]:
-    """The names of their buffers."""
+    """Return the names of their buffers."""
     return frozenset(
         f"{prefix}.{name}"
         for prefix, layer in packed_linears(model)
@@ -139,14 +139,14 @@ def check_kernels(device: torch.device) -> None:
     """Pack and unpack a small weight on `device`.
 
     Raises:
-        BadRequest: bitsandbytes cannot be imported, or has nothing that works there.
+        BadRequest: bitsandbytes cannot be imported, or does not work there.
     """
     try:
         # Older releases pack whole blocks alone on CPUs.
         layer = PackedLinear(nn.Linear(5, 13, device=device), double_quant=True)
         layer.take(torch.ones(13, 5, device=device))
         layer.weight_in(torch.float32)
-    except Exception as error:  # whatever its binary raises where it does not fit this machine
+    except Exception as error:  # any error of its binary if it does not fit this machine
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise BadRequest(
             f'lora.frozen_precision = "{NF4}": bitsandbytes does not work on {device.type} here: '
@@ -156,7 +156,8 @@ def check_kernels(device: torch.device) -> None:
 
 @cache
 def _scale_code(device: torch.device) -> torch.Tensor:
-    """What a scale of 8 bits may be, fp32 `[256]`; made number by number, so once."""
+    """Return the possible values of an 8-bit scale, fp32 `[256]`; cached because it is slow to
+    make."""
     code: torch.Tensor = _functional().create_dynamic_map().to(device)
     return code
 

@@ -1,4 +1,4 @@
-"""Who this rank is, the other ranks, what asks it to stop, and how it ends.
+"""The identity of this rank, the other ranks, stop requests, and the end of a rank.
 
-It imports no other room of the trainer. `settings`, `notify` and `failures` import no torch.
+It imports no other package of the trainer. `settings`, `notify` and `failures` import no torch.
 """

@@ -1,4 +1,4 @@
-"""How a rank ends: exit codes that the supervisor and the daemon act on, and what leads to them."""
+"""The end of a rank: exit codes that the supervisor and the daemon act on, and their errors."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from zerotoolsd.supervisor.trouble import NOT_READY
 EXIT_DONE = 0
 EXIT_CRASH = 1
 EXIT_BAD_JOB = 64
-"""The job cannot run as it is written: starting it again would end the same way."""
+"""The job cannot run as it is written: a restart would end the same way."""
 EXIT_BAD_CHECKPOINT = 65
 EXIT_NOT_READY = 69
 """The machine could not do it now: the job is started again, which costs it no restart."""
 EXIT_STOPPED = 75
-"""Stopped as asked, at a step boundary, with that step saved."""
+"""Stopped on request, at a step boundary, with that step saved."""
 
 
 class BadCheckpoint(BadFile):
-    """The checkpoint to resume from is damaged, or does not hold what the model needs."""
+    """The checkpoint to resume from is damaged, or lacks tensors of the model."""
 
 
 class CheckpointGone(BadFile):
@@ -30,7 +30,7 @@ class MachineNotReady(ZerotoolsError):
 
 
 class StoppedBefore(ZerotoolsError):
-    """Asked to stop before there was anything to save."""
+    """A stop was requested before the run had anything to save."""
 
 
 class Diverged(ZerotoolsError):
@@ -46,7 +46,7 @@ class TooLargeForGpu(ZerotoolsError):
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit status that an error ends the rank with."""
+    """Return the exit status for an error that ends the rank."""
     if isinstance(error, BadCheckpoint):
         return EXIT_BAD_CHECKPOINT
     if isinstance(error, MachineNotReady):
@@ -59,7 +59,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def kind(error: BaseException) -> str:
-    """The word for it in the error datagram."""
+    """Return its word in the error datagram."""
     words = {
         EXIT_BAD_CHECKPOINT: "bad_checkpoint",
         EXIT_BAD_JOB: "bad_job",
@@ -69,7 +69,7 @@ def kind(error: BaseException) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """One line about an error, for people."""
+    """Return one line about an error, for people."""
     text = " ".join(str(error).split())
     if isinstance(error, ZerotoolsError) and text:
         return text

@@ -1,4 +1,4 @@
-"""The process group, and what rank 0 tells the others through it."""
+"""The process group, and decisions of rank 0 that it passes on."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ groups of a mesh."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 STEP_TIMEOUT = timedelta(minutes=10)
-"""Longest wait for another rank within a step, where no supervisor ends a stall: it knows how long
-steps take, and writes down where all ranks are. A rank that died is noticed at once on gloo."""
+"""Longest wait for another rank within a step, if no supervisor ends a stall: it knows how long
+steps take, and records the state of all ranks. A dead rank is noticed at once on gloo."""
 START_TIMEOUT = timedelta(hours=2)
 """The same until steps are taken: ranks read weights and compile in unlike times."""
 CONTROL_TIMEOUT = timedelta(hours=6)
@@ -41,7 +41,7 @@ CONTROL_TIMEOUT = timedelta(hours=6)
 
 @dataclass(frozen=True)
 class WorldGroup:
-    """The ranks of the job. `control` is a gloo group of its own for decisions and checkpoints,
+    """The ranks of the job. `control` is a separate gloo group for decisions and checkpoints,
     `meeting` the token under which the nodes have met."""
 
     rank: Rank
@@ -51,10 +51,10 @@ class WorldGroup:
     meeting: str = ""
 
     def decided_by_rank_zero(self, decide: Callable[[], Value]) -> Value:
-        """What `decide` returns on rank 0, the only rank that runs it.
+        """Return the result of `decide` from rank 0, the only rank that runs it.
 
         Raises:
-            ZerotoolsError: what `decide` raised, on every rank, so that all end alike.
+            ZerotoolsError: the error of `decide`, on every rank, so that all end in the same way.
         """
         answer: list[Any] = [None, None]
         if self.rank.leads:
@@ -71,10 +71,11 @@ class WorldGroup:
         return value
 
     def decided_by_node(self, decide: Callable[[], Value]) -> Value:
-        """What `decide` returns on the first rank of this rank's node, which alone runs it there.
+        """Return the result of `decide` from the first rank of this rank's node, the only one that
+        runs it there.
 
         Raises:
-            ZerotoolsError: what `decide` raised on one of the nodes, on every rank.
+            ZerotoolsError: the error of `decide` on one of the nodes, on every rank.
         """
         if self.rank.nodes == 1:
             return self.decided_by_rank_zero(decide)
@@ -92,7 +93,7 @@ class WorldGroup:
         return cast(Value, answers[self.rank.index - self.rank.local][0])
 
     def gathered(self, value: Value) -> list[Value]:
-        """The `value` of each rank, on every rank."""
+        """Return the `value` of each rank, on every rank."""
         values: list[Any] = [None] * self.rank.world_size
         with self.pulse.waiting("exchange between ranks"):
             dist.all_gather_object(values, value, group=self.control)
@@ -106,7 +107,7 @@ class WorldGroup:
                 set_timeout(longest, group)
 
     def total(self, values: list[float]) -> list[float]:
-        """The sums of the ranks' `values`, in fp64."""
+        """Return the sums of the ranks' `values`, in fp64."""
         if self.rank.world_size == 1:
             return values
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -145,10 +146,11 @@ def _kind(error: ZerotoolsError) -> int:
 def joined(
     rank: Rank, device: str, pulse: Pulse | None = None, meeting: MeetingPlace | None = None
 ) -> Iterator[WorldGroup]:
-    """The group of `join`, which all ranks leave together. One that fails leaves it by its end.
+    """Yield the group of `join`, which all ranks leave together. A failed rank leaves it by its
+    end.
 
-    For NCCL leaves only when the other ranks do, and these may be waiting for this one in a step:
-    it would neither end nor say why.
+    A rank can leave NCCL only when the others do, and these may be waiting for it in a step: it
+    would neither end nor report why.
 
     Raises:
         BadRequest, MachineNotReady, StoppedBefore: as `join`.
@@ -163,9 +165,10 @@ def joined(
 
 
 def join(rank: Rank, device: str, meeting: MeetingPlace | None = None) -> WorldGroup:
-    """Meet the other ranks at MASTER_ADDR:MASTER_PORT; `device` is "cpu" or "cuda". They wait for
-    one another up to START_TIMEOUT: see `WorldGroup.wait_at_most`. Those of several nodes meet as
-    `meeting` says.
+    """Meet the other ranks at MASTER_ADDR:MASTER_PORT; `device` is "cpu" or "cuda".
+
+    They wait for one another up to START_TIMEOUT: see `WorldGroup.wait_at_most`. Those of several
+    nodes meet according to `meeting`.
 
     Raises:
         BadRequest: the job wants GPUs and this torch sees too few; or as `meet`.
@@ -215,12 +218,16 @@ def _say(rank: Rank) -> Callable[[str], None]:
 
 
 def control_group() -> dist.ProcessGroup:
-    """A new group of all ranks for decisions and checkpoints; all of them call it together."""
+    """Return a new group of all ranks for decisions and checkpoints; all of them call it
+    together."""
     return dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT, group_desc=CONTROL)
 
 
 def stay_on_this_machine(environment: MutableMapping[str, str]) -> None:
-    """Have gloo, which jobs on GPUs use too, listen where the ranks meet: the address of the host's
-    name, which it takes else, may be that of no interface, or be behind a firewall."""
+    """Let gloo, which jobs on GPUs use too, listen at the address where the ranks meet.
+
+    Its default, the address of the host's name, may belong to no interface, or be behind a
+    firewall.
+    """
     if environment.get("MASTER_ADDR") in LOOPBACK:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -1,19 +1,19 @@
-"""How the ranks of several nodes meet, before any of them has taken a GPU.
+"""The meeting of the ranks of several nodes, before any of them has taken a GPU.
 
-Each node has its own daemon, which knows nothing of the others, and starts an attempt when it can.
-Rank 0 of all listens at `rendezvous.address` with a store of torch; the first rank of each node
-puts a card there: who it is, what it runs, and the token of its attempt.
+Each node has its own daemon, which does not know the others, and starts an attempt when it can.
+Rank 0 of all listens at `rendezvous.address` with a store of torch. The first rank of each node
+puts a card there: its identity, its job, and the token of its attempt.
 
-    node/0, node/1     the cards; a later attempt of the same node takes the place of an earlier one
-    sealed             by rank 0, when all cards are there and fit: their tokens, and a probe file
+    node/0, node/1     the cards; a later attempt of the same node replaces an earlier one
+    sealed             by rank 0, when all cards exist and match: their tokens, and a probe file
     seen/1             whether node 1 sees the probe file in its output_dir
-    left/1             node 1 is here again, with another attempt than the sealed one
-    begin              by rank 0: the meeting's token, or what is wrong, in one sentence
+    left/1             node 1 has come again, with another attempt than the sealed one
+    begin              by rank 0: the meeting's token, or an error, in one sentence
 
-From `sealed` on the meeting is that of these attempts alone. A node whose attempt ended and which
-comes again finds a sealed meeting without its token: that is one whose other ranks will fail for
-lack of a peer, or do so now. It lets go, and comes again until there is a new one. Everything of
-the process group lies below the meeting's token, so that nothing of one attempt reaches another.
+From `sealed` on the meeting consists only of these attempts. A node with a new attempt finds a
+sealed meeting without its token: the other ranks of that meeting have failed, or will, because they
+lack a peer. It leaves, and comes again until a new meeting exists. All keys of the process group
+are below the meeting's token, so that attempts do not affect each other.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from zerotoolsd.trainer.rank.settings import Rank
 POLL_SECONDS = 0.1
 AGAIN_SECONDS = 1.0
 ANSWER_SECONDS = 60.0
-"""How long a node may take to look for the probe file, or to read what is wrong."""
+"""Seconds in which a node must check the probe file, or read an error."""
 CLOCK_SECONDS = 30.0
 KNOCK_SECONDS = 5.0
 _CONNECT = timedelta(seconds=2)
 FAILED = ".zerotools-failed-"
-"""What the notes of nodes that ended for good are called, before the token of their meeting."""
+"""Prefix of the notes of nodes that ended permanently, before the token of their meeting."""
 _PROBE = ".zerotools-meeting-"
 
 
 @dataclass(frozen=True)
 class MeetingPlace:
-    """Where and how long the nodes wait for one another. `directory` is the job's output_dir,
-    which all nodes share; `is_stopped` says that this node was asked to stop meanwhile."""
+    """Where and how long the nodes wait for one another. `directory` is the job's output_dir, which
+    all nodes share; `is_stopped` returns whether this node was asked to stop meanwhile."""
 
     host: str
     port: int
@@ -72,8 +72,10 @@ class MeetingPlace:
 def meet(
     place: MeetingPlace, rank: Rank, say: Callable[[str], None], timeout: timedelta
 ) -> tuple[dist.Store, str]:
-    """The store in which the process group of this meeting meets, whose ranks wait for one another
-    up to `timeout`, and the meeting's token. Every rank calls it.
+    """Return the store of this meeting's process group, and the meeting's token. Every rank calls
+    it.
+
+    The ranks wait for one another up to `timeout`.
 
     Raises:
         BadRequest: the nodes do not run the same job, or do not share output_dir.
@@ -144,7 +146,8 @@ class _Meeting:
         return store
 
     def _knock(self) -> None:
-        """torch prints a page of C++ frames for each time that nobody listens."""
+        """Check that a process listens; torch prints a page of C++ frames for each failed
+        connection."""
         try:
             socket.create_connection((self._place.host, self._place.port), KNOCK_SECONDS).close()
         except OSError as error:
@@ -165,7 +168,7 @@ class _Meeting:
         probe = _PROBE + place.token
         problem = disagreement(cards) or self._put(probe)
         tokens = [cards[node].token for node in range(place.nodes)]
-        # Whoever replaced its card since then is not in it, and comes again.
+        # A node that has replaced its card since then is not in it, and comes again.
         store.set("sealed", json.dumps({"tokens": tokens, "probe": probe, "problem": problem}))
         blind = self._blind(store, cards)
         with suppress(OSError):
@@ -204,7 +207,7 @@ class _Meeting:
         return f"{which} of {self._place.nodes} did not come"
 
     def _put(self, probe: str) -> str | None:
-        """A file that all nodes must see; what is wrong, where it cannot be written."""
+        """Write a file that all nodes must see; return an error if it cannot be written."""
         directory = self._place.directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -214,14 +217,14 @@ class _Meeting:
         return None
 
     def _clear_leftovers(self) -> None:
-        """Those of earlier meetings, whose attempts have ended."""
+        """Remove files of earlier meetings, which have ended."""
         with suppress(OSError):
             for each in self._place.directory.iterdir():
                 if each.name.startswith((_PROBE, FAILED)):
                     each.unlink(missing_ok=True)
 
     def _blind(self, store: dist.TCPStore, cards: Mapping[int, NodeCard]) -> list[str]:
-        """The nodes that do not see the probe file."""
+        """Return the nodes that do not see the probe file."""
         until, found = time.monotonic() + ANSWER_SECONDS, []
         for node in range(1, self._place.nodes):
             while not store.check([_seen(node)]):
@@ -233,7 +236,7 @@ class _Meeting:
         return found
 
     def _until_read(self, store: dist.TCPStore) -> None:
-        """The store ends with this process."""
+        """Wait until the nodes have read the result, because the store ends with this process."""
         until = time.monotonic() + ANSWER_SECONDS / 10
         keys = [_read(node) for node in range(1, self._place.nodes)]
         while keys and not store.check(keys) and time.monotonic() < until:
@@ -277,7 +280,7 @@ class _Meeting:
             if found == own:
                 return
             other = card_of(found)
-            # One that was started again has another boot, and its earlier attempt's card.
+            # A restarted machine has another boot id, and its earlier attempt's card.
             if other.boot_id != boot_id() and other.host != socket.gethostname():
                 raise BadRequest(
                     f"rendezvous.node_rank = {place.node}: {other.host} and {socket.gethostname()} "
@@ -297,9 +300,10 @@ class _Meeting:
         return own_card(place.token, self._rank.node_ranks, place.job)
 
     def _pause(self, seconds: float, why: Callable[[], str] | None = None) -> None:
-        """
+        """Wait for `seconds`.
+
         Raises:
-            StoppedBefore, MachineNotReady: it is of no use to wait longer.
+            StoppedBefore, MachineNotReady: it is useless to wait longer.
         """
         self._place.waits()
         if self._place.is_stopped():
@@ -315,7 +319,8 @@ class _Meeting:
 
 
 def _refuse_taken(place: MeetingPlace) -> None:
-    """torch would take what listens there for its own store."""
+    """Raise MachineNotReady if another program listens, which torch would take for its own
+    store."""
     with suppress(OSError), socket.create_connection((place.host, place.port), 1.0):
         raise MachineNotReady(
             f"rendezvous.address = {place.address}: another program listens there; end it, or set "

@@ -1,4 +1,4 @@
-"""By which network interface other nodes are reached."""
+"""The network interface by which other nodes are reached."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ _SIOCGIFADDR = 0x8915
 
 
 def interface_to(host: str, port: int) -> str | None:
-    """The network interface by which this machine reaches `host`, or that has its address; None:
-    that cannot be told."""
+    """Return the network interface by which this machine reaches `host`, or that has its address.
+
+    Returns None if it cannot be determined.
+    """
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         own = probe.getsockname()[0]

@@ -1,4 +1,4 @@
-"""What a node of a job says of itself when the nodes meet, and what they must have in common."""
+"""The card of a node of a job when the nodes meet, and the properties that nodes must share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class NodeCard:
-    """What a node says of itself. `job` has a digest of each table that all nodes must share."""
+    """The card of a node. `job` has a digest of each table that all nodes must share."""
 
     token: str = ""
     host: str = ""
@@ -32,20 +32,22 @@ class NodeCard:
 
     @property
     def text(self) -> str:
-        """As it is kept in the store."""
+        """Its form in the store."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
 def card_of(text: str) -> NodeCard:
-    """The card in `text`, which another version may have written: what it does not say is said to
-    differ, in words."""
+    """Return the card in `text`, which another version may have written.
+
+    A missing value is reported as a difference, in words.
+    """
     tree = json.loads(text)
     known = {each.name for each in fields(NodeCard)}
     return NodeCard(**{name: value for name, value in tree.items() if name in known})
 
 
 def own_card(token: str, ranks: int, job: Mapping[str, str]) -> NodeCard:
-    """That of this node, whose attempt has `token`."""
+    """Return the card of this node, for the attempt with `token`."""
     versions = (zerotools.__version__, str(torch.__version__))
     return NodeCard(
         token, socket.gethostname(), boot_id(), ranks, *versions, time.time(), dict(job)
@@ -53,7 +55,7 @@ def own_card(token: str, ranks: int, job: Mapping[str, str]) -> NodeCard:
 
 
 def disagreement(cards: Mapping[int, NodeCard]) -> str | None:
-    """What the nodes do not have in common."""
+    """Return the difference between the nodes; None without one."""
     first = cards[0]
     for node, card in sorted(cards.items()):
         who = f"node {node} ({card.host})"
@@ -80,7 +82,7 @@ def disagreement(cards: Mapping[int, NodeCard]) -> str | None:
 
 
 def boot_id() -> str:
-    """Of this machine since it started: two nodes with the same one are one machine."""
+    """Return the id of this machine's boot: two nodes with the same one are one machine."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:

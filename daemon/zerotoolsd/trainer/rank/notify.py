@@ -1,7 +1,8 @@
-"""Progress datagrams to the supervisor. Training never waits for them, and never fails with them.
+"""Progress datagrams to the supervisor. Training never waits for them, and never fails because of
+them.
 
 Steps and heartbeats are dropped if the receiver is behind; `checkpoint`, `error`, `eval` and
-`phase` events wait up to a second for room.
+`phase` events wait up to a second for space in its buffer.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Notifier:
         self._send({}, wait=False)
 
     def heartbeat(self) -> None:
-        """Say that this rank is alive, by a datagram at most every two seconds."""
+        """Report that this rank is alive, by a datagram at most every two seconds."""
         self.pulse.beat(self.step)
         if time.monotonic() - self._sent >= HEARTBEAT_SECONDS:
             self._send({}, wait=False)

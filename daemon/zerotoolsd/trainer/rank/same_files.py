@@ -1,8 +1,9 @@
-"""Whether the nodes of a job have the same files, where each may have copies of its own.
+"""Whether the nodes of a job have the same files, if each may have its own copies.
 
 Reading terabytes on every node, only to compare them, would take as long as the training's start.
-So a file is told by its size and by samples: its beginning, its end, and some places in between.
-Another version of a model or of a data set differs in its size, its header or nearly everywhere.
+So a file is identified by its size and by samples: its beginning, its end, and some parts in
+between. Another version of a model or of a data set differs in its size, its header or nearly
+everywhere.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _UNREADABLE = "cannot be read: "
 
 
 def sampled(path: Path) -> str:
-    """What tells a file from another. Raises OSError."""
+    """Return the digest of a file's samples. Raises OSError."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         digest = hashlib.sha256(str(size).encode())
@@ -34,10 +35,10 @@ def sampled(path: Path) -> str:
 
 
 def check_same_files(files: Mapping[str, Path], group: WorldGroup) -> None:
-    """Compare the files that all nodes have, by what they are called here. All ranks call it.
+    """Compare the files that all nodes have, by their names here. All ranks call it.
 
     Raises:
-        BadRequest: a file of a node is another than that of node 0, or is not there.
+        BadRequest: a file of a node differs from that of node 0, or is missing.
     """
     if group.rank.nodes == 1:
         return

@@ -1,4 +1,4 @@
-"""Who this rank is and what it has to do: its environment, the run directory, the job."""
+"""The identity and the task of this rank: its environment, the run directory, the job."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SAVED_STEP = "ZEROTOOLS_SAVED_STEP"
 @dataclass(frozen=True)
 class Rank:
     """One process of the job; `index` counts from 0 to `world_size` - 1, `local` on this machine,
-    where it picks the GPU. `node` is which of the `nodes` machines that is. Ranks that follow one
-    another, `share_ranks` of them, take the same share of a step's sequences; of these,
-    `tensor_ranks` that follow one another compute the same values of it."""
+    and selects the GPU. `node` is the number of the machine among `nodes`. `share_ranks`
+    consecutive ranks take the same share of a step's sequences; of these, `tensor_ranks`
+    consecutive ones compute the same values of it."""
 
     index: int
     local: int
@@ -35,13 +35,13 @@ class Rank:
     tensor_ranks: int = 1
 
     def in_job(self, spec: JobSpec) -> Rank:
-        """The same, among the ranks that take one share of the steps of `spec`."""
+        """Return the same rank, with the ranks that take one share of the steps of `spec`."""
         zero = spec.zero
         return replace(self, share_ranks=zero.share_ranks, tensor_ranks=zero.tensor_ranks)
 
     @property
     def share(self) -> int:
-        """Which of the `shares` of a step's sequences it takes."""
+        """The number of its share among the `shares` of a step's sequences."""
         return self.index // self.share_ranks
 
     @property
@@ -71,7 +71,7 @@ class Rank:
 
 
 def rank_from(environment: Mapping[str, str] = os.environ) -> Rank:
-    """The rank that the supervisor's variables describe; one rank alone without them."""
+    """Return the rank that the supervisor's variables describe; a single rank without them."""
     return Rank(
         index=int(environment.get("RANK", "0")),
         local=int(environment.get("LOCAL_RANK", "0")),
@@ -82,15 +82,15 @@ def rank_from(environment: Mapping[str, str] = os.environ) -> Rank:
 
 
 def saved_before(environment: Mapping[str, str] = os.environ) -> int:
-    """The newest step that an earlier attempt of the job saved; 0 if none did."""
+    """Return the newest step that an earlier attempt of the job saved; 0 if none did."""
     return int(environment.get(SAVED_STEP, "0"))
 
 
 def read_spec(run_dir: Path) -> JobSpec:
-    """The job in `run_dir` as it runs with the ranks that there are, with `output_dir` filled in.
+    """Return the job in `run_dir` as it runs with the existing ranks, with `output_dir` filled in.
 
     Raises:
-        BadRequest: it is not a job, or one that this trainer does not run.
+        BadRequest: it is not a job, or one that this trainer does not support.
     """
     path = run_dir / SPEC
     # The rules were checked when the job was submitted, maybe by an older version's.
@@ -105,15 +105,17 @@ def read_spec(run_dir: Path) -> JobSpec:
 
 
 def needed_by_others(run_dir: Path) -> Path:
-    """Where the daemon says which checkpoints other jobs need: those of this user, where it runs
-    the jobs of several."""
+    """Return the directory in which the daemon lists the checkpoints that other jobs need.
+
+    If the daemon runs jobs of several users, it is that of this user.
+    """
     needed = run_dir / ".." / ".." / ".." / DIRECTORY
     own = needed / directory_of_user(os.geteuid())
     return own if own.is_dir() else needed
 
 
 def stop_reason(run_dir: Path) -> str | None:
-    """Why the supervisor asks the ranks to stop; None if it does not."""
+    """Return why the supervisor asks the ranks to stop; None if it does not."""
     try:
         return (run_dir / STOP).read_text("utf-8", errors="replace").strip() or "asked"
     except FileNotFoundError:

@@ -14,7 +14,7 @@ class Phases:
         self._seconds: dict[str, float] = {}
 
     def done(self, name: str) -> None:
-        """A phase has ended; the next one begins."""
+        """Record that a phase has ended and the next one begins."""
         now = time.monotonic()
         self._seconds[name] = self._seconds.get(name, 0.0) + now - self._last
         self._last = now

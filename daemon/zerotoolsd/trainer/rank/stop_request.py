@@ -1,4 +1,4 @@
-"""What asks a run to stop: the supervisor's file, which the first rank of a node reads, or a
+"""Stop requests for a run: the supervisor's file, which the first rank of a node reads, or a
 SIGTERM at any rank."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from zerotoolsd.trainer.rank.settings import Rank, stop_reason
 
 @dataclass
 class StopRequest:
-    """A request to stop, as this rank sees it. The ranks agree on it with each step's loss."""
+    """A request to stop, as seen by this rank. The ranks agree on it with each step's loss."""
 
     run_dir: Path
     rank: Rank
@@ -26,13 +26,13 @@ class StopRequest:
         self._signalled = True
 
     def asked(self) -> bool:
-        """Whether this rank was asked."""
+        """Return whether this rank was asked to stop."""
         return self._signalled or (self.rank.leads_node and stop_reason(self.run_dir) is not None)
 
     def own_reason(self) -> str | None:
-        """Why this rank was asked; None: it was not."""
+        """Return why this rank was asked; None if it was not."""
         return self.reason() if self.asked() else None
 
     def reason(self) -> str:
-        """Why, in a word, as far as this rank knows."""
+        """Return the reason in a word, as far as this rank knows."""
         return stop_reason(self.run_dir) or ("SIGTERM" if self._signalled else "asked")

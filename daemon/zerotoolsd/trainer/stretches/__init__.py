@@ -1,11 +1,11 @@
 """Sequences that several ranks compute together, each a stretch of the positions.
 
-swapping              what the ranks of a share tell one another
+swapping              the communication of the ranks of a share
 over_ranks            attention with all positions of some heads
 cutting               the stretch of a batch that a rank computes
-in_threads            threads in the place of ranks
-angles                rotary angles that depend on how long the whole sequence is
+in_threads            threads in place of ranks
+angles                rotary angles that depend on the length of the whole sequence
 
-All else of a model works position by position, and so on a stretch alone; `stretch_check` tries it.
+The rest of a model works position by position, and so on a stretch; `stretch_check` tests it.
 Source: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.
 """

@@ -1,8 +1,8 @@
-"""Rotary angles that depend on how long a sequence is: on each rank those of the whole one.
+"""Rotary angles that depend on the length of a sequence: each rank uses those of the whole one.
 
-"dynamic" and "longrope" compute the angles by the largest position id that they are given, which
-on a rank is that of its stretch. Here they are given one position more, the last of all, and what
-they make of it is left out.
+"dynamic" and "longrope" compute the angles from the largest position id, which on a rank is that of
+its stretch. Here they get one additional position, the last of all, and the result for it is
+removed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _IDS = "position_ids"
 
 
 def heed_whole_length(model: nn.Module) -> None:
-    """Have such rotary modules of `model` see the last position of the whole sequence."""
+    """Let such rotary modules of `model` use the last position of the whole sequence."""
     for module in model.modules():
         kinds = getattr(module, "rope_type", None)
         named = list(kinds.values()) if isinstance(kinds, Mapping) else [kinds]

@@ -1,7 +1,7 @@
 """The stretch of a batch that a rank computes: as many positions on each rank of a share.
 
-Sequences whose length the ranks do not divide are filled up on the right with positions that
-nothing sees and of which nothing is to be said. A token counts on the rank whose stretch it is in.
+Sequences with a length that the ranks do not divide are padded on the right with positions that are
+hidden and not learned. A token counts on the rank of its stretch.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ class Stretch:
 
     @property
     def leads(self) -> bool:
-        """Whether it is the first: what all ranks of a share know of its sequences counts there."""
+        """Whether it is the first: values that all ranks of a share know count there."""
         return self.exchange.index == 0
 
     def of(self, whole: torch.Tensor, filler: int = 0) -> torch.Tensor:
-        """This rank's part of `whole`, `[batch, length]`, filled up where the ranks do not divide
+        """Return this rank's part of `whole`, `[batch, length]`, padded if the ranks do not divide
         the length."""
         return self._of_filled(self._filled(whole, filler))
 
     def read(
         self, arguments: dict[str, torch.Tensor], labels: torch.Tensor
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor, Whole]:
-        """(the arguments of a causal model for this rank's stretch, its labels, what it is of)."""
+        """Return (a causal model's arguments for this rank's stretch, its labels, the whole
+        sequences)."""
         ids, places = arguments[_IDS], arguments.get(_POSITIONS)
         packed = None if places is None else self._filled(places, 0)
         if packed is None:
@@ -54,7 +55,7 @@ class Stretch:
         read = {
             _IDS: own,
             _POSITIONS: self.of(places),
-            # With a mask, no model takes places that do not rise for segments of the stretch.
+            # With a mask, no model takes falling positions for segments of the stretch.
             "attention_mask": torch.ones_like(own),
         }
         last = ids.shape[1] - 1 if packed is None else packed.max()
@@ -68,8 +69,10 @@ class Stretch:
 
 
 def compute_stretches(model: Any, group: WorldGroup, sequence_ranks: int) -> None:
-    """Have the losses of `model` be computed by `sequence_ranks` ranks, a stretch each: by those of
-    a share that have the same part of the layers. All ranks call it together."""
+    """Let `sequence_ranks` ranks compute the losses of `model`, a stretch each.
+
+    They are those of a share that have the same part of the layers. All ranks call it together.
+    """
     if sequence_ranks == 1:
         return
     rank = group.rank
@@ -80,13 +83,13 @@ def compute_stretches(model: Any, group: WorldGroup, sequence_ranks: int) -> Non
 
 
 def give_stretch(model: Any, stretch: Stretch) -> None:
-    """Have `model` read this `stretch` inside `own_stretch`."""
+    """Let `model` read this `stretch` inside `own_stretch`."""
     heed_whole_length(model)
     setattr(model, _ATTRIBUTE, stretch)
 
 
 def stretch_of(model: Any) -> Stretch | None:
-    """What `model` computes of each sequence; None: all of it."""
+    """Return the stretch of each sequence that `model` computes; None for all of it."""
     found: Stretch | None = getattr(model, _ATTRIBUTE, None)
     return found
 
@@ -95,7 +98,7 @@ def stretch_of(model: Any) -> Stretch | None:
 def own_stretch(
     model: Any, arguments: dict[str, torch.Tensor], labels: torch.Tensor
 ) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-    """(arguments, labels) of what `model` computes of a batch; it is to be called inside."""
+    """Yield (arguments, labels) of the model's part of a batch; call the model inside."""
     stretch = stretch_of(model)
     if stretch is None:
         yield arguments, labels

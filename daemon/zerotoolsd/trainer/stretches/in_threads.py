@@ -1,4 +1,4 @@
-"""Threads of one process in the place of ranks: for models that are tried, which are small."""
+"""Threads of one process in place of ranks: for tests of models, which are small."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Found = TypeVar("Found")
 
 
 def in_threads(ranks: int, work: Callable[[Exchange], Found]) -> list[Found]:
-    """What `work` returns for each of so many `ranks`, in threads that exchange blocks.
+    """Return the result of `work` for each of so many `ranks`, in threads that exchange blocks.
 
     Raises:
-        Exception: what one of them raised; BrokenBarrierError where they exchange unlike often.
+        Exception: the error of one of them; BrokenBarrierError if they exchange unequally often.
     """
     table = _Table(ranks)
 
@@ -36,14 +36,14 @@ def in_threads(ranks: int, work: Callable[[Exchange], Found]) -> list[Found]:
         running = [pool.submit(one, index) for index in range(ranks)]
         errors = [found for each in running if (found := each.exception()) is not None]
     for error in errors:
-        if not isinstance(error, threading.BrokenBarrierError):  # whose cause is another's
+        if not isinstance(error, threading.BrokenBarrierError):  # caused by another thread's error
             raise error
     return [each.result() for each in running]
 
 
 @dataclass
 class _Table:
-    """Where threads lay what they tell one another."""
+    """The shared values of the threads."""
 
     ranks: int
     told: list[torch.Tensor] = field(init=False)
@@ -63,11 +63,11 @@ class _OverThreads:
     ranks: int
 
     def swap(self, blocks: torch.Tensor) -> torch.Tensor:
-        """As `Exchange.swap`."""
+        """Exchange blocks; see `Exchange.swap`."""
         return torch.stack([told[self.index] for told in self._everyone(blocks)])
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
-        """As `Exchange.total`."""
+        """Return the sum; see `Exchange.total`."""
         return torch.stack(self._everyone(values)).sum(0)
 
     def _everyone(self, own: torch.Tensor) -> list[torch.Tensor]:

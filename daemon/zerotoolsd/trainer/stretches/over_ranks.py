@@ -1,17 +1,17 @@
 """Attention over sequences of which each rank has a stretch.
 
 Before it, ranks exchange heads for positions: each then has all positions of `heads / ranks` heads,
-and attends by one of the implementations that there are, with the mask of the whole sequence. Its
-results go back the same way. With 2 ranks, 4 heads and 6 positions:
+and attends by one of the existing implementations, with the mask of the whole sequence. The results
+return the same way. With 2 ranks, 4 heads and 6 positions:
 
     rank 0 has positions 0-2 of heads 0-3   <->   positions 0-5 of heads 0, 1
     rank 1 has positions 3-5 of heads 0-3   <->   positions 0-5 of heads 2, 3
 
-Key/value heads that the ranks do not divide go to each rank whose queries need them.
+Key/value heads that the ranks do not divide are sent to each rank with queries that need them.
 
-The base model is given, where its mask would be, a `WholeMask`, and passes it on to its layers,
-which have it when activations are computed again, too. Without a `Whole` that is read, as where
-text is generated, each implementation is what it is without this.
+The base model gets a `WholeMask` in place of its mask, and passes it on to its layers, which also
+have it when activations are computed again. Without an active `Whole`, as in generation, each
+implementation works as without this module.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from zerotools.core.errors import Unsupported
 from zerotoolsd.trainer.stretches.swapping import Exchange, swapped
 
 OVER_RANKS = "_over_ranks"
-"""What the name of an implementation ends with in transformers' tables, if it is this."""
+"""Suffix of these implementations' names in transformers' tables."""
 EAGER, _EAGER_FUNCTION = "eager", "eager_attention_forward"
 _SINKS, _SINKS_OPTION = "sinks", "s_aux"
-"""A number of each head that competes with the positions for attention, as GPT-OSS has it: of a
-module, and how implementations are given it."""
+"""Per-head numbers that compete with the positions for attention, as in GPT-OSS: the attribute of a
+module, and the argument of implementations."""
 
 Seen = Callable[..., torch.Tensor]
 """transformers' mask functions: by numbers of sequence, head, query and key, whether it is seen."""
@@ -47,15 +47,18 @@ Seen = Callable[..., torch.Tensor]
 @dataclass(frozen=True)
 class Whole:
     """The sequences of which a model reads a stretch. `places` are their position ids, `[batch,
-    length]`, where these begin again with each segment; `last` is the largest of all."""
+    length]`, if these restart with each segment; `last` is the largest of all."""
 
     exchange: Exchange
     places: torch.Tensor | None
     last: int | torch.Tensor
 
     def places_of(self, length: int) -> torch.Tensor | None:
-        """The places of which each rank has so many: the first ones, by which a loss in parts is
-        tried, where these are not all."""
+        """Return the positions for a rank length of `length`; these are the first ones if that is
+        shorter.
+
+        A test of a loss in parts uses such a length.
+        """
         if self.places is None:
             return None
         by_rank = self.places.unflatten(1, (self.exchange.ranks, -1))
@@ -67,7 +70,7 @@ _now: ContextVar[Whole | None] = ContextVar("sequences of which a stretch is rea
 
 @contextmanager
 def reading(whole: Whole) -> Iterator[None]:
-    """Inside, models read this rank's stretch of `whole`."""
+    """Let models read this rank's stretch of `whole`, inside."""
     token = _now.set(whole)
     try:
         yield
@@ -76,21 +79,20 @@ def reading(whole: Whole) -> Iterator[None]:
 
 
 def read_now() -> Whole | None:
-    """What is read a stretch of."""
+    """Return the sequences of which a stretch is being read."""
     return _now.get()
 
 
 @dataclass(frozen=True)
 class WholeMask:
-    """What stands for a mask: that of the whole sequences, as the implementation takes it."""
+    """Replaces a mask: has that of the whole sequences, in the form of the implementation."""
 
     mask: Any
     exchange: Exchange
 
 
 def over_ranks(implementation: str) -> str:
-    """The name of an attention `implementation` of transformers over ranks, which it has from now
-    on."""
+    """Register an attention `implementation` of transformers over ranks; return its name."""
     name = f"{implementation}{OVER_RANKS}"
     if name not in ALL_ATTENTION_FUNCTIONS.valid_keys():
         AttentionInterface.register(name, partial(_attend, implementation))
@@ -99,7 +101,7 @@ def over_ranks(implementation: str) -> str:
 
 
 def attend_over_ranks(model: Any, ranks: int) -> None:
-    """Have `model` attend as it does, over so many `ranks` where it reads a stretch.
+    """Let `model` attend with its implementation, over so many `ranks` when it reads a stretch.
 
     Raises:
         Unsupported: transformers cannot set it for this model.
@@ -142,7 +144,7 @@ def _mask(implementation: str, **arguments: Any) -> Any:
 
 
 def _within_segments(seen: Seen, places: torch.Tensor) -> Seen:
-    """`seen` by places in segments, and nothing of another segment."""
+    """Return `seen` by positions in segments, restricted to the same segment."""
     begins = torch.diff(places, prepend=places[:, :1] - 1) != 1
     segments = begins.cumsum(-1)
 
@@ -164,8 +166,11 @@ def _attend(
     attention_mask: Any,
     **options: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """In the place of an attention function of transformers: `[batch, heads, positions, width]`
-    each, the result `[batch, positions, heads, width]`."""
+    """Attend; replaces an attention function of transformers.
+
+    Inputs are `[batch, heads, positions, width]` each, the result is `[batch, positions, heads,
+    width]`.
+    """
     attend = _function(implementation, module)
     if not isinstance(attention_mask, WholeMask):
         found: tuple[torch.Tensor, Any] = attend(
@@ -190,7 +195,7 @@ def _attend(
 
 
 def _function(implementation: str, module: Any) -> Callable[..., Any]:
-    if implementation == EAGER:  # each file of models has its own
+    if implementation == EAGER:  # each model file has its own
         files = (sys.modules.get(kind.__module__) for kind in type(module).__mro__)
         own: Callable[..., Any] = next(
             found for file in files if (found := getattr(file, _EAGER_FUNCTION, None)) is not None
@@ -201,8 +206,8 @@ def _function(implementation: str, module: Any) -> Callable[..., Any]:
 
 
 class _SomeHeads:
-    """An attention module with the heads of one rank, of whose key/value heads each is there
-    `copies` times."""
+    """An attention module with the heads of one rank, with `copies` of each of its key/value
+    heads."""
 
     def __init__(self, module: Any, copies: int, exchange: Exchange) -> None:
         self._module = module
@@ -213,7 +218,7 @@ class _SomeHeads:
             self.sinks = self.own(module.sinks)
 
     def own(self, of_heads: torch.Tensor) -> torch.Tensor:
-        """What this rank has of numbers of all heads, `[heads]`."""
+        """Return this rank's part of numbers of all heads, `[heads]`."""
         return of_heads.chunk(self._exchange.ranks)[self._exchange.index]
 
     def __getattr__(self, name: str) -> Any:
@@ -221,12 +226,12 @@ class _SomeHeads:
 
 
 def _by_heads(own: torch.Tensor, exchange: Exchange) -> torch.Tensor:
-    """From `[batch, heads, stretch, width]` to `[batch, heads / ranks, positions, width]`."""
+    """Convert `[batch, heads, stretch, width]` to `[batch, heads / ranks, positions, width]`."""
     blocks = own.unflatten(1, (exchange.ranks, -1)).movedim(1, 0)
     return swapped(blocks, exchange).movedim(0, 2).flatten(2, 3)
 
 
 def _by_positions(whole: torch.Tensor, exchange: Exchange) -> torch.Tensor:
-    """From `[batch, positions, heads / ranks, width]` to `[batch, stretch, heads, width]`."""
+    """Convert `[batch, positions, heads / ranks, width]` to `[batch, stretch, heads, width]`."""
     blocks = whole.unflatten(1, (exchange.ranks, -1)).movedim(1, 0)
     return swapped(blocks, exchange).movedim(0, 2).flatten(2, 3)

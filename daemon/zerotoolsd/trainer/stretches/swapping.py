@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 
 class Exchange(Protocol):
-    """The ranks that compute the same sequences, of which this is number `index` of `ranks`. All of
-    them call each method together."""
+    """The ranks that compute the same sequences; this is number `index` of `ranks`. All of them
+    call each method together."""
 
     @property
     def index(self) -> int: ...
@@ -20,11 +20,14 @@ class Exchange(Protocol):
     def ranks(self) -> int: ...
 
     def swap(self, blocks: torch.Tensor) -> torch.Tensor:
-        """Block r of `blocks`, `[ranks, ...]` and contiguous, goes to rank r; block r of what comes
-        back is from it."""
+        """Send block r of `blocks`, `[ranks, ...]` and contiguous, to rank r; return the received
+        ones.
+
+        Block r of the result is from rank r.
+        """
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum of the ranks' `values`."""
+        """Return the sum of the ranks' `values`."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class GroupExchange:
     ranks: int
 
     def swap(self, blocks: torch.Tensor) -> torch.Tensor:
-        """As `Exchange.swap`."""
+        """Exchange blocks; see `Exchange.swap`."""
         found = torch.empty_like(blocks)
         dist.all_to_all_single(found, blocks, group=self.group)
         return found

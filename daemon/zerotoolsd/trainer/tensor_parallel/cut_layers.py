@@ -1,8 +1,7 @@
 """Layers that compute with this rank's part of their weights.
 
-A cut weight is a DTensor over the tensor ranks, as FSDP2 takes it, and is computed with as the
-plain tensor that this rank has of it: torch's own operators do the work, and what ranks exchange
-stands here.
+A cut weight is a DTensor over the tensor ranks, as FSDP2 expects it. Computation uses this rank's
+plain tensor of it: torch's own operators do the work, and this module has the communication.
 """
 
 from __future__ import annotations
@@ -35,8 +34,10 @@ from zerotoolsd.trainer.tensor_parallel.whole_values import (
 
 
 def cut_layers(model: nn.Module, cuts: LayerCuts, mesh: DeviceMesh) -> None:
-    """Cut the layers of `model`, whose parameters are on the meta device, over the ranks of `mesh`,
-    which has one dimension."""
+    """Cut the layers of `model` over the ranks of `mesh`, which has one dimension.
+
+    The parameters are on the meta device.
+    """
     for name, dimension in cuts.dimensions.items():
         above, _, last = name.rpartition(".")
         layer = model.get_submodule(above)
@@ -49,7 +50,7 @@ def cut_layers(model: nn.Module, cuts: LayerCuts, mesh: DeviceMesh) -> None:
 def _cut(parameter: nn.Parameter, dimension: int, mesh: DeviceMesh) -> nn.Parameter:
     shape = list(parameter.shape)
     shape[dimension] //= mesh.size()
-    # Not a view: FSDP takes what is contiguous.
+    # Not a view, because FSDP needs contiguous tensors.
     own = torch.empty(shape, dtype=parameter.dtype, device=parameter.device)
     tensor = DTensor.from_local(
         own,

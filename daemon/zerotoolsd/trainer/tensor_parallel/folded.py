@@ -1,9 +1,8 @@
-"""Tensor ranks in one process: their values lie behind one another in the batch.
+"""Tensor ranks in one process: their values are behind one another in the batch.
 
-A model that is called with each sequence as often as there are ranks computes what each of them
-would: a layer gives the n-th part of the batch the n-th part of its weights. So it is seen without
-other processes whether what a model does between cut layers (heads, rotations, norms) is right with
-fewer columns.
+A model that is called with each sequence as often as there are ranks computes the values of each: a
+layer applies the n-th part of its weights to the n-th part of the batch. So a single process can
+test whether the code between cut layers (heads, rotations, norms) is right with fewer columns.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from zerotoolsd.trainer.tensor_parallel.layer_cuts import (
 
 
 def fold_ranks(model: Any, cuts: LayerCuts) -> None:
-    """Have the layers of `model` compute as those of all ranks."""
+    """Let the layers of `model` compute like those of all ranks."""
     for name, cut in cuts.layers.items():
         if cut in _FORWARDS:
             layer = model.get_submodule(name)

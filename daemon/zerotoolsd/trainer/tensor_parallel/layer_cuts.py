@@ -1,6 +1,6 @@
-"""Which layers of a model tensor ranks cut, by the plan that transformers has of it.
+"""Which layers of a model tensor ranks cut, according to transformers' plan.
 
-A plan names layers (`model.layers.*.mlp.up_proj`) and a style for each. What a style means:
+A plan names layers (`model.layers.*.mlp.up_proj`) and a style for each. The styles:
 
 colwise                          a rank has rows of the weight `[out, in]`, and makes those columns
                                  of the output; the input is whole
@@ -40,7 +40,7 @@ COLUMNS, GATHERED_COLUMNS, ROWS, SPLIT_ROWS, SUMMED = (
     "split rows",
     "summed",
 )
-"""How a layer is cut. Of `SUMMED` the gradients alone are in parts."""
+"""How a layer is cut. For `SUMMED`, only the gradients are in parts."""
 _STYLES = {
     "colwise": COLUMNS,
     "colwise_gather_output": GATHERED_COLUMNS,
@@ -55,16 +55,17 @@ _MAY_STAY_WHOLE = (GATHERED_COLUMNS, SPLIT_ROWS)
 _DIMENSIONS = {COLUMNS: 0, GATHERED_COLUMNS: 0, ROWS: 1, SPLIT_ROWS: 1}
 _BASE = "base_layer"
 _HALVES = {COLUMNS: "lora_B", ROWS: "lora_A"}
-"""Which half of an adapter is cut with its layer; where values are whole on both sides, none is."""
+"""The half of an adapter that is cut with its layer; if values are whole on both sides, neither
+is."""
 _MOST_LISTED = 64
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
 @dataclass(frozen=True)
 class LayerCuts:
-    """How `ranks` ranks share the layers of a model: `layers` has how each is cut, `dimensions` the
-    dimension in which a parameter is; parameters that it has not are whole. `notes` say of what the
-    plan would cut and is not."""
+    """How `ranks` ranks share the layers of a model. `layers` has the cut of each, `dimensions` the
+    cut dimension of each parameter; parameters not in it are whole. `notes` describe parts of the
+    plan that are not cut."""
 
     ranks: int
     layers: Mapping[str, str]
@@ -76,10 +77,11 @@ NO_CUTS = LayerCuts(1, {}, {})
 
 
 def layer_cuts(model: Any, ranks: int) -> LayerCuts:
-    """How `ranks` ranks share the layers of `model`, one of transformers'; of one, nothing is cut.
+    """Return how `ranks` ranks share the layers of `model`, one of transformers'; one rank cuts
+    nothing.
 
     Raises:
-        Unsupported: transformers has no plan for it, or one that asks for more than is known here.
+        Unsupported: transformers has no plan for it, or one with unsupported styles.
         BadRequest: the ranks do not divide its heads, or a layer.
     """
     if ranks == 1:
@@ -126,8 +128,11 @@ def _planned(model: Any, said: str) -> Iterator[tuple[str, str]]:
 
 
 def _refuse_unplanned(model: Any, styles: Mapping[str, str], said: str) -> None:
-    """Weights beside cut ones would get a part of their gradient, if they are applied to the cut
-    values: older plans do not say so."""
+    """Raise Unsupported if uncut weights next to cut ones are missing in the plan.
+
+    If they are applied to cut values, they would get a part of their gradient; older plans do not
+    mark them.
+    """
     for parent in sorted({_above(name) for name, cut in styles.items() if cut == COLUMNS}):
         for name, _ in model.get_submodule(parent).named_parameters(parent):
             if not any(name.startswith(f"{planned}.") for planned in styles):
@@ -158,7 +163,7 @@ def _each(value: Any) -> Sequence[Any]:
 
 
 def _instead(sizes: Iterable[int]) -> str:
-    """What to do where ranks do not divide all of `sizes`."""
+    """Return the advice for ranks that do not divide all of `sizes`."""
     common = gcd(*sizes)
     found = [str(n) for n in range(2, min(common, _MOST_LISTED) + 1) if common % n == 0]
     return f"set it to {' or '.join(found)}, or leave it out" if found else "leave it out"
@@ -195,7 +200,7 @@ def _kept_whole(model: Any, styles: Mapping[str, str], ranks: int) -> Iterator[t
 
 
 def _linear(model: Any, name: str) -> Any:
-    """The layer of that name, without its adapters."""
+    """Return the layer of that name, without its adapters."""
     layer = model.get_submodule(name)
     return getattr(layer, _BASE, layer)
 

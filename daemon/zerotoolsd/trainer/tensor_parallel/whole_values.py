@@ -1,7 +1,7 @@
-"""What tensor ranks exchange: of values that are whole on each, and of their parts.
+"""The communication of tensor ranks: of values that are whole on each, and of their parts.
 
-Behind each function the gradient goes the other way: where a whole value is taken into a cut layer,
-each rank finds a part of its gradient, and the sum of these is the gradient on every rank.
+The gradient of each function has the reverse communication: if a whole value enters a cut layer,
+each rank computes a part of its gradient, and their sum is the gradient on every rank.
 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3 (the operators f and g).
 """
@@ -15,28 +15,30 @@ import torch.distributed as dist
 
 
 def taken(whole: torch.Tensor, group: Any) -> torch.Tensor:
-    """`whole`, to be used by a cut layer: its gradients are added up over the ranks of `group`."""
+    """Return `whole` for a cut layer: its gradients are summed over the ranks of `group`."""
     return cast(torch.Tensor, _Taken.apply(whole, group))
 
 
 def summed(part: torch.Tensor, group: Any) -> torch.Tensor:
-    """The sum of the ranks' `part`, on each; `part` itself is overwritten."""
+    """Return the sum of the ranks' `part`, on each; `part` itself is overwritten."""
     return cast(torch.Tensor, _Summed.apply(part, group))
 
 
 def gathered(part: torch.Tensor, group: Any) -> torch.Tensor:
-    """The ranks' parts of the last dimension, joined, on each."""
+    """Return the ranks' parts of the last dimension, joined, on each."""
     return cast(torch.Tensor, _Gathered.apply(part, group))
 
 
 def split(whole: torch.Tensor, group: Any) -> torch.Tensor:
-    """This rank's part of the last dimension."""
+    """Return this rank's part of the last dimension."""
     return cast(torch.Tensor, _Split.apply(whole, group))
 
 
 def counted_each(weight: torch.Tensor, ranks: int) -> torch.Tensor:
-    """`weight`, whose gradient is `ranks` times what is found: for a mean over ranks of which each
-    finds a part, where their sum is meant."""
+    """Return `weight` with its gradient multiplied by `ranks`.
+
+    This turns a mean over ranks, of which each has a part, into the sum.
+    """
     return cast(torch.Tensor, _CountedEach.apply(weight, ranks))
 
 

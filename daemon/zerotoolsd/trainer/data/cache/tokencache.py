@@ -74,8 +74,7 @@ class TokenCache:
         process builds it, `others` takes how many bytes are written, each time that there are more.
 
         Raises:
-            OSError: the cache cannot be written, or is full.
-                    ZerotoolsError: the errors of `build`.
+            OSError: the cache cannot be written, or is full. ZerotoolsError: the errors of `build`.
         """
         self._clear_drafts()
         own = until_opened.enter_context(self._own_directory(key))

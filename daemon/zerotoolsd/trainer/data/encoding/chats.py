@@ -90,8 +90,8 @@ class ChatTemplate:
 
         Raises:
             BadFile: the template rejects the turns, or leaves something out; the place is named.
-            BadRequest: the template does not support tools, or an answer cannot be
-                        distinguished from the text around it.
+            BadRequest: the template does not support tools, or an answer cannot be distinguished
+                from the text around it.
         """
         last = max(number for number, learned in enumerate(chat.learned) if learned)
         turns, learned = chat.turns[: last + 1], chat.learned[: last + 1]

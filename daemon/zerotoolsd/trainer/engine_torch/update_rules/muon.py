@@ -34,7 +34,7 @@ FLOOR = 1e-7
 
 
 class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """One optimizer of fp32 matrices, of which this rank has rows."""
+    """An optimizer of fp32 matrices of which this rank has rows."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
         momentum: float,
         scale: str,
     ) -> None:
-        """`scale` is a `train.muon_scale`."""
+        """Make the optimizer; `scale` is a `train.muon_scale`."""
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0, "momentum": momentum})
         assert len(reduction.groups) < 2, "rows are cut in one dimension of the mesh"
         self._among = reduction.groups[0] if reduction.groups else None
@@ -83,8 +83,10 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
     def _by_owners(
         self, weights: Sequence[torch.Tensor], directions: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """This rank's rows of the updates, and others below them that fill them up to the number
-        of the first rank's. The n-th rank is the owner of the n-th of the `weights`."""
+        """Return this rank's rows of the updates, padded to the number of the first rank's rows.
+
+        The n-th rank is the owner of the n-th of the `weights`.
+        """
         ranks = dist.get_world_size(self._among)
         own = dist.get_rank(self._among)
         mine: torch.Tensor | None = None
@@ -134,7 +136,7 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def rate_scale(scale: str, rows: int, columns: int) -> float:
-    """What the learning rate of a matrix is multiplied by."""
+    """Return the factor of a matrix's learning rate."""
     if scale == "original":
         return math.sqrt(max(1, rows / columns))
     return 0.2 * math.sqrt(max(rows, columns))
