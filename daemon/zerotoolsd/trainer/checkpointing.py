@@ -1,4 +1,4 @@
-"""What the loop does about checkpoints: begin them, tell of them, wait for them."""
+"""The loop's handling of checkpoints: begin them, report them, wait for them."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Checkpointing:
     measured: CheckpointMetrics = field(default_factory=CheckpointMetrics)
 
     def stepped(self, outcome: StepResult) -> None:
-        """A step is over: tell of the save that ended meanwhile."""
+        """Record a step, and report a save that ended meanwhile."""
         if not outcome.is_skipped:
             self.measured.stepped(outcome.loss)
         self._tell()
 
     def save(self, record: JobRecord, *, last: bool) -> None:
-        """Save the state as the checkpoint of `record.step`; the last one is waited for.
+        """Save the state as the checkpoint of `record.step`; for the `last` one, wait.
 
         Raises:
-            SaveFailed: the last checkpoint could not be written; one on the way may be missed.
-            Diverged: the state is not fit to go on from.
+            SaveFailed: the last checkpoint could not be written; an earlier one may be missing.
+            Diverged: the state cannot be continued from.
         """
         self.reporter.enter("save")
         self.saves.begin(replace(record, measured=self.measured.take(record.step)))
@@ -57,12 +57,12 @@ class Checkpointing:
             elif ended.step == must_be:
                 raise SaveFailed(ended.why)
             else:
-                # A full disk must not end a run that can go on: older checkpoints still stand.
+                # A full disk must not end a run that can continue: older checkpoints still exist.
                 self.reporter.save_failed(ended.step, ended.why)
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """Wait for the save under way before an error ends the process that writes it."""
+        """Wait for the current save before an error ends the process that writes it."""
         try:
             yield
         except BaseException:  # raised again
@@ -81,10 +81,10 @@ def make_checkpointing(
     before_commit: Callable[[Path], None],
     needed: Path | None = None,
 ) -> Checkpointing:
-    """The checkpoints of `spec`. All ranks call it together. `needed`: see `KeepPolicy`.
+    """Return the checkpoints of `spec`. All ranks call it together. `needed`: see `KeepPolicy`.
 
-    `add_files` puts the config and tokenizer into a staging directory; `before_commit` is called
-    on rank 0 with every one that is about to be committed.
+    `add_files` puts the config and tokenizer into a staging directory; `before_commit` is called on
+    rank 0 before each commit.
     """
     wanted = spec.checkpoint
     named = checkpoint_dirs.resolve_hint(Path(spec.resume_from)) if spec.resume_from else None

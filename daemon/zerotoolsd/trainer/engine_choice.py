@@ -25,14 +25,15 @@ def make_engine(
     start: ResumePoint | None,
     pretrained: Pretrained | None,
 ) -> Engine:
-    """The engine of `spec` with its weights filled, from `pretrained` where there is one, unless
-    `start` will fill them.
+    """Return the engine of `spec` with filled weights.
+
+    Engine `torch` allocates by `layout`; DeepSpeed's config describes the same layout.
 
     Engine `torch` allocates by `layout`; DeepSpeed's config says the same to DeepSpeed.
 
     Raises:
-        ZerotoolsError: the model cannot be initialised, its weights cannot be read, or `start` is
-            none for this job.
+        ZerotoolsError: the model cannot be initialised, its weights cannot be read, or `start` does
+            not fit this job.
     """
     if start is not None and start.foreign is None:
         for sentence in not_resumable(spec, start.record, start.path):

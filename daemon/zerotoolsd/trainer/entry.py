@@ -1,8 +1,8 @@
-"""What a rank runs: `python -P entry.py --run-dir DIR`, under any interpreter that has torch.
+"""The program of a rank: `python -P entry.py --run-dir DIR`, under any interpreter that has torch.
 
-That interpreter need not have zerotools installed, and must not pick up anything else that lies
-beside it. So a finder for just `zerotools` and `zerotoolsd` goes first: nothing is added to
-`sys.path` or PYTHONPATH.
+That interpreter need not have zerotools installed, and must not find other files next to it. So a
+finder for only `zerotools` and `zerotoolsd` comes first: nothing is added to `sys.path` or
+PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DAEMON = Path(__file__).resolve().parents[1]
 
 
 class PackageFinder(MetaPathFinder):
-    """Finds the packages in `folders`, by name; their submodules follow the usual way."""
+    """Finds the packages in `folders`, by name; their submodules are found in the usual way."""
 
     def __init__(self, folders: dict[str, Path]) -> None:
         self.folders = folders
@@ -30,7 +30,7 @@ class PackageFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: object = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of one of the packages; None for every other name."""
+        """Return the spec of one of the packages; None for every other name."""
         folder = self.folders.get(fullname)
         if folder is None:
             return None
@@ -40,10 +40,11 @@ class PackageFinder(MetaPathFinder):
 
 
 def zerotools_folder(daemon: Path) -> Path:
-    """Where `zerotools` is: beside `daemon` when installed, a floor up in a source tree.
+    """Return the folder of `zerotools`: next to `daemon` when installed, one level up in a source
+    tree.
 
     Raises:
-        FileNotFoundError: it is in neither place.
+        FileNotFoundError: it is in neither folder.
     """
     for parent in (daemon.parent, daemon.parent.parent):
         folder = parent / "zerotools"
@@ -53,13 +54,13 @@ def zerotools_folder(daemon: Path) -> Path:
 
 
 def make_importable() -> None:
-    """Let this interpreter import zerotools and zerotoolsd from where this file is."""
+    """Let this interpreter import zerotools and zerotoolsd from the location of this file."""
     folders = {"zerotools": zerotools_folder(DAEMON), "zerotoolsd": DAEMON}
     sys.meta_path.insert(0, PackageFinder(folders))
 
 
 def main() -> NoReturn:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="One rank of a zerotools training job.")
     parser.add_argument("--run-dir", type=Path, required=True, help="the attempt's directory")
     run_dir: Path = parser.parse_args().run_dir

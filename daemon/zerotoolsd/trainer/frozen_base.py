@@ -1,5 +1,7 @@
-"""The base model of adapters beside weights in 4 bits, which stays in its directory: checkpoints
-say which it was, and a run that goes on must have the same."""
+"""The base model of adapters with 4-bit weights, which stays in its directory.
+
+Checkpoints record which one it was, and a continued run must have the same.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ from zerotoolsd.trainer.rank.group import WorldGroup
 
 
 def check_base(spec: JobSpec, meta_model: MetaModel, pretrained: Pretrained) -> None:
-    """
+    """Check the base model.
+
     Raises:
         BadRequest: the directory lacks weights, which no checkpoint would hold.
-        Unsupported: it has a weight that gets an adapter in pieces, to which none can be added.
+        Unsupported: a weight that gets an adapter is stored in pieces, to which none can be added.
     """
     said = f'lora.frozen_precision = "{spec.lora.frozen_precision}"'
     if pretrained.initial:
@@ -46,9 +49,10 @@ def check_base(spec: JobSpec, meta_model: MetaModel, pretrained: Pretrained) -> 
 def recorded_base(
     spec: JobSpec, pretrained: Pretrained | None, start: ResumePoint | None, group: WorldGroup
 ) -> Callable[[], BaseRecord | None]:
-    """Begin to read the files of the base model, on rank 0, beside what else is done; what comes
-    back waits for it, on all ranks together, and returns what checkpoints say of it. None where
-    they hold the weights themselves.
+    """Begin to read the files of the base model, on rank 0, concurrently with other work.
+
+    It raises BadRequest if the files cannot be read, or differ from those with which the run of
+    `start` began.
 
     It raises BadRequest where the files cannot be read, or are others than those that the run
     which goes on from `start` began with.

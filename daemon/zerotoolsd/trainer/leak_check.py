@@ -1,10 +1,10 @@
-"""Whether a model keeps apart what it must: a token from those after it, and the examples of a
-packed sequence from one another. The model itself is asked, by gradients that must be exactly 0.
+"""Whether a model hides what it must: later tokens from a token, and the examples of a packed
+sequence from one another. The model itself is tested, by gradients that must be exactly 0.
 
-A model of the same layers with other widths is enough (`model.narrow`), and tells it before a GPU
-is taken. Its weights are random, so that nothing is 0 by how it begins. Choices, such as which
-tokens an indexer takes, have no gradient: for them other tokens are put in the place of those that
-must not be seen.
+A model of the same layers with other widths is enough (`model.narrow`), and shows it before a GPU
+is used. Its weights are random, so that no gradient is 0 because of its initial values. Choices,
+such as the tokens that an indexer takes, have no gradient: for them the tokens that must be hidden
+are replaced.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ LENGTH = 7
 """Tokens of each of two examples; none of the ids 0 to `_FIRST_ID` - 1, which may be special."""
 SEED = 0
 TOLERANCE = 1e-3
-"""Of logits, relative to the largest: where experts sort tokens, rounding depends on them all."""
+"""Tolerance of logits, relative to the largest: if experts sort tokens, rounding depends on all of
+them."""
 _FIRST_ID = 3
 
 
 def check_leaks(config: Any, *, packing: bool) -> None:
-    """Refuse a causal model that reads ahead and, where examples are packed, one in which one
-    example influences another.
+    """Refuse a causal model that reads ahead and, for packed examples, one in which examples
+    influence one another.
 
     Raises:
         BadRequest: it reads ahead.
-        Unsupported: examples influence one another, or it cannot be found out.
+        Unsupported: examples influence one another, or the test fails.
     """
     if config.is_encoder_decoder:
         return
@@ -67,7 +68,7 @@ class _Leaks(NamedTuple):
 
 
 def _leaks(config: Any, *, packing: bool) -> _Leaks | None:
-    """None where no small model can be tried."""
+    """Return the leaks; None if no small model can be tested."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         try:
@@ -78,7 +79,7 @@ def _leaks(config: Any, *, packing: bool) -> _Leaks | None:
 
 
 def _reads_ahead(model: Any) -> bool:
-    """Whether the first half of a sequence depends on the second."""
+    """Return whether the first half of a sequence depends on the second."""
     first, second, other = (_tokens(model) for _ in range(3))
     whole, changed = (Example([*first, *rest], [0] * 2 * LENGTH) for rest in (second, other))
     early, late = slice(0, LENGTH), slice(LENGTH, None)
@@ -86,7 +87,7 @@ def _reads_ahead(model: Any) -> bool:
 
 
 def _mixes(model: Any) -> bool:
-    """Whether the second of two packed examples depends on the first."""
+    """Return whether the second of two packed examples depends on the first."""
     first, second, other = (Example(_tokens(model), [0] * LENGTH) for _ in range(3))
     whole, changed = (join([before, second]) for before in (first, other))
     early, late = slice(0, LENGTH), slice(LENGTH, None)
@@ -94,11 +95,13 @@ def _mixes(model: Any) -> bool:
 
 
 def _depends(model: Any, whole: Example, changed: Example, *, seeing: slice, on: slice) -> bool:
-    """Whether what the model says at the tokens `seeing` depends on the tokens `on`, which alone
-    differ in `changed`."""
+    """Return whether the model's output at the tokens `seeing` depends on the tokens `on`.
+
+    Only those differ in `changed`.
+    """
     with _embeddings(model) as embedded:
         said = _say(model, whole)[seeing]
-        # Of the sine, as a sum of logits may have no gradient at all.
+        # Of the sine, because a sum of logits may have no gradient at all.
         [gradient] = torch.autograd.grad(said.sin().sum(), embedded, materialize_grads=True)
         if bool(gradient[0, on].ne(0).any()):
             return True
@@ -109,14 +112,14 @@ def _depends(model: Any, whole: Example, changed: Example, *, seeing: slice, on:
 
 def _say(model: Any, example: Example) -> torch.Tensor:
     arguments, _ = collate(model, [example], torch.device("cpu"))
-    torch.manual_seed(SEED)  # for what it drops out
+    torch.manual_seed(SEED)  # for its dropout
     logits: torch.Tensor = model(**arguments, use_cache=False).logits
     return logits[0].float()
 
 
 @contextmanager
 def _embeddings(model: Any) -> Iterator[list[torch.Tensor]]:
-    """What the model reads first of each token, of the next forward pass: [1, tokens, width]."""
+    """Yield the embeddings of each token in the next forward pass: [1, tokens, width]."""
     found: list[torch.Tensor] = []
 
     def keep(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Train to the end, or until asked to stop."""
+"""Trains to the end, or until a stop is requested."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ compiled for again, by each rank when it first has one."""
 class TrainingRun:
     """A run that is ready to train: `step` steps are done and `consumed` sequences were read.
 
-    `template` is what the records of all its checkpoints have in common.
+    `template` is the common part of the records of all its checkpoints.
     """
 
     spec: JobSpec
@@ -47,15 +47,15 @@ class TrainingRun:
     evaluation: Evaluation | None = None
 
     def train(self) -> int:
-        """Run the remaining steps; the exit status. All ranks call it together.
+        """Run the remaining steps; return the exit status. All ranks call it together.
 
         Checkpoints are written every `checkpoint.every` steps, after an evaluation of the same
-        step, at the end, and at a stop. A stop before the first step of this attempt leaves nothing
-        to save. Whatever ends the run, a save that is under way is waited for.
+        step, at the end, and at a stop. A stop before the first step of this attempt has nothing to
+        save. However the run ends, the current save is waited for.
 
         Raises:
-            SaveFailed: the last checkpoint could not be written; one on the way may be missed.
-            Diverged: the state is not fit to go on from.
+            SaveFailed: the last checkpoint could not be written; an earlier one may be missing.
+            Diverged: the state cannot be continued from.
         """
         rank, size = self.group.rank, self.spec.train.batch_size
         with (
@@ -131,9 +131,10 @@ class TrainingRun:
         return EXIT_STOPPED if stopped else EXIT_DONE
 
     def _check_own_stop(self) -> None:
-        """
+        """Check that this node was asked to stop, if another was.
+
         Raises:
-            MachineNotReady: another node was asked to stop, and not this one, which waits for it.
+            MachineNotReady: only another node was asked to stop; this one waits for it.
         """
         rank = self.group.rank
         if rank.nodes == 1:

@@ -1,4 +1,4 @@
-"""What the nodes of a job must have in common, and where they meet."""
+"""The properties that the nodes of a job must share, and their meeting."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from zerotoolsd.trainer.rank.meeting import MeetingPlace
 from zerotoolsd.trainer.rank.settings import stop_reason
 
 _UNLIKE = ("_name_or_path", "transformers_version", "_commit_hash")
-"""What a model's config has that is of the machine."""
+"""Keys of a model's config that depend on the machine."""
 
 
 def meeting_of(
     spec: JobSpec, run_dir: Path, environment: Mapping[str, str] = os.environ
 ) -> MeetingPlace | None:
-    """Where the nodes of `spec` meet; None: there is one node."""
+    """Return the meeting of the nodes of `spec`; None for one node."""
     rendezvous = spec.rendezvous
     if rendezvous.nodes == 1 or rendezvous.place is None:
         return None
@@ -42,8 +42,10 @@ def meeting_of(
 
 
 def is_over(spec: JobSpec) -> bool:
-    """Whether the run has its last checkpoint. A node that went after that would wait for others
-    which have ended."""
+    """Return whether the run has its last checkpoint.
+
+    A node that continued after that would wait for others which have ended.
+    """
     try:
         newest = next(iter(checkpoint_dirs.listing(Path(spec.output_dir or ""))), None)
         record = None if newest is None else checkpoint_dirs.check(newest, digests=False)
@@ -60,7 +62,8 @@ def is_over(spec: JobSpec) -> bool:
 
 
 def check_same_model(model: Any, config: Any, group: WorldGroup) -> None:
-    """
+    """Compare the models of the nodes.
+
     Raises:
         BadRequest: the nodes have other models.
     """
@@ -91,7 +94,8 @@ def check_same_model(model: Any, config: Any, group: WorldGroup) -> None:
 
 
 def check_seen(path: Path | None, group: WorldGroup) -> None:
-    """
+    """Check that all nodes see the chosen checkpoint.
+
     Raises:
         BadRequest: a node does not see the checkpoint that node 0 has chosen.
     """

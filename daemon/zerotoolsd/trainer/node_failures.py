@@ -1,8 +1,8 @@
-"""Why a node ended, for the others, which notice no more than that its connections are closed.
+"""Tells the other nodes why a node ended; they only notice closed connections.
 
-A note lies in output_dir, which all nodes share, under the token of the meeting. It is of what
-would end the same way again: a mistake in the job, a checkpoint that cannot be used. Whoever loses
-another looks for one, and ends with it, rather than waiting for a node that will not come again.
+A note is in output_dir, which all nodes share, under the token of the meeting. It has a permanent
+failure: a mistake in the job, or a checkpoint that cannot be used. A node that loses another one
+reads the note, and ends with it, instead of waiting for a node that will not come again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LARGEST = 1 << 16
 
 @contextmanager
 def failures_told(directory: Path, group: WorldGroup) -> Iterator[None]:
-    """What ends this node for good is noted for the others, and what they have noted ends it.
+    """Write a note of a permanent failure of this node; end with the note of another node.
 
     Raises:
-        BadRequest: another node ended so; with its sentence.
+        BadRequest: another node ended permanently; with its sentence.
     """
     if group.rank.nodes == 1:
         yield
@@ -37,7 +37,7 @@ def failures_told(directory: Path, group: WorldGroup) -> Iterator[None]:
     note = directory / f"{FAILED}{group.meeting}"
     try:
         yield
-    except BaseException as error:  # raised again, or what another node said
+    except BaseException as error:  # raised again, or replaced by another node's sentence
         if exit_code(error) in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT):
             _write(note, f"node {group.rank.node}: {sentence(error)}")
         elif isinstance(error, RuntimeError) and (told := _read(note)) is not None:

@@ -22,7 +22,7 @@ OF_LIBRARIES = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TOKENIZERS_PARALLELISM": "true",  # else one thread alone in a process that has forked
+    "TOKENIZERS_PARALLELISM": "true",  # else one single thread in a process that has forked
 }
 """Variables that the libraries read, unless the job sets them."""
 NEEDED = ("torch", "transformers", "safetensors", "numpy")
@@ -56,16 +56,16 @@ def main(run_dir: Path, started: float) -> NoReturn:
 
 
 def set_library_defaults() -> None:
-    """Before any of the libraries is imported."""
+    """Set the defaults of libraries, before any of them is imported."""
     for name, value in OF_LIBRARIES.items():
         os.environ.setdefault(name, value)
 
 
 def _print_stacks_when_asked(pulse: Pulse) -> None:
-    """From C code, so that it works while the interpreter waits for a collective."""
+    """Print the stacks at the signal, from C code, so that it works while the interpreter waits."""
     try:
         faulthandler.register(DUMP_SIGNAL, file=sys.stderr, all_threads=True)
-    except (AttributeError, OSError, RuntimeError, ValueError):  # there is no standard error
+    except (AttributeError, OSError, RuntimeError, ValueError):  # standard error does not exist
         return
     pulse.answers_dumps()
 
@@ -84,7 +84,7 @@ def _session() -> Callable[[Path, Rank, Notifier, float], int]:
 
 
 def report(error: BaseException, rank: Rank, notifier: Notifier) -> int:
-    """Say why the rank ends, in the log and to the supervisor; its exit status."""
+    """Report why the rank ends, in the log and to the supervisor; return its exit status."""
     status, what = exit_code(error), kind(error)
     if status == EXIT_STOPPED:
         print(sentence(error), flush=True)

@@ -1,9 +1,11 @@
-"""What the start weights say of the answers of a job's preferences: computed once, by all ranks,
-and kept in the output directory, so that no second model is in memory and a restart has them.
+"""The reference log-probabilities of a job's preferences, by the initial weights.
 
-    <output_dir>/reference/weights                    which weights the run began with
-    <output_dir>/reference/<data>-<weights>.f32       two fp32 numbers for each pair, in order
-    <output_dir>/reference/<data>-<weights>.draft     the same, as far as an attempt has come
+All ranks compute them once, and they are kept in the output directory, so that no second model is
+in memory and a restart has them.
+
+`<data>` is the digest of all tokens that the model reads and learns, and so of data, tokenizer and
+lengths. Each checkpoint has a copy of the directory, because a continued run only has the weights
+of its step: its references come from the checkpoint, of whichever run, and must exist.
 
 `<data>` follows from all tokens that the model reads and is to say, and so from data, tokenizer and
 lengths. Each checkpoint has a copy of the directory. For a run that goes on has the weights of its
@@ -52,13 +54,14 @@ class ReferenceRun:
     stop_asked: Callable[[], bool]
 
     def find(self, data: TrainingData, start: ResumePoint | None) -> tuple[Path, ...]:
-        """Give all pairs of `data` their references; the engine has the weights of `start`. A stop
-        that was asked for leaves them without, and the next attempt goes on from there.
+        """Give all pairs of `data` their references; the engine has the weights of `start`.
+
+        Returns the files of which checkpoints get a copy.
 
         Returns the files that checkpoints are to have a copy of.
 
         Raises:
-            BadRequest: they are to be there, and are not; or cannot be written.
+            BadRequest: they must exist and do not, or cannot be written.
             BadFile: they are damaged.
         """
         if not data.pairs:
@@ -80,11 +83,11 @@ class ReferenceRun:
 
     @property
     def directory(self) -> Path:
-        """Where they are kept."""
+        """The directory of the references."""
         return Path(self.spec.output_dir or "") / DIRECTORY
 
     def _weights(self, start: ResumePoint | None, begins: bool) -> tuple[str, bool]:
-        """(which weights the references are of, whether they must be there already)."""
+        """Return (the identity of the reference weights, whether references must exist already)."""
         try:
             return self._known_weights(start, begins)
         except OSError as error:
@@ -130,8 +133,8 @@ class ReferenceRun:
         return found.hexdigest()
 
     def _compute(self, pairs: PreferencePairs, path: Path) -> bool:
-        """Write the references of `pairs`, or of those that are left of a draft; whether that came
-        to an end."""
+        """Write the references of `pairs`, or the rest of a draft; return whether this was
+        completed."""
         assert isinstance(self.engine, ScoringEngine)
         draft, rank = path.with_suffix(".draft"), self.group.rank
         shares = rank.shares
@@ -157,7 +160,8 @@ class ReferenceRun:
         return True
 
     def _of(self, pairs: PreferencePairs, numbers: range) -> list[tuple[float, float]]:
-        """Those of some pairs; a rank that has none takes part in the forward pass."""
+        """Return the references of some pairs; a rank without any takes part in the forward
+        pass."""
         assert isinstance(self.engine, ScoringEngine)
         chosen = [pairs.example(number) for number in numbers] or [pairs.example(0)]
         found = self.engine.log_probabilities([*chosen, *(pair.rejected for pair in chosen)])
@@ -178,7 +182,7 @@ def _gone(directory: Path) -> str:
 
 
 def _done(draft: Path, size: int) -> int:
-    """How many pairs a draft has, in whole batches; what is more is cut off."""
+    """Return how many pairs a draft has, in complete batches; cut off the rest."""
     if not draft.exists():
         return 0
     done = draft.stat().st_size // _PAIR_BYTES // size * size
@@ -221,5 +225,5 @@ def add_references(files: Sequence[Path], staging: Path) -> None:
 
 
 def as_json(config: object) -> str:
-    """A model's configuration as text that is the same for the same model."""
+    """Return a model's configuration as text that is the same for the same model."""
     return json.dumps(config, sort_keys=True, default=str)

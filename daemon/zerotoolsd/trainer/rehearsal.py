@@ -1,10 +1,10 @@
-"""What a rank would find wrong with its model and its data, said before a job is queued.
+"""Reports the errors that a rank would find in its model and data, before a job is queued.
 
-`python -P rehearsal.py SPEC SHOW`, under the job's interpreter: builds the model of the job in the
-file SPEC on the meta device, which takes no memory for weights, compares it with the tokenizer,
-with the names and shapes in the model's directory, and with the checkpoint of another program that
-the job goes on from, and reads the first examples as the ranks would. Prints
-`{"problem": sentence or null, "notes": [sentences], "sample": null or what SHOW examples are}`.
+`python -P rehearsal.py SPEC SHOW`, under the job's interpreter: it builds the model of the job in
+the file SPEC on the meta device, without memory for weights. It compares the model with the
+tokenizer, with the names and shapes in the model's directory, and with the checkpoint of another
+program from which the job continues, and reads the first examples as the ranks would. Prints
+`{"problem": sentence or null, "notes": [sentences], "sample": null or the SHOW examples}`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ BYTE_VALUES = 256
 
 
 def rehearse(spec: JobSpec, show: int = 0) -> DataSample:
-    """Notes on the job's model and its data, and `show` of its examples.
+    """Return notes on the job's model and its data, and `show` of its examples.
 
     Raises:
-        ZerotoolsError: the model cannot be built as the job says, or not be trained on its data.
+        ZerotoolsError: the model cannot be built for the job, or not be trained on its data.
     """
     from zerotools.jobs.jobfile.job_memory import memory_layout_of
     from zerotools.jobs.tables.data import fixed_length, stated_length
@@ -111,9 +111,11 @@ def _with_operations(epoch: Any, per_token: float | None) -> Any:
 
 
 def _vocabulary(spec: JobSpec) -> int | None:
-    """How many token ids the data takes at least; None for token files, whose ids are not looked
-    at. Tokens that were added to a vocabulary may be none of the data's: Gemma 3 has no embedding
-    of the one that stands for an image."""
+    """Return how many token ids the data needs at least; None for token files, which are not read.
+
+    Tokens that were added to a vocabulary may be absent from the data: Gemma 3 has no embedding of
+    the one for an image.
+    """
     from zerotools.jobs.tables.data import BYTES, kind_of, tokenizer_of
     from zerotoolsd.trainer.data.tokenizing import load_tokenizer
 
@@ -128,7 +130,7 @@ def _vocabulary(spec: JobSpec) -> int | None:
 
 
 def _unknown_keys(spec: JobSpec, config: Any) -> Iterator[str]:
-    """Keys of a config in the job file that a config of its kind does not have."""
+    """Yield the keys of a config in the job file that its kind does not have."""
     if not isinstance(spec.model.config, dict):
         return
     known = vars(type(config)())
@@ -150,12 +152,14 @@ def main(path: Path, show: int) -> None:
     from zerotools.jobs.tables.elastic import largest
     from zerotoolsd.trainer.rank.failures import sentence
 
-    # The rules were checked already, for a job that is resumed by an older version's.
+    # The rules were checked already, for a job that resumes one of an older version.
     spec, unread = read_stored(json.loads(path.read_text("utf-8")))
     answer: dict[str, Any] = {"problem": "; ".join(unread) or None, "notes": [], "sample": None}
     try:
         if spec is not None and not unread:
-            found = rehearse(largest(spec), show)  # what several ranks cannot run is said, too
+            found = rehearse(
+                largest(spec), show
+            )  # problems that only several ranks have are reported, too
             answer |= {"notes": found.notes, "sample": found.view}
     except ZerotoolsError as error:
         answer["problem"] = sentence(error)

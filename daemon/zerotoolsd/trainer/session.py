@@ -113,7 +113,7 @@ def prepare(
     phases: Phases,
     before_commit: BeforeCommit = nothing,
 ) -> TrainingRun:
-    """Read the data, build the model, and load what there is to go on from.
+    """Read the data, build the model, and load the state to continue from.
 
     Raises:
         ZerotoolsError: the job cannot run as it is written, or its checkpoint is damaged.
@@ -121,7 +121,7 @@ def prepare(
     config = read_config(spec.model)
     length = fixed_length(spec.data, positions_of(config))
     check_fit(config, 0, length or stated_length(spec.data))
-    # Beside all that follows, until the data is needed.
+    # Concurrently with the following code, until the data is needed.
     reading = DataReading(spec, run_dir, group, config).start()
     meta_model = draw(config, spec.lora)
     check_same_model(meta_model.model, config, group)
@@ -155,7 +155,7 @@ def prepare(
         reporter.skipped(skipped.path, skipped.why)
     start = decision.start
     if start is None:
-        # One that was begun goes on as it began, also if no newer version would begin it.
+        # A started job continues as it began, even if a newer version would refuse it.
         group.decided_by_rank_zero(lambda: check_leaks(config, packing=spec.data.packing))
     group.decided_by_rank_zero(lambda: check_stretches(spec, config))
     if decision.foreign is not None:
@@ -164,7 +164,7 @@ def prepare(
         done = None if start is None else start.record.step
         reporter.track(start_tracking(spec, run_dir, done, reporter.say))
     data = None
-    if spec.train.steps is None and spec.engine == "deepspeed":  # whose scheduler takes the number
+    if spec.train.steps is None and spec.engine == "deepspeed":  # its scheduler needs the number
         data = _opened(reading, reporter, phases)
         spec = _counted(spec, data, start)
     reporter.enter("load")
@@ -233,7 +233,10 @@ def prepare(
 def _hub(
     meta_model: MetaModel, pretrained: Pretrained | None, start: ResumePoint | None
 ) -> HubLayout:
-    """What `convert` makes of another program's checkpoint does not know the model's."""
+    """Return the layout of the directory's tensors.
+
+    A checkpoint that `convert` made from another program's does not have it.
+    """
     converted = start is not None and start.foreign is None and start.record.made_from is not None
     if start is None or converted:
         return hub_layout(meta_model.plain, pretrained)
@@ -241,7 +244,7 @@ def _hub(
 
 
 def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> TrainingData:
-    """The data, waited for, which fits the model."""
+    """Wait for the data, check that it fits the model, and return it."""
     reporter.prepares("reading the data")
     data = reading.opened(reporter.reads)
     for note in data.notes:
@@ -252,7 +255,7 @@ def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> Trainin
 
 
 def _counted(spec: JobSpec, data: TrainingData, start: ResumePoint | None) -> JobSpec:
-    """`spec` with the number of its steps, of which some are left."""
+    """Return `spec` with the number of its steps, some of which must be left."""
     counted = with_steps(spec, len(data.batches.pool))
     if start is not None and spec.train.epochs is not None:
         check_steps_left(counted, start)

@@ -69,10 +69,11 @@ def _restore_random(path: Path) -> None:
 
 
 def check_steps_left(spec: JobSpec, start: ResumePoint) -> None:
-    """
+    """Check that steps are left.
+
     Raises:
-        BadRequest: a run that was to go on from elsewhere has nothing to do. One that goes on in
-            its own directory may have its export left.
+        BadRequest: a run that continues from elsewhere has nothing to do. One that continues in its
+            own directory may have its export left.
     """
     steps, step = spec.train.total_steps, start.record.step
     is_own = start.path.resolve().is_relative_to(Path(spec.output_dir or "").resolve())
@@ -90,7 +91,7 @@ def warn_of_changes(
     meta_model: MetaModel,
     reporter: Reporter,
 ) -> None:
-    """Say what makes the resumed run another one than that which saved."""
+    """Report the differences between the resumed run and the one that saved."""
     record = start.record
     if record.made_from is not None:  # it does not know what these were
         if start.foreign is None:
@@ -138,9 +139,11 @@ def describe_run(
     hub: HubLayout,
     base: BaseRecord | None = None,
 ) -> JobRecord:
-    """The record of this run's checkpoints, as of step 0, but for what the engine adds; `hub` says
-    of which tensors a model directory makes the model's, and `base` where the frozen ones are, if
-    checkpoints do not hold them."""
+    """Return the record of this run's checkpoints, as of step 0, without the engine's part.
+
+    `hub` has the tensors of a model directory for each of the model's, and `base` the location of
+    the frozen ones, if checkpoints do not hold them.
+    """
     train = spec.train
     trainable, frozen = meta_model.parameter_count()
     return JobRecord(

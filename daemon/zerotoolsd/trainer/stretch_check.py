@@ -1,8 +1,8 @@
-"""Whether a model computes of a stretch of a sequence what it computes of all of it: it is tried.
+"""Whether a model computes the same for a stretch of a sequence as for all of it, by a test.
 
-All but the attention must work position by position. What does not (state spaces, convolutions,
-positions that are counted instead of given) is seen by a small model with the same layers, of which
-threads compute a stretch each, as ranks would; it tells it before a GPU is taken.
+All layers but the attention must work position by position. A small model with the same layers
+detects others (state spaces, convolutions, positions that are counted instead of given). Threads
+compute a stretch each, like ranks; this shows it before a GPU is used.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from zerotoolsd.trainer.stretches.swapping import Exchange
 
 SEED = 0
 LENGTHS = (5, 2, 6)
-"""Of the segments of a sequence that is tried; 13 positions are filled up to what ranks divide."""
+"""Lengths of the segments of a test sequence; 13 positions are padded to a multiple of the
+ranks."""
 NARROW = 4
 """Positions of windows and the like, which are to end within a sequence that is tried."""
 TOLERANCE = 1e-3
-"""Of logits, relative to the largest: where experts sort tokens, rounding depends on them all."""
+"""Tolerance of logits, relative to the largest: if experts sort tokens, rounding depends on all of
+them."""
 _FIRST_ID = 3
 _WINDOWS = (
     *("sliding_window", "attention_window_size", "window_size", "attention_chunk_size"),
@@ -43,12 +45,11 @@ _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 
 
 def check_stretches(spec: JobSpec, config: Any) -> None:
-    """Refuse a job whose ranks are to compute sequences together and cannot, with a model of
-    `config`.
+    """Refuse a job with sequence ranks that cannot compute a model of `config` together.
 
     Raises:
         BadRequest: they do not divide the heads.
-        Unsupported: the model is not one of attention alone, or it cannot be found out.
+        Unsupported: the model has other layers than attention, or the test fails.
     """
     ranks = spec.zero.sequence_ranks
     if ranks == 1:
@@ -72,7 +73,7 @@ def check_stretches(spec: JobSpec, config: Any) -> None:
 
 def _check_heads(config: Any, ranks: int, tensor_ranks: int) -> None:
     heads = _heads(config)
-    if heads is None or heads % tensor_ranks:  # of these, the tensor ranks' own check tells
+    if heads is None or heads % tensor_ranks:  # the tensor ranks' own check reports these
         return
     own = heads // tensor_ranks
     if own % ranks:
@@ -92,7 +93,7 @@ def _heads(config: Any) -> int | None:
 
 
 def _why_not(spec: JobSpec, config: Any) -> str | None:
-    """Why the small model does not agree; None: it does."""
+    """Return why the small model does not agree; None if it does."""
     try:
         small = small_model(_with_narrow_windows(config))
     except Exception as error:  # whatever a config class raises over values it was not made for

@@ -1,4 +1,5 @@
-"""Whether tensor ranks compute what one rank does, seen on a small model with the same layers."""
+"""Whether tensor ranks compute the same as one rank, tested on a small model with the same
+layers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from zerotoolsd.trainer.tensor_parallel.folded import fold_ranks
 from zerotoolsd.trainer.tensor_parallel.layer_cuts import layer_cuts
 
 TRIED_RANKS = 2
-"""The small model has few heads; what works with half of them works with other parts."""
+"""The small model has few heads; code that works with half of them works with other parts."""
 TRIED = 12
 """Tokens of the sequence."""
 TOLERANCE = 1e-4
@@ -22,10 +23,10 @@ TOLERANCE = 1e-4
 
 
 def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
-    """Notes on how tensor ranks share the layers of a model.
+    """Return notes on how tensor ranks share the layers of a model.
 
     Raises:
-        Unsupported: they cannot, or what the model makes of cut values is something else.
+        Unsupported: they cannot, or the model computes something else from cut values.
         BadRequest: they do not divide its heads, or a layer.
     """
     cuts = check_cuts(meta_model.model, tensor_ranks)
@@ -44,8 +45,10 @@ def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
 
 
 def difference(model: Any) -> str | None:
-    """What is wrong where two tensor ranks compute `model`, whose layers are then theirs; None:
-    nothing, or they cannot share one that is so small."""
+    """Return the error when two tensor ranks compute `model`, which is changed for this.
+
+    Returns None without an error, or if they cannot share such a small model.
+    """
     try:
         cuts = layer_cuts(model, TRIED_RANKS)
     except ZerotoolsError:

@@ -79,9 +79,7 @@ class Committer:
         complete."""
         try:
             checkpoint_dirs.write_latest(self.output_dir, newest.name)
-            shutil.rmtree(
-                self.output_dir / FETCHED, ignore_errors=True
-            )  # the run has its own checkpoint now
+            shutil.rmtree(self.output_dir / FETCHED, ignore_errors=True)  # the run has its own now
             self._point_at_best(newest)
             for path in self.keeping.to_delete(self.output_dir, newest):
                 need = self.keeping.needed_by_others(path)

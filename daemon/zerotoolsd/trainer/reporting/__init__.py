@@ -1,4 +1,5 @@
-"""What a rank reports: log lines, datagrams, MFU, and why a GPU ran out of memory.
+"""The reports of a rank: log lines, datagrams, MFU, and the reason of exhausted GPU memory.
 
-It may import every room below the engines: `evaluation`, `checkpoints`, `engine`, `model`, `rank`.
+It may import every package below the engines: `evaluation`, `checkpoints`, `engine`, `model`,
+`rank`.
 """

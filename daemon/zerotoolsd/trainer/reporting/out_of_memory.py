@@ -1,4 +1,4 @@
-"""The sentence for a GPU that ran out of memory: which allocation, what there is, what helps."""
+"""The sentence on exhausted GPU memory: the allocation, the available memory, the remedies."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def explained(
     expected: Callable[[], Prediction | None] = lambda: None,
     has_fit: Callable[[], bool] = lambda: True,
 ) -> Iterator[None]:
-    """Turn torch's error into ours. `expected` is what the state of the rank was to take, `has_fit`
-    whether this attempt has made a step.
+    """Convert torch's error to ours.
+
+    `expected` is the predicted memory of the rank's state, `has_fit` returns whether this attempt
+    has made a step.
 
     Raises:
         OutOfGpuMemory: an allocation on the GPU failed, by torch or a library that it uses.
-        TooLargeForGpu: it did before any step, and no other process has memory there.
+        TooLargeForGpu: it failed before any step, and no other process uses the GPU's memory.
     """
     try:
         yield
@@ -55,7 +57,7 @@ def explained(
 
 
 def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | None = None) -> str:
-    """One sentence from what torch `said`, after so many steps of the run."""
+    """Return one sentence from torch's message `said`, after so many steps of the run."""
     facts = [
         match[0][0].lower() + match[0][1:] if match[0].startswith("Tried") else match[0]
         for pattern in (
@@ -84,14 +86,15 @@ def _others(said: str) -> list[str]:
 
 
 def half_type(capability: tuple[int, int] | None = None) -> str:
-    """The 16-bit type for a GPU of this compute capability; None: that of this rank."""
+    """Return the 16-bit type for a GPU of this compute capability; None: that of this rank's
+    GPU."""
     if capability is None and torch.cuda.is_available():
         capability = torch.cuda.get_device_capability()
     return "fp16" if capability is not None and capability < BF16_CAPABILITY else "bf16"
 
 
 def _is_most(expected: Prediction, said: str) -> bool:
-    """Whether state is over half of what the card has."""
+    """Return whether the state is over half of the card's memory."""
     found = re.search(r"total capacity of ([\d.]+) (\w+)", said)
     units = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
     if found is None or found[2] not in units:

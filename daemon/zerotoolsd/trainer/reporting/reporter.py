@@ -1,4 +1,4 @@
-"""What a rank says: log lines for people (the first rank of a node), datagrams for the supervisor
+"""Reports of a rank: log lines for people (the first rank of a node), datagrams for the supervisor
 (every rank)."""
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _PREPARING = {
     "compiling": "compiling",
     "waiting for": "compiling",
 }
-"""How what is prepared begins, and the phase that it is."""
+"""Prefixes of preparing activities, and their phases."""
 
 
 class Reporter:
-    """Says what happens, once, in both ways."""
+    """Reports each event once, in both ways."""
 
     def __init__(self, rank: Rank, notifier: Notifier, *, steps: int | None) -> None:
         self._leads = rank.leads_node
@@ -74,41 +74,41 @@ class Reporter:
         self._told_reading = -READING_SECONDS
 
     def write_to(self, metrics: Metrics) -> None:
-        """Write what the steps come to into `metrics` too, which rank 0 alone has."""
+        """Also write the results of steps into `metrics`, which only rank 0 has."""
         self._metrics = metrics
 
     def track(self, trackers: Sequence[TrackerFeed]) -> None:
-        """Log the steps to `trackers` too, which rank 0 alone has."""
+        """Also log the steps to `trackers`, which only rank 0 has."""
         self._trackers = trackers
 
     def end_tracking(self) -> None:
-        """Let the trackers write down what they have, and end."""
+        """Let the trackers write their data and end."""
         trackers, self._trackers = self._trackers, ()
         for tracker in trackers:
             if (problem := tracker.close()) is not None:
                 self.say(f"{tracker.name}: may lack the last steps: {problem}")
 
     def measure_by(self, utilization: Utilization | None) -> None:
-        """Report the MFU too, where it is known."""
+        """Also report the MFU, if known."""
         self._utilization = utilization
 
     def expect(self, steps: int) -> None:
-        """The run has so many steps."""
+        """Set the number of steps of the run."""
         self._steps = steps
 
     def expect_state(self, state: Prediction) -> None:
-        """The state of a rank will take so much; said again where more is known of it."""
+        """Report the predicted memory of a rank's state; again if the prediction changes."""
         if state != self.state:
             self.say(str(state))
         self.state = state
 
     def say(self, line: str) -> None:
-        """A line for people."""
+        """Print a line for people."""
         if self._leads:
             print(line, flush=True)
 
     def enter(self, phase: str) -> None:
-        """A phase begins: init, load, train, eval, save, done, stopped."""
+        """Begin a phase: init, load, train, eval, save, done, stopped."""
         for tracker in self._trackers if phase in ("done", "stopped") else ():
             tracker.ends_as(phase)
         if phase == "train" and not self._is_warm:
@@ -118,12 +118,13 @@ class Reporter:
         self._notifier.enter(phase)
 
     def warmed_up(self) -> None:
-        """From here on, one step takes about as long as another."""
+        """Record that steps have a steady duration from now on."""
         self._is_warm = True
         self._notifier.pulse.enter(STEPPING)
 
     def prepares(self, doing: str) -> None:
-        """What is done before the first step, which may take minutes: `loading the weights`."""
+        """Report an activity before the first step, which may take minutes: `loading the
+        weights`."""
         self.doing = doing
         found = (phase for word, phase in _PREPARING.items() if doing.startswith(word))
         self._notifier.pulse.enter(next(found, "preparing"), doing)
@@ -131,7 +132,7 @@ class Reporter:
             self._notifier.event("phase", doing=doing)
 
     def reads(self, how_far: str) -> None:
-        """The data is read so far: `420 of 1000 MB, 8.1 MB/s, 71s left`."""
+        """Report the progress of reading the data: `420 of 1000 MB, 8.1 MB/s, 71s left`."""
         doing = f"reading the data: {how_far}"
         self.prepares(doing)
         now = time.monotonic()
@@ -140,7 +141,7 @@ class Reporter:
             self.say(doing)
 
     def at(self, step: int) -> None:
-        """`step` optimizer steps are done."""
+        """Record that `step` optimizer steps are done."""
         self._notifier.step = step
         self._notifier.pulse.beat(step)
 
@@ -189,11 +190,11 @@ class Reporter:
         )
 
     def alive(self) -> None:
-        """Something that takes long goes on."""
+        """Report that a long activity continues."""
         self._notifier.heartbeat()
 
     def evaluated(self, step: int, found: Evaluated) -> None:
-        """The model was evaluated after step `step`."""
+        """Report the evaluation after step `step`."""
         predicted = found.predicted
         if self._leads:
             self._notifier.event(
@@ -228,7 +229,7 @@ class Reporter:
             self.say(f"metrics are missing from step {step} on, training continues: {problem}")
 
     def saved(self, saved: Saved, stall_seconds: float) -> None:
-        """A checkpoint is committed; training stood still for `stall_seconds`."""
+        """Report a committed checkpoint; training paused for `stall_seconds`."""
         if self._metrics is not None:
             self._metrics.sync()
         step, done = saved.step, saved.committed
@@ -260,13 +261,13 @@ class Reporter:
             )
 
     def save_failed(self, step: int, why: str) -> None:
-        """A checkpoint could not be written, and the run continues without it."""
+        """Report that a checkpoint could not be written; the run continues without it."""
         if self._leads:
             self._notifier.event("save_failed", step=step, why=why)
         self.say(f"step {step} could not be saved, training continues: {why}")
 
     def skipped(self, path: Path, why: str) -> None:
-        """A checkpoint was passed over."""
+        """Report a rejected checkpoint."""
         if self._leads:
             self._notifier.event("skipped_checkpoint", path=str(path), why=why)
         self.say(f"skipped {path}: {why}")
@@ -279,7 +280,8 @@ class Reporter:
         same_rng: bool,
         verified: str | None = None,
     ) -> None:
-        """The run resumes from a checkpoint; `verified` says how its bytes were checked."""
+        """Report that the run resumes from a checkpoint; `verified` is how its bytes were
+        checked."""
         self.at(record.step)
         rng = "restored" if same_rng else "reseeded"
         if self._leads:
@@ -297,7 +299,7 @@ class Reporter:
         )
 
     def went_on_from(self, start: ForeignStart, world_size: int) -> None:
-        """The run goes on from a checkpoint of another program."""
+        """Report that the run continues from a checkpoint of another program."""
         record, directory = start.record, start.run.directory
         self.at(record.step)
         if self._leads:
@@ -312,7 +314,7 @@ class Reporter:
             self.say(f"note: {note}")
 
     def event(self, name: str, **fields: Any) -> None:
-        """Any other event, from this rank."""
+        """Send any other event of this rank."""
         self._notifier.event(name, **fields)
 
 

@@ -1,9 +1,9 @@
-"""Model FLOPs utilization (MFU): useful arithmetic per second over what the GPUs can do at most.
+"""Model FLOPs utilization (MFU): useful arithmetic per second, divided by the peak of the GPUs.
 
 Aakanksha Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", appendix B: a token
 costs 6N + 12·L·H·Q·T operations, forward and backward, for N parameters, L layers of H heads of
-size Q (H·Q is the hidden size) and sequences of T tokens. Work that is done twice (activation
-checkpointing) is not counted, and neither is that half of the attention is masked.
+size Q (H·Q is the hidden size) and sequences of T tokens. Repeated work (activation checkpointing)
+is not counted, and the masked half of the attention is not subtracted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Utilization:
     peak: float
 
     def of(self, tokens_per_second: float) -> float:
-        """The MFU at this rate over all ranks, 0 to 1."""
+        """Return the MFU at this rate over all ranks, 0 to 1."""
         return tokens_per_second * self.flops_per_token / self.peak
 
 
@@ -38,10 +38,10 @@ def measure_by(
     sequence_length: int,
     precision: str,
 ) -> Utilization | None:
-    """What to measure a run by; None where a term is not known, as on CPUs. All ranks call it.
+    """Return the measure of a run; None if a term is unknown, as on CPUs. All ranks call it.
 
-    `parameters`: those that are trained, and those that are frozen. Without a `sequence_length` (0:
-    each sequence has its own) the attention is not counted.
+    `parameters`: the trained and the frozen ones. Without a `sequence_length` (0: each sequence has
+    its own) the attention is not counted.
     """
     if group.device.type != "cuda":
         return None
@@ -54,14 +54,17 @@ def measure_by(
 
 
 def flops_per_token(config: Any, parameters: tuple[int, int], sequence_length: int) -> float | None:
-    """Operations per token, forward and backward; None for models that the formula is not for:
-    those of an encoder and a decoder, and those whose tokens pass through a part of the weights."""
+    """Return the operations per token, forward and backward; None if the formula does not apply.
+
+    It does not apply to encoder-decoders, and to models with tokens that pass through a part of the
+    weights.
+    """
     text = config.get_text_config()
     layers, hidden = (getattr(text, name, None) for name in ("num_hidden_layers", "hidden_size"))
     experts = (getattr(text, name, None) or 0 for name in _EXPERTS)
     if not layers or not hidden or config.is_encoder_decoder or max(experts) > 1:
         return None
     trained, frozen = parameters
-    # A frozen weight has no gradient of its own, and passes that of its input on.
+    # A frozen weight has no gradient of its own, and passes on that of its input.
     attention = float(12 * layers * hidden * sequence_length)
     return 6.0 * trained + 4.0 * frozen + attention

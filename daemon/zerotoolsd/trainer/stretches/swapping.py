@@ -45,21 +45,24 @@ class GroupExchange:
         return found
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
-        """As `Exchange.total`."""
+        """Return the sum; see `Exchange.total`."""
         found = values.clone()
         dist.all_reduce(found, group=self.group)
         return found
 
 
 def swapped(blocks: torch.Tensor, exchange: Exchange) -> torch.Tensor:
-    """As `Exchange.swap`; gradients go back the same way."""
+    """Exchange blocks as `Exchange.swap`; gradients are exchanged in reverse."""
     found: torch.Tensor = _Swap.apply(blocks, exchange)
     return found
 
 
 def totalled(values: torch.Tensor, exchange: Exchange) -> torch.Tensor:
-    """As `Exchange.total`. The gradient of the sum is that of each rank's own `values`: what all
-    ranks compute of the sum is the same, and is counted once."""
+    """Return the sum as `Exchange.total`.
+
+    The gradient of the sum is that of each rank's own `values`: all ranks compute the same from the
+    sum, and it counts once.
+    """
     found: torch.Tensor = _Total.apply(values, exchange)
     return found
 

@@ -1,4 +1,4 @@
-"""Who a run is for trackers: an id that lies in its `output_dir`, so that it goes on there."""
+"""The identity of a run for trackers: an id in its `output_dir`, by which it continues there."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ _LENGTH = 12
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """`id`, by which trackers know the run; `job` is the directory of the job that began it."""
+    """`id` identifies the run for trackers; `job` is the directory of the job that began it."""
 
     id: str
     job: str
 
 
 def tracked_run(output_dir: Path, job: Path, *, goes_on: bool) -> RunIdentity:
-    """The run in `output_dir`, which is a new one where there is none yet, and where another job
-    begins there from the start (`goes_on`: from a checkpoint).
+    """Return the run in `output_dir`.
+
+    It is a new one if none exists yet, or if another job begins there from the start (`goes_on`:
+    from a checkpoint).
 
     Raises:
-        OSError: it cannot be written down.
+        OSError: it cannot be written.
     """
     path = output_dir / TRACKED
     found = _read(path)

@@ -1,5 +1,5 @@
-"""What rank 0 hands to the process of a tracker. Training never waits for that process, but once at
-the end, and not for long."""
+"""Sends rank 0's data to the process of a tracker. Training waits for that process only briefly at
+the end."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 
 PROGRAM = Path(__file__).with_name("tracker_program.py")
 MOST_WAITING = 20_000
-"""Steps that wait for a tracker; those that are more are not logged there."""
+"""Limit of steps that wait for a tracker; further ones are not logged there."""
 CLOSE_SECONDS = 30.0
 SAID = 3
-"""With this status the process ends that has said why in the log."""
+"""Exit status of the process after it has logged the reason."""
 _NOT_ITS_OWN = ("ZEROTOOLS_NOTIFY", "ZEROTOOLS_PULSE", "ZEROTOOLS_TOKEN")
 
 
 class TrackerFeed:
-    """The process of one tracker, `name`, to which lines go. What it prints is in the rank's log.
+    """The process of the tracker `name`, which gets lines. Its output is in the rank's log.
 
-    `opening` says what to log to and as whom; see `tracker_program`.
+    `opening` describes the run to log; see `tracker_program`.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class TrackerFeed:
         close_seconds: float = CLOSE_SECONDS,
         most_waiting: int = MOST_WAITING,
     ) -> None:
-        """Raises OSError: the process cannot be started."""
+        """Start the process. Raises OSError if it cannot be started."""
         self.name = name
         self._close_seconds = close_seconds
         self._most_waiting = most_waiting
@@ -68,11 +68,11 @@ class TrackerFeed:
         return problem or None
 
     def ends_as(self, end: str) -> None:
-        """How the run ends: `done` or `stopped`; without it, `failed`."""
+        """Set the end of the run: `done` or `stopped`; the default is `failed`."""
         self._end = end
 
     def close(self) -> str | None:
-        """Let the process write down what it has, and end; if it did not, why."""
+        """Let the process write its data and end; return why it did not, or None."""
         deadline = time.monotonic() + self._close_seconds
         self._put({"end": self._end})
         self._lines.put(None)

@@ -1,13 +1,13 @@
-"""The process of a tracker: `python -P tracker_program.py wandb`; it logs what comes by its pipe.
+"""The process of a tracker: `python -P tracker_program.py wandb`; it logs the lines of its pipe.
 
-Lines of JSON. The first says what to log to: `project`, `id`, `name`, `directory`, `config` (the
-keys of the job), `offline` (why there is no login, or null), `first` (the first step that comes)
-and `history` (a `metrics.jsonl`). Then come steps, `{"step": 12, "fields": {"loss": 2.5}}`, and at
-last `{"end": "done"}`; a pipe that ends without it was that of a rank that crashed.
+The lines are JSON. The first one describes the run: `project`, `id`, `name`, `directory`, `config`
+(the keys of the job), `offline` (why no login exists, or null), `first` (the first step in the
+pipe) and `history` (a `metrics.jsonl`). Steps follow, `{"step": 12, "fields": {"loss": 2.5}}`, and
+finally `{"end": "done"}`; a pipe that ends without it is that of a crashed rank.
 
-A run that the tracker does not know yet, as every one that wandb keeps offline, first gets the
-steps before `first` from the history: so it is whole. Standard library and the own package of the
-tracker alone. What goes wrong is said once; nothing is ever raised to the rank.
+A run that the tracker does not have yet, such as every offline run of wandb, first gets the steps
+before `first` from the history, so that it is complete. It needs only the standard library and the
+tracker's own package. Errors are reported once, and never raised to the rank.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 SAID = 3
-"""The status with which it ends that has said why in the log."""
+"""Exit status after the reason was logged."""
 _BLOCK = 1 << 16
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
 """That a request of MLflow takes: its REST API, `runs/log-batch`."""
@@ -40,7 +40,7 @@ Line = Mapping[str, Any]
 
 
 class TrackedRun(Protocol):
-    """A run at a tracker. Its methods raise what the tracker's package raises."""
+    """A run at a tracker. Its methods raise the errors of the tracker's package."""
 
     is_new: bool
     """Whether it has no steps there yet."""
@@ -49,19 +49,19 @@ class TrackedRun(Protocol):
         """Log steps."""
 
     def finish(self, end: str) -> None:
-        """The run ends: `done`, `stopped` or `failed`."""
+        """End the run: `done`, `stopped` or `failed`."""
 
 
 class WandbRun:
     """A run of Weights & Biases.
 
-    wandb refuses steps that are not above the last: a run that goes on from an earlier step has
-    those steps twice there. So the job's steps are a metric of their own, `step`, over which all
-    others are drawn.
+    wandb refuses steps that are not above the last: a run that continues from an earlier step has
+    those steps twice there. So the job's steps are a separate metric, `step`, over which all others
+    are drawn.
     """
 
     def __init__(self, opening: Line) -> None:
-        import wandb  # seconds, in a process that nobody waits for
+        import wandb  # takes seconds, in a process for which nothing waits
 
         entity, _, project = opening["project"].rpartition("/")
         asked = {
@@ -96,7 +96,7 @@ class WandbRun:
             self._run.log({**line["fields"], "step": line["step"]})
 
     def finish(self, end: str) -> None:
-        """The run ends."""
+        """End the run."""
         self._run.summary["ended"] = end
         self._run.finish(exit_code=int(end == "failed"))
 
@@ -106,7 +106,7 @@ class MlflowRun:
     with a later time; of a param the first value stays."""
 
     def __init__(self, opening: Line) -> None:
-        os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # where there is no SQLAlchemy
+        os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # if SQLAlchemy is not installed
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(_SERVER_SECONDS))
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # else minutes
         from mlflow.entities import Metric, Param
@@ -163,7 +163,7 @@ class MlflowRun:
             self._client.log_batch(self._id, metrics=some)
 
     def finish(self, end: str) -> None:
-        """The run ends."""
+        """End the run."""
         self._client.set_terminated(self._id, _STATUS.get(end, "FAILED"))
 
 
@@ -171,16 +171,18 @@ TRACKERS: Mapping[str, type[WandbRun] | type[MlflowRun]] = {"wandb": WandbRun, "
 
 
 def main(name: str, pipe: int = 0) -> int:
-    """Log what comes through `pipe` to the tracker `name`; the exit status."""
+    """Log the lines of `pipe` to the tracker `name`; return the exit status."""
     for asked in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(asked, signal.SIG_IGN)  # the end of the pipe ends it, after what is in it
+        signal.signal(
+            asked, signal.SIG_IGN
+        )  # the end of the pipe ends it, after its data is logged
     coming = batches(pipe)
     opening = next(coming, None)
     if opening is None:
         return 0
     try:
         run: TrackedRun = TRACKERS[name](opening[0])
-    except Exception as error:  # of a package that is not ours; it is said
+    except Exception as error:  # any error of the tracker's package; it is reported
         say(name, f"is not logged to, training continues: {_of(error)}")
         return SAID
     feeding = Feeding(name, run)
@@ -193,7 +195,7 @@ def main(name: str, pipe: int = 0) -> int:
 
 
 class Feeding:
-    """Hands lines on to `run`, and says once what goes wrong."""
+    """Passes lines on to `run`, and reports an error once."""
 
     def __init__(self, name: str, run: TrackedRun) -> None:
         self._name, self._run = name, run
@@ -209,24 +211,24 @@ class Feeding:
             return
         try:
             self._run.log(steps)
-        except Exception as error:  # of a package that is not ours; it is said
+        except Exception as error:  # any error of the tracker's package; it is reported
             if not self._failed:
                 first = steps[0]["step"]
                 say(self._name, f"lacks steps from {first} on, training continues: {_of(error)}")
             self._failed = True
 
     def finish(self) -> int:
-        """The run ends; the exit status."""
+        """End the run; return the exit status."""
         try:
             self._run.finish(self._end)
-        except Exception as error:  # of a package that is not ours; it is said
+        except Exception as error:  # any error of the tracker's package; it is reported
             say(self._name, f"was not told of the end: {_of(error)}")
             return SAID
         return 0
 
 
 def batches(pipe: int) -> Iterator[list[Line]]:
-    """The lines that come through `pipe`, as many at once as there are."""
+    """Yield the lines of `pipe`, as many at once as are available."""
     rest = b""
     while block := os.read(pipe, _BLOCK):
         *whole, rest = (rest + block).split(b"\n")
@@ -235,7 +237,7 @@ def batches(pipe: int) -> Iterator[list[Line]]:
 
 
 def history(path: Path, first: int) -> Iterator[Line]:
-    """The numbers of the steps before `first` in a `metrics.jsonl`; none where there is no file."""
+    """Yield the numbers of the steps before `first` in a `metrics.jsonl`; none without the file."""
     try:
         with path.open("rb") as file:
             for text in file:
@@ -252,7 +254,7 @@ def history(path: Path, first: int) -> Iterator[Line]:
 
 
 def _line_of(tree: Mapping[str, Any]) -> Line:
-    """A line of the file, as rank 0 would have handed it over."""
+    """Return a line of the file in the form that rank 0 sends."""
     kinds = (int, float)
     fields = {
         name: value
@@ -264,7 +266,7 @@ def _line_of(tree: Mapping[str, Any]) -> Line:
 
 
 def say(name: str, what: str) -> None:
-    """A line in the log of the rank."""
+    """Print a line to the log of the rank."""
     print(f"{name}: {what}", flush=True)
 
 
@@ -274,7 +276,7 @@ def _of(error: BaseException) -> str:
 
 
 def _masked(text: str) -> str:
-    """`text` without the secrets of this process's environment."""
+    """Return `text` without the secrets of this process's environment."""
     for name, value in os.environ.items():
         if _SECRET.search(name) and len(value) > 3:
             text = text.replace(value, "***")

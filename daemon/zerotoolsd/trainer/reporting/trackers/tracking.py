@@ -1,4 +1,4 @@
-"""Which trackers a job has, and what they are told of it. No secret of the job is told."""
+"""The trackers of a job, and the data that they get. It contains no secret of the job."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ def start_tracking(
     say: Callable[[str], None],
     start: Start = TrackerFeed,
 ) -> list[TrackerFeed]:
-    """Start a process for each tracker of the job, of which `done` steps are done; None: it begins.
-    What cannot be started is said, and training continues."""
+    """Start a process for each tracker of the job, of which `done` steps are done (None: it
+    begins).
+
+    Failures are reported, and training continues.
+    """
     trackers = spec.metrics.trackers
     if not trackers:
         return []
@@ -71,7 +74,8 @@ def _started(
 
 
 def told_of(spec: JobSpec) -> dict[str, Any]:
-    """The keys of the job, without the values of its environment and whatever looks secret."""
+    """Return the keys of the job, without the values of its environment and all that look
+    secret."""
     tree = {name: value for name, value in job_to_dict(spec).items() if name not in _NOT_TOLD}
     known = [value for name, value in spec.env.items() if is_secret_name(name)]
     told: dict[str, Any] = mask_tree(tree, known)
