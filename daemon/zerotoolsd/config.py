@@ -130,7 +130,7 @@ class GpusConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SharesConfig:
-    """`[shares]`: who goes first of several users whose jobs wait for GPUs."""
+    """`[shares]`: the order of several users with jobs that wait for GPUs."""
 
     fair: bool = key(
         "Of jobs of one priority, those of the user first who has used least of the GPUs for their "
@@ -225,10 +225,10 @@ class WatchConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RetentionConfig:
-    """`[retention]`: what is removed by itself: nothing, until a key is set.
+    """`[retention]`: automatic removal of old data; none until a key is set.
 
-    Each is seconds, or text such as `"30d"`. Checkpoints and exports are never removed so, and
-    nothing that a job which is not over names.
+    Each value is seconds, or text such as `"30d"`. Checkpoints and exports are never removed in
+    this way, nor is anything that an unfinished job names.
     """
 
     records: int | str | None = key(
@@ -279,7 +279,7 @@ class PriorityConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ApiConfig:
-    """`[api]`: clients that come by TCP. Without `listen` there are none."""
+    """`[api]`: clients by TCP. Without `listen` there are none."""
 
     listen: str | None = key(
         'An address and a port, such as `"127.0.0.1:8732"`, for clients with a token. An address '

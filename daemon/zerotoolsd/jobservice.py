@@ -308,7 +308,7 @@ class DispatcherService:
         return found
 
     async def explain(self, job_id: int) -> dict[str, Any]:
-        """See `JobService`."""
+        """Explain a job; see `JobService`."""
         job = self._find(job_id)
         engine = self._dispatcher
         return explain(
@@ -327,17 +327,17 @@ class DispatcherService:
         )
 
     async def curves(self, job_id: int, points: int) -> dict[str, Any]:
-        """See `JobService`."""
+        """Return curves; see `JobService`."""
         return await self._results.curves(job_id, points)
 
     async def checkpoints(self, job_id: int) -> dict[str, Any]:
-        """See `JobService`."""
+        """Return checkpoints; see `JobService`."""
         return await self._results.checkpoints(job_id)
 
     async def predictions(
         self, job_id: int, step: int | None, first: int, count: int
     ) -> dict[str, Any]:
-        """See `JobService`."""
+        """Return predictions; see `JobService`."""
         return await self._results.predictions(job_id, step, first, count)
 
     async def examples(self, job_id: int, show: int, wait: float) -> dict[str, Any]:
@@ -345,34 +345,34 @@ class DispatcherService:
         return await self._examples.read(self._find(job_id), show, wait)
 
     def run_dir(self, job_id: int, attempt: int) -> Path:
-        """See `JobService`."""
+        """Return the directory of an attempt; see `JobService`."""
         attempts = self._store.attempts(self._find(job_id).id)
         if not 1 <= attempt <= len(attempts):
             raise NotFound(f"job {job_id} has no attempt {attempt}; it has had {len(attempts)}")
         return Path(attempts[attempt - 1].run_dir)
 
     async def machine(self) -> dict[str, Any]:
-        """See `JobService`."""
+        """Return the machine's state; see `JobService`."""
         return await self._state.machine()
 
     async def metrics(self, *, openmetrics: bool) -> str:
-        """See `JobService`."""
+        """Return the metrics; see `JobService`."""
         return await self._state.metrics(openmetrics=openmetrics)
 
     async def history(self, seconds: int, points: int) -> dict[str, Any]:
-        """See `JobService`."""
+        """Return the machine's history; see `JobService`."""
         return (await self._dispatcher.history.read(seconds, points)).to_json()
 
     def peaks(self, job_id: int | None, limit: int) -> list[dict[str, Any]]:
-        """See `JobService`."""
+        """Return the peaks of attempts; see `JobService`."""
         return [each.to_json() for each in self._dispatcher.history.peaks(job_id, limit)]
 
     def shares(self) -> dict[str, Any]:
-        """See `JobService`."""
+        """Return the users' shares; see `JobService`."""
         return self._state.shares()
 
     def health(self) -> dict[str, Any]:
-        """See `JobService`."""
+        """Return the daemon's health; see `JobService`."""
         return self._state.health()
 
 

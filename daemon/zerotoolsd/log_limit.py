@@ -1,4 +1,5 @@
-"""The daemon's own log: what goes wrong a thousand times a second is written a few times."""
+"""The daemon's own log: an error that occurs a thousand times a second is written only a few
+times."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class _Seen:
 class LogLimit(logging.Filter):
     """Passes `MOST` warnings or errors of each place in the code, and counts the others.
 
-    The first one of the next window says how many those were.
+    The first one of the next window reports how many those were.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -31,7 +32,7 @@ class LogLimit(logging.Filter):
         self._seen: dict[tuple[str, int], _Seen] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See logging.Filter."""
+        """Pass or count a record; see logging.Filter."""
         if record.levelno < logging.WARNING:
             return True
         now, key = self._clock(), (record.pathname, record.lineno)

@@ -144,8 +144,7 @@ class SnapshotCache:
         return () if self._newest is None else self._newest.gpus
 
     def xids_of(self, uuids: Sequence[str], since: float) -> dict[str, list[GpuXid]]:
-        """Return the XIDs of these GPUs since `since` (CLOCK_MONOTONIC), as far as the newest
-        snapshot has them.
+        """Return the XIDs of these GPUs since `since` (CLOCK_MONOTONIC), from the newest snapshot.
 
         GPUs without XIDs are left out.
         """

@@ -12,9 +12,9 @@ from zerotoolsd.accounts.user_limits import NAMES, limits_in
 
 @dataclass(frozen=True, kw_only=True)
 class UsersConfig:
-    """`[users]`: whose jobs are run, what their processes may have, and who may change whose.
+    """`[users]`: the allowed users, the limits of their processes, and who may change which jobs.
 
-    Only a daemon that runs as root runs the jobs of others: each as the user who submitted it.
+    Only a daemon of root runs jobs of other users: each as the user who submitted it.
     """
 
     allow: str | tuple[str | int, ...] | None = key(

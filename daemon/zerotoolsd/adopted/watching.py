@@ -1,4 +1,4 @@
-"""Watches a process that somebody started by hand, until it ends.
+"""Watches a process that a user started by hand, until it ends.
 
 The process is not owned: a cancel, or the end of this process or of the supervisor, do not affect
 it. Only the time limit of its user ends it: SIGTERM for the program, as other jobs get it, and

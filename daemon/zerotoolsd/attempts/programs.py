@@ -18,7 +18,7 @@ LAST_SECONDS = 5.0
 LAST_PART = 0.3
 """Of its grace, and of so many seconds at most: the time for an end after SIGKILL."""
 IMPORTABLE = "importable"
-"""Directory below a run directory in which a program finds zerotools, and nothing else."""
+"""Directory below a run directory in which a program finds zerotools, and no other package."""
 
 
 def command_of(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:

@@ -6,9 +6,9 @@ repeat at every attempt, and cost minutes of a GPU each time. Two kinds are dete
 - A user's mistake: the program reported wrong arguments (exit status 2, as argparse does), it could
   not be run at all (126 and 127 of a shell), or Python stopped at once with an error of the code
   itself (SyntaxError, ImportError, NameError, ...). One attempt shows it.
-- The same end twice: two attempts one after the other, without progress between
-  them, ended with the same status and the same last error, stalled at the same step, or ran out of
-  host memory at it. A third would end in the same way.
+- The same end twice: two attempts one after the other, without progress between them, ended with
+  the same status and the same last error, stalled at the same step, or ran out of host memory at
+  it. A third would end in the same way.
 
 Example: `train.py --lr fast` ends with 2 after 3 s and is not repeated; a job that reports
 `ValueError: loss is NaN` at step 40, is restarted from step 30 and reports it again at step 40, is

@@ -62,7 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def answer(arguments: Sequence[str] | None) -> None:
-    """Check the options; print what they ask for, and end.
+    """Check the options; print the requested text, and end.
 
     Raises:
         OSError: it cannot be printed.

@@ -10,8 +10,8 @@ from zerotools.jobs.tables.notify import USUAL_NOTICES
 
 @dataclass(frozen=True, kw_only=True)
 class NotifyConfig:
-    """`[notify]`: where the daemon sends what becomes of jobs; see
-    [be told what becomes of a job](../how-to/notifications.md)."""
+    """`[notify]`: the notifications about jobs that the daemon sends; see [be told what becomes of
+    a job](../how-to/notifications.md)."""
 
     allow: tuple[str, ...] = key(
         'Hosts to which webhooks of jobs may go: `"hooks.slack.com"`, with a port other than 443 '

@@ -9,8 +9,8 @@ from zerotools.jobs.binding.declaration import key
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptionConfig:
-    """`[preemption]`: whether jobs that run make room for jobs of higher priority; see
-    [let urgent jobs go first](../how-to/preemption.md)."""
+    """`[preemption]`: whether running jobs yield to jobs of higher priority; see [let urgent jobs
+    go first](../how-to/preemption.md)."""
 
     enabled: bool = key(
         "Jobs that run save, stop and wait where a job of a higher priority needs what they have; "

@@ -11,8 +11,8 @@ NOTHING, WAIT, SAVE, STOP = "nothing", "wait", "save", "stop"
 
 @dataclass(frozen=True, kw_only=True)
 class PressureConfig:
-    """`[pressure]`: what is done before the memory of the host, or of a GPU that several share, is
-    used up; see [when memory runs out](../how-to/when-memory-runs-out.md)."""
+    """`[pressure]`: the actions before the memory of the host, or of a shared GPU, is used up; see
+    [when memory runs out](../how-to/when-memory-runs-out.md)."""
 
     most: str = key(
         'How far the daemon goes. `"nothing"`: it looks on. `"wait"`: no job starts, or none on '

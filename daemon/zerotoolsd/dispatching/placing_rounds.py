@@ -1,4 +1,4 @@
-"""Who starts now: the GPUs are looked at, the scheduler decides, and what it starts is begun."""
+"""Starts waiting jobs: reads the GPUs, asks the scheduler, and begins the chosen ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.store import Store
 
 POLL_SECONDS = 2.0
-"""How often the GPUs are looked at while a job waits for them."""
+"""Interval in seconds between reads of the GPUs while a job waits for them."""
 GPU_PATIENCE_SECONDS = 0.2
 """How long a round waits for the driver; an answer that comes later begins another."""
 IDLE_SECONDS = 60.0
@@ -42,7 +42,7 @@ class PlacingRounds:
         room: RoomMaking,
         pressed: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`pressed`: why nothing starts as memory runs out."""
+        """Keep the collaborators. `pressed` returns why no job starts when memory runs out."""
         self._pressed = pressed
         self._store = store
         self._placement = placement
@@ -58,7 +58,7 @@ class PlacingRounds:
         self.waits: Mapping[int, str] = {}
 
     async def go(self) -> float:
-        """One round; returns the seconds until the next is due by itself."""
+        """Run one round; return the seconds until the next is due."""
         wishes = Wishes() if self.drained is not None else self._growing.wishes()
         wants_gpus = self._placement.line.wants_gpus or wishes.wants_gpus
         leased = {lease.gpu_uuid for lease in self._store.leases()}

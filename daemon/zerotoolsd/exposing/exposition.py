@@ -32,7 +32,8 @@ class MetricFamily:
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Return whether the header `Accept` requests OpenMetrics, as Prometheus does by default."""
+    """Return whether the header `Accept` requests OpenMetrics. Prometheus requests it by
+    default."""
     return "application/openmetrics-text" in accept
 
 

@@ -66,13 +66,13 @@ class WholeArrays:
     ) -> ArrayChange:
         """Change each member that is not over and allows it.
 
+        If any is in one of the states `of`, only those are changed, because the others already are
+        as requested.
+
         The members are changed in several transactions, and other requests run in between.
 
         Raises NotFound, Conflict (no member allows it, or it has no array), Unavailable: only the
         members that it names were changed.
-
-        Raises NotFound, Conflict (none does, or it is no array), Unavailable: of the members that
-        it does not name, none was changed.
         """
         members = self._store.array_states(self._array_of(job_id))
         open_ones = [job for job, state in members if state not in states.TERMINAL]

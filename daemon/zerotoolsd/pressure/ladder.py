@@ -1,9 +1,9 @@
 """The actions when the host's memory is running out: pure.
 
-    rung    when                                               what
+    rung    when                                               action
     WAIT    gone in 120 s and three tenths are left, or a      no job starts
             25th is left, or the kernel has ended programs
-            for want of it
+            for lack of it
     SAVE    gone in 45 s and three tenths are left; or a 25th  the job of lowest value is asked to
             is left and all tasks wait for a fifth of the      save and stop
             time, or the kernel takes memory back at the

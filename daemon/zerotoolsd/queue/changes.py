@@ -298,8 +298,8 @@ class Change:
     def open_attempts_ended(
         self, ended: float, result: Mapping[str, Any], held_by: str | None
     ) -> None:
-        """Record the end of every open attempt of the job, without reading them, as `attempt_ended`
-        does."""
+        """Record the end of every open attempt of the job with `attempt_ended`, without reading
+        them."""
         rows = self._sql(
             "SELECT number FROM attempt WHERE job_id = ? AND state != ?", (self._job_id, ENDED)
         )

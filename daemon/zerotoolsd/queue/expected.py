@@ -60,7 +60,7 @@ def expected_of(
     """Return the expected memory of a job with `text` in its row, after these attempts.
 
     `context` is the bytes of a GPU that CUDA uses in addition to the reports of ranks. The job's
-    own declarations are not considered.
+    own declarations are ignored.
     """
     estimate = _estimate(text)
     results = [attempt.result for attempt in attempts if attempt.result]

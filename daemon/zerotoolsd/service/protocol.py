@@ -236,8 +236,10 @@ class JobService(Protocol):
     async def predictions(
         self, job_id: int, step: int | None, first: int, count: int
     ) -> dict[str, Any]:
-        """`count` of the texts that an evaluation generated, from `first` on: what
-        `results.prediction_rows` says. As `checkpoints`."""
+        """Return `count` of the texts that an evaluation generated, from `first` on.
+
+        The format is that of `results.prediction_rows`. Raises as `checkpoints`.
+        """
 
     async def examples(self, job_id: int, show: int, wait: float) -> dict[str, Any]:
         """Return the first `show` examples of the job as its model sees them: `{"job", "ready",
@@ -247,28 +249,41 @@ class JobService(Protocol):
         """
 
     def run_dir(self, job_id: int, attempt: int) -> Path:
-        """Directory of one attempt (logs, `progress.jsonl`, `exit.json`). Raises NotFound."""
+        """Return the directory of one attempt (logs, `progress.jsonl`, `exit.json`). Raises
+        NotFound."""
 
     async def machine(self) -> dict[str, Any]:
-        """`{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt", "held_by",
-        "bytes", "uid"}], ...}`; `bytes` of the GPU's memory, None: all of it."""
+        """Return the machine's state.
+
+        It is `{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt", "held_by",
+        "bytes", "uid"}], ...}`; `bytes` of the GPU's memory, None: all of it.
+        """
 
     async def history(self, seconds: int, points: int) -> dict[str, Any]:
-        """`{"step_seconds", "times", "series": {name: {"mean", "most"}}, "trouble"}` of the last so
-        many seconds: what `zerotoolsd.history.series` says is kept, in columns."""
+        """Return the history of the last so many seconds, in columns.
+
+        It is `{"step_seconds", "times", "series": {name: {"mean", "most"}}, "trouble"}`, with the
+        series of `zerotoolsd.history.series`.
+        """
 
     def peaks(self, job_id: int | None, limit: int) -> list[dict[str, Any]]:
-        """The most that attempts held, the newest first, as `history_file.AttemptPeak` has it."""
+        """Return the peaks of attempts, the newest first, in the format of
+        `history_file.AttemptPeak`."""
 
     def shares(self) -> dict[str, Any]:
-        """`{"half_life_seconds", "fair", "users": [...]}`: of each user `uid`, `name`, `weight`,
-        `share` and `used` (parts of 1), `gpu_hours` (which decay), `gpu_hours_in_all`, `factor`,
-        the `gpus` that jobs hold now, and how many are `waiting` for some; those that go first at
-        the top."""
+        """Return the users' shares, the users that go first at the top.
+
+        It is `{"half_life_seconds", "fair", "users": [...]}`. Each user has `uid`, `name`,
+        `weight`, `share` and `used` (parts of 1), `gpu_hours` (which decay), `gpu_hours_in_all`,
+        `factor`, the `gpus` that jobs hold now, and how many jobs are `waiting` for GPUs.
+        """
 
     async def metrics(self, *, openmetrics: bool) -> str:
-        """The metrics of the daemon and the machine, as text; of no single job."""
+        """Return the metrics of the daemon and the machine, as text; they name no single job."""
 
     def health(self) -> dict[str, Any]:
-        """`{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event", "drain"}`;
-        the last is `{"since", "uid", "why"}`, or None."""
+        """Return `{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event",
+        "drain"}`.
+
+        The last is `{"since", "uid", "why"}`, or None.
+        """

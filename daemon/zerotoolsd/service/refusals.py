@@ -14,7 +14,7 @@ class Forbidden(BadRequest):
 
 
 class Unauthorized(BadRequest):
-    """Nobody knows who asks: there is no token, or a wrong one (HTTP 401)."""
+    """The caller is unknown: the token is missing or wrong (HTTP 401)."""
 
 
 class Conflict(BadRequest):

@@ -198,7 +198,7 @@ def open_process(pid: int, start_ticks: int, uid: int | None = None) -> int | No
 
 
 def kill_process(process: Process, uid: int | None = None) -> bool:
-    """SIGKILL exactly this process; see `signal_process`. Raises PermissionError."""
+    """Send SIGKILL to exactly this process; see `signal_process`. Raises PermissionError."""
     return signal_process(process.pid, process.start_ticks, signal.SIGKILL, uid)
 
 
@@ -217,8 +217,11 @@ def signal_process(
 
 
 def send_signal(pidfd: int, number: signal.Signals, uid: int | None = None) -> bool:
-    """Send the process of `pidfd` a signal; False if it is gone, or not one of the user `uid` any
-    more: it may have executed a program that became somebody else. Raises PermissionError."""
+    """Send the process of `pidfd` a signal; False if it is gone, or no longer belongs to the user
+    `uid`.
+
+    It may have executed a program that runs as another user. Raises PermissionError.
+    """
     if uid is not None and not is_of_uid(_pid_of(pidfd), uid):
         return False
     try:
@@ -229,7 +232,7 @@ def send_signal(pidfd: int, number: signal.Signals, uid: int | None = None) -> b
 
 
 def _pid_of(pidfd: int) -> int:
-    """-1: it is gone."""
+    """Return the pid; -1 if it is gone."""
     lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), -1)
 
@@ -240,9 +243,10 @@ _KTHREADD = 2
 def await_program(process: Process, looks: int = 20) -> None:
     """Let the kernel finish starting the program of `process`, `looks` milliseconds at most.
 
-    Whoever started it goes on before that (`vfork` ends with the old memory, in exec_mmap of
-    fs/exec.c), and until then /proc shows neither command nor environment: on a busy machine in
-    every second look, at once after the start. A thread of the kernel never has them.
+    The process that started it continues before that (`vfork` ends with the old memory, in
+    exec_mmap of fs/exec.c). Until then /proc shows neither command nor environment: on a busy
+    machine this affects every second read directly after the start. A thread of the kernel never
+    has them.
     """
     if _KTHREADD in (process.pid, process.parent):
         return

@@ -1,4 +1,4 @@
-"""What the ranks tell: datagrams on a Unix socket, kept in `progress.jsonl` and in mind."""
+"""Reports of the ranks: datagrams on a Unix socket, kept in `progress.jsonl` and in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _THIN_ABOVE = 32 * 2**20
 ten times as long each time that the file has doubled: no run makes it much larger than that."""
 _KINDS = ("step", "checkpoint", "eval", "phase", "error", "finished")
 BESIDE = ("fetched", "uploaded", "upload_failed")
-"""What processes tell that are no ranks."""
+"""Events from processes that are not ranks."""
 MAX_RANKS = 2**16
 _CREDENTIALS = struct.Struct("3i")
 """`struct ucred`: pid, uid, gid (unix(7))."""
@@ -43,12 +43,12 @@ _MAX_ERRORS = 1000
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    """Whether it is a number that the queue can store."""
+    """Return whether it is a number that the queue can store."""
     return type(value) is int and 0 <= value < 2**63
 
 
 def pause_between(kind: str, size_bytes: int) -> float:
-    """Seconds in which one message of `kind` is kept, in a file of this size."""
+    """Return the seconds in which one message of `kind` is kept, in a file of this size."""
     pause, size = 0.0, size_bytes
     while size > _THIN_ABOVE:
         pause, size = (pause or 0.1) * 10, size // 2
@@ -56,7 +56,7 @@ def pause_between(kind: str, size_bytes: int) -> float:
 
 
 def _is_ours(more: list[tuple[int, int, bytes]]) -> bool:
-    """Whether a message with this ancillary data was sent by our own user, or by root."""
+    """Return whether a message with this ancillary data was sent by this user, or by root."""
     for level, kind, data in more:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             _, uid, _ = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])
@@ -68,9 +68,10 @@ class Progress:
     """The socket, the file, and the newest of every kind of message. Works in the directory."""
 
     def __init__(self, note_finished: Callable[..., None] = lambda **_: None) -> None:
-        """`note_finished(is_so=...)` is called whenever `finished` changes."""
+        """Open the socket and the file. `note_finished(is_so=...)` is called whenever `finished`
+        changes."""
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        # By the kernel's word, a message comes from a process of this user, or of root.
+        # The kernel reports that a message comes from a process of this user, or of root.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         Path(NOTIFY).unlink(missing_ok=True)
         self.socket.bind(NOTIFY)
@@ -98,13 +99,13 @@ class Progress:
         self._waits: str | None = None
 
     def waits(self, why: str | None, seconds: float = 0.0) -> None:
-        """The supervisor itself waits, for so long already; None: not any more."""
+        """Record that the supervisor itself waits, since so many seconds; None ends the wait."""
         if why != self._waits:
             self._waits = why
             self._append({"event": "phase", "doing": why, "time": time.time() - seconds})
 
     def used_host(self, used_bytes: int) -> None:
-        """All processes of the attempt together hold so much memory now."""
+        """Record the memory that all processes of the attempt hold together now."""
         self.peak_host_bytes = max(self.peak_host_bytes, used_bytes)
         if self.peak_host_bytes > self._summed_up_peak * _NOTABLE:
             self._sum_up()
@@ -135,7 +136,7 @@ class Progress:
 
     def drain(self) -> None:
         """Take in everything that has arrived. Whatever is not a message is ignored."""
-        for _ in range(_AT_ONCE):  # whoever floods it does not hold up all else
+        for _ in range(_AT_ONCE):  # a flooding sender does not block the rest
             try:
                 data, more, _, _ = self.socket.recvmsg(MAX_DATAGRAM + 1, _CREDENTIALS_ROOM)
             except BlockingIOError:
@@ -164,7 +165,7 @@ class Progress:
     def found(self, path: str, step: int | None) -> None:
         """Record a checkpoint that was found; without a step it is of the newest one.
 
-        A program that reports checkpoints says itself which there are: none is found of those.
+        A program that reports its checkpoints itself names all of them: found ones are ignored.
         """
         if not self._told_paths:
             event = {"event": "checkpoint", "path": path, "time": time.time(), "found": True}
@@ -172,12 +173,12 @@ class Progress:
             self._take_event({**event, "step": self.steps_done if step is None else step})
 
     def passed_over(self, path: str, why: str) -> None:
-        """A checkpoint is damaged, and an older one is gone on from."""
+        """Record that a checkpoint is damaged, so the run continues from an older one."""
         message = {"event": "skipped_checkpoint", "path": path, "why": why, "time": time.time()}
         self._append(message)
 
     def stalled(self, event: dict[str, Any]) -> None:
-        """The ranks do not get on."""
+        """Record that the ranks make no progress."""
         self._append(event)
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -202,7 +203,7 @@ class Progress:
         self._take_event(message)
 
     def _note_alive(self) -> None:
-        """Heartbeats are not kept; that they came shows in the time of the file."""
+        """Touch the file: heartbeats are not kept, only the time of the last one."""
         now = time.monotonic()
         if now - self._noted_alive < _ALIVE_SECONDS:
             return

@@ -104,15 +104,13 @@ _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT, errno.EP
 def hold_port() -> socket.socket:
     """Reserve a TCP port at which only the ranks can meet.
 
+    While this socket is open, the kernel gives its number to no other socket that asks for any
+    port, and to no connection.
+
     A port that was looked up and released can be taken by any process until a rank listens there.
     This socket never listens, and has SO_REUSEADDR like the rank's socket (torch's, with and
     without libuv, and gloo's), so the rank may bind it, too (inet_csk_bind_conflict in
     net/ipv4/inet_connection_sock.c). Raises OSError if no port is available.
-
-    A port that was looked up and let go is anybody's until a rank listens there. This socket never
-    listens, and has SO_REUSEADDR as the rank's has (torch's, with and without libuv, and gloo's),
-    so the rank may bind it, too (inet_csk_bind_conflict in net/ipv4/inet_connection_sock.c).
-    Raises OSError: there is none.
     """
     try:
         return _held(socket.AF_INET6, "::")

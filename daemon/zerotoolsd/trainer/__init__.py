@@ -20,7 +20,7 @@ Imports go down only, in this order:
     engine                        the interface of engines, and their shared code
     stretches                     sequences that several ranks compute together
     data                          files to tokens, tokens to batches
-    model                         the model on the meta device, sharded among ranks, its initial values
+    model                         the model on the meta device, its sharding, its initial values
     memory                        the location of tensors: device, host, disk
     tensor_parallel               layers that several ranks compute together
     rank                          the identity of this rank, the other ranks, and its end

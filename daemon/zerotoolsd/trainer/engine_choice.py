@@ -27,9 +27,9 @@ def make_engine(
 ) -> Engine:
     """Return the engine of `spec` with filled weights.
 
-    Engine `torch` allocates by `layout`; DeepSpeed's config describes the same layout.
+    They come from `pretrained`, unless `start` will fill them.
 
-    Engine `torch` allocates by `layout`; DeepSpeed's config says the same to DeepSpeed.
+    Engine `torch` allocates by `layout`; DeepSpeed's config describes the same layout.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, its weights cannot be read, or `start` does

@@ -51,11 +51,11 @@ def recorded_base(
 ) -> Callable[[], BaseRecord | None]:
     """Begin to read the files of the base model, on rank 0, concurrently with other work.
 
+    The returned function waits for it, on all ranks together, and returns the checkpoints' record
+    of it. The record is None if checkpoints hold the weights themselves.
+
     It raises BadRequest if the files cannot be read, or differ from those with which the run of
     `start` began.
-
-    It raises BadRequest where the files cannot be read, or are others than those that the run
-    which goes on from `start` began with.
     """
     if pretrained is None or not spec.lora.packs_frozen:
         return lambda: None

@@ -3,13 +3,13 @@
 All ranks compute them once, and they are kept in the output directory, so that no second model is
 in memory and a restart has them.
 
+    <output_dir>/reference/weights                    the identity of the initial weights
+    <output_dir>/reference/<data>-<weights>.f32       two fp32 numbers for each pair, in order
+    <output_dir>/reference/<data>-<weights>.draft     the same, as far as it is computed
+
 `<data>` is the digest of all tokens that the model reads and learns, and so of data, tokenizer and
 lengths. Each checkpoint has a copy of the directory, because a continued run only has the weights
 of its step: its references come from the checkpoint, of whichever run, and must exist.
-
-`<data>` follows from all tokens that the model reads and is to say, and so from data, tokenizer and
-lengths. Each checkpoint has a copy of the directory. For a run that goes on has the weights of its
-step alone: its references come from the checkpoint, whichever run saved that, and must be there.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class ReferenceRun:
     def find(self, data: TrainingData, start: ResumePoint | None) -> tuple[Path, ...]:
         """Give all pairs of `data` their references; the engine has the weights of `start`.
 
-        Returns the files of which checkpoints get a copy.
+        A requested stop leaves them incomplete, and the next attempt continues.
 
-        Returns the files that checkpoints are to have a copy of.
+        Returns the files of which checkpoints get a copy.
 
         Raises:
             BadRequest: they must exist and do not, or cannot be written.

@@ -157,9 +157,7 @@ def main(path: Path, show: int) -> None:
     answer: dict[str, Any] = {"problem": "; ".join(unread) or None, "notes": [], "sample": None}
     try:
         if spec is not None and not unread:
-            found = rehearse(
-                largest(spec), show
-            )  # problems that only several ranks have are reported, too
+            found = rehearse(largest(spec), show)  # report problems of several ranks, too
             answer |= {"notes": found.notes, "sample": found.view}
     except ZerotoolsError as error:
         answer["problem"] = sentence(error)

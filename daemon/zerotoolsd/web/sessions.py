@@ -1,12 +1,12 @@
-"""Who may see the page: one-time links, and the sessions of browsers that they become.
+"""Sessions of the page: one-time links, and the browser sessions that they become.
 
-    zerotools web         the Unix socket says which uid asks; it gets a link that works once
+    zerotools web         the Unix socket identifies the uid, which gets a link that works once
     POST /link/TOKEN      the link is used up, and the browser gets a cookie of that uid's session,
                           and the page the secrets of that session
     GET /hello?...        the daemon proves to a page that lost it that it is the same one
 
 A cookie alone opens nothing: browsers send it to every port of the address, so that other users'
-programs receive it. With it comes `WebSession.secret`, which the page sends to this port alone.
+programs receive it. The page also sends `WebSession.secret`, and only to this port.
 
 Only digests of cookies are kept. Sessions survive the daemon, in a file of its state directory, so
 that an open page continues after an upgrade; links do not. A page that lost the daemon sends no

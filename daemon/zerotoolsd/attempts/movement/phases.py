@@ -20,7 +20,7 @@ def phase_of(
 ) -> dict[str, Any]:
     """Return `JobView.phase` of the attempt in `run_dir`, which has so many `ranks`.
 
-    Other files in the directory, of which its user may make a million, are not read. Signs of
+    Other files in the directory are not read, because its user may make a million of them. Signs of
     progress are output of a rank, any report, a heartbeat too, and growing memory. After
     `quiet_seconds` without a sign it is quiet; 0: never.
     """

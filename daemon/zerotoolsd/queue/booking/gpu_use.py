@@ -67,7 +67,7 @@ def book_end(sql: RunSql, job_id: int, number: int, now: Moment, ended: float) -
 
 
 def book_found(sql: RunSql, job_id: int, number: int, used: GpuTime | None) -> None:
-    """Book the use of an attempt that an older queue did not know the end of.
+    """Book the use of an attempt for which an older queue did not know the end.
 
     Nothing of it is booked later, even if its duration is unknown.
     """

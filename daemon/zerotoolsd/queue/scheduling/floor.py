@@ -24,7 +24,7 @@ NOTHING_KEPT = "nothing is kept for it meanwhile"
 
 @dataclass(frozen=True, kw_only=True)
 class FloorView:
-    """What a job found that waits: the sentences of the GPUs that are not free, by index, and
+    """The state that a waiting job found: the reasons of the GPUs that are not free, by index, and
     which of them are ours."""
 
     gpus: Sequence[Gpu]
@@ -33,7 +33,7 @@ class FloorView:
     shares: GpuShares
 
     def why(self, need: ResourceNeed) -> str:
-        """Why a job with this need waits."""
+        """Return why a job with this need waits."""
         wanted, missing = usable(need, self.gpus)
         if missing is not None:
             return missing
@@ -58,8 +58,10 @@ class GpuFloor:
         context: int = 0,
         named: NameJob = by_number,
     ) -> None:
-        """`rooms`: what is left of GPUs that may be shared, by index, and `context` what a process
-        takes of it beside what it declares, in bytes. `named`: what a job is called."""
+        """Keep the GPUs. `rooms`: the free memory of GPUs that may be shared, by index.
+
+        `context` is a process's use in addition to its declaration, in bytes. `named` names a job.
+        """
         self._named = named
         self.gpus = gpus
         self.context = context
@@ -198,7 +200,7 @@ class GpuFloor:
         return ends[number - 1] if len(ends) >= number else None
 
     def latest_end(self, need: ResourceNeed, wanted: Sequence[Gpu]) -> float:
-        """Return the time by which a job of this need must end to borrow reserved GPUs; -inf: it
+        """Return the time by which a job of this need must end to borrow reserved GPUs; -inf if it
         cannot."""
         if need.gpu_bytes is not None:
             return self._latest_end_of_shares(need, wanted)

@@ -37,7 +37,7 @@ class RunningSize:
     cost: float
 
     def gain(self, size: int) -> float:
-        """Return the seconds by which `size` ranks shorten the run, without the cost."""
+        """Return the seconds that `size` ranks would save, without the cost of the change."""
         return (self.left or 0.0) * (1 - self.size / size)
 
 

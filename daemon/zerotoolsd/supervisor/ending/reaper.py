@@ -83,10 +83,8 @@ def kill_all(
 ) -> Killed:
     """Send SIGKILL to the `group` and to all descendants except `spare`.
 
-    The call repeats this, because they may fork meanwhile.
-
-    Processes that survive the deadline are reported as left behind. If the machine has no
-    descriptors left, the search is repeated.
+    This is repeated, because they may fork meanwhile. Processes that survive the deadline are
+    reported as left behind. If the machine has no descriptors left, the search is repeated.
     """
     done = Killed()
     deadline = time.monotonic() + deadline_seconds

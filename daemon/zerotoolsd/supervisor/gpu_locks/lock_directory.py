@@ -101,9 +101,9 @@ class LockDirectory:
     def take(self, uuid: str, may_join: Callable[[], bool] = _never) -> int:
         """Lock a GPU; it stays locked while the returned descriptor or a copy of it is open.
 
-        `may_join` returns whether a known process of this queue holds it. Raises Taken.
+        The caller must hold the gate.
 
-        `may_join`: whether somebody of this queue is known to hold it. Raises Taken.
+        `may_join` returns whether a known process of this queue holds it. Raises Taken.
         """
         name = lock_name(uuid)
         for _ in range(TRIES):

@@ -3,9 +3,9 @@
 One rank breaks, and within milliseconds all others do. gloo and NCCL report to them that a
 connection was closed, or a timeout if the first one only hangs. Example of three ranks:
 
-    rank 1   ended by SIGKILL at 20.00 s                                   <- began it
+    rank 1   ended by SIGKILL at 20.00 s                                       <- began it
     rank 0   reported at 20.01 s "Connection closed by peer [127.0.0.1]:4711"  follows
-    rank 2   killed by us at 21.00 s, as rank 1 had failed                 follows
+    rank 2   killed by us at 21.00 s, as rank 1 had failed                     follows
 
 The first of these rules that finds a rank decides:
 

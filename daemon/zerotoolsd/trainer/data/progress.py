@@ -28,7 +28,7 @@ class ReadingProgress:
     _first: int = field(default=0, repr=False)
 
     def through(self, paths: Sequence[Path]) -> Iterator[Path]:
-        """Yield each of `paths`, and count it as read when the next one is asked for."""
+        """Yield each of `paths`, and count it as read when the next one is requested."""
         sizes = [_size(path) for path in paths]
         self.total += sum(sizes)
         self._began = self.clock()
@@ -76,5 +76,5 @@ class ReadingProgress:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # reading it says why
+    except OSError:  # its reader reports the error
         return 0

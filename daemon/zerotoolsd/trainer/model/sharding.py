@@ -118,12 +118,10 @@ def shard(
     """Return a copy of the meta model's model with DTensors as parameters; their local parts have
     memory.
 
-    The memory is not initialised. Buffers are not sharded; tied parameters stay one parameter.
-    Blocks are `compiled` if requested. `kept` parameters are fp32, also in the computation.
+    A single rank without FSDP2 has plain tensors.
 
     The memory is not initialised. Buffers are not sharded; tied parameters stay one parameter.
-    Blocks are `compiled` where that is asked for. Parameters that are `kept` are fp32 and computed
-    with as such.
+    Blocks are `compiled` if requested. `kept` parameters are fp32, also in the computation.
 
     Raises:
         Unsupported: one is in a module with others that are not, or tensor ranks cannot share the

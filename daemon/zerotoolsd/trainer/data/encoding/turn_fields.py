@@ -73,8 +73,8 @@ class TurnFields:
     def _is_shown_last(
         self, render: Callable[[Sequence[Turn]], str], turns: Sequence[Turn], changed: Turn
     ) -> bool:
-        """Return whether the field is shown if its turn is the last, as many templates show
-        thoughts.
+        """Return whether the field is shown if its turn is the last; many templates show thoughts
+        only there.
 
         Texts that they leave out of earlier turns are counted with the answers.
         """
@@ -85,8 +85,8 @@ class TurnFields:
         return _differs(render, [*turns[:-1], changed], whole)
 
     def _is_said_elsewhere(self, turn: Turn, name: str, calls: int) -> bool:
-        """Return whether the turn has the same thoughts under another shown name, as some data
-        has."""
+        """Return whether the turn has the same thoughts under another shown name; some data repeats
+        them."""
         return name in REASONING and any(
             other != name
             and turn.get(other) == turn[name]

@@ -6,9 +6,9 @@ fourth of the tokenizer's time. Its model encodes each new word, thousands of th
 library takes longer to return an encoding for each word than to encode it.
 
 The split must be exactly the tokenizer's. So the pattern is translated for characters with Unicode
-properties that have not changed since version 3.2, and symbols. The tokenizer itself encodes a text
-with other characters, and one that the normalizer would change; tokenizers of other kinds are not
-supported.
+properties that have not changed since version 3.2, and symbols. The tokenizer itself encodes texts
+with other characters and texts that the normalizer would change; a tokenizer of another kind
+encodes all texts.
 """
 
 from __future__ import annotations

@@ -173,9 +173,7 @@ TRACKERS: Mapping[str, type[WandbRun] | type[MlflowRun]] = {"wandb": WandbRun, "
 def main(name: str, pipe: int = 0) -> int:
     """Log the lines of `pipe` to the tracker `name`; return the exit status."""
     for asked in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(
-            asked, signal.SIG_IGN
-        )  # the end of the pipe ends it, after its data is logged
+        signal.signal(asked, signal.SIG_IGN)  # ended by the end of the pipe, after its data
     coming = batches(pipe)
     opening = next(coming, None)
     if opening is None:
