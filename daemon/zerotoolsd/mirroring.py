@@ -1,5 +1,4 @@
-"""Copies a job's checkpoints to an object store, or fetches them: `mirroring.py upload|fetch
-SETTINGS`.
+"""Copies checkpoints to an object store, or fetches them: `mirroring.py upload|fetch SETTINGS`.
 
 These are separate processes next to the ranks, or before them, as the job's user and in the
 daemon's interpreter: `upload` runs once for each new checkpoint and at the end, `fetch` before the

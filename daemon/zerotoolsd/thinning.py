@@ -19,11 +19,10 @@ LOWEST_PRIORITY = 19
 
 
 def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path | None) -> int:
-    """Thin older checkpoints; return the exit status. A refused one is reported, and the rest
-    continues.
+    """Thin older checkpoints; return the exit status. One that is refused is reported and skipped.
 
     Raises:
-            DaemonError: the daemon does not respond.
+        DaemonError: the daemon does not respond.
     """
     from zerotools.core.errors import ZerotoolsError
     from zerotools.core.thinning import Keep
@@ -63,8 +62,7 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
 
 
 def older(output_dir: Path, keep: int) -> Iterator[Path]:
-    """Yield the checkpoints behind the `keep` newest complete ones that were not thinned, newest
-    first.
+    """Yield the unthinned checkpoints behind the `keep` newest complete ones, newest first.
 
     They are complete by the sizes of their files.
     """

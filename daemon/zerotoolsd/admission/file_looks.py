@@ -51,8 +51,7 @@ def _real(path: str) -> str:
 
 
 def clash_of(named: list[tuple[str, str | None, str | None]]) -> str | None:
-    """Return why jobs cannot be queued together; each has its source, `output_dir` and
-    `resume_from`.
+    """Return why jobs cannot be queued together, each with its source, `output_dir`, `resume_from`.
 
     May wait for a file system that hangs.
     """

@@ -203,8 +203,7 @@ async def ask(
     deadline_seconds: float = INTERPRETER_SECONDS,
     user: JobUser | None = None,
 ) -> bytes:
-    """Return the output of `python` with `arguments` and `env`; it runs as `user`, or as the
-    daemon.
+    """Return the output of `python` with `arguments` and `env`, run as `user` or as the daemon.
 
     Raises BadRequest if it cannot be started, or does not end in time.
     """

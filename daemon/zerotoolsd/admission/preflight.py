@@ -78,8 +78,7 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
 
 
 def goes_on_elsewhere(spec: JobSpec) -> bool:
-    """Return whether the job continues from a checkpoint of another program, by the names of its
-    files.
+    """Return whether the job continues from another program's checkpoint, by its file names.
 
     Its contents can only be checked with the model: `rehearsal` does that.
     """

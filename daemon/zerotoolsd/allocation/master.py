@@ -1,5 +1,4 @@
-"""The process of a batch script: it runs attempts until the job is over or Slurm takes its nodes
-back.
+"""The process of a batch script: runs attempts until the job ends or Slurm takes back the nodes.
 
 Inside one allocation a failed job is restarted by the daemon's rules, because the nodes are
 available. Slurm takes them back by SIGTERM (`--signal=B:TERM@120` before the end of the time,
@@ -229,7 +228,7 @@ class Master:
         self._state.over(record, asked=expired)
 
     def _watch(self, step: NodeStep, number: int, beat: LifeSign) -> bool:
-        """Wait until the nodes have ended; return whether the time limit ended them."""
+        """Wait until the nodes have ended; return whether they were asked to, at the time limit."""
         due, expired = 0.0, False
         while not step.is_over():
             now = time.monotonic()

@@ -92,8 +92,7 @@ def _progress_response(
 
 
 def parse_records(data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """Return the objects of the complete lines of `data`, at most a thousand, and their size in
-    bytes.
+    """Return the objects of the complete lines of `data`, at most a thousand, and their bytes.
 
     Lines that are not a JSON object are left out: the job wrote them.
     """

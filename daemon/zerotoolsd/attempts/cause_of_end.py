@@ -60,8 +60,7 @@ def cause_of(
 
 
 def same_before(cause: str | None, before: Sequence[AttemptRow]) -> int:
-    """Return how many of the attempts `before`, the newest first, ended by `cause` since the last
-    progress.
+    """Count the attempts of `before`, newest first, ended by `cause` since the last progress.
 
     Progress is a saved step that is newer than all earlier ones.
     """

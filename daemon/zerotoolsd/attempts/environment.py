@@ -69,8 +69,7 @@ def secret_steps(spec: JobSpec) -> Steps[list[str]]:
 
 
 def unshown_values(spec: JobSpec | None) -> list[str]:
-    """Return the values that no reason may show: the secrets, and all values of `[env]` except
-    short ones.
+    """Return the values that no reason may show: the secrets, and `[env]` except short values.
 
     Short ones are parts of ordinary words.
     """

@@ -118,8 +118,7 @@ def known_as(job: JobRow) -> str:
 def mirroring_commands(
     spec: JobSpec, output_dir: str, job: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the commands that copy checkpoints from and to a store, before the ranks and after
-    each save.
+    """Return the command to fetch a checkpoint before the ranks, and the one to upload saves.
 
     They run in the daemon's own interpreter, on node 0. `job` is the job's identity.
     """

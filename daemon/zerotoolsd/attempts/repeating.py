@@ -70,8 +70,7 @@ _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9]{4,}\b")
 
 
 def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -> str | None:
-    """Return why an attempt with this `record` should not be repeated, in one sentence; None if it
-    should.
+    """Return why not to repeat an attempt with this `record`, in one sentence; None to repeat it.
 
     `before` is the record of the attempt before it, if there was one.
     """

@@ -102,8 +102,7 @@ class Watcher:
         limits: Mapping[str, int] | None = None,
         warm: WarmSupervisor | None = None,
     ) -> None:
-        """Start the supervisor of a prepared attempt, or ask systemd to, as `user` or as the
-        daemon.
+        """Start a prepared attempt's supervisor, directly or by systemd, as `user` or the daemon.
 
         See `SupervisorSpawner.spawn`. `warm`: it was forked already. Raises OSError and NotReady if
         nothing of it runs.
@@ -207,8 +206,7 @@ class Watcher:
         self._later[attempt.token] = handle
 
     def give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Report `record` as the end of an attempt that has not started, when it can no longer
-        start.
+        """Report `record` as the end of an attempt that has not started, once it cannot start.
 
         If a supervisor has started it meanwhile, it continues.
         """
@@ -328,8 +326,7 @@ class Watcher:
         return not self._stops.unwritten
 
     def live(self) -> list[tuple[AttemptRow, float | None]]:
-        """Return the attempts with a running supervisor, and since when each has been asked to
-        stop.
+        """Return the attempts with a running supervisor, and when each was asked to stop.
 
         The time is of the monotonic clock; None if it was not asked.
         """

@@ -155,8 +155,7 @@ def _usable(directory: Path, every: Collection[str]) -> list[str]:
 
 
 def _checkpoints_at(path: Path, levels: int = _LEVELS) -> list[Path]:
-    """Return the directory `path` if it is a checkpoint, or the checkpoints in it, numbered by
-    steps.
+    """Return `path` if it is a checkpoint, or the checkpoints in it, numbered by steps.
 
     accelerate and verl nest one directory in another; Lightning has three above its files.
     """

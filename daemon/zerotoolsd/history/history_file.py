@@ -129,8 +129,7 @@ class HistoryFile:
                 self._db.execute("INSERT OR REPLACE INTO mark VALUES ('seen', ?)", (seen,))
 
     def roll_up(self, now: float) -> None:
-        """Make the coarse buckets that are complete at `now`, and delete those older than their
-        tier keeps.
+        """Make the coarse buckets complete at `now`; delete those older than their tier keeps.
 
         Raises sqlite3.Error.
         """

@@ -71,8 +71,8 @@ class WholeArrays:
 
         The members are changed in several transactions, and other requests run in between.
 
-        Raises NotFound, Conflict (no member allows it, or it has no array), Unavailable: only the
-        members that it names were changed.
+        Raises NotFound, Conflict (no member allows it, or the job is in no array), Unavailable:
+        only the members that it names were changed.
         """
         members = self._store.array_states(self._array_of(job_id))
         open_ones = [job for job, state in members if state not in states.TERMINAL]

@@ -101,8 +101,7 @@ def _loads(attempt: AttemptRow) -> bool:
 
 
 def unsaved_seconds(attempt: AttemptRow, now: Moment) -> float:
-    """Return the seconds of work since the attempt's last save, or since its start if that is
-    later.
+    """Return the seconds of work since the attempt's last save, or since its start if later.
 
     If its steps or their duration are unknown, this is its whole time.
     """

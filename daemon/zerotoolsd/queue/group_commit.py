@@ -84,8 +84,7 @@ class GroupCommit:
 
 
 async def when_free(change: Callable[[], Awaitable[Value]]) -> Value:
-    """Return the value of `change()`; retry for some seconds while another process locks the
-    database.
+    """Return the value of `change()`; retry for seconds while another process locks the database.
 
     The event loop is not blocked. Raises sqlite3.OperationalError if it is still locked, or if the
     disk is full.

@@ -34,8 +34,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def take_room(state_dir: Path, database: int) -> bool:
-    """Reserve space for the queue's growth; return whether all was available. Repeating it is
-    cheap.
+    """Reserve space for the queue's growth; return whether all was available. Cheap to repeat.
 
     `database` is a descriptor of its file. Call it after each checkpoint, because SQLite then frees
     the blocks beyond the end of the database.

@@ -228,9 +228,9 @@ def open_database(
     It is created if there never was one, or, with `rebuild`, if it is gone.
 
     Raises:
-            BadFile: it is damaged, or gone although its jobs' directories exist.
-            sqlite3.OperationalError: disk space, memory or the disk failed; it is left unchanged.
-            Unsupported: a newer version wrote it. Its files are left unchanged.
+        BadFile: it is damaged, or gone although its jobs' directories exist.
+        sqlite3.OperationalError: disk space, memory or the disk failed; it is left unchanged.
+        Unsupported: a newer version wrote it. Its files are left unchanged.
     """
     path = state_dir / DATABASE
     if not path.exists():

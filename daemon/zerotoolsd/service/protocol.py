@@ -108,8 +108,7 @@ class JobService(Protocol):
         """
 
     async def hold(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
-        """Hold a job until it is released: a waiting one does not start, a running one saves and
-        ends.
+        """Hold a job until its release: a waiting one does not start, a running one saves and ends.
 
         A second call has no effect. With `lose_steps`, also hold one that is not known to save.
 
@@ -141,8 +140,7 @@ class JobService(Protocol):
         """
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:
-        """Resume a job (the older `retry` without `from_start`); also `release`, if the daemon
-        holds the job.
+        """Resume a job (older: `retry` without `from_start`), or `release` one the daemon holds.
 
         Raises NotFound, Forbidden, Conflict (it is not over, or another job writes to its
         directory), BadRequest (it cannot run any more), Unavailable.
@@ -190,8 +188,7 @@ class JobService(Protocol):
         """
 
     async def drain(self, why: str | None, *, uid: int) -> dict[str, Any]:
-        """Stop starting jobs, also after a restart; running jobs continue. Returns the tree of
-        `health`.
+        """Stop starting jobs, also after a restart; running jobs continue. Returns `health`'s tree.
 
         Raises Unavailable.
         """
@@ -200,8 +197,7 @@ class JobService(Protocol):
         """Start jobs again. As `drain`."""
 
     async def clean(self, request: CleanRequest, *, uid: int, of: int | None) -> Cleaned:
-        """Remove ended jobs, only of the uid `of` (None: of all users): their files first, then
-        their records.
+        """Remove ended jobs, only of the uid `of` (None: all users): first files, then records.
 
         Raises BadRequest, Unavailable.
         """
@@ -210,8 +206,7 @@ class JobService(Protocol):
         """Return up to 1,000 events with `seq > since`; wait up to `wait` seconds for the first."""
 
     async def explain(self, job_id: int) -> dict[str, Any]:
-        """Return why the job waits, was restarted or ended, in the format of
-        `explaining.explanation`.
+        """Return why the job waits, was restarted or ended, as `explaining.explanation` formats it.
 
         Raises NotFound.
         """
@@ -227,8 +222,7 @@ class JobService(Protocol):
         """
 
     async def checkpoints(self, job_id: int) -> dict[str, Any]:
-        """Return the checkpoints in the job's directory now, in the format of
-        `results.checkpoint_tree`.
+        """Return the current checkpoints of the job, in the format of `results.checkpoint_tree`.
 
         Raises NotFound, BadRequest (it may not be read), Unavailable (it does not respond).
         """

@@ -28,8 +28,7 @@ def is_shallow(value: object, left: int = DEEPEST) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a temporary file with mode 0600, fsync it, rename it over `path`, and fsync the
-    directory.
+    """Write a temporary file with mode 0600, fsync it, rename it to `path`, fsync the directory.
 
     Characters that cannot be encoded are written as escapes.
     """

@@ -97,8 +97,7 @@ class RankLog:
         os.close(self._file)
 
     def tail(self) -> str:
-        """Return the end of the output, at most 64 KiB, with the start of the line that is cut
-        there.
+        """Return the end of the output, at most 64 KiB, with the start of the line cut there.
 
         An error message may be longer than all of this.
         """

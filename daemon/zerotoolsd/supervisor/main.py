@@ -244,8 +244,7 @@ def _follow(
 
 
 def say_ready() -> None:
-    """Notify the service manager that `run.json` exists, if it started this supervisor
-    (sd_notify(3)).
+    """Notify the service manager, if it started this supervisor, of `run.json` (sd_notify(3)).
 
     The variable is removed, so that later processes do not notify it.
     """

@@ -217,8 +217,7 @@ def signal_process(
 
 
 def send_signal(pidfd: int, number: signal.Signals, uid: int | None = None) -> bool:
-    """Send the process of `pidfd` a signal; False if it is gone, or no longer belongs to the user
-    `uid`.
+    """Send a signal to the process of `pidfd`; False if it is gone or not of the user `uid`.
 
     It may have executed a program that runs as another user. Raises PermissionError.
     """

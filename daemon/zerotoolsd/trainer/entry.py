@@ -40,8 +40,7 @@ class PackageFinder(MetaPathFinder):
 
 
 def zerotools_folder(daemon: Path) -> Path:
-    """Return the folder of `zerotools`: next to `daemon` when installed, one level up in a source
-    tree.
+    """Return the folder of `zerotools`: next to `daemon` if installed, one level up in sources.
 
     Raises:
         FileNotFoundError: it is in neither folder.

@@ -32,8 +32,7 @@ _FIRST_ID = 3
 
 
 def check_leaks(config: Any, *, packing: bool) -> None:
-    """Refuse a causal model that reads ahead and, for packed examples, one in which examples
-    influence one another.
+    """Refuse a causal model that reads ahead, or in which packed examples influence each other.
 
     Raises:
         BadRequest: it reads ahead.

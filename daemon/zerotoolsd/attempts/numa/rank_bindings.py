@@ -1,5 +1,4 @@
-"""Chooses the binding of each rank of an attempt: the processors and the memory next to its GPU.
-Pure.
+"""Chooses the binding of each rank: the processors and the memory next to its GPU. Pure.
 
 A rank gets all processors of its GPU's memory node, and shares them with the other ranks there. The
 kernel moves ranks among these, and data workers, which inherit the binding, find idle ones. So no
@@ -60,8 +59,7 @@ def bind_ranks(
     gpus: Sequence[Gpu],
     topology: NumaTopology,
 ) -> RankBindings:
-    """Return the bindings of an attempt of `world_size` ranks on `gpu_uuids`, in the order of its
-    ranks.
+    """Return the bindings of `world_size` ranks of an attempt on `gpu_uuids`, in rank order.
 
     `gpus` are all GPUs of the machine.
     """

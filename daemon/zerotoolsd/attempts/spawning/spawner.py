@@ -74,8 +74,7 @@ class SupervisorSpawner:
         user: JobUser | None = None,
         limits: Mapping[str, int] | None = None,
     ) -> Spawned:
-        """Start the supervisor of a prepared attempt, or ask systemd to, as `user` or as the
-        daemon.
+        """Start a prepared attempt's supervisor, directly or by systemd, as `user` or the daemon.
 
         `limits`: of the control group that root makes for a child of another user; None: no group.
 

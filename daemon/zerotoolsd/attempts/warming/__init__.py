@@ -1,5 +1,4 @@
-"""Attempts that start with torch imported, from fork servers: one for each Python environment of a
-user.
+"""Attempts that start with torch imported, from fork servers, one for each user's environment.
 
 kinds         which attempts may start warm, and from which server: pure
 fork_server   one server, from its start to its end

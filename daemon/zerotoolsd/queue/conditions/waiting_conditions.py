@@ -82,8 +82,7 @@ class WaitingConditions:
         return job.begin is not None and job.begin > self._calendar()
 
     def settle(self, seconds: float = LOOK_SECONDS) -> float | None:
-        """Queue the jobs with met conditions, for at most `seconds`; return the seconds until the
-        next call.
+        """Queue jobs with met conditions, for at most `seconds`; return seconds to the next call.
 
         Returns None if that is unknown. Raises sqlite3.OperationalError if it cannot be done now.
         """

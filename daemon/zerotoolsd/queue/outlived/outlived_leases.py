@@ -1,5 +1,4 @@
-"""Leases of ended attempts: a GPU that is still in use by a remainder of its job stays leased to
-it.
+"""Leases of ended attempts: a GPU that a remainder of its job still uses stays leased to it.
 
 `held_by` names the remainder: a process that does not end, or memory that is still in use. It may
 be found after the lease was released, and another job may then have a part of the same GPU.

@@ -108,8 +108,7 @@ class WaitingLine:
         return 0 if group.need.gpus is None else self.ranks.get(group.uid, 0)
 
     def place_of(self, job_id: int) -> tuple[int, int] | None:
-        """Return the job's position, from 1, among the jobs that wait for the same kind, and their
-        number.
+        """Return the job's position, from 1, among waiting jobs of its kind, and their number.
 
         The kinds are GPUs and CPU ranks. Returns None if it does not wait.
         """

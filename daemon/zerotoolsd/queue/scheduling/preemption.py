@@ -158,8 +158,7 @@ def _dearness(job: RunningJob) -> tuple[int, bool, float, int]:
 
 
 def _in_turn(line: WaitingLine, machine: MachineNow, lowest: int) -> Iterator[Request]:
-    """Yield the requests with a priority above `lowest` in order, at most as many as could ever
-    start.
+    """Yield the requests with a priority above `lowest` in order, at most as many as can start.
 
     The limit applies to each need and user.
     """

@@ -1,5 +1,4 @@
-"""Control groups (cgroup v2): they group the processes of an attempt and limit them if the machine
-allows it.
+"""Control groups (cgroup v2) that group and limit an attempt's processes, if permitted.
 
 delegation   the group below which we may create others
 group        the group of one attempt

@@ -63,8 +63,7 @@ class Delegation:
         return not (self.directory / "cgroup.type").exists()
 
     def give(self, wanted: Collection[str], own: Collection[int]) -> None:
-        """Enable the controllers `wanted` for groups below this one; move `own` processes into a
-        leaf.
+        """Enable the controllers `wanted` for groups below this; move `own` processes into a leaf.
 
         Raises NotDelegated, OSError.
         """

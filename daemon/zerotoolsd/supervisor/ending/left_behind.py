@@ -65,8 +65,7 @@ def is_still_alive(line: Mapping[str, Any]) -> bool:
 
 
 def in_words(line: Mapping[str, Any], called: Callable[[int], str] = by_uid) -> str:
-    """Format a record for people: `pid 123 (python3) of rank 0, in state D
-    (nfs_wait_bit_killable)`.
+    """Format a record: `pid 123 (python3) of rank 0, in state D (nfs_wait_bit_killable)`.
 
     `called` returns the name of a uid.
     """

@@ -217,8 +217,7 @@ def effect_of(pid: int) -> TermEffect:
 
 
 def is_launcher(process: Process, children: Sequence[Process]) -> bool:
-    """Return whether `process` has started its `children` as ranks or in a terminal, like
-    `torchrun`.
+    """Return whether `process` started its `children` as ranks or in a terminal, like `torchrun`.
 
     At SIGTERM it would leave them less time than they have.
     """
@@ -261,8 +260,7 @@ def is_command(process: Process, shell: Process, children: Sequence[Process]) ->
 
 
 def await_halt(process: Process, seconds: float = _HOLD_SECONDS) -> bool:
-    """Wait until every thread of a process that got SIGSTOP is stopped. Return False if that takes
-    longer than `seconds`.
+    """Wait until all threads of a process that got SIGSTOP stop; False after `seconds`.
 
     A thread stops when it next enters the kernel, and may fork before that. A thread in `vfork`
     stops when the child has begun its program.

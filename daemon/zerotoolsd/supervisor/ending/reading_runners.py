@@ -85,8 +85,7 @@ class Readers:
         return [child for child in children if pipes.written(child.pid) & read]
 
     def runs_on(self, process: Process, flow: Set[str]) -> bool:
-        """Return whether `process` reads from the `flow`, or still has data to read, and does
-        nothing else.
+        """Return whether `process` only reads from the `flow`, or still has data of it to read.
 
         A shell may run short commands for each line.
         """

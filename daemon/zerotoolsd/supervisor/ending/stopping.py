@@ -253,8 +253,7 @@ class Stop:
     def _take_reader(
         self, process: Process, above: tuple[Key, ...]
     ) -> list[tuple[Process, tuple[Key, ...], bool]]:
-        """Let a process that reads from programs continue, or stop it; return the processes to walk
-        next.
+        """Let a process that reads from programs continue, or stop it; return those to walk next.
 
         If a reader were stopped or killed too early, the programs could not write.
         """

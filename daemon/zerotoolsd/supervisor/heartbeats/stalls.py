@@ -100,8 +100,7 @@ class Stalls:
             rank.log.add(f"\n[zerotools: {text}]\n")
 
     def end(self, ranks: Sequence[SupervisedRank]) -> float:
-        """Continue the stopped ranks, which may still save; return the seconds that they have for
-        it.
+        """Continue the stopped ranks, which may still save; return the seconds allowed for it.
 
         They have already been asked to save and stop.
         """

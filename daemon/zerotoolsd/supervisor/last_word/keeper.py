@@ -80,8 +80,7 @@ def keep(
 
 
 def _trouble(status: int) -> str | None:
-    """Return the sentence on the missing resource of the machine that ended the supervisor, or
-    None.
+    """Return the sentence on the missing resource that ended the supervisor, or None.
 
     `status` is its wait status.
     """

@@ -19,8 +19,7 @@ from zerotools.runs.uploads import being_sent
 
 @dataclass(frozen=True)
 class KeepPolicy:
-    """The `last` newest checkpoints are kept (None: all), and those with a step that `every`
-    divides.
+    """Keeps the `last` newest checkpoints (None: all), and those with a step that `every` divides.
 
     `best` names a measurement of the record (`loss`, `eval_loss`): the checkpoint with the smallest
     value is kept too, and one that is being uploaded to a store. `named` is one that the job file

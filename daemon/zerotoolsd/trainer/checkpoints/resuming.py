@@ -97,8 +97,7 @@ def waiting_for_the_machine(look: Callable[[], Value], directory: Path) -> Value
 
 
 def why_not_loaded(path: Path, error: BadCheckpoint) -> ZerotoolsError:
-    """Return the error with which the rank ends, after loading the checkpoint at `path` gave
-    `error`.
+    """Return the error that ends the rank after loading the checkpoint at `path` gave `error`.
 
     The checkpoint was complete when it was chosen.
     """

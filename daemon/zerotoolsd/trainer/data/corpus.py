@@ -40,8 +40,7 @@ class Tokens(Protocol):
 
 
 def find_files(patterns: Sequence[str], key: str = "data.text") -> list[Path]:
-    """Return the regular files that the patterns of `key` match: pattern by pattern, sorted, none
-    twice.
+    """Return the files that the patterns of `key` match: pattern by pattern, sorted, none twice.
 
     A directory with a saved dataset stands for its files, in their order.
 
@@ -109,8 +108,7 @@ class Piece:
 
 
 def read_pieces(path: Path, data: DataSpec, seen: Seen | None = None) -> Iterator[Piece]:
-    """Yield the text of a file: plain text in pieces of complete lines of about 1 MiB, or
-    documents.
+    """Yield the text of a file: pieces of complete lines of about 1 MiB, or documents.
 
     `seen` gets the number of bytes read, if the file is not columnar.
 

@@ -19,8 +19,7 @@ from zerotoolsd.trainer.data.shuffle import Shuffle
 
 
 def plan_packs(pool: ExamplePool, length: int, seed: int, path: Path) -> None:
-    """Write to `path` the index in the shuffled order at which each sequence of `length` begins,
-    and the end.
+    """Write to `path` where each sequence of `length` begins in the shuffled order, and the end.
 
     An example that is longer than `length` has a separate sequence.
     """

@@ -76,8 +76,7 @@ class ReadSource:
 
 
 def sources_of(spec: JobSpec) -> list[Source]:
-    """Return the training sources, one for each weight of a mixture, and last the evaluation
-    source.
+    """Return the training sources, one per weight of a mixture, and last the evaluation source.
 
     The latter exists if files are named for it.
     """

@@ -41,8 +41,7 @@ def in_processes(
     *,
     ended: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Any]:
-    """Yield the result of `make(*arguments)` for each batch, from `count` processes; 0: from this
-    one.
+    """Yield the result of `make(*arguments)` for each batch, from `count` processes (0: this one).
 
     A process that ends, such as one that the kernel has killed for memory, is done without: this
     process does the batch in its place, and `ended` takes its exit status. So is one that cannot

@@ -78,8 +78,7 @@ class BaseModel:
 
     @contextmanager
     def watched(self) -> Iterator[Seen]:
-        """Run the base model inside, but let it return only the first hidden state, so that the
-        head is fast.
+        """Let the base model return only its first hidden state inside, so that the head is fast.
 
         The yielded value has its real output afterwards.
 

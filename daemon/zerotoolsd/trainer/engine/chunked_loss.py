@@ -38,8 +38,8 @@ def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.T
     """Return the sum over all positions with a target other than `IGNORED`, at least in fp32.
 
     Args:
-            logits: `[..., vocabulary]`.
-            targets: As many positions, int64.
+        logits: `[..., vocabulary]`.
+        targets: As many positions, int64.
     """
     wide = logits.to(_wide(logits.dtype)).flatten(0, -2)
     return functional.cross_entropy(wide, targets.flatten(), ignore_index=IGNORED, reduction="sum")
@@ -181,8 +181,7 @@ class Parts:
     def gradients(
         self, hidden: torch.Tensor, rows: torch.Tensor, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients of that loss, times `gradient`: for `hidden`, and for each weight
-        that it uses.
+        """Return that loss's gradients, times `gradient`: for `hidden` and for each weight it uses.
 
         Autograd would need two more tensors of the logits' size.
         """

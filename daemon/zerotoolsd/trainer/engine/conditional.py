@@ -79,8 +79,7 @@ class SeparateExperts:
         self._used[name] = self._used[name] or torch.is_grad_enabled()
 
     def untaken(self, group: WorldGroup) -> list[str]:
-        """Return the trained parameters of experts that got no token of any rank since the last
-        call.
+        """Return the trained parameters of experts without a token on any rank since the last call.
 
         All ranks call it together.
         """

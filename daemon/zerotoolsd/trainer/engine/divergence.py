@@ -31,8 +31,7 @@ class DivergencePolicy:
     skipped_in_a_row: int = 0
 
     def skips(self, step: int, loss: float, grad_norm: float, *, scaled: bool) -> bool:
-        """Return whether step `step`, counted from 0, must be skipped because of a non-finite loss
-        or norm.
+        """Return whether `step`, counted from 0, must be skipped for a non-finite loss or norm.
 
         `scaled`: a loss scale exists that can be lowered.
 
@@ -46,7 +45,7 @@ class DivergencePolicy:
         return False
 
     def check(self, step: int, loss: float, grad_norm: float) -> None:
-        """Step `step`, counted from 0, has updated the weights, or cannot be kept from it.
+        """Check a step, counted from 0, that has updated the weights or cannot be skipped.
 
         Raises:
             Diverged: its loss or gradient norm is not finite.

@@ -90,8 +90,7 @@ class Engine(Protocol):
         """Return the losses of this rank's `examples`; trained and saved tensors do not change."""
 
     def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
-        """Return the model's text after each of this rank's `prompts`, at least one, without the
-        end.
+        """Return the model's text after each of the rank's one or more `prompts`, without the end.
 
         Trained and saved tensors do not change.
         """
@@ -128,8 +127,7 @@ class ScoringEngine(Protocol):
     """An engine that returns log-probabilities of answers."""
 
     def log_probabilities(self, examples: Sequence[Example]) -> list[float]:
-        """Return the log-probability of the learned tokens of each of this rank's `examples`, at
-        least one.
+        """Return the log-probability of the learned tokens of each of the rank's `examples` (≥ 1).
 
         It is computed without dropout; trained and saved tensors do not change.
         """

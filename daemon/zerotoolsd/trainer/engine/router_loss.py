@@ -43,8 +43,7 @@ class RouterLoss:
         examples: Sequence[Example],
         stretch: Stretch | None = None,
     ) -> torch.Tensor:
-        """Return a scalar with the loss as its mean over the ranks; the same holds for its
-        gradients.
+        """Return a scalar: the loss as its mean over the ranks; so are its gradients.
 
         All ranks call it together.
 

@@ -56,8 +56,7 @@ def schedule_of(train: TrainSpec) -> dict[str, Any]:
 
 
 def schedule_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return the differences of a schedule from `before`, if known: `train.steps is 80, and was
-    60`.
+    """Return the known differences of a schedule: `train.steps is 80, and was 60`.
 
     For a constant rate the number of steps does not count.
     """

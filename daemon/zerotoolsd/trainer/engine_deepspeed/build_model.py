@@ -36,8 +36,7 @@ def make_model(
     *,
     to_be_loaded: bool,
 ) -> Any:
-    """Return the model with the initial weights of the run: those of `pretrained`, else from the
-    seed.
+    """Return the model with the run's initial weights: from `pretrained`, else from the seed.
 
     Weights that are `to_be_loaded` may have any values; buffers are right.
 

@@ -208,8 +208,7 @@ def make_deepspeed_engine(
     start: ResumePoint | None,
     pretrained: Pretrained | None,
 ) -> DeepSpeedEngine:
-    """Return DeepSpeed's engine of `spec`, with the weights of `pretrained`, unless `start` will
-    fill them.
+    """Return DeepSpeed's engine of `spec` with `pretrained` weights, unless `start` fills them.
 
     Raises:
         ZerotoolsError: DeepSpeed is not installed, it refuses the configuration, or the model

@@ -76,8 +76,7 @@ def _compile_by_turns(teller: BuildReporter) -> None:
 
 @contextmanager
 def refused_by_deepspeed() -> Iterator[None]:
-    """Convert DeepSpeed's errors about a configuration to the job's fault: a restart would not
-    help.
+    """Convert DeepSpeed's errors about a configuration to the job's fault; a restart cannot help.
 
     Raises:
         BadRequest: an assertion or a check of DeepSpeed's failed.

@@ -48,8 +48,7 @@ class RowPartition:
         mesh: DeviceMesh,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
-        """Cut the weights, DTensors that each rank holds in full, over `mesh`, which has one
-        dimension.
+        """Cut the weights, DTensors that each rank holds in full, over the one-dimensional `mesh`.
 
         At most `bucket_bytes` are sent at a time.
         """

@@ -186,8 +186,7 @@ def make_predictions(
     count: int,
     batch_size: int,
 ) -> Predictions | None:
-    """Return the generation of a job that evaluates on `count` examples of `pool`; None without
-    one.
+    """Return the generation of a job that evaluates `count` examples of `pool`; None without one.
 
     Raises:
         ZerotoolsError: the model cannot generate, or not that much, or a library is missing; on

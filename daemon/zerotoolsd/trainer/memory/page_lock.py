@@ -46,8 +46,7 @@ class LockedPages(mmap.mmap):
 
 
 class PinnedArena:
-    """Locked memory from which tensors get their parts until they are freed; every tensor has its
-    own storage.
+    """Locked memory from which tensors get separate storages until they are freed.
 
     `runtime` is CUDA's, None for that of torch. `take_error` clears the error that CUDA keeps for
     the next check.

@@ -148,8 +148,7 @@ class MemoryTiers:
 def make_memory(
     device: torch.device, state: str = DEVICE, offload: OffloadSpec | None = None
 ) -> MemoryTiers:
-    """Return the tiers of a rank with optimizer state in the tier `state`; on disk it is in
-    `offload.path`.
+    """Return a rank's tiers with optimizer state in the tier `state`, on disk in `offload.path`.
 
     Raises:
         BadRequest: `offload.path` cannot be written to.

@@ -1,5 +1,4 @@
-"""Reads boxes of the tensors of a checkpoint of any format, as torch tensors: a rank's part of
-each.
+"""Reads boxes of a checkpoint's tensors, of any format, as torch tensors: a rank's part of each.
 
 Only the bytes between the first and the last element of a piece are read, at most PIECE_BYTES at a
 time if they are contiguous.

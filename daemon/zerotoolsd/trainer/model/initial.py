@@ -41,8 +41,7 @@ def initialise(
     host: MemoryTier,
     loaded: Container[str] = (),
 ) -> None:
-    """Fill `parameters` and `buffers` of the meta model's model, by name, with temporary memory of
-    `host`.
+    """Fill `parameters` and `buffers` of the meta model, by name, with temporary memory of `host`.
 
     Missing parameters are not initialised, because they will be loaded. Buffers in `loaded` will
     be, too, so that the rule need not cover them.

@@ -101,8 +101,7 @@ def read_config(model: ModelSpec) -> Any:
 
 
 def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> MetaModel:
-    """Return the language model that `config` describes, fp32, on the meta device, with its
-    adapters.
+    """Return the language model of `config`, fp32, on the meta device, with its adapters.
 
     Raises:
         BadRequest: its values contradict each other.

@@ -63,8 +63,7 @@ class Pretrained:
 
 
 def match(model: Any, aliases: Mapping[str, str], directory: Path) -> Pretrained:
-    """Return the contents of `directory` for `model`, which is on the meta device and has no
-    adapters.
+    """Return the contents of `directory` for `model`, on the meta device and without adapters.
 
     Raises:
         BadRequest: the directory has no safetensors, or their names or shapes do not fit the model.

@@ -115,8 +115,7 @@ def shard(
     compiled: bool = False,
     kept: frozenset[str] = frozenset(),
 ) -> Any:
-    """Return a copy of the meta model's model with DTensors as parameters; their local parts have
-    memory.
+    """Return a copy of the meta model with DTensors as parameters; local parts have memory.
 
     A single rank without FSDP2 has plain tensors.
 

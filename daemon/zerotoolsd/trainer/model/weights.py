@@ -66,8 +66,7 @@ def load_packed(
     place: MemoryTier,
     dtype: torch.dtype,
 ) -> None:
-    """Pack the weights of the packed layers of `model`, one at a time, with temporary memory of
-    `place`.
+    """Pack the weights of `model`'s packed layers, one at a time, with temporary memory of `place`.
 
     Each is read completely and first rounded to `dtype`, as transformers' loader does.
 

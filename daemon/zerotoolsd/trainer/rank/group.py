@@ -71,8 +71,7 @@ class WorldGroup:
         return value
 
     def decided_by_node(self, decide: Callable[[], Value]) -> Value:
-        """Return the result of `decide` from the first rank of this rank's node, the only one that
-        runs it there.
+        """Return the result of `decide` from the node's first rank, the only one that calls it.
 
         Raises:
             ZerotoolsError: the error of `decide` on one of the nodes, on every rank.
@@ -146,8 +145,7 @@ def _kind(error: ZerotoolsError) -> int:
 def joined(
     rank: Rank, device: str, pulse: Pulse | None = None, meeting: MeetingPlace | None = None
 ) -> Iterator[WorldGroup]:
-    """Yield the group of `join`, which all ranks leave together. A failed rank leaves it by its
-    end.
+    """Yield the group of `join`, which all ranks leave together. A failed rank leaves by ending.
 
     A rank can leave NCCL only when the others do, and these may be waiting for it in a step: it
     would neither end nor report why.

@@ -72,8 +72,7 @@ class MeetingPlace:
 def meet(
     place: MeetingPlace, rank: Rank, say: Callable[[str], None], timeout: timedelta
 ) -> tuple[dist.Store, str]:
-    """Return the store of this meeting's process group, and the meeting's token. Every rank calls
-    it.
+    """Return the store of this meeting's process group, and its token. Every rank calls it.
 
     The ranks wait for one another up to `timeout`.
 

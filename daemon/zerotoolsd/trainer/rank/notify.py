@@ -1,5 +1,4 @@
-"""Progress datagrams to the supervisor. Training never waits for them, and never fails because of
-them.
+"""Progress datagrams to the supervisor. Training never waits for them or fails because of them.
 
 Steps and heartbeats are dropped if the receiver is behind; `checkpoint`, `error`, `eval` and
 `phase` events wait up to a second for space in its buffer.

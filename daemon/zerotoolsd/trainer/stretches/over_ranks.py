@@ -54,8 +54,7 @@ class Whole:
     last: int | torch.Tensor
 
     def places_of(self, length: int) -> torch.Tensor | None:
-        """Return the positions for a rank length of `length`; these are the first ones if that is
-        shorter.
+        """Return the positions for a rank length of `length`; the first ones if that is shorter.
 
         A test of a loss in parts uses such a length.
         """

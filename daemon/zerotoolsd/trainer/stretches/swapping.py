@@ -20,8 +20,7 @@ class Exchange(Protocol):
     def ranks(self) -> int: ...
 
     def swap(self, blocks: torch.Tensor) -> torch.Tensor:
-        """Send block r of `blocks`, `[ranks, ...]` and contiguous, to rank r; return the received
-        ones.
+        """Send block r of `blocks`, contiguous `[ranks, ...]`, to rank r; return the received ones.
 
         Block r of the result is from rank r.
         """

@@ -77,8 +77,7 @@ NO_CUTS = LayerCuts(1, {}, {})
 
 
 def layer_cuts(model: Any, ranks: int) -> LayerCuts:
-    """Return how `ranks` ranks share the layers of `model`, one of transformers'; one rank cuts
-    nothing.
+    """Return how `ranks` ranks share the layers of a transformers `model`; one rank cuts nothing.
 
     Raises:
         Unsupported: transformers has no plan for it, or one with unsupported styles.

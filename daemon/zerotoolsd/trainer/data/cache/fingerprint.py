@@ -20,8 +20,7 @@ _SETTLED_SECONDS = 2.0
 
 
 def fingerprint(paths: Sequence[Path], tokenizer: Path | None, settings: Any, stamps: Path) -> str:
-    """Return the digest of the data in `paths`, the tokenizer's directory and `settings`, plain
-    values.
+    """Return the digest of the data in `paths`, the tokenizer's directory and plain `settings`.
 
     The directory `stamps` caches the digests of files.
     """

@@ -51,8 +51,7 @@ class CacheEntry:
 
 @dataclass(frozen=True)
 class TokenCache:
-    """Entries below `directory`; the least recently used ones are removed if all together have more
-    than `most_bytes`.
+    """Entries below `directory`; the least recently used are removed above `most_bytes` in all.
 
     A builder that writes nothing for `stalled_seconds` is not waited for any longer.
     """

@@ -73,8 +73,7 @@ class TurnFields:
     def _is_shown_last(
         self, render: Callable[[Sequence[Turn]], str], turns: Sequence[Turn], changed: Turn
     ) -> bool:
-        """Return whether the field is shown if its turn is the last; many templates show thoughts
-        only there.
+        """Return whether the last turn shows the field; many templates show thoughts only there.
 
         Texts that they leave out of earlier turns are counted with the answers.
         """

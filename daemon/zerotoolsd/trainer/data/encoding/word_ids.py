@@ -185,8 +185,7 @@ def translate(pattern: str) -> str | None:
 
 
 def _pattern_of(state: Any) -> str | None:
-    """Return the pattern of a pre-tokenizer; None if it has none, several, or more than a
-    pattern."""
+    """Return the pattern by which a pre-tokenizer splits; None if it is not exactly one."""
     if not isinstance(state, dict):
         return None
     steps = state["pretokenizers"] if state["type"] == "Sequence" else [state]

@@ -26,8 +26,7 @@ def start_tracking(
     say: Callable[[str], None],
     start: Start = TrackerFeed,
 ) -> list[TrackerFeed]:
-    """Start a process for each tracker of the job, of which `done` steps are done (None: it
-    begins).
+    """Start a process for each tracker of the job, which has done `done` steps (None: it begins).
 
     Failures are reported, and training continues.
     """
