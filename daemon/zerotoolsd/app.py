@@ -54,10 +54,10 @@ from zerotoolsd.submission import LOOKS, InterpreterCheck, Rehearsal
 from zerotoolsd.web.page_server import WebPage
 
 LOCK_SECONDS = 30.0
-"""How long a service waits for the daemon before it to be gone; systemd allows 90 to start."""
+"""Seconds that a service waits for the previous daemon to end; systemd allows 90 to start."""
 LOCK_PAUSE_SECONDS = 0.2
 STATE_MODE = 0o711
-"""Of a state directory with directories of users in it, which they reach, and list nothing."""
+"""Mode of a state directory with directories of users, which can reach these but list nothing."""
 ALL_LOOKS = {**LOOKS, look_for_suspects.__name__: look_for_suspects}
 
 log = logging.getLogger("zerotoolsd")

@@ -63,7 +63,7 @@ from zerotoolsd.queue.transitions import Transitions, policy_of
 from zerotoolsd.queue.yielding.yield_table import YieldAsk
 
 REST = 4.0
-"""So many times as long as a round took of the processor, the loop leaves it to others."""
+"""The loop pauses this many times the processor time of a round."""
 LONGEST_STEP_SECONDS = 120.0
 """A longer round waits in vain: NVML and files have deadlines."""
 log = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ class Dispatcher:
 
     @property
     def waits(self) -> Mapping[int, str]:
-        """Why each queued job waits, as of the last round."""
+        """The reason that each queued job waits, as of the last round."""
         return self.placing.waits
 
     def _running(self) -> list[AttemptRow]:

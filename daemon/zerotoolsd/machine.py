@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 LET_GO = "the queue is drained and nothing runs: the GPUs are not read, so that they can be reset"
 PATIENCE_SECONDS = 3.0
-"""How long a caller waits for the GPUs' state; it usually takes a hundredth of a second."""
+"""Seconds that a caller waits for the GPUs' state; it usually takes a hundredth of a second."""
 
 
 class SnapshotReader(Protocol):
-    """Where snapshots come from; `read` may block for some seconds."""
+    """The source of snapshots; `read` may block for some seconds."""
 
     def read(self) -> Snapshot:
         """Return the current state of the machine."""

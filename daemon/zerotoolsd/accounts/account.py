@@ -1,4 +1,4 @@
-"""Who a uid is on this machine."""
+"""The account of a uid on this machine."""
 
 from __future__ import annotations
 

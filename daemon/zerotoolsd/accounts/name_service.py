@@ -27,7 +27,7 @@ from zerotoolsd.accounts.account import Account, UnknownAccount, find_account, g
 WAIT_SECONDS = 0.5
 KEPT_SECONDS = 3600.0
 FRESH_SECONDS = 60.0
-"""How long the name of a user is taken without asking again."""
+"""Seconds that the name of a user is cached."""
 MOMENT_SECONDS = 0.02
 MOST = 8
 MOST_KNOWN = 4096
@@ -142,7 +142,7 @@ def _look(asked: _Asked, look: Callable[[], Any]) -> None:
 
 
 NAME_SERVICE = NameService()
-"""Of this process."""
+"""The name service that all callers in this process share."""
 
 
 def user_name(uid: int) -> str:

@@ -20,7 +20,7 @@ from zerotoolsd.accounts.name_service import NAME_SERVICE, SilentNames
 OTHERS_QUEUE_BYTES = 2**30
 """Default for every user except root and the daemon's own."""
 KNOWN_SECONDS = 60.0
-"""How long the groups of a user are cached."""
+"""Seconds that the groups of a user are cached."""
 
 
 @dataclass(frozen=True, kw_only=True)

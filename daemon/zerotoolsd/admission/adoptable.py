@@ -1,4 +1,4 @@
-"""Whether a process that a user started by hand can be watched, checked with the user's rights.
+"""The check that a process started by hand can be watched, made with the user's rights.
 
 The check runs in a process of that user, because /proc shows the command, directory and environment
 only of the user's own processes.

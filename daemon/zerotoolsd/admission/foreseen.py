@@ -1,4 +1,4 @@
-"""Whether a job can fit into the memory of this machine at all, before it is accepted.
+"""The check, before a job is accepted, that it can fit into this machine's memory at all.
 
 This is the estimate of `zerotools estimate`, made by the process that reads the job's files, with
 alternatives that would fit. A job is refused only if even `SURE` of the estimate is more than the

@@ -1,4 +1,4 @@
-"""Whether a job's interpreter has the packages for training, without importing any of them."""
+"""The check that a job's interpreter has the packages for training, without importing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which priorities a user may give to jobs: the classes that the administrator has set."""
+"""The priorities that a user may give to jobs: the classes that the administrator has set."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whether the kernel takes a job's arguments and environment together, under the limit on the
-stack that the daemon has, and its jobs after it."""
+"""The check that the kernel takes a job's arguments and environment together, under the limit on
+the stack that the daemon has, and its jobs after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a process ended that is not our child, by its pidfd.
+"""The exit status of a process that is not our child, by its pidfd.
 
 From Linux 6.15 on, the kernel keeps the exit status of a process for holders of a pidfd of it:
 `ioctl(PIDFD_GET_INFO)` with `PIDFD_INFO_EXIT` returns it after the parent has collected it
@@ -25,12 +25,12 @@ _EXIT = 1 << 3
 PIDFD_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 """`_IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)`."""
 COLLECTED_SECONDS = 5.0
-"""How long the parent of an ended process may take to collect its status."""
+"""Seconds that the parent of an ended process may take to collect its status."""
 
 
 @dataclass(frozen=True)
 class ExitStatus:
-    """As wait(2) encodes it."""
+    """The exit status of a process, encoded as in wait(2)."""
 
     status: int
 

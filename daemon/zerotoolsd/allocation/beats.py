@@ -1,4 +1,4 @@
-"""Which processes live, by files on a file system that several machines share.
+"""The live processes, by files on a file system that several machines share.
 
 Each process of an attempt rewrites a small file every few seconds. On the machine that wrote it,
 the process itself is checked. On another one, a file that does not change for SILENT_SECONDS means

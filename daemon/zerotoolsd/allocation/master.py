@@ -50,11 +50,11 @@ FORGOTTEN = (
 )
 LAST_SECONDS = 20.0
 IN_VAIN = 3
-"""So many starts in a row that have saved no new step are enough."""
+"""Starts in a row without a new saved step after which the job is halted."""
 _REQUEUE_TRIES = 6
 _REQUEUE_SECONDS = 5.0
 _KILLED_SECONDS = 120.0
-"""How long Slurm may take to end a job that it queues again."""
+"""Seconds that Slurm may take to end a job that it queues again."""
 
 
 _OF_SIGNAL = (lifecycle.CRASHED, lifecycle.LOST, NOT_READY)

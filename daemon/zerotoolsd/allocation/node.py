@@ -46,11 +46,11 @@ from zerotoolsd.supervisor.plan import EXIT, RUN
 from zerotoolsd.supervisor.ranks import become_subreaper
 
 SETTINGS = "attempt.json"
-"""In the attempt's directory: the settings of all of its nodes."""
+"""File in the attempt's directory: the settings of all of its nodes."""
 STOP = "stop.json"
-"""In the attempt's directory: `reason`, `grace_seconds`; `kill`: at once, whatever is there."""
+"""File in the attempt's directory: `reason` and `grace_seconds`, or `kill` to end at once."""
 SETTINGS_SECONDS = 60.0
-"""How long a shared directory may take to show a file that another node has written."""
+"""Seconds that a shared directory may take to show a file that another node has written."""
 LOOK_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)

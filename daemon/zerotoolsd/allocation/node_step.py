@@ -19,9 +19,9 @@ from zerotoolsd.supervisor.trouble import NOT_READY
 
 STEP_LOG = "srun.log"
 PEER_SECONDS = 10.0
-"""How long the nodes of an attempt may take to end after one of them has failed."""
+"""Seconds that the nodes of an attempt may take to end after one of them has failed."""
 KILL_SECONDS = 30.0
-"""How long they may take after that, before the rest of srun is killed."""
+"""Seconds that they may take after that, before the rest of srun is killed."""
 
 
 class NodeStep:
@@ -37,7 +37,7 @@ class NodeStep:
 
     @property
     def nodes(self) -> int:
-        """How many there are."""
+        """The number of nodes."""
         return len(self._names)
 
     def begin(self, settings: Mapping[str, Any], environment: Mapping[str, str]) -> None:

@@ -19,10 +19,10 @@ from zerotoolsd.service.time_slice import TimeSlice
 
 LARGEST_BODY = 1 << 20
 MOST_VALUES, LONGEST_TEXT = 50_000, 131_072
-"""In one request. The kernel takes no longer text as an argument or a variable."""
+"""Limits of one request. The kernel takes no longer text as an argument or a variable."""
 MOST_HISTORY_SECONDS, MOST_HISTORY_POINTS, MOST_PEAKS = 366 * 86400, 1000, 1000
 BODY_SECONDS = 30.0
-"""How long the body of a request may take to come."""
+"""Seconds that the body of a request may take to arrive."""
 LARGEST_INT = 2**63 - 1
 _NUMBER = re.compile(r"[0-9]{1,300}(?:\.[0-9]{0,300})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)

@@ -24,7 +24,7 @@ from zerotoolsd.service.protocol import JobService
 
 CLOSE_SECONDS = 2.0
 LOOK_SECONDS = 5.0
-"""How often it is looked whether the socket is still there."""
+"""Seconds between two checks that the socket still exists."""
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""For which cause an attempt ended, by the record that its supervisor left. Pure."""
+"""The cause of an attempt's end, by the record that its supervisor left. Pure."""
 
 from __future__ import annotations
 

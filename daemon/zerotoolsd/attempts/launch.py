@@ -1,4 +1,4 @@
-"""From an admitted job to its supervisor: the run directory, its files, the process."""
+"""Makes the run directory, its files and the supervisor's process for an admitted job."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, FINDER, NOTIFY, Plan
 SPEC = "spec.json"
 SCRIPT = "script"
 DATA_CACHE = "data-cache"
-"""In the state directory: tokenised data."""
+"""Directory in the state directory: tokenised data."""
 BEFORE = "checkpoints-before.json"
-"""In a job's directory: the contents of its `script.checkpoint_dir` before its first attempt. For
-another user's job it is in OWN."""
+"""File in a job's directory: the contents of its `script.checkpoint_dir` before its first attempt.
+For another user's job it is in OWN."""
 EXPORTING = Path(__file__).parents[1] / "exporting.py"
 MIRRORING = Path(__file__).parents[1] / "mirroring.py"
 THINNING = Path(__file__).parents[1] / "thinning.py"

@@ -16,7 +16,7 @@ FINDER_ENTRY = Path(__file__).parents[1] / "finder" / "entry.py"
 ADOPTED_ENTRY = Path(__file__).parents[1] / "adopted" / "entry.py"
 LAST_SECONDS = 5.0
 LAST_PART = 0.3
-"""Of its grace, and of so many seconds at most: the time for an end after SIGKILL."""
+"""Time for an end after SIGKILL: this part of the grace, at most `LAST_SECONDS`."""
 IMPORTABLE = "importable"
 """Directory below a run directory in which a program finds zerotools, and no other package."""
 

@@ -1,4 +1,4 @@
-"""Whether a crashed attempt should be repeated, by its end and that of the one before it. Pure.
+"""The decision to repeat a crashed attempt, by its end and that of the one before it. Pure.
 
 Most crashes are transient: a GPU fell off the bus, a peer was killed, a file server was slow. Some
 repeat at every attempt, and cost minutes of a GPU each time. Two kinds are detected:

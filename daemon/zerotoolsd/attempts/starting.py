@@ -89,7 +89,8 @@ class AttemptStarter:
         self._warm = warm or WarmServers(WarmStartConfig(), CHILDREN)
         self._placer = placer
         self._how: dict[str, str] = {}
-        """How attempts were started that are not committed as started yet, by token."""
+        """The way in which attempts were started that are not yet committed as started, by
+        token."""
         self._loading = LoadingAttempts(config.retry, self.loads)
 
     def launch(

@@ -31,13 +31,13 @@ from zerotoolsd.supervisor.procfs import send_signal
 
 STARTING_SECONDS = 0.1
 UNREADABLE_SECONDS = 1.0
-"""How often a run directory that cannot be read or written is tried again."""
+"""Seconds between two attempts to access a run directory that cannot be read or written."""
 
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.005, 0.5
 """Interval in seconds between checks of killed processes: at first, and the longest one."""
 
 HURRIED_SECONDS = 2.0
-"""How long systemd may still take to start an attempt that must stop."""
+"""Seconds that systemd may still take to start an attempt that must stop."""
 
 SETTLING = "checking its state"
 ENDING_STRAYS = "ending what is left of it"
@@ -93,7 +93,7 @@ class Watcher:
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._stops = StopRequests()
         self.held: dict[int, str] = {}
-        """Why the status of an attempt is unknown now, by job."""
+        """The reason that the status of an attempt is unknown now, by job."""
 
     def start(
         self,

@@ -52,7 +52,7 @@ def main() -> int:
 
 
 class Attendant:
-    """Of one job."""
+    """Attends one job under Slurm."""
 
     def __init__(
         self, run_dir: Path, sender: Sender, spec: JobSpec, commands: SlurmCommands | None = None

@@ -24,7 +24,7 @@ from zerotoolsd.supervisor.plan import EXIT
 
 WORD = "slurm.json"
 TOLD = "told.json"
-"""In a submission's directory: the process that reported its end to the daemon."""
+"""File in a submission's directory: the process that reported its end to the daemon."""
 
 
 def key_of(job_dir: Path, name: str | None) -> str:

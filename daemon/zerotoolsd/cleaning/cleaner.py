@@ -34,7 +34,7 @@ RETENTION_SECONDS = 3600.0
 """Interval in seconds between searches for data older than the retention settings."""
 
 AT_ONCE = 100
-"""So many jobs are read before others get the event loop."""
+"""Jobs that are read before other tasks of the event loop run."""
 
 log = logging.getLogger(__name__)
 

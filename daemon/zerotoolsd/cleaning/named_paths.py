@@ -1,4 +1,5 @@
-"""Whether any of many jobs names a path: up to 100,000 removed jobs, and 10,000 waiting ones.
+"""The search for a path in the texts of many jobs: up to 100,000 removed jobs, and 10,000 waiting
+ones.
 
 The paths of the jobs are joined into one text. If a path is not found in it, which takes a
 millisecond, no job names it. Only otherwise are the jobs checked one by one.

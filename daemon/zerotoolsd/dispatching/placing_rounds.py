@@ -21,7 +21,7 @@ from zerotoolsd.queue.store import Store
 POLL_SECONDS = 2.0
 """Interval in seconds between reads of the GPUs while a job waits for them."""
 GPU_PATIENCE_SECONDS = 0.2
-"""How long a round waits for the driver; an answer that comes later begins another."""
+"""Seconds that a round waits for the driver; an answer that comes later begins another."""
 IDLE_SECONDS = 60.0
 
 

@@ -34,7 +34,7 @@ from zerotoolsd.queue.yielding.yield_table import PREEMPT, YieldAsk
 log = logging.getLogger(__name__)
 
 ENDED_SECONDS = 60.0
-"""How long after a job's end its first step is still looked up."""
+"""Seconds after a job's end in which its first step is still looked up."""
 
 GiveWay = Callable[[JobRow, YieldAsk, str], None]
 

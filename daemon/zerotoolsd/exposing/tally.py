@@ -44,10 +44,10 @@ class MetricsTally:
         self.queue_waits = Histogram(WAIT_BUCKETS)
         self.commits = Histogram(COMMIT_BUCKETS)
         self.attempts: Counter[tuple[str, str]] = Counter()
-        """By outcome and cause."""
+        """Counts of attempts by outcome and cause."""
         self.attempt_seconds = 0.0
         self.training_seconds = 0.0
-        """Of `attempt_seconds`: those of steps that were saved, or that finished the job."""
+        """The part of `attempt_seconds` in steps that were saved, or that finished the job."""
         self.checkpoint_seconds: float | None = None
         self.checkpoint_bytes: float | None = None
         self.verified_at: float | None = None

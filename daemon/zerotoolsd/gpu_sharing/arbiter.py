@@ -28,7 +28,7 @@ from zerotoolsd.supervisor.gpu_locks.lock_directory import (
 from zerotoolsd.supervisor.procfs import read_process
 
 GATE_SECONDS, PAUSE_SECONDS = 0.3, 0.005
-"""How long a round waits for the gate, at most; and how often it is tried."""
+"""Seconds that a round waits for the gate, at most, and seconds between two tries."""
 
 OFF = "[gpus] locks of the configuration is empty"
 
@@ -51,7 +51,7 @@ class GpuArbiter:
         self._begins = begins
         self._held: dict[str, int] = {}
         self.trouble: str | None = None
-        """Why no locks are available, as far as is known."""
+        """The reason that no locks are available, if known."""
         self._said: dict[str, str] = {}
 
     @asynccontextmanager

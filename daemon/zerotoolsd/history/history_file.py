@@ -27,7 +27,7 @@ FILE = "history.sqlite3"
 DAMAGED = "history.damaged.sqlite3"
 _BESIDE = ("", "-wal", "-shm")
 _THINNED = 4
-"""Of a full file, one of so many parts of the buckets goes, the oldest."""
+"""A full file loses one of this many parts of its buckets, the oldest."""
 AHEAD_SECONDS = 60
 """Buckets that are later than this were written by a clock that was wrong."""
 _SCHEMA = """
@@ -87,7 +87,7 @@ class HistoryFile:
     def __init__(self, directory: Path, most_bytes: int = 64 << 20) -> None:
         self.path = directory / FILE
         self.was_damaged: str | None = None
-        """Why the file before this one was set aside."""
+        """The reason that the previous file was set aside."""
         try:
             self._db = _opened(self.path, most_bytes)
         except sqlite3.DatabaseError as error:
@@ -166,7 +166,7 @@ class HistoryFile:
 
     @property
     def seen(self) -> int:
-        """Up to which number the queue's events were read. Raises sqlite3.Error."""
+        """The number of the newest event of the queue that was read. Raises sqlite3.Error."""
         row = self._db.execute("SELECT value FROM mark WHERE name = 'seen'").fetchone()
         return 0 if row is None else int(row[0])
 

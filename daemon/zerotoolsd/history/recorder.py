@@ -31,7 +31,7 @@ SPARED = 100.0
 """Least pause after such a scan, as a multiple of its duration."""
 SOON_SECONDS = 1.0
 QUIET = 10.0
-"""So many times as long is between two samples while no job runs."""
+"""Factor on the time between two samples while no job runs."""
 AGAIN_SECONDS = 60.0
 """Seconds after which a failed write is repeated."""
 PATIENCE_SECONDS = 0.5

@@ -24,7 +24,7 @@ MOST_WATCHED = 64
 """Limit of watched processes of one user: they use no GPUs of the queue, but some memory."""
 _LONGEST_NAME = 60
 _WATCHES = '"adopted": "'
-"""In the text of a job that watches a process."""
+"""Text that occurs in the specification of a job that watches a process."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Adopting:
         self._submission = submission
         self._ask = ask
         self._turn = asyncio.Lock()
-        """Of two who ask for the same process at once, one gets it."""
+        """Held while a process is adopted, so that one of two requests for it succeeds."""
 
     async def adopt(self, wanted: Adoption, uid: int) -> Adopted:
         """Adopt a process; see `JobService`."""

@@ -19,7 +19,7 @@ from zerotoolsd.service.refusals import Unavailable
 from zerotoolsd.submission import Admittance
 
 MOST_BEFORE = 10_000
-"""So many earlier jobs of its user are gone through for those that a job resumes."""
+"""Earlier jobs of the same user that are searched for those that a job resumes, at most."""
 MOST_ATTEMPTS = 1000
 
 

@@ -21,7 +21,7 @@ METRICS_AGE_SECONDS, METRICS_PATIENCE_SECONDS = 10.0, 0.2  # of the state of the
 
 
 class MachineState:
-    """Of the dispatcher's machine, from when this was made."""
+    """The state of the dispatcher's machine, since this object was made."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher

@@ -86,7 +86,7 @@ class GpuPressureGuard:
 
     @property
     def closed(self) -> Mapping[str, str]:
-        """Why nothing more is placed on some GPUs, by UUID: it completes "GPU 0 "."""
+        """The reason that nothing more is placed on some GPUs, by UUID; it completes "GPU 0 "."""
         return {
             uuid: f"takes no more jobs while its memory runs out: it has {each.ladder.why}"
             for uuid, each in self._watched.items()

@@ -48,13 +48,13 @@ class PressureGuard:
         self._live, self._host_now, self._expected = live, host_now, expected
         self._wake, self._read, self._clock = wake, read, clock
         self._samples: dict[bool, deque[MemorySample]] = {}
-        """Of the host, and of the control group (True)."""
+        """Samples of the host (False), and of the control group (True)."""
         self._readings: dict[bool, HostReading] = {}
         self._ladder = Ladder()
 
     @property
     def why_none_starts(self) -> str | None:
-        """Why no job starts now; None: jobs start."""
+        """The reason that no job starts now; None: jobs start."""
         if min(self._ladder.rung, HIGHEST[self._config.most]) < Rung.WAIT:
             return None
         return f"no job starts while the memory of the host runs out: {self._ladder.why}"

@@ -12,7 +12,7 @@ from zerotoolsd.attempts.spawning.transient_unit import SLICE
 from zerotoolsd.pressure.forecast import MemorySample
 
 _MANAGER = "user@"
-"""How the unit of a user's systemd begins, below which the units are that it starts."""
+"""Prefix of the unit of a user's systemd; the units that it starts are below it."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ GIB = 1 << 30
 
 
 class Rung(IntEnum):
-    """How far it has come."""
+    """The rungs that the guard climbs, the mildest first."""
 
     CALM = 0
     WAIT = 1
@@ -49,7 +49,7 @@ class Rung(IntEnum):
 
 
 HIGHEST = {NOTHING: Rung.CALM, WAIT: Rung.WAIT, SAVE: Rung.SAVE, STOP: Rung.STOP}
-"""By `[pressure] most`."""
+"""The highest rung for each value of `[pressure] most`."""
 SECONDS = {Rung.WAIT: 120.0, Rung.SAVE: 45.0, Rung.STOP: 10.0}
 LOADING_SECONDS = 3.0
 SCARCE_PART = 0.3

@@ -37,7 +37,7 @@ class RoomAsking:
     end: Callable[[AttemptRow, str], None]
     purpose: str
     _asked: dict[str, float] = field(default_factory=dict)
-    """When each attempt was asked, by token."""
+    """The time at which each attempt was asked, by token."""
     _ended: dict[str, float] = field(default_factory=dict)
 
     def holders(self, live: Sequence[AttemptRow], held: Mapping[int, int]) -> list[MemoryHolder]:

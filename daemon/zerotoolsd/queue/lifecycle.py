@@ -38,7 +38,7 @@ processes are gone without a report. `not_started`: it cannot be started at all.
 machine could not start it now."""
 
 RELEASED_BY = "released by"
-"""How the reason of a job begins that was unpaused while it was still saving."""
+"""Prefix of the reason of a job that was unpaused while it was still saving."""
 
 MOST_MACHINE_SECONDS = 60.0
 """The longest wait for a machine that is not ready."""
@@ -71,7 +71,7 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How long a crashed job waits: `first_seconds`, times `factor` each time, at most `most`."""
+    """The wait of a crashed job: `first_seconds`, times `factor` each time, at most `most`."""
 
     first_seconds: float = 1.0
     factor: float = 4.0

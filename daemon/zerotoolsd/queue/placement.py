@@ -149,7 +149,7 @@ class QueuePlacement:
         self._unread: dict[int, None] = {}
         """Jobs that may have begun or ceased to wait, in order."""
         self._unsettled: dict[int, None] = {}
-        """Those that could neither be read nor held, to be looked up in the next round."""
+        """Jobs that could be neither read nor held; they are read again in the next round."""
         self._requests: dict[int, Request] = {}
         """Requests of jobs that were just queued, so that they need not be read again."""
 

@@ -1,4 +1,4 @@
-"""Which jobs write into which directory, so that no two unfinished ones share one."""
+"""The jobs that write into each directory, so that no two unfinished ones share one."""
 
 from __future__ import annotations
 

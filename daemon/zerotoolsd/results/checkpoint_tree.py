@@ -19,7 +19,7 @@ from zerotools.runs.thinned import is_thinned
 
 MOST = 200
 MOST_FILES = 50
-"""Of one checkpoint, the largest."""
+"""Files of one checkpoint that are listed, the largest first."""
 SECONDS = 3.0
 SIZES = "sizes"
 

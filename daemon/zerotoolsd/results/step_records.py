@@ -21,11 +21,11 @@ from zerotoolsd.supervisor.plan import PROGRESS
 
 MOST_STEPS = 20_000
 MOST_OTHERS = 20_000
-"""So many messages of each kind are parsed, about."""
+"""Messages of each kind that are parsed, approximately."""
 MOST_BYTES = 64 << 20
 BLOCK = 1 << 18
 _STEP = b'"event": "step"'
-"""As the supervisor writes it; another spelling is parsed all the same."""
+"""Text of a step as the supervisor writes it; another spelling is parsed too."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Who may see and change which jobs.
+"""The rights of users to see and change jobs.
 
 caller    the caller: a uid, its name and its groups
 people    the names of users, looked up by a process that may hang

@@ -20,8 +20,8 @@ from zerotoolsd.rights.caller import Caller
 
 LOOK_SECONDS = 1.0
 KNOWN_SECONDS = 60.0
-"""How long a result is cached: an administrator who is removed from the group keeps the rights for
-so long."""
+"""Seconds that a result is cached: an administrator who is removed from the group keeps the rights
+for so long."""
 AGAIN_SECONDS = 5.0
 """Seconds after which a failed lookup is repeated."""
 MOST_KNOWN = 4096

@@ -31,8 +31,8 @@ class Reach(Enum):
     USERS = "users"
     """It makes jobs of the caller's own: every identified user may."""
     GLANCE = "glance"
-    """For jobs of others it only shows that they exist and their use of the machine, and it changes
-    none of them."""
+    """For jobs of others, it shows only their existence and their use of the machine, and changes
+    nothing."""
     OWN = "own"
     """The owner of the job may, and administrators."""
 

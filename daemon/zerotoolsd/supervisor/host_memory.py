@@ -19,7 +19,7 @@ SHARE = 0.001
 """Share of one processor that the measurements may use."""
 
 ALL_EVERY = 60
-"""So many measurements later all processes are read again."""
+"""Measurements after which all processes are read again."""
 
 Clock = Callable[[], float]
 

@@ -35,7 +35,7 @@ _SUMMARY_BYTES = 16 * 1024
 _NOTABLE = 1.05
 _ALIVE_SECONDS = 5.0
 STRUCTURE = "structure"
-"""How a checkpoint of a user's program was verified: it is whole as far as its metadata say."""
+"""The check of a checkpoint of a user's program: it is complete by its metadata."""
 _AT_ONCE = 1000
 """Messages that are taken in before the supervisor looks at anything else."""
 _MAX_ERRORS = 1000

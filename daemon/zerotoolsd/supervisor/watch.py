@@ -43,7 +43,7 @@ from zerotoolsd.supervisor.waking import SignalWaker
 
 TICK_SECONDS = 1.0
 ALIVE_SECONDS = 10.0
-"""How often the supervisor updates the sign of life, which is read after it has died."""
+"""Seconds between two updates of the sign of life, which is read after the supervisor died."""
 HANGS_SECONDS = 5.0
 """After so long without a response, the job's reason names the cause of the wait."""
 LAST_KILL_SECONDS = 1.0
@@ -51,7 +51,7 @@ LAST_KILL_SECONDS = 1.0
 NOTE_SECONDS = 1.0
 """Longest interval between records of the attempt's processes, if no control group holds them."""
 SETTLE_SECONDS = 1.0
-"""How long the other ranks may still report after one has failed."""
+"""Seconds that the other ranks may still report after one has failed."""
 
 
 class RankMonitor:
@@ -73,7 +73,7 @@ class RankMonitor:
         self.ranks: list[SupervisedRank] = []
         self.killed_because: str | None = None
         self.cannot_start: CannotStart | None = None
-        """Why a rank could not be started."""
+        """The error because of which a rank could not be started."""
         self._kill_at: float | None = None
         self._kill_why = ""
         self._give_up_at: float | None = None

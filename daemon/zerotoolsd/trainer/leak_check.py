@@ -1,5 +1,6 @@
-"""Whether a model hides what it must: later tokens from a token, and the examples of a packed
-sequence from one another. The model itself is tested, by gradients that must be exactly 0.
+"""The check that a model hides later tokens from a token, and packed examples from one another.
+
+The model itself is tested, by gradients that must be exactly 0.
 
 A model of the same layers with other widths is enough (`model.narrow`), and shows it before a GPU
 is used. Its weights are random, so that no gradient is 0 because of its initial values. Choices,

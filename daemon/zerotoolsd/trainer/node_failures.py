@@ -19,7 +19,7 @@ from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.rank.meeting import FAILED
 
 LOOK_SECONDS = 3.0
-"""How long a note may take to be seen: the node writes it before its connections close."""
+"""Seconds until a note must be visible: the node writes it before its connections close."""
 _PAUSE_SECONDS = 0.1
 _LARGEST = 1 << 16
 

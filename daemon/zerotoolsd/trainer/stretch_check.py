@@ -1,4 +1,4 @@
-"""Whether a model computes the same for a stretch of a sequence as for all of it, by a test.
+"""A test that a model computes the same for a stretch of a sequence as for all of it.
 
 All layers but the attention must work position by position. A small model with the same layers
 detects others (state spaces, convolutions, positions that are counted instead of given). Threads

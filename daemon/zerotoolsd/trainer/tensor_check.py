@@ -1,5 +1,4 @@
-"""Whether tensor ranks compute the same as one rank, tested on a small model with the same
-layers."""
+"""The check that tensor ranks compute the same as one rank, on a small model of the same layers."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ TRIED_RANKS = 2
 TRIED = 12
 """Tokens of the sequence."""
 TOLERANCE = 1e-4
-"""Of logits in fp32, relative to the largest."""
+"""Largest difference of logits in fp32, relative to the largest logit."""
 
 
 def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:

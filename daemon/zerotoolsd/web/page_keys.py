@@ -20,7 +20,7 @@ MOST_COOKIES = 180
 # aiohttp before 3.14 has text for its keys, and since then it warns of that.
 _KEY = getattr(web, "RequestKey", None)
 SESSION: Any = "zerotoolsd.session" if _KEY is None else _KEY("zerotoolsd.session", WebSession)
-"""Of the page that asks."""
+"""Key of the session of the requesting page."""
 COOKIES: Any = "zerotoolsd.cookies" if _KEY is None else _KEY("zerotoolsd.cookies", list)
 """The sessions of the cookies that came, which another program may have been sent."""
 

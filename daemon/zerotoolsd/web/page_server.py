@@ -29,7 +29,7 @@ from zerotoolsd.web.sessions import FILE, LINK_SECONDS, WebSessions
 ADDRESS = "127.0.0.1"
 PORTS = range(8730, 8794)
 PORTS_OF_ROOT = range(954, 989)
-"""Which IANA's registry has as unassigned; ports below 1024 are root's (ip(7))."""
+"""Ports that IANA's registry has as unassigned; ports below 1024 are root's (ip(7))."""
 MOST_CONNECTIONS = 512
 """Clients by TCP may have a quarter of them: `ConnectionShares`."""
 CLOSE_SECONDS = 2.0

@@ -35,7 +35,7 @@ LINK_SECONDS = 120.0
 LINKS_OF_USER, SESSIONS_OF_USER, MOST_USERS = 8, 32, 4096
 """Limits of one user at a time: the oldest are removed."""
 SAVE_SECONDS = 600.0
-"""How old the stored time of a session's last use may be, in seconds."""
+"""Largest age of the stored time of a session's last use, in seconds."""
 LEAST_LEFT = 1.0
 LARGEST_FILE = 16 << 20
 _BYTES = 32

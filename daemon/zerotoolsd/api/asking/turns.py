@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 AT_ONCE = 16
-"""Of one user; later ones wait in their order, with their bodies unread."""
+"""Requests of one user at once; later ones wait in order, with their bodies unread."""
 
 
 class RequestTurns:

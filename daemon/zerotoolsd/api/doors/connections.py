@@ -34,11 +34,11 @@ from zerotoolsd.api.problems import problem, problem_bytes
 log = logging.getLogger(__name__)
 
 HEAD_SECONDS = 10.0
-"""From the first byte of a request, or from connecting, to the end of its head."""
+"""Seconds from the first byte of a request, or from connecting, to the end of its head."""
 IDLE_SECONDS = 120.0
 """Between two requests of a connection."""
 READ_SECONDS = 30.0
-"""How long a client may leave an answer unread, without taking any byte of it."""
+"""Seconds that a client may leave an answer unread, without taking any byte of it."""
 LINGER_SECONDS = 2.0
 """The rest of a refused body is read for so long."""
 MOST_UNREAD = 4 << 20

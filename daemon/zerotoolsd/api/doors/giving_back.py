@@ -11,7 +11,7 @@ import gc
 from collections.abc import Callable
 
 RUSH = 200
-"""So many connections at once are a rush."""
+"""Connections at once that count as a rush."""
 _libc = ctypes.CDLL(None)
 
 

@@ -69,9 +69,9 @@ class _Watched:
     sign: float | None = None
     sign_seen: float = 0.0
     ended_seen: float | None = None
-    """Since when it stands still though its ranks have ended."""
+    """Time since when the supervisor stands still although its ranks have ended."""
     killed: list[tuple[str, float]] = field(default_factory=list)
-    """Who was killed since it did not end the attempt, and when."""
+    """The processes that were killed because they did not end the attempt, and the times."""
 
 
 class Overseer:

@@ -1,4 +1,4 @@
-"""How an attempt ended that was asked to save and end, and how many steps it lost. Pure."""
+"""The end of an attempt that was asked to save, and the number of steps that it lost. Pure."""
 
 from __future__ import annotations
 

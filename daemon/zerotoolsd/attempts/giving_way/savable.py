@@ -1,4 +1,4 @@
-"""Whether a job continues from its state, if its attempt is asked to save and end."""
+"""The check that a job continues from its state if its attempt is asked to save and end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a running attempt makes progress.
+"""The progress of a running attempt.
 
 phases       its phase, and the time since the last sign of progress
 start_history  how long the phases before the first step usually take here

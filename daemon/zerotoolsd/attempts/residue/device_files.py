@@ -17,7 +17,7 @@ from zerotoolsd.supervisor.procfs import Process
 
 PREFIX = "/dev/nvidia"
 MOST_FILES = 4096
-"""Of one process."""
+"""Open files of one process that are examined."""
 SECONDS = 1.0
 """Limit in seconds for all processes; the remaining ones are skipped."""
 

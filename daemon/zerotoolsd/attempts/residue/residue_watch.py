@@ -52,7 +52,7 @@ FIRST_SECONDS, SURE_SECONDS, LONGEST_SECONDS = 2.0, 6.0, 60.0
 KEPT_SECONDS = 5.0
 """Between two looks at a GPU that is kept."""
 PATIENCE_SECONDS, PROC_SECONDS = 1.0, 5.0
-"""How long to wait for the driver, and for /proc; a call without a response is repeated."""
+"""Seconds to wait for the driver, and for /proc; a call without a response is repeated."""
 LATELY_SECONDS = 600.0
 """Ends that are not older are checked when the daemon starts."""
 CHANGE = 0.1

@@ -1,4 +1,4 @@
-"""How the supervisor of a prepared attempt is started: as a child of the daemon, or by systemd.
+"""The start of the supervisor of a prepared attempt: as a child of the daemon, or by systemd.
 
     way.py             the choice, by the configuration and by the way the daemon was started
     child.py           the command, and the supervisor as a child

@@ -23,7 +23,7 @@ from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.durable import read_json, write_json
 
 OWN = "own"
-"""In the directory of a user's job: files that its processes keep between attempts."""
+"""Directory in that of a user's job: files that its processes keep between attempts."""
 JOBS_MODE, JOB_MODE = 0o711, 0o755
 BEGUN = "begun"
 

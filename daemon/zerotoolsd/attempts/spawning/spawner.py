@@ -19,7 +19,7 @@ from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.cgroups.group import group_name
 
 PLAIN_SECONDS = 300.0
-"""So long supervisors are children after systemd could not start one."""
+"""Seconds that supervisors are started as children after systemd could not start one."""
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +64,9 @@ class SupervisorSpawner:
         self._clock = clock
         self._plain_until = float("-inf")
         self._trouble: str | None = None
-        """Why systemd could not start the last one."""
+        """The reason that systemd could not start the last one."""
         self._why: dict[str, str] = {}
-        """Why systemd did not start an attempt's supervisor, by token."""
+        """The reasons that systemd did not start an attempt's supervisor, by token."""
 
     def spawn(
         self,

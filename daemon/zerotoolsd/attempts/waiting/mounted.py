@@ -1,4 +1,4 @@
-"""Whether the file systems of a job are still mounted when it is restarted.
+"""The check that a job's file systems are still mounted when it is restarted.
 
 After an unmount, the directory is an empty one on the root's file system, so a job that started
 there would find no checkpoint. The job therefore waits for the mounts of the attempt before it.

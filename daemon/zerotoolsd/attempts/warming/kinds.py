@@ -1,4 +1,4 @@
-"""Which attempts may start warm, and from which fork server. Pure.
+"""The attempts that may start warm, and the fork server for each. Pure.
 
 The kind of a server is its interpreter, its imports, and every variable of its environment. A
 library may read any variable while it is imported, so a job with another value uses another server.
@@ -27,7 +27,7 @@ TORCH = (
 )
 """The modules that ranks of the trainer import."""
 MODULES = {"torch": TORCH}
-"""Of each engine that may start warm."""
+"""The modules to import for each engine that may start warm."""
 
 _PER_ATTEMPT = ("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME")
 _OURS = "ZEROTOOLS_"

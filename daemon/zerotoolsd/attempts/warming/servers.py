@@ -26,7 +26,7 @@ from zerotoolsd.supervisor.plan import Plan
 
 TEND_SECONDS = 1.0
 AGAIN_SECONDS = 60.0
-"""So long after one has failed before it was ready, none of its kind is made."""
+"""Seconds without a new server of a kind after one failed before it was ready."""
 WARM = "started warm"
 
 log = logging.getLogger(__name__)
@@ -53,9 +53,9 @@ class WarmServers:
         self._servers: dict[ServerKind, ForkServer] = {}
         self._wanted: dict[ServerKind, AttemptRow] = {}
         self._failed: dict[ServerKind, tuple[float, str]] = {}
-        """When one last failed, and why."""
+        """The time and the reason of the last failure, by kind."""
         self.trouble: str | None = None
-        """Why the last one that failed did."""
+        """The reason of the last failure."""
 
     def start(
         self, attempt: AttemptRow, plan: Plan, spec: JobSpec, user: JobUser | None

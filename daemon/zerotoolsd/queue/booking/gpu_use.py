@@ -20,7 +20,7 @@ RunSql = Callable[..., sqlite3.Cursor]
 UNSEEN_SECONDS = 180.0
 """Between two bookings while a daemon runs there is less."""
 _LONGEST_GAP = 366 * 86400.0
-"""Of a calendar that was set, no more is booked at once."""
+"""Seconds that one booking adds at most, even if the clock was changed."""
 
 
 class GpuTime(NamedTuple):

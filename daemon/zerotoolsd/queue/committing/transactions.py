@@ -27,7 +27,7 @@ Undone = Callable[[BaseException], None]
 
 
 class Transactions:
-    """Those of one connection, which commits nothing by itself; `run` executes a statement."""
+    """Transactions of one connection without automatic commits; `run` executes a statement."""
 
     def __init__(
         self,

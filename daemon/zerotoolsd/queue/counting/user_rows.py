@@ -23,7 +23,7 @@ class UserRows:
     def __init__(self, sql: RunSql) -> None:
         self._sql = sql
         self._known: dict[int, tuple[int, int]] = {}
-        """By uid: the newest job that was counted, and the bytes of all jobs up to it."""
+        """By uid: the newest counted job, and the bytes of all jobs up to it."""
 
     def owner(self, job_id: int) -> int:
         """Return the uid that submitted a job. Raises KeyError."""

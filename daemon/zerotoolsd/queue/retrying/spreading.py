@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 SPREAD = 0.2
-"""Up to this part of a wait is left out."""
+"""The largest part of a wait that is left out."""
 
 
 def part_of_wait(job_id: int, attempt: int) -> float:

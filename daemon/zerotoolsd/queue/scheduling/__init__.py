@@ -1,4 +1,4 @@
-"""Which queued jobs start next, on which GPUs, and why the others wait.
+"""The choice of the queued jobs that start next, their GPUs, and the reasons that others wait.
 
 demands, line        the needs of jobs, and the waiting jobs grouped by need
 capability_needs     the compute capability that a job needs

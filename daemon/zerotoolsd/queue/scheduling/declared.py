@@ -118,7 +118,7 @@ class HostRoom:
         self.first: int | None = None
         """Position of the first job that waits for it."""
         self.said: dict[ResourceNeed, str] = {}
-        """Why jobs of a need wait for it."""
+        """The reason that jobs of a need wait for it."""
 
     def has(self, request: Request, order: int) -> bool:
         """Return whether the job at position `order` (`order_of`) gets its declared memory; else it

@@ -71,7 +71,7 @@ class GpuFloor:
         self._ours: dict[int, float | None] = {}
         """Latest time at which our own jobs free a GPU, by index; None: unknown."""
         self._kept: dict[int, float | None] = {}
-        """Of GPUs that are kept for a waiting job: when that can start at the earliest."""
+        """The GPUs kept for a waiting job, with the earliest time at which it can start."""
 
     def runs_until(self, uuid: str, end: float | None) -> None:
         """Record that one of our jobs holds the GPU `uuid`, until `end` at the latest."""

@@ -1,4 +1,4 @@
-"""Which GPUs would do for a job, and why one cannot be given away."""
+"""The GPUs that are suitable for a job, and the reason that one cannot be given away."""
 
 from __future__ import annotations
 

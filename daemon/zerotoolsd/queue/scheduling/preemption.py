@@ -1,4 +1,4 @@
-"""Which running jobs yield to a waiting job of higher priority. Pure.
+"""The choice of the running jobs that yield to a waiting job of higher priority. Pure.
 
 The question for a waiting job is put to the scheduler itself: would the job start, in a pass over
 it and all jobs before it, if these jobs freed their resources (`MachineNow.without`)? So every

@@ -1,4 +1,4 @@
-"""When a running elastic job grows into free resources. Pure.
+"""The growth of a running elastic job into free resources. Pure.
 
 A change of size costs time: the job saves, ends and starts again. It pays if it saves `factor`
 times as much over the rest of the run. A step is assumed to need half the time with twice the

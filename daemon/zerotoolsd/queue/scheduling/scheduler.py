@@ -1,4 +1,5 @@
-"""Which waiting jobs start now, on which GPUs, and why the others wait. Pure.
+"""The choice of the waiting jobs that start now, their GPUs, and the reasons that others wait.
+Pure.
 
 Higher priority goes first; jobs of one priority start in the order of arrival, per kind. Resources
 that a waiting job could use are reserved for it, so that no later job overtakes it. A later job
@@ -58,11 +59,11 @@ class Start:
     job_id: int
     gpu_uuids: tuple[str, ...] = ()
     gpu_bytes: int | None = None
-    """Of each GPU; None: whole ones."""
+    """Bytes of each GPU; None: whole GPUs."""
     gpu_part: float = 1.0
     """The part of a GPU, for the accounting of its user."""
     size: int | None = None
-    """With how many ranks, of a job that may have several sizes; None: it has one."""
+    """Number of ranks of a job that may have several sizes; None: it has one size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +222,7 @@ def _give_gpus(
     history.begin(floor.view())
     waiting: set[ResourceNeed] = set()
     latest_of: dict[ResourceNeed, float] = {}
-    """When a job of a need that waits must be over to be lent something."""
+    """For each need that waits: the time until which a borrower of its GPUs must end."""
     wanted_by: dict[ResourceNeed, list[Gpu]] = {}
     while (found := walk.next()) is not None:
         request, group, place, order = found

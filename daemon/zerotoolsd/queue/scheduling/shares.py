@@ -28,7 +28,7 @@ class GpuShares:
         self.context = context
         self._now = now
         self._closed: dict[int, tuple[float | None, int]] = {}
-        """When the job can start at the earliest for which a GPU is closed, and that job."""
+        """By closed GPU: the earliest start of the job for which it is closed, and that job."""
 
     def copy(self) -> GpuShares:
         """Return a copy of the current state."""

@@ -65,7 +65,7 @@ class UserRoom:
         self._limits_of = users.limits_of
         self._used = dict(users.used)
         self.said: dict[tuple[int, ResourceNeed], str] = {}
-        """Why jobs of a user and a need wait."""
+        """The reason that jobs of a user and a need wait."""
 
     def has(self, request: Request) -> bool:
         """Return whether the job is within the limits of its user; else it waits."""

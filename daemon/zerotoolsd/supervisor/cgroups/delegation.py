@@ -27,7 +27,7 @@ _UNITS = (".service", ".scope")
 _MARKS = ("user.delegate", "trusted.delegate")
 
 PREFIX = "zerotools-"
-"""Of the group of an attempt."""
+"""Prefix of the name of an attempt's group."""
 
 GetMark = Callable[[Path, str], bytes]
 

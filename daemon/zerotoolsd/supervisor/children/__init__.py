@@ -1,4 +1,4 @@
-"""How the supervisor starts processes that use the user's programs and directories.
+"""The start of processes that use the user's programs and directories.
 
 spawning        a child that is started without waiting for it
 rank_binding    the processors and the memory nodes of the child

@@ -29,7 +29,7 @@ _PREFERRED, _PREFERRED_MANY = 1, 5
 _MOST_NODES = 1 << 16
 _WORD = 8 * ctypes.sizeof(ctypes.c_ulong)
 _LEAST = 0.5
-"""Of the processors that were planned with."""
+"""The part of the planned processors that must still be available."""
 _NOTE = re.compile(rb"([cmf])(\d+);")
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -17,7 +17,7 @@ from zerotoolsd.supervisor.ending import process_kinds as kinds
 from zerotoolsd.supervisor.procfs import Process, children_of, read_process
 
 DRAIN_SECONDS = 5.0
-"""How long filters and readers may still read the output that the programs have written."""
+"""Seconds that filters and readers may still read the output that the programs have written."""
 _SHORT_SECONDS = 1.0
 """A shell that reads a program's output starts only commands that are shorter than this."""
 

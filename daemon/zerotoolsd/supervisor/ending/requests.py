@@ -61,7 +61,7 @@ class RequestReader:
         self._default_grace = default_grace
         self._written: int | None = None
         self.reason: str | None = None
-        """Why the attempt is to stop, once it is."""
+        """The reason to stop the attempt, after a request."""
 
     def look(self, *, signalled: bool) -> RequestedStop | None:
         """Return the request if it changed since the last call. `signalled` is True after a

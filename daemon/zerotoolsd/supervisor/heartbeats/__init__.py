@@ -1,4 +1,4 @@
-"""Whether the ranks of an attempt make progress, and the action if they do not.
+"""The progress of the ranks of an attempt, and the action if they make none.
 
 rank_phases   the phases of a rank, and their deadlines without progress
 pulse         shared memory in which each rank reports its phase

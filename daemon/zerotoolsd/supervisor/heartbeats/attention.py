@@ -1,4 +1,5 @@
-"""How long each rank has been quiet, and when that is a stall. Pure: time is an argument.
+"""The time that each rank has been quiet, and the decision that this is a stall. Pure: time is an
+argument.
 
 Time is measured by the supervisor's own clock: a late call counts `MOST_BETWEEN` seconds at most.
 So a change of the system clock has no effect. No time passes while the machine sleeps, or while the
@@ -32,7 +33,7 @@ MOST_BETWEEN = 5.0
 REMEMBERED = 50
 """Number of steps in the median."""
 _WORKS = 0.1
-"""Of a processor: a rank that does so much works."""
+"""The part of a processor's time with which a rank counts as working."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from zerotoolsd.supervisor.heartbeats.rank_phases import NAMES, STARTING
 
 VARIABLE = "ZEROTOOLS_PULSE"
 DUMP_SIGNAL = signal.SIGQUIT
-"""As in a JVM: a rank that gets this signal prints the stacks of its threads and continues."""
+"""The signal on which a rank prints the stacks of its threads and continues, as in a JVM."""
 _LINE = struct.Struct("=IBBQ96sI")
 _WAITS, _DUMPS = 1, 2
 _TRIES = 3

@@ -20,7 +20,7 @@ START, DATA, STEP, EVALUATION, SAVE = "start", "data", "step", "evaluation", "sa
 KINDS = (START, DATA, STEP, EVALUATION, SAVE)
 """The deadlines that there are: `start_limit` and so on in `[stall]` of a job file."""
 COMPLETE = "complete"
-"""That of a program which has reported that the job is complete, and the name of its phase."""
+"""The deadline of a program that has reported that the job is complete; also its phase."""
 SILENCE = "silence"
 """The key of the deadline for a program that is silent: it neither reports nor prints."""
 

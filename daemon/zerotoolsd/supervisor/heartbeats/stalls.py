@@ -36,7 +36,7 @@ class Stalls:
         self._dump: StackDump | None = None
         self._stall: AttemptStall | None = None
         self.cause: str | None = None
-        """Why the attempt is ended, once it is."""
+        """The reason to end the attempt, after a stall."""
         self.rank: int | None = None
         """The rank that it is ended for."""
 

@@ -56,7 +56,7 @@ _NAMES = (
     re.compile(r"ranks? ([0-9]+(?:, [0-9]+)*) failed to pass monitoredbarrier", re.IGNORECASE),
     re.compile(r"ranks that caused the desync are:\s*-?\s*\[([0-9]+(?:, [0-9]+)*)\]"),
 )
-"""How others say which rank did not come."""
+"""Messages of other ranks that name the rank that did not come."""
 
 
 class EndedRank(Protocol):

@@ -31,7 +31,7 @@ _IN_GROUP = re.compile(r"^ {0,2}\| ")
 """Before the lines of the group itself; those of its exceptions are further to the right."""
 _ERROR_LINE = re.compile(r"^(?:\[[^\]]*\]:?\s*)?((?:\w+\.)*\w+)(: .*)?$")
 _LAUNCHERS_ERRORS = ("ChildFailedError", "CalledProcessError")
-"""With which launchers end that have lost a rank."""
+"""Exceptions with which launchers end after losing a rank."""
 _RANK = re.compile(r"^\[(?:rank|default)([0-9]+)\]:\s?")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _LIKE_AN_ERROR = re.compile(

@@ -38,7 +38,7 @@ LONGEST = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
 _FIRST = "800"
-"""When memory runs out, a server goes before any rank: it costs a few seconds."""
+"""OOM score of a server, killed before any rank: restarting it costs a few seconds."""
 
 
 class AttemptForker:

@@ -1,5 +1,4 @@
-"""Whether tensors have only finite values, because a run must be able to continue from its
-checkpoint."""
+"""The check that tensors have only finite values, since runs must continue from checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which checkpoints are kept: the newest ones, one every so many steps, the best, and named ones.
+"""The checkpoints that are kept: the newest ones, one every so many steps, the best, and named
+ones.
 
 All of this is determined from the directory, so a restarted attempt makes the same choice. Standard
 library only.

@@ -1,4 +1,5 @@
-"""Which rank saves tensors that several ranks hold: each replica once, spread over the ranks.
+"""The choice of the rank that saves a tensor held by several ranks: each replica once, spread over
+the ranks.
 
 torch's DCP does the same in its planning, when all ranks have offered everything. Here it is known
 in advance, so that a rank copies to the host only the tensors that it will write.

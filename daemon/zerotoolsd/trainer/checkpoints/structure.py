@@ -1,4 +1,4 @@
-"""Whether the tensors of a checkpoint are complete: the check of `zerotools verify --fast`."""
+"""The check that the tensors of a checkpoint are complete, as in `zerotools verify --fast`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From files to the examples of a step, at any number of ranks.
+"""Makes the examples of a step from files, for any number of ranks.
 
 sources, reading              the data that rank 0 reads while the model loads; opened by all
 cache                         tokenised data, reused by restarts and other jobs

@@ -1,4 +1,4 @@
-"""Which examples step s trains on: the same at every number of ranks.
+"""The examples that step s trains on: the same at every number of ranks.
 
 Position p of the run, counted over all epochs, is example `shuffle(epoch)[p % n]` of the pool's n
 in epoch `p // n`. A step takes the next `batch_size` positions; a rank takes its even share.

@@ -31,7 +31,7 @@ _FIELDS = 4
 ids."""
 
 References = npt.NDArray[np.float32]
-"""Of each pair, the log-probabilities of the chosen and the rejected answer; shape [pairs, 2]."""
+"""Log-probabilities of each pair's chosen and rejected answer; shape [pairs, 2]."""
 
 
 def write_examples(examples: Iterable[Encoded], path: Path, *, encoder_decoder: bool) -> int:

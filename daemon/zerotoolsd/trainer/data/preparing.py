@@ -24,7 +24,7 @@ BatchEncoder = Callable[[Sequence[Record]], list[Encoded]]
 
 @dataclass(frozen=True)
 class ModelInput:
-    """How the model reads: whether it has an encoder, and how many positions (None: any)."""
+    """The model's input: whether it has an encoder, and the number of positions (None: any)."""
 
     encoder_decoder: bool
     positions: int | None

@@ -37,7 +37,7 @@ from zerotoolsd.trainer.data.tokenstream import largest_id
 
 IDS = "ids.u32"
 DIGEST_LETTERS = 16
-"""Of a file's SHA-256, in the record of a checkpoint."""
+"""Characters of a file's SHA-256 in the record of a checkpoint."""
 _OF_SOURCES = (
     *("text", "tokens", "examples", "preferences"),
     *("tokenizer", "mixture", "packing", "token_type"),

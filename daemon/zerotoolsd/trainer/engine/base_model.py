@@ -15,7 +15,7 @@ HIDDEN = "last_hidden_state"
 
 
 class CannotCut(Exception):
-    """Why a model cannot be run in two parts."""
+    """Raised if a model cannot be run in two parts; its text is the reason."""
 
 
 @dataclass

@@ -27,11 +27,11 @@ from zerotoolsd.trainer.data.sequences import IGNORED
 from zerotoolsd.trainer.engine.base_model import BaseModel, CannotCut
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
-"""How far logits may differ, over the largest."""
+"""Largest difference of logits, relative to the largest logit."""
 HALF_TOLERANCE = 2e-2
-"""The same of 16-bit logits: products of other shapes round differently."""
+"""The same for 16-bit logits: products of other shapes round differently."""
 CHECKED_POSITIONS, CHECKED_ROWS = 16, 5
-"""Of each sequence, and in each part: parts that are not whole sequences."""
+"""Positions of each sequence, and rows of each part, which thus is not a whole sequence."""
 
 
 def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -148,7 +148,7 @@ class ChunkedLoss:
 
 
 Tail = Callable[[torch.Tensor], torch.Tensor]
-"""From hidden states `[rows, hidden]` to logits `[rows, vocabulary]`."""
+"""Function from hidden states `[rows, hidden]` to logits `[rows, vocabulary]`."""
 
 
 def _shortened(arguments: dict[str, Any]) -> dict[str, Any]:

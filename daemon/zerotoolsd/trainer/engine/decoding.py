@@ -1,4 +1,4 @@
-"""How a model generates text: greedily or by beams, its end tokens, and the length limit."""
+"""The generation of text: greedy or by beams, its end tokens, and the length limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When training has diverged: one policy for both engines.
+"""The policy that decides when training has diverged, the same for both engines.
 
 A step with finite loss and gradient norm updates the weights. Any other:
 

@@ -1,4 +1,4 @@
-"""Whether a job computes its loss in parts."""
+"""The choice to compute a job's loss in parts or at once."""
 
 from __future__ import annotations
 

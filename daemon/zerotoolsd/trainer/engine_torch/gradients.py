@@ -1,4 +1,4 @@
-"""From the gradients that the backward pass leaves to those that the optimizer takes.
+"""Makes the gradients for the optimizer from those of the backward pass.
 
 The norm is over all ranks: squares of this rank's part in fp32, tensor by tensor, summed in fp64.
 It is that of the scaled gradients of fp16 training; scaling and clipping are one factor.
@@ -40,7 +40,7 @@ class Reduction:
 
 
 class UpdatePath(Protocol):
-    """How gradients come to the optimizer's `weights`, and updates back to the model.
+    """The path of gradients to the optimizer's `weights`, and of updates back to the model.
 
     Between two backward passes: `norm`, then either `discard`, or `fetch` and `store` of each of
     `buckets` in order and then `finish`. All ranks call each together.

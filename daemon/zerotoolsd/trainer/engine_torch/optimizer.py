@@ -19,7 +19,7 @@ from zerotoolsd.trainer.model.sharding import wrap
 
 OPTIONS = ("betas", "eps", "momentum")
 _RATIO = "rate_ratio"
-"""Of a param group: its learning rate, divided by the run's."""
+"""Key of a param group: its learning rate, divided by the run's."""
 
 
 @dataclass(frozen=True)

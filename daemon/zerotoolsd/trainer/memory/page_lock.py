@@ -18,7 +18,7 @@ import torch
 CHUNK_BYTES = 16 << 20
 """Size of a mapping that smaller tensors share."""
 LARGE_BYTES = 1 << 20
-"""From this size on, a tensor has its own pages: it wastes only the rest of its last page."""
+"""Bytes from which a tensor has its own pages: it wastes only the rest of its last page."""
 ALIGNMENT = 256
 """Alignment of tensors in a chunk, as in torch's allocators on a GPU."""
 

@@ -1,4 +1,4 @@
-"""Which of transformers' attention implementations a job's model takes."""
+"""The choice of transformers' attention implementation for a job's model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zerotoolsd.trainer.model.narrow import small_model
 from zerotoolsd.trainer.model.segments import SEGMENTED, segments_of
 
 TOLERANCE = 1e-4
-"""Of logits in fp32, relative to the largest."""
+"""Largest difference of logits in fp32, relative to the largest logit."""
 _FLAGS = {
     "sdpa": "_supports_sdpa",
     "flash_attention_2": "_supports_flash_attn",

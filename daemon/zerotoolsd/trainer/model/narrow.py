@@ -50,7 +50,7 @@ _SMALL = {
     **dict.fromkeys(("window_size", "attention_chunk_size", "context_length"), 64),
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCABULARY),
 }
-"""By the name of a config's key: as many elements as are enough; fewer stay as they are."""
+"""Sufficient numbers of elements by config key; smaller ones stay unchanged."""
 _KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "kv_n_heads", "swa_num_key_value_heads")
 _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _LEFT_OUT = ("quantization_config", "auto_map", "torch_dtype", "dtype", "transformers_version")

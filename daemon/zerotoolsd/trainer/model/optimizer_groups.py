@@ -1,4 +1,4 @@
-"""Which parameters decay, and which Muon updates.
+"""The parameters that decay, and those that Muon updates.
 
 By `"names"` it is transformers' rule, `Trainer.get_decay_parameter_names` of 5.23: all but the
 parameters of torch's own LayerNorms, and those named as a bias or a norm. By `"shapes"` it is the

@@ -31,7 +31,7 @@ from zerotoolsd.trainer.model.stored import HubTensor, refuse_quantised, same_va
 from zerotoolsd.trainer.model.traced import TracedTensor, blocks_of, traced
 
 LISTED = 4
-"""So many names of each side are in a message."""
+"""Names of each kind that a message lists, at most."""
 
 
 class OtherShapes(BadRequest):

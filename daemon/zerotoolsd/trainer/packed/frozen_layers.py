@@ -1,4 +1,4 @@
-"""Which layers of a model keep their weights in 4 bits: those that transformers' loader packs."""
+"""The layers of a model with weights in 4 bits: those that transformers' loader packs."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ STEP_TIMEOUT = timedelta(minutes=10)
 """Longest wait for another rank within a step, if no supervisor ends a stall: it knows how long
 steps take, and records the state of all ranks. A dead rank is noticed at once on gloo."""
 START_TIMEOUT = timedelta(hours=2)
-"""The same until steps are taken: ranks read weights and compile in unlike times."""
+"""The same until the first step: ranks take different times to read weights and compile."""
 CONTROL_TIMEOUT = timedelta(hours=6)
 """Longest wait for rank 0 to read the data or to write a checkpoint."""
 

@@ -50,8 +50,9 @@ _PROBE = ".zerotools-meeting-"
 
 @dataclass(frozen=True)
 class MeetingPlace:
-    """Where and how long the nodes wait for one another. `directory` is the job's output_dir, which
-    all nodes share; `is_stopped` returns whether this node was asked to stop meanwhile."""
+    """The place and the time in which the nodes wait for one another. `directory` is the job's
+    output_dir, which all nodes share; `is_stopped` returns whether this node was asked to stop
+    meanwhile."""
 
     host: str
     port: int

@@ -1,4 +1,4 @@
-"""Whether the nodes of a job have the same files, if each may have its own copies.
+"""The check that the nodes of a job have the same files, if each may have its own copies.
 
 Reading terabytes on every node, only to compare them, would take as long as the training's start.
 So a file is identified by its size and by samples: its beginning, its end, and some parts in

@@ -1,4 +1,4 @@
-"""How long the start took, by phase."""
+"""The time of the start, by phase."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ LOG_SECONDS = 1.0
 READING_SECONDS = 30.0
 GIB = 1 << 30
 AT_SAVE = "at_save"
-"""How a checkpoint was verified when it was saved: its structure; its digests are recorded."""
+"""The check of a checkpoint when it was saved: its structure; its digests are recorded."""
 LONGEST_WHY = 1000
 _PHASES = {
     "init": "importing",

@@ -27,7 +27,7 @@ _IDS, _POSITIONS = "input_ids", "position_ids"
 
 @dataclass(frozen=True)
 class Stretch:
-    """Which of `exchange.ranks` equal stretches of each sequence is this rank's."""
+    """This rank's stretch of each sequence, one of `exchange.ranks` equal ones."""
 
     exchange: Exchange
 

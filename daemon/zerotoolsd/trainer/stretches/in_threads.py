@@ -56,7 +56,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class _OverThreads:
-    """As `Exchange`."""
+    """Implements `Exchange` between threads."""
 
     table: _Table
     index: int

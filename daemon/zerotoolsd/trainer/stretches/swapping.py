@@ -31,7 +31,7 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class GroupExchange:
-    """As `Exchange`, in a process group."""
+    """Implements `Exchange` in a process group."""
 
     group: dist.ProcessGroup
     index: int

@@ -1,4 +1,4 @@
-"""Which layers of a model tensor ranks cut, according to transformers' plan.
+"""The layers of a model that tensor ranks cut, according to transformers' plan.
 
 A plan names layers (`model.layers.*.mlp.up_proj`) and a style for each. The styles:
 
@@ -40,7 +40,7 @@ COLUMNS, GATHERED_COLUMNS, ROWS, SPLIT_ROWS, SUMMED = (
     "split rows",
     "summed",
 )
-"""How a layer is cut. For `SUMMED`, only the gradients are in parts."""
+"""The ways to cut a layer. For `SUMMED`, only the gradients are in parts."""
 _STYLES = {
     "colwise": COLUMNS,
     "colwise_gather_output": GATHERED_COLUMNS,
@@ -63,9 +63,9 @@ _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 @dataclass(frozen=True)
 class LayerCuts:
-    """How `ranks` ranks share the layers of a model. `layers` has the cut of each, `dimensions` the
-    cut dimension of each parameter; parameters not in it are whole. `notes` describe parts of the
-    plan that are not cut."""
+    """The parts of a model's layers on `ranks` ranks. `layers` has the cut of each, `dimensions`
+    the cut dimension of each parameter; parameters not in it are whole. `notes` describe parts of
+    the plan that are not cut."""
 
     ranks: int
     layers: Mapping[str, str]

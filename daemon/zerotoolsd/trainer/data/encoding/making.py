@@ -1,4 +1,4 @@
-"""Which encoder reads the examples of a job."""
+"""The choice of the encoder that reads the examples of a job."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ SAID = 3
 """Exit status after the reason was logged."""
 _BLOCK = 1 << 16
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
-"""That a request of MLflow takes: its REST API, `runs/log-batch`."""
+"""Limits of a request of MLflow: its REST API, `runs/log-batch`."""
 _LONGEST_VALUE = 500
 """Characters of a param that servers of all versions take."""
 _SERVER_SECONDS = 20
-"""Which is less than the rank waits at its end."""
+"""Timeout of a server, less than the time that the rank waits at its end."""
 _TAG = "zerotools.run"
 _SECRET = re.compile(r"(?i)(key|token|password|secret)$")
 _IN_URL = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
