@@ -43,7 +43,7 @@ class RouterLoss:
         examples: Sequence[Example],
         stretch: Stretch | None = None,
     ) -> torch.Tensor:
-        """Return a scalar: the loss as its mean over the ranks; so are its gradients.
+        """Return a scalar. Averaged over the ranks, it and its gradients are those of the loss.
 
         All ranks call it together.
 
