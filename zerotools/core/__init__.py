@@ -1,1 +1,1 @@
-"""Floor 0: values. Standard library only, no I/O."""
+"""Layer 0: values. Standard library only, no I/O."""

@@ -49,7 +49,7 @@ class Box:
         return cls((0,) * len(shape), tuple(shape))
 
     def intersect(self, other: Box) -> Box | None:
-        """The common block, or None where the two share no element."""
+        """Return the common block, or None if the two boxes share no element."""
         start, shape = [], []
         for a, n, b, m in zip(self.start, self.shape, other.start, other.shape, strict=True):
             first = a if a > b else b
@@ -61,7 +61,7 @@ class Box:
         return Box(tuple(start), tuple(shape))
 
     def contains(self, other: Box) -> bool:
-        """Whether every element of `other` is in this box."""
+        """Return whether every element of `other` is in this box."""
         return all(
             a <= x and y <= b
             for a, b, x, y in zip(self.start, self.stop, other.start, other.stop, strict=True)
@@ -82,7 +82,7 @@ def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def boxes_of_range(shape: Sequence[int], begin: int, end: int) -> list[Box]:
-    """The boxes, in order, whose elements are the flat range [begin, end) of a row-major tensor.
+    """Return, in order, the boxes that cover the flat range [begin, end) of a row-major tensor.
 
     At most 2n-1 boxes for n dimensions, each contiguous in the range. A 0-d tensor has the one
     range [0, 1).
@@ -205,7 +205,7 @@ class Hole:
 
 
 def prove_cover(shape: Sequence[int], boxes: Iterable[Box]) -> Overlap | Hole | None:
-    """None when the boxes cover a tensor of `shape` exactly, else what is wrong.
+    """Return None if the boxes cover a tensor of `shape` exactly, else the overlap or the hole.
 
     Identical boxes are replicas and count once; empty boxes count for nothing.
 
@@ -235,7 +235,7 @@ def _first_overlap(distinct: Sequence[Box]) -> Overlap | None:
 
 
 def _a_missing_block(whole: Box, distinct: Sequence[Box]) -> Box:
-    """One block that no box covers: the first, in row-major order, of what is left uncovered."""
+    """Return the first block, in row-major order, that no box covers."""
     if not whole.shape or not distinct:
         return whole
     cuts = sorted(

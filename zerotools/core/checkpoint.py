@@ -1,4 +1,4 @@
-"""The one model: a checkpoint is named tensors, each a set of boxes lying somewhere in files.
+"""The data model: a checkpoint is named tensors, each a set of boxes that lie in files.
 
 Invariants, proved by `zerotools.ops.execution.plan` before a byte is moved:
 
@@ -6,8 +6,9 @@ Invariants, proved by `zerotools.ops.execution.plan` before a byte is moved:
 - distinct chunks of a tensor never overlap; chunks with the same box are replicas;
 - every chunk is inside its file.
 
-Padding does not exist here: it is bytes that no chunk claims. A reader returns a `Checkpoint`; a
-writer's `lay_out` returns a `Target` (`core.target`), a checkpoint whose files are not written yet.
+Padding is not part of the model: it is bytes that no chunk claims. A reader returns a `Checkpoint`;
+a writer's `lay_out` returns a `Target` (`core.target`), a checkpoint whose files are not written
+yet.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from zerotools.core.dtypes import DType
 
 
 class Key(NamedTuple):
-    """What identifies a tensor: the model's name for it and what it is to the model.
+    """The identity of a tensor: its name in the model, and its role.
 
     `role` is an open word: `param` (for ZeRO the fp32 master), `param16` (a 16-bit copy of a
     master), `buffer`, `exp_avg`, `exp_avg_sq`, `step`, `momentum_buffer`, ...
@@ -49,7 +50,7 @@ class Chunk:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie in row-major order without gaps."""
+        """Return whether the elements lie in row-major order without gaps."""
         if self.strides is None:
             return True
         dense = row_major_strides(self.box.shape)
@@ -67,7 +68,7 @@ class Chunk:
 
 
 class ChunksOnDemand(Sequence[Chunk]):
-    """Chunks that are computed each time they are asked for, so that a list is never kept."""
+    """Chunks that are computed at each access, so that no list is kept."""
 
     __slots__ = ("_make",)
 
@@ -118,12 +119,13 @@ class Tensor:
 class Opaque:
     """An object of a foreign class, as a pickle describes it; nothing of it was imported or run.
 
-    `args` are what the pickle passed to the constructor, `state` what it set afterwards (None
-    where it set nothing). `called` is True where the pickle calls `name(*args)`, False where it
-    makes an instance by `name.__new__`. Written back, the original library loads an equal object.
+    `args` are the arguments that the pickle passes to the constructor, and `state` the value that
+    it sets afterwards (None if it sets nothing). `called` is True if the pickle calls
+    `name(*args)`, and False if it makes an instance by `name.__new__`. If it is written back, the
+    original library loads an equal object.
 
-    Two are equal only where they are one object: a comparison by value could be made to run
-    forever by a file whose objects share parts, and an object may well contain itself.
+    Two values are equal only if they are the same object. A comparison by value could run forever
+    on a file with shared parts, and an object may contain itself.
     """
 
     module: str
@@ -138,20 +140,20 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
-    """Stands in `Checkpoint.state` where the file had a tensor that is in `Checkpoint.tensors`."""
+    """A reference in `Checkpoint.state` to a tensor that is in `Checkpoint.tensors`."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a checkpoint comes from, as far as its files say; None means that they do not.
+    """The source of a checkpoint, as far as its files record it; None means that they do not.
 
-    `format` is a word such as "dcp" or "safetensors"; `path` the directory or file that was read.
-    `title` is the kind in words, where `format` says too little; `precision` the type that the run
-    computes in. `notes` are sentences for the user ("took step-40, the newest of 3"). `question` is
-    what the user must say before there is one model to export; `refusal` why nothing can be made of
-    what was read.
+    `format` is a word such as "dcp" or "safetensors", and `path` the directory or file that was
+    read. `title` names the kind in words, if `format` is not enough. `precision` is the type that
+    the run computes in. `notes` are sentences for the user ("took step-40, the newest of 3").
+    `question` is the choice that the user must make before one model can be exported. `refusal` is
+    the reason why nothing can be made of the files.
     """
 
     format: str
@@ -171,11 +173,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with a checkpoint that can still be read; `file` is relative to its root.
-    `blocks` says that nothing made of it would be the whole, whichever files are used. `is_loss`
-    says that bytes of the file are lost, and that what is left of it is its own: where a file is of
-    another save, or another rank's, that is not so. `is_unread` says that of `tensor` nothing but
-    the name is known, and that all else can be used: only an output that would hold it is refused.
+    """A defect of a checkpoint that can still be read; `file` is relative to its root.
+
+    `blocks` means that no output made of it would be complete, whichever files are used. `is_loss`
+    means that bytes of the file are lost and the rest of it is valid; it is False for a file of
+    another save or of another rank. `is_unread` means that only the name of `tensor` is known: an
+    output that would hold it is refused, and everything else can be used.
     """
 
     message: str
@@ -187,8 +190,8 @@ class Problem:
 
 
 class Stamp(NamedTuple):
-    """What a file was when it was first read: `size` in bytes, the time of its last change, and
-    which file of which file system it was, where those numbers last (else 0)."""
+    """The identity of a file when it was first read: `size` in bytes, the time of its last change,
+    and its device and inode numbers, if these are stable (else 0)."""
 
     size: int
     mtime_ns: int
@@ -201,16 +204,18 @@ class Checkpoint:
     """Named tensors in the files below `root`, and everything else that was saved with them.
 
     `aliases` maps a tied name to the name that holds the bytes, if any tensor does. `state` is a
-    tree of plain values, `TensorRef` and `Opaque`. `files` maps each file in which a chunk lies to
-    its size in bytes; others may be there. `model_sidecars` are sidecar files that belong to the
-    model rather than to the shards (config.json, tokenizer), by the name that they have beside an
-    export; who writes may have others there. `own_config` is the config.json that was found with
-    the checkpoint, and says how its bytes are read.
+    tree of plain values, `TensorRef` and `Opaque`. `files` maps each file that holds a chunk to its
+    size in bytes; the directory may contain others. `model_sidecars` are files that belong to the
+    model and not to the shards (config.json, tokenizer), by the name that they have next to an
+    export; the writer may have others. `own_config` is the config.json that was found with the
+    checkpoint; it says how the checkpoint's bytes are read.
+
     `stamps` has every file that was read to make this value, by absolute path, as it was before its
-    first byte was read; empty in a `Target`. `native` is what the format keeps for its own writer:
-    a value of a class of its own, which no other code opens. `archives` has where archives lie one
-    behind another in a file, {file: {offset: length}} in bytes, as far as no chunk says it.
-    `beside` is the optimizer in a file of its own next to the model, as its own reader gave it.
+    first byte was read; it is empty in a `Target`. `native` is what the format keeps for its own
+    writer: a value of a class of its own, which no other code opens. `archives` records where
+    archives follow each other in a file, {file: {offset: length}} in bytes, if no chunk shows it.
+    `beside` is the optimizer that is in a separate file next to the model, as its own reader
+    returned it.
     """
 
     root: Path

@@ -19,9 +19,10 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def bytes_of(size: int | str) -> int:
-    """A number of bytes, or text with a unit; a bare number counts bytes.
+    """Return the bytes of a number, or of text with a unit; a bare number counts bytes.
 
-    Raises ValueError: it is no size, or less than one byte, or more than any machine has.
+    Raises:
+        ValueError: it is not a size, or is less than one byte or more than any machine has.
     """
     match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z]*)\s*", str(size))
     factor = _UNITS.get(match[2].lower()) if match else None

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, in the words in which a target says what it dropped."""
+"""The parts of a checkpoint, in the words that a target uses to list what it dropped."""
 
 from __future__ import annotations
 

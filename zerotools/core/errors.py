@@ -1,8 +1,8 @@
-"""Every error that zerotools raises on purpose, split by whose fault it is.
+"""Every error that zerotools raises on purpose, split by who can correct it.
 
 - ZerotoolsError
-  - BadRequest          the caller asked for something that cannot be      exit 2
-  - BadFile             a file is damaged, incomplete or not what it says  exit 3
+  - BadRequest          the caller asked for something impossible          exit 2
+  - BadFile             a file is damaged, incomplete or of another kind   exit 3
     - Incomplete        a part of a tensor is missing
   - Unsupported         legitimate, but zerotools does not do it           exit 4
   - DaemonError         the daemon does not answer, or refuses             exit 5
@@ -11,13 +11,13 @@
   - HostUnreachable     another machine cannot be reached by ssh           exit 5
   - SlurmUnreachable    Slurm's controller does not answer                 exit 5
   - JobFailed           a job that was followed to its end failed          exit 6
-  - TimedOut            what was waited for did not come in time           exit 124
+  - TimedOut            the awaited event did not come in time             exit 124
 
-A command that has done its work ends with 0, with 1 where it found differences or damage, and
-with 7 where `estimate` found that a training does not fit.
+A command that has done its work ends with 0, with 1 if it found differences or damage, and with 7
+if `estimate` found that a training does not fit.
 
 A message is one sentence that names the file and the tensor, gives the two numbers that
-disagree, and ends with what to do. `exit_code` is the process exit status of the command line,
+disagree, and ends with the action to take. `exit_code` is the exit status of the command line,
 `code` a stable word for programs.
 """
 
@@ -26,14 +26,14 @@ from __future__ import annotations
 EXIT_DONE = 0
 EXIT_DIFFERENCES = 1
 EXIT_TOO_LARGE = 7
-"""Nothing that `estimate` was asked for fits."""
+"""No training that `estimate` was given fits."""
 EXIT_SYSTEM = 71
 """The operating system refused: a full disk, a missing permission, no memory."""
 EXIT_TIMEOUT = 124
-"""What was waited for did not come in the time that was given, as of coreutils' timeout."""
+"""The awaited event did not come within the given time; coreutils' timeout uses the same status."""
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-"""The program that reads the output has ended, as a shell shows SIGPIPE."""
+"""The program that reads the output has ended; a shell shows SIGPIPE in the same way."""
 
 
 class ZerotoolsError(Exception):
@@ -82,7 +82,7 @@ class Unsupported(ZerotoolsError):
 
 
 class DaemonError(ZerotoolsError):
-    """The daemon could not be asked, or said no."""
+    """The daemon could not be reached, or refused the request."""
 
     exit_code = 5
     code = "daemon_failed"
@@ -95,7 +95,7 @@ class DaemonUnreachable(DaemonError):
 
 
 class AnswerLost(DaemonUnreachable):
-    """The daemon was asked, and its answer did not come: it may have done what it was asked."""
+    """The request was sent, but the response did not come: the daemon may have done the work."""
 
     code = "answer_lost"
 
@@ -107,14 +107,14 @@ class DaemonRefused(DaemonError):
 
 
 class HostUnreachable(ZerotoolsError):
-    """A machine whose files are asked for cannot be reached, or its connection broke."""
+    """A machine that holds the files cannot be reached, or its connection broke."""
 
     exit_code = 5
     code = "host_unreachable"
 
 
 class SlurmUnreachable(ZerotoolsError):
-    """Slurm's controller does not answer: nothing is known of its jobs now."""
+    """Slurm's controller does not answer, so the state of its jobs is unknown."""
 
     exit_code = 5
     code = "slurm_unreachable"
@@ -128,7 +128,7 @@ class JobFailed(ZerotoolsError):
 
 
 class TimedOut(ZerotoolsError):
-    """What a command waited for did not come in the time that was given."""
+    """The event that a command waited for did not come within the given time."""
 
     exit_code = EXIT_TIMEOUT
     code = "timeout"

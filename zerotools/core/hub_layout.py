@@ -1,4 +1,4 @@
-"""How the tensors of a model lie in those of its directory, which has them as the Hub does.
+"""The position of a model's tensors in the tensors of its Hub directory.
 
 transformers may rename a directory's tensors when it loads them, stack those of a layer's experts,
 join or cut them along a dimension, or transpose them. All of these move elements and change none.
@@ -32,11 +32,11 @@ class HubBlock:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The strides, also where they are None."""
+        """The strides in elements, those of a row-major tensor if `strides` is None."""
         return row_major_strides(self.box.shape) if self.strides is None else self.strides
 
     def part(self, box: Box) -> HubBlock | None:
-        """What the block has of `box`; None where that is nothing."""
+        """Return the part of the block that is in `box`, or None if they share no element."""
         common = self.box.intersect(box)
         if common is None:
             return None
@@ -61,7 +61,7 @@ def renamed(name: str, shape: tuple[int, ...]) -> HubBlock:
 
 
 def simplified(block: HubBlock) -> HubBlock:
-    """The same block, without strides where they say nothing."""
+    """Return the block without strides if they are those of a row-major tensor."""
     dense = row_major_strides(block.box.shape)
     sizes = zip(block.box.shape, block.steps, dense, strict=True)
     return replace(
@@ -70,14 +70,17 @@ def simplified(block: HubBlock) -> HubBlock:
 
 
 def is_unchanged(name: str, shape: tuple[int, ...], blocks: tuple[HubBlock, ...]) -> bool:
-    """Whether the Hub has the model's tensor `name` of `shape` just so."""
+    """Return whether the Hub has the model's tensor `name` with the same name, shape and order."""
     return blocks == (renamed(name, shape),)
 
 
 @dataclass(frozen=True, slots=True)
 class HubPiece:
-    """A block seen from the Hub: `box` of its tensor is `source` of the tensor `name` of the model,
-    `dims` of which are the dimensions of `box`; -1 for one in which the box has one index."""
+    """A block as the Hub sees it: `box` of the Hub's tensor is `source` of the model's tensor
+    `name`.
+
+    `dims` are the dimensions of that tensor for each dimension of `box`; -1 if `box` has one index.
+    """
 
     name: str
     box: Box
@@ -86,9 +89,10 @@ class HubPiece:
 
 
 def pieces_of(name: str, block: HubBlock) -> Iterator[HubPiece]:
-    """The pieces that `block` of the model's tensor `name` gives to the Hub's.
+    """Yield the pieces that `block` of the model's tensor `name` gives to the Hub's tensors.
 
-    They are as few as boxes allow: rows that are apart in the Hub's tensor are pieces of their own.
+    Their number is the smallest that boxes allow: rows that are apart in the Hub's tensor are
+    separate pieces.
     """
     if block.box.is_empty:
         return
@@ -122,7 +126,8 @@ def _coordinates(offset: int, rows: tuple[int, ...]) -> tuple[int, ...]:
 def _dimension(
     step: int, rows: tuple[int, ...], shape: tuple[int, ...], taken: list[int]
 ) -> int | None:
-    """The Hub's dimension in which a step of so many elements goes to the next index."""
+    """Return the Hub's dimension in which a step of `step` elements moves to the next index, or
+    None."""
     fitting = (d for d, row in enumerate(rows) if row == step and shape[d] > 1 and taken[d] < 0)
     return next(fitting, None)
 

@@ -1,7 +1,7 @@
-"""How tensor-parallel ranks share a logical tensor: rules as data, and what they place where.
+"""Rules that say how tensor-parallel ranks share a logical tensor, and the blocks they place.
 
-A rule says, for one tensor, which block of each rank's shard is which block of the full tensor.
-Rules come from what the checkpoint records, else from the user; a name is never guessed from.
+A rule maps blocks of each rank's shard to blocks of the full tensor. Rules come from the
+checkpoint's own records, else from the user; they are never guessed from a name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Replicated:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """Several tensors joined along `dim`, each split on its own: a fused QKV, a gate with an up
+    """Several tensors joined along `dim`, each split separately: a fused QKV, a gate with an up
     projection. `sizes` are their sizes along `dim` in the full tensor; each is a multiple of the
     ranks."""
 
@@ -92,7 +92,7 @@ def _check_fused(rule: Fused, shards: Sequence[tuple[int, ...]], total: int) -> 
 def placements(
     rule: ShardingRule, shards: Sequence[tuple[int, ...]], rank: int
 ) -> list[PlacedBlock]:
-    """Where the blocks of `rank`'s shard go; `shards` are all ranks' shapes."""
+    """Return the positions of the blocks of `rank`'s shard; `shards` are all ranks' shapes."""
     shape = shards[rank]
     if isinstance(rule, ExplicitBlocks):
         return list(rule.of_rank[rank])

@@ -1,7 +1,7 @@
-"""What a run keeps in memory: of which type, where, and cut among how many ranks.
+"""The memory that a run keeps: its types, its devices, and the ranks that share it.
 
-One value for everyone who must agree: the estimate (`ops/estimate`), the engine that allocates, the
-check of room on a disk, and what a rank predicts of itself before it allocates.
+One value is used by all: the estimate (`ops/estimate`), the engine that allocates, the check of
+disk space, and a rank's prediction before it allocates.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from math import ceil, prod
 DEVICE, HOST, DISK = "device", "host", "disk"
 """The memory tiers."""
 WEIGHTS, MASTERS, MOMENTS, GRADIENTS = "weights", "masters", "moments", "gradients"
-"""What memory is for."""
+"""The uses of memory."""
 
 LOCAL, SHARDED = "local", "sharded"
-"""How the gradients of a step's micro batches are added up: each rank's own, whole, which are
-reduced once; or this rank's part of those that are reduced after each micro batch."""
+"""Two ways to sum the gradients of a step's micro batches. "local": each rank adds up its whole
+gradients, which are reduced once. "sharded": gradients are reduced after each micro batch, and each
+rank adds up its part."""
 
 UPDATE_BUCKET_BYTES = 64 << 20
 """fp32 bytes of masters that engine `torch` updates at a time, over all ranks that share them."""
@@ -26,18 +27,21 @@ EIGHT_BIT_BLOCK, EIGHT_BIT_LEAST = 256, 4096
 """Elements of a row that share a scale of 8-bit moments; of the smallest tensor that has such."""
 NF4 = "nf4"
 NF4_BLOCK, NF4_SCALES_BLOCK = 64, 256
-"""Elements that share a scale in nf4; scales that share one where they are of 8 bits."""
+"""Elements that share a scale in nf4; 8-bit scales that share a scale of their own."""
 _TIERS = {"none": DEVICE, "cpu": HOST, "disk": DISK}
 
 
 def has_eight_bit_moments(shape: tuple[int, ...]) -> bool:
-    """Whether `adamw8bit` keeps bytes of the moments of a weight; of others it keeps fp32."""
+    """Return whether `adamw8bit` keeps 8-bit moments of a weight; of other weights it keeps
+    fp32."""
     return len(shape) > 1 and prod(shape) >= EIGHT_BIT_LEAST
 
 
 def nf4_bytes(count: int, *, double_quant: bool) -> int:
-    """Bytes of `count` elements in nf4: two in a byte, and their scales, in fp32 or in 8 bits with
-    scales and a mean of their own."""
+    """Return the bytes of `count` elements in nf4: two in a byte, plus their scales.
+
+    The scales are fp32, or with `double_quant` 8 bits with scales and a mean of their own.
+    """
     scales = ceil(count / NF4_BLOCK)
     if not double_quant:
         return ceil(count / 2) + ITEM_BYTES["fp32"] * scales
@@ -46,17 +50,18 @@ def nf4_bytes(count: int, *, double_quant: bool) -> int:
 
 @dataclass(frozen=True)
 class MemoryLayout:
-    """How parameters, gradients and optimizer state are laid out over `world_size` ranks.
+    """The layout of parameters, gradients and optimizer state over `world_size` ranks.
 
-    The words are the job file's: `precision` is that of the forward and backward pass, the two
-    `offload` values are "none", "cpu" or "disk", and at stages 2 and 3 groups of `shard_size` ranks
+    The words are the job file's: `precision` is that of the forward and backward pass, and the two
+    `offload` values are "none", "cpu" or "disk". At stages 2 and 3, groups of `shard_size` ranks
     share one copy of the model (None: all ranks share one). `accumulate` is "local" or "sharded",
-    or None where a step is one micro batch. `frozen_precision` is "train" where frozen weights are
-    kept in the type of `precision` alone, "fp32", or "nf4" where every rank has those of linear
-    layers whole, in 4 bits (with `double_quant` their scales in 8), and the others are kept as with
-    "train". `tensor_ranks` ranks that follow one another
-    compute with one layer's weights together, each with its part of those that are cut. One that
-    `has_adapters` has frozen weights.
+    or None if a step is one micro batch.
+
+    `frozen_precision` is "train" (frozen weights only in the type of `precision`), "fp32", or
+    "nf4". With "nf4" every rank has the frozen weights of linear layers whole, in 4 bits (with
+    `double_quant` their scales in 8), and keeps others as with "train". Groups of `tensor_ranks`
+    consecutive ranks compute one layer's weights together, each with its part of the weights that
+    are cut. A layout that `has_adapters` has frozen weights.
     """
 
     stage: int
@@ -76,13 +81,13 @@ class MemoryLayout:
 
     @property
     def packs_frozen(self) -> bool:
-        """Whether frozen linear layers keep their weights in few bits. Such a run saves what it
-        trains alone."""
+        """Return whether frozen linear layers keep their weights in few bits; then only trained
+        weights are saved."""
         return self.frozen_precision == NF4
 
     @property
     def ranks_per_copy(self) -> int:
-        """Ranks that share one copy of what the stage shards."""
+        """The number of ranks that share one copy of the state that the stage shards."""
         return self.shard_size or self.world_size
 
     @property
@@ -92,7 +97,7 @@ class MemoryLayout:
 
     @property
     def replicates_weights(self) -> bool:
-        """Whether engine `torch` has groups of ranks, each with a copy of the weights."""
+        """Return whether engine `torch` has groups of ranks, each with a copy of the weights."""
         return self.stage < 2 or self.shard_size is not None
 
     @property
@@ -107,31 +112,32 @@ class MemoryLayout:
 
     @property
     def params_tier(self) -> str:
-        """Where the weights are between steps."""
+        """The device of the weights between steps."""
         return _TIERS[self.offload_params]
 
     @property
     def state_tier(self) -> str:
-        """Where the optimizer's state is, and masters where there are any. Parameters on the host
-        are updated there, by what is there."""
+        """The device of the optimizer's state, and of masters if there are any. Parameters on the
+        host are updated there, from state on the host."""
         if self.offload_optimizer == "disk":
             return DISK
         return DEVICE if (self.offload_optimizer, self.offload_params) == ("none", "none") else HOST
 
     @property
     def gradients_tier(self) -> str:
-        """Where the gradients of a step wait for the optimizer."""
+        """The device of a step's gradients until the optimizer uses them."""
         return DEVICE if self.state_tier == DEVICE else HOST
 
     @property
     def has_masters(self) -> bool:
-        """Whether engine `torch` keeps fp32 masters apart from the weights that it computes with.
+        """Return whether engine `torch` keeps fp32 masters apart from the weights that it computes
+        with.
 
-        Elsewhere its fp32 weights are the masters, and 16-bit ones are gathered from them. Beside
-        frozen weights of 16 bits there are masters of the others, as FSDP2 gathers weights of one
-        type (its first versions take no others). A rank that is alone has masters where they take
-        no more memory than what FSDP2 keeps: not beside fp32 sums of micro batches, and not of
-        frozen weights.
+        Otherwise its fp32 weights are the masters, and 16-bit weights are gathered from them. If
+        frozen weights have 16 bits, the others have masters, because FSDP2 gathers weights of one
+        type (its first versions take no others). A single rank has masters if they take no more
+        memory than what FSDP2 keeps: not with fp32 sums of micro batches, and not of frozen
+        weights.
         """
         is_half = self.precision != "fp32"
         alone = self.world_size == 1 and self.accumulate is None and not self.has_adapters
@@ -141,14 +147,14 @@ class MemoryLayout:
         )
 
     def has_master(self, *, is_trained: bool) -> bool:
-        """Whether engine `torch` keeps a master of a weight."""
+        """Return whether engine `torch` keeps a master of a weight."""
         return self.has_masters and (is_trained or self.frozen_precision == "fp32")
 
     @property
     def is_sharded(self) -> bool:
-        """Whether FSDP2 wraps engine `torch`'s model. A rank that is alone needs it only where it
-        casts weights to 16 bits block by block, brings them from the host, or adds up the gradients
-        of micro batches before these leave for the masters."""
+        """Return whether FSDP2 wraps engine `torch`'s model. A single rank needs it only to cast
+        weights to 16 bits block by block, to bring them from the host, or to add up the gradients
+        of micro batches before these are moved to the masters."""
         computes_with_weights = self.precision == "fp32" or self.has_masters
         sums_first = self.has_masters and self.accumulate == LOCAL
         is_plain = self.params_tier == DEVICE and computes_with_weights and not sums_first
@@ -166,11 +172,11 @@ class MemoryLayout:
 
     @property
     def gradients_dtype(self) -> str:
-        """The type in which engine `torch`'s gradients wait for the optimizer: sums are fp32."""
+        """The type of engine `torch`'s gradients until the optimizer uses them: sums are fp32."""
         return "fp32" if self.accumulate == SHARDED else self.weights_dtype
 
     @property
     def keeps_gathered(self) -> bool:
-        """Whether engine `torch` keeps the weights that it gathers in the forward pass until the
-        backward pass is done with them; else it gathers them again."""
+        """Return whether engine `torch` keeps gathered weights from the forward to the backward
+        pass; else it gathers them again."""
         return self.stage == 2 and self.ranks_per_copy > 1

@@ -1,9 +1,9 @@
 """Chunks that are ranges of a flattened tensor, kept as ranges as long as possible.
 
 Every ZeRO partition is one, and so is every slice along the first dimension. A thousand ranks cut a
-large model into a million of them, and the boxes of a range are several objects each, so they are
-made only where a layout that is not flat meets them. Ranges in order are proved to cover a tensor
-by walking along them once, and two such covers are matched by walking along both.
+large model into a million of them, and each range has several boxes. So boxes are made only if a
+layout that is not flat needs them. To prove that ordered ranges cover a tensor, walk along them
+once; to match two such covers, walk along both.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def chunk_locations(tensor: Tensor) -> Iterator[tuple[str, int]]:
 
 
 def ranges_of(tensor: Tensor) -> list[Range] | None:
-    """The chunks of a tensor as ranges, in their order, without empty ones; None where one is not
-    contiguous both in its file and in the tensor."""
+    """Return the chunks of a tensor as ranges, in order and without empty ones. Return None if a
+    chunk is not contiguous both in its file and in the tensor."""
     if isinstance(tensor.chunks, Ranges):
         return list(tensor.chunks.each())
     found = []
@@ -94,7 +94,8 @@ def ranges_of(tensor: Tensor) -> list[Range] | None:
 
 
 def _first_element(box: Box, shape: tuple[int, ...]) -> int | None:
-    """Where a box begins in a flattened tensor, if its elements are contiguous there."""
+    """Return the start of a box in the flattened tensor, or None if its elements are not
+    contiguous."""
     if len(box.shape) != len(shape):
         return None
     begin, is_one_row = 0, True
@@ -109,9 +110,10 @@ def _first_element(box: Box, shape: tuple[int, ...]) -> int | None:
 
 
 def covering_ranges(tensor: Tensor, sizes: Mapping[str, int] | None) -> list[Range] | None:
-    """The ranges of a tensor if they follow one another from its first element to its last, each
-    inside its file. `sizes` are the bytes of all files; with None, files are not looked at. A
-    result of None proves nothing: the chunks may be no ranges, or replicas of one another."""
+    """Return the ranges of a tensor if they follow each other from its first element to its last,
+    each inside its file. `sizes` are the bytes of all files; with None, files are not checked. A
+    result of None proves nothing: the chunks may not be ranges, or may be replicas of each other.
+    """
     ranges = ranges_of(tensor)
     if ranges is None:
         return None

@@ -1,7 +1,7 @@
-"""A checkpoint that is laid out and not written: where every byte of it will lie.
+"""A checkpoint that is laid out but not written: the position of each of its bytes.
 
-A writer's `lay_out` returns a `Target`: a checkpoint whose files are not there yet, and what
-each of them has that no tensor fills. Readers need none of this.
+A writer's `lay_out` returns a `Target`: a checkpoint with files that do not exist yet, and the
+bytes of each file that no tensor fills. Readers need none of this.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ class ZeroBytes:
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """A CRC-32 (zlib's, little-endian uint32) of [start, start+length), to be written at each
+    """A CRC-32 (zlib's, little-endian uint32) of [start, start+length), written at each
     `target_offset`.
 
-    Every byte of the range is a chunk's, a literal's, carried, or zero as the plan says.
+    Every byte of the range belongs to a chunk or a literal, is carried over, or is zero as the plan
+    says.
     """
 
     start: int
@@ -74,20 +75,21 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Target:
-    """A checkpoint that is laid out and not written: where every byte will go.
+    """A checkpoint that is laid out but not written: the position of each of its bytes.
 
-    `checkpoint.root` is the destination; while it is written the files lie in a staging directory
-    with the same relative paths. `with_manifest` says that
-    it is a job's: its `MANIFEST.json` is made last, of all other files.
-    `notes` are sentences for the user on what was left out or changed, `dropped` what the format
-    cannot hold. `carried` are tensors whose bytes lie in literals or in what files carry over: a
-    reader finds them, and no copy fills them. `sources` are tensors of the source under names that
-    only this target has for them, such as the 16-bit weights that are cast from masters.
+    `checkpoint.root` is the destination; during writing the files lie in a staging directory with
+    the same relative paths. `with_manifest` marks a job's checkpoint: its `MANIFEST.json` is made
+    after all other files.
+
+    `notes` are sentences for the user about omissions and changes, and `dropped` lists what the
+    format cannot hold. `carried` are tensors with bytes in literals or in files that are carried
+    over: a reader finds them, and no copy fills them. `sources` are tensors of the source under
+    names that only this target has, such as the 16-bit weights that are cast from masters.
     `unlisted` are tensors of the target that its reader does not name, because they repeat others.
-    `target_keys` has the keys of a tensor of the source in the target, where they are not its own:
-    each model-parallel rank has a shard of it.
-    `compared` gives the tensors, by the target's keys, of what the format's reader finds in the
-    output; None: those that it names.
+
+    `target_keys` maps a tensor of the source to its keys in the target if these differ: each
+    model-parallel rank has a shard of it. `compared` gives the tensors, by the target's keys, that
+    the format's reader finds in the output; None: those that it names.
     """
 
     checkpoint: Checkpoint

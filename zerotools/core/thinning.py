@@ -1,4 +1,5 @@
-"""What of a checkpoint's files stays when it is thinned: a value, before anything is written."""
+"""The files and tensors of a checkpoint that thinning keeps: a value, before anything is
+written."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from zerotools.core.target import FilePlan
 
 
 class Keep(StrEnum):
-    """What stays. `MASTERS`: all but the state of the optimizer. `WEIGHTS`: the masters go too,
-    where 16-bit weights lie beside them."""
+    """The parts that are kept. `MASTERS`: all but the optimizer's state. `WEIGHTS`: the masters are
+    removed too, if 16-bit weights lie next to them."""
 
     WEIGHTS = "weights"
     MASTERS = "masters"
@@ -20,13 +21,14 @@ class Keep(StrEnum):
 
 @dataclass(frozen=True)
 class Thinning:
-    """Names of files are relative to the checkpoint's root; all others stay as they are.
+    """The change of a checkpoint's files. Names are relative to its root; other files stay as they
+    are.
 
-    `keep` is what stays, which is more than was asked for where the weights lie nowhere else.
-    `removed` go, `rewritten` are written anew, from bytes that are carried over. `kept` has every
-    tensor of the result, by the key that the reader gives it there, with its key in the source;
-    `notes` are sentences for the user. Where nothing is removed or rewritten, there is nothing to
-    drop.
+    `keep` is what is kept; it is more than requested if the weights exist nowhere else. The files
+    `removed` are deleted, and `rewritten` are written again from bytes that are carried over.
+    `kept` has every tensor of the result, by the key that the reader gives it there, with its key
+    in the source. `notes` are sentences for the user. Without removed or rewritten files, nothing
+    is dropped.
     """
 
     keep: Keep
@@ -37,5 +39,5 @@ class Thinning:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to drop."""
+        """Return whether thinning would drop nothing."""
         return not self.removed and not self.rewritten

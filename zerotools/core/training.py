@@ -1,7 +1,7 @@
-"""What belongs to a run besides its tensors, in words that all formats share.
+"""The training state of a run besides its tensors, in words that all formats share.
 
-A reader's format makes a `TrainingState` from its files; a writer of another format takes one.
-Where nothing says a thing it is None or empty, and a writer that needs it asks the user.
+A format makes a `TrainingState` from its files, and the writer of another format takes one. A value
+that the files do not record is None or empty, and a writer that needs it asks the user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import DType
 
 LARGEST_SCALE = 2.0**1023
-"""Of losses: integers beyond it are no floats, and damage."""
+"""The largest loss scale: integers beyond it are not floats, and a sign of damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class ParamGroup:
-    """A param group of an optimizer: names in the order in which it was given them, and all of the
-    group's options (`lr`, `betas`, ...) but its parameters."""
+    """A param group of an optimizer: its parameters' names in the optimizer's order, and all of the
+    group's options (`lr`, `betas`, ...) except its parameters."""
 
     params: tuple[str, ...]
     options: Mapping[str, Any]
@@ -48,26 +48,32 @@ class LossScale:
 
     @property
     def is_active(self) -> bool:
-        """Whether it scales: bf16 and fp32 runs of DeepSpeed have one that multiplies by 1."""
+        """Return whether it scales: bf16 and fp32 runs of DeepSpeed have a scaler that multiplies
+        by 1."""
         return self.dynamic or self.scale != 1
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """`scalars` are the numbers of optimizer state by parameter, `step` above all, in whichever way
-    the format keeps them; one that is a tensor may be read when it is asked for, and raises
-    `BadFile` where it cannot be. `precision` is the type that the model computes with. `optimizer`
-    is the optimizer's class by its short name (`AdamW`), `optimizer_wrapper` the framework's class
-    around it. `steps`, `skipped` and `samples` count optimizer steps, those skipped by overflow,
-    and samples seen. `lr_scheduler`, `ds_config` and the values of `client` (the caller's own) are
-    trees of plain values (None, bool, int, float, str, bytes, `DType`, and lists, tuples, sets and
-    dicts of them) and `Opaque`; tensors in them stay the source format's own objects.
-    `loss_scaler` is the one that was saved. `is_ordered` says whether groups list their parameters
-    in the order in which an optimizer got them. `unnamed` has torch's number of each parameter of
-    the groups that the files do not name: its name there is made up of the number. `flat` are those
-    that stand for several parameters, which lie one after another in each tensor of their state.
-    `buffers` are weights that cannot have been parameters, in formats that do not tell the two
-    apart; `tells_frozen` says whether all others that no group has were frozen parameters."""
+    """The state of a run that is not a tensor.
+
+    `scalars` are the numbers of optimizer state by parameter, above all `step`, in the format's own
+    way. A scalar that is a tensor may be read on access, and raises `BadFile` if that fails.
+    `precision` is the type that the model computes with. `optimizer` is the optimizer's class by
+    its short name (`AdamW`), `optimizer_wrapper` the framework's class around it. `steps`,
+    `skipped` and `samples` count optimizer steps, steps skipped by overflow, and samples seen.
+
+    `lr_scheduler`, `ds_config` and the values of `client` (the caller's own) are trees of plain
+    values (None, bool, int, float, str, bytes, `DType`, and lists, tuples, sets and dicts of them)
+    and `Opaque`; tensors in them stay the source format's own objects. `loss_scaler` is the saved
+    one.
+
+    `is_ordered` means that groups list their parameters in the optimizer's order. `unnamed` has
+    torch's number of each parameter that the files do not name; its name is made from the number.
+    `flat` are parameters that stand for several, which follow each other in each tensor of their
+    state. `buffers` are weights that cannot be parameters, in formats that do not separate the two.
+    `tells_frozen` means that all others that are in no group were frozen parameters.
+    """
 
     groups: tuple[ParamGroup, ...] = ()
     scalars: Mapping[Key, Scalar] = field(default_factory=dict)
@@ -90,6 +96,7 @@ class TrainingState:
 
     @property
     def loss_scale(self) -> LossScale | None:
-        """The scaler of a run whose losses are scaled; None: there is none, or it does nothing."""
+        """The scaler of a run that scales its losses; None if it has no scaler or one that does
+        nothing."""
         scaler = self.loss_scaler
         return scaler if scaler is not None and scaler.is_active else None

@@ -1,15 +1,16 @@
-"""What of a tensor no box covers, as few boxes.
+"""The parts of a tensor that no box covers, as few boxes.
 
-An example: of a tensor of 4 x 4 elements, rank 1 of 3 is lost, which had elements [6, 12) of the
-flattened tensor. What is left are the boxes [0:1, 0:4], [1:2, 0:2] and [3:4, 0:4]; uncovered are
+Example: a tensor has 4 x 4 elements, and rank 1 of 3 is lost, which had elements [6, 12) of the
+flattened tensor. The boxes [0:1, 0:4], [1:2, 0:2] and [3:4, 0:4] exist; uncovered are
 
     . . . .
     . . x x        [1:2, 2:4]
     x x x x        [2:3, 0:4]
     . . . .
 
-The tensor is cut into slabs along its first dimension wherever a box begins or ends; what a slab
-lacks is the same question with a dimension less. Slabs that lack the same are joined again.
+The tensor is cut into slabs along its first dimension at each begin and end of a box. The same
+search with one dimension less finds the parts that a slab lacks. Slabs that lack the same are
+joined again.
 """
 
 from __future__ import annotations

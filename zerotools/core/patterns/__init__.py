@@ -1,3 +1,2 @@
-"""Regular expressions that name tensors: their syntax (`pattern_syntax`), and what they match
-(`name_patterns`), in time that no pattern can stretch.
-"""
+"""Regular expressions that name tensors: their syntax (`pattern_syntax`) and their matching
+(`name_patterns`), in a time that no pattern can extend."""

@@ -1,11 +1,11 @@
-"""The tensors of a PEFT adapter among those of a model, and the names under which PEFT saves them.
+"""The tensors of a PEFT adapter inside a model, and the names under which PEFT saves them.
 
     base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight      in the model
     base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight              as saved
 
-Wrappers of the model (FSDP1, activation checkpointing, torch.compile, DDP) put words of their own
-into the names. A model into which adapters were injected has no `base_model.model.` at its front.
-Megatron-Bridge has its own words for the two matrices:
+Wrappers of the model (FSDP1, activation checkpointing, torch.compile, DDP) add words to the names.
+A model into which adapters were injected has no `base_model.model.` at its front. Megatron-Bridge
+has other words for the two matrices:
 
     decoder.layers.0.mlp.linear_fc2.adapter.linear_in.weight      lora_A of linear_fc2
     decoder.layers.0.mlp.linear_fc2.adapter.linear_out.weight     lora_B
@@ -29,7 +29,7 @@ SAVED_WHOLE, TOKENS = "modules_to_save", "trainable_tokens_delta"
 SAVED_EMBEDDINGS = ("embed_tokens", "lm_head")
 """Layers that PEFT looks for among `target_modules`, to save them with their adapters."""
 _WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
-# Without the name of the adapter where a program saved PEFT's own names.
+# No adapter name if a program saved PEFT's own names.
 _LORA = re.compile(
     rf"(?P<stem>.+)\.((?P<half>{A}|{B})(\.(?P<adapter>[^.]+))?(?P<leaf>\.weight|\.bias)"
     rf"|(?P<part>{EMBEDDING_A}|{EMBEDDING_B}|{MAGNITUDE})(\.(?P<of>[^.]+))?(\.weight)?"
@@ -53,9 +53,9 @@ _OTHERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class AdapterTensor:
-    """A tensor of an adapter. `module` is the layer it belongs to, as the model without adapters
-    calls it; `part` is `lora_A`, ..., `modules_to_save` or `trainable_tokens_delta`; `saved` its
-    name in the files of PEFT, which begins with `stem`."""
+    """A tensor of an adapter. `module` is its layer, by the name in the model without adapters.
+    `part` is `lora_A`, ..., `modules_to_save` or `trainable_tokens_delta`. `saved` is its name in
+    PEFT's files, which begins with `stem`."""
 
     key: Key
     module: str
@@ -65,10 +65,11 @@ class AdapterTensor:
 
 
 def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> list[AdapterTensor]:
-    """Those of `adapter`; None: of the only one that there is, or of the one called `default`.
+    """Return the tensors of `adapter`; with None, of the only adapter or of the one called
+    `default`.
 
     Raises:
-        BadRequest: there is no adapter, or none of this name, or several and none is `default`.
+        BadRequest: no adapter, no adapter of this name, or several and no `default`.
         Unsupported: the adapter is of another kind than LoRA.
     """
     found: dict[str, list[AdapterTensor]] = {}
@@ -129,7 +130,7 @@ def adapter_of(key: Key) -> str | None:
 
 
 def adapter_tensor(key: Key) -> AdapterTensor | None:
-    """The tensor as a part of an adapter; None: it is none of any."""
+    """Return the tensor as a part of an adapter, or None if it belongs to no adapter."""
     parsed = _parsed(key)
     return None if parsed is None else parsed[1]
 
@@ -139,7 +140,7 @@ def _is_lora(each: AdapterTensor) -> bool:
 
 
 def _parsed(key: Key) -> tuple[str, AdapterTensor] | None:
-    """The adapter's name, and the tensor; None: it is none of an adapter."""
+    """Return the adapter's name and its tensor, or None if the key belongs to no adapter."""
     name = full_name(key.name)
     if any(word in name for word in _ORIGINALS):
         return None
@@ -159,7 +160,7 @@ def _parsed(key: Key) -> tuple[str, AdapterTensor] | None:
 
 
 def full_name(name: str) -> str:
-    """The name that PEFT's own model has for it."""
+    """Return the name that PEFT's own model has for a tensor."""
     words = [word for word in name.split(".") if word not in _WRAPPERS]
     plain = ".".join(words)
     at = plain.find(PREFIX)
@@ -202,16 +203,18 @@ def module_of(stem: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """The name that a tensor has in the model without adapters; what an adapter holds whole has
-    that of the tensor whose place it takes."""
+    """Return the name that a tensor has in the model without adapters.
+
+    For a module that an adapter holds whole, it is the name of the tensor that the module replaces.
+    """
     plain = module_of(full_name(name))
     match = _WHOLE.fullmatch(plain)
     return plain if match is None else match["stem"] + match["leaf"]
 
 
 def is_replaced(name: str, saved: Collection[str]) -> bool:
-    """Whether a tensor of the model around an adapter is none of the model with it: a copy of rows
-    that were trained, or in one of the modules `saved`, which the adapter holds whole."""
+    """Return whether a tensor is absent from the model with its adapter: a copy of rows that were
+    trained, or a tensor of the modules `saved`, which the adapter holds whole."""
     if ".trainable_tokens_original." in name:
         return True
     stem, found, _ = name.partition(".original_module.")
@@ -219,8 +222,8 @@ def is_replaced(name: str, saved: Collection[str]) -> bool:
 
 
 def biases(keys: Iterable[Key], which: str, modules: Iterable[str]) -> Iterator[AdapterTensor]:
-    """The biases that were trained beside an adapter: of `which` layers, as `bias` of its config
-    says (`none`, `all`, or `lora_only`: those of `modules`)."""
+    """Yield the biases that were trained with an adapter, as `bias` of its config selects them
+    (`none`, `all`, or `lora_only`: those of `modules`)."""
     adapted = set(modules)
     for key in keys:
         name = full_name(key.name)

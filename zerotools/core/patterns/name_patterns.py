@@ -1,17 +1,16 @@
-"""Regular expressions that name tensors, matched in time that grows with the names alone.
+r"""Regular expressions that name tensors, matched in time that grows with the names only.
 
-Checkpoints bring patterns with them (`universal_checkpoint_info`, an adapter's `rank_pattern`), and
-`re` tries every way to match: `(a+)+$` takes it years to refuse thirty letters. So patterns are
-read here, and all of them followed at once, character by character, by the set of the places in
-them that may come next (Glushkov's automaton). In `a(b|c)*d` the places are a, b, c and d; behind
-`ab` any of b, c and d may follow. A name costs one step for each character, however many patterns
-there are and whatever stands in them.
+Checkpoints contain patterns (`universal_checkpoint_info`, an adapter's `rank_pattern`), and `re`
+backtracks: `(a+)+$` takes it years to refuse thirty letters. So all patterns are followed at once,
+character by character, by the set of positions that may come next (Glushkov's automaton). In
+`a(b|c)*d` the positions are a, b, c and d; after `ab` any of b, c and d may follow. A name costs
+one step for each character, whatever the number and the content of the patterns.
 
-    NamePatterns([r".*\\.(q|k)_proj\\.weight", "^lm_head$"], path).matching("x.q_proj.weight")
+    NamePatterns([r".*\.(q|k)_proj\.weight", "^lm_head$"], path).matching("x.q_proj.weight")
 
-What counts is whether `re.match` would find something, so that `*`, `*?` and names of groups are
-all the same. What looks ahead or back, and flags, cannot be followed in this way and is refused:
-neither DeepSpeed nor Megatron nor PEFT writes it.
+Only whether `re.match` would match counts, so `*`, `*?` and names of groups are all the same.
+Lookahead, lookbehind and flags cannot be followed in this way and are refused: neither DeepSpeed
+nor Megatron nor PEFT writes them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from zerotools.core.patterns.pattern_syntax import (
 )
 
 _MOST_WORK = 20_000_000
-_PLACE, _FOLLOWER = 200, 40  # what one takes to make and keep; one step is 1
+_PLACE, _FOLLOWER = 200, 40  # cost of making and keeping one; a step costs 1
 _MOST_PLACES_KEPT = 300_000
 
 
@@ -54,7 +53,7 @@ class NamePatterns:
                 self._automaton.add(number, parse_pattern(pattern, path))
 
     def matching(self, name: str) -> list[str]:
-        """Those of the patterns that match at the start of `name`, in their order.
+        """Return the patterns that match at the start of `name`, in their order.
 
         Raises:
             BadFile: it would take too long.
@@ -70,7 +69,7 @@ _NOTHING: _Set = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The places of a part of a pattern by which it may begin, and end."""
+    """The positions of a part of a pattern at which it may begin and end."""
 
     may_be_empty: bool
     first: _Set = _NOTHING
@@ -79,8 +78,9 @@ class _Places:
 
 @dataclass(slots=True)
 class _Step:
-    """The places that may come next; for each character the step behind it and the patterns that
-    have matched with it, and those that match if the name ends here. Made as they are needed."""
+    """A state of the automaton: the positions that may come next. For each character it holds the
+    next state and the patterns that matched, and also those that match if the name ends here.
+    States are made as they are needed."""
 
     next: _Set
     on: dict[str, tuple[_Step, _Set]] = field(default_factory=dict)
@@ -183,13 +183,15 @@ class _Automaton:
         return step.at_end
 
     def _taken(self, before: _Set, character: str) -> tuple[_Step, _Set]:
-        """Where `character` leads from the places `before`, and the patterns that matched."""
+        """Return the step that `character` leads to from the positions `before`, and the patterns
+        that matched."""
         self._spend(sum(self._symbols[place].size for place in before))
         reached = [place for place in before if self._symbols[place].takes(character)]
         return self._step(self._behind(reached)), self._hits(reached)
 
     def _through(self, before: _Set, mark: Symbol) -> tuple[_Set, _Set]:
-        """As `_taken`, of `^` or `$`, which take no character: one may follow another."""
+        """Return the same as `_taken` for `^` or `$`, which take no character: one may follow
+        another."""
         reached: set[int] = set()
         found = before
         while found := frozenset(place for place in found if self._symbols[place] is mark):

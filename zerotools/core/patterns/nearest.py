@@ -1,4 +1,4 @@
-"""The word that somebody may have meant."""
+"""The known word that is most similar to a misspelled one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _LONGEST = 200
 
 
 def nearest_of(word: str, known: Iterable[str]) -> str:
-    """The most similar of `known`, in capitals or not, however little that is; empty where there is
-    none."""
+    """Return the most similar of `known` regardless of case, however small the similarity; empty if
+    `known` is empty."""
     by_small = {each.lower(): each for each in known}
     found = get_close_matches(word[:_LONGEST].lower(), list(by_small), n=1, cutoff=0.0)
     return by_small[found[0]] if found else ""

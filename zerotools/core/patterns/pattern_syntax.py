@@ -1,4 +1,4 @@
-"""The regular expressions that name tensors, as trees: what of their syntax zerotools follows.
+"""The regular expressions that name tensors, as trees, and the supported part of their syntax.
 
 Letters, `.`, `[a-z]`, `\\d`, `\\w`, `\\s`, groups, `|`, `*`, `+`, `?`, `{2,5}`, `^`, `$`, `\\A` and
 `\\Z`, each with the meaning that Python's `re` gives it.
@@ -20,8 +20,8 @@ _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """What one place of a pattern takes: a character of these, or the start or the end, which are
-    no characters. `classes` are letters of `\\d`, `\\w`, ..."""
+    r"""One position of a pattern: one character of a set, or the start or the end, which take no
+    character. `classes` are letters of `\d`, `\w`, ..."""
 
     ranges: tuple[tuple[str, str], ...] = ()
     classes: str = ""
@@ -35,7 +35,7 @@ class Symbol:
         return 1 + len(self.ranges) + len(self.classes)
 
     def takes(self, character: str) -> bool:
-        """Whether this character may stand here."""
+        """Return whether this position matches `character`."""
         if self.is_start or self.is_end:
             return False
         found = any(low <= character <= high for low, high in self.ranges)
@@ -59,7 +59,7 @@ _ANY = Symbol((("\n", "\n"),), negated=True)
 
 
 def exact_text(pattern: str) -> str | None:
-    """The one name that a pattern such as `^a\\.b$` matches; None: it is another pattern."""
+    r"""Return the only name that a pattern such as `^a\.b$` matches, or None for other patterns."""
     body = pattern.removeprefix("^")
     if not body.endswith("$"):
         return None
@@ -174,7 +174,7 @@ class _Parser:
         return PatternPart(repeated=part, least=least, most=most)
 
     def _count(self) -> tuple[int, int | None]:
-        """How often what stands before may come; (-1, None) where nothing says it."""
+        """Return how often the part before may repeat; (-1, None) without a quantifier."""
         for sign, least, most in (("*", 0, None), ("+", 1, None), ("?", 0, 1)):
             if self._take(sign):
                 return least, most

@@ -1,17 +1,17 @@
-"""A tensor that is a cast of others: a payload of few bits and its scales, or values that get both.
+"""A tensor that is computed from others: from a payload and its scales, or the reverse.
 
 Weights of 8 or 4 bits mean nothing without their scales, and a checkpoint holds the two as tensors
-of their own. Here they are one tensor again, whose elements are computed and lie in no file:
+of their own. Here they are one tensor again; its elements are computed and lie in no file:
 
     layer.weight            float8_e4m3fn  (300, 256)   payload      |
     layer.weight_scale_inv  float32        (3, 2)       scales       |  one for each 128x128 block
     -> layer.weight         float32        (300, 256)   ScaledCast(inputs={payload, scales})
 
-A `Scheme` says which block of each input the elements of a box are made of, here of rows 120:140
-and columns 0:256 the same rows of the payload and the scales [0:2, 0:2]; so that a tile can be made
-alone, whatever the size of the tensor. What it computes is in `zerotools.io.numeric.scaled_values`.
+A `Scheme` names the block of each input that a box needs. Here, rows 120:140 and columns 0:256 need
+the same rows of the payload and the scales [0:2, 0:2]. So a tile can be made without the rest of
+the tensor. The computation is in `zerotools.io.numeric.scaled_values`.
 
-A tensor of this kind has no chunks, so that whoever does not know it finds a hole, and never bytes
+A tensor of this kind has no chunks. Code that does not know it finds a hole, and never bytes
 without their scales.
 """
 
@@ -33,7 +33,7 @@ class Scheme(ABC):
         """The block of each input, by its name, that the elements in `box` are made of."""
 
     def work_bytes(self, box: Box) -> int:
-        """What computing the elements in `box` takes, beside the inputs."""
+        """Return the bytes that computing the elements in `box` takes in addition to the inputs."""
         return 8 * box.numel
 
     @property
@@ -43,7 +43,7 @@ class Scheme(ABC):
 
     @property
     def is_transposed(self) -> bool:
-        """Whether the last dimension of the result lies in rows of the inputs."""
+        """Return whether the last dimension of the result lies along rows of the inputs."""
         return False
 
     def halves(self, box: Box) -> tuple[Box, Box] | None:
@@ -66,19 +66,19 @@ class Scheme(ABC):
 class ScaledCast(Tensor):
     """A tensor of `dtype` and `shape` that `scheme` computes from `inputs`; it has no chunks.
 
-    float32 values are cast to the type that is asked for, any other type is that of the result.
+    float32 values are cast to the requested type; any other type is that of the result.
     """
 
     scheme: Scheme
     inputs: Mapping[str, Tensor]
 
     def blocks_to_read(self, box: Box, most: int) -> Iterator[Box]:
-        """`box` in blocks whose inputs take `most` bytes, or of one grain."""
+        """Yield `box` in blocks with inputs of at most `most` bytes, or in blocks of one grain."""
         return self._cut(box, lambda part: self.bytes_read(part) <= most)
 
     def blocks_within(self, box: Box, most: int, largest: int) -> Iterator[Box]:
-        """`box` in blocks of at most `largest` elements whose computing takes `most` bytes, or of
-        one grain."""
+        """Yield `box` in blocks of at most `largest` elements that take at most `most` bytes to
+        compute, or in blocks of one grain."""
 
         def fits(part: Box) -> bool:
             return part.numel <= largest and self.scheme.work_bytes(part) <= most
@@ -102,7 +102,7 @@ class ScaledCast(Tensor):
 
 
 def stored_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
-    """The tensors whose chunks hold what `tensor` is made of: itself, or its inputs."""
+    """Return the tensors that store the elements of `tensor`: itself, or its inputs."""
     return tuple(tensor.inputs.values()) if isinstance(tensor, ScaledCast) else (tensor,)
 
 

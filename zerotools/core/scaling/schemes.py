@@ -55,10 +55,10 @@ class PackedFours(Scheme):
     """4-bit floats (E2M1), two in a byte of the payload, low bits first; one scale for each `group`
     of a row.
 
-    Scales are exponents as of `BlockScaled`, or floats that are divided by a global scale, or
-    multiplied by it. Where `blocks` the payload has a dimension of its own for the bytes of a
-    group, and where `transposed` the last two dimensions of the result are exchanged: gpt-oss keeps
-    (experts, rows, groups, 16) of what the model calls (experts, columns, rows).
+    Scales are exponents as in `BlockScaled`, or floats that are divided or multiplied by a global
+    scale. With `blocks`, the payload has a separate dimension for the bytes of a group. With
+    `transposed`, the last two dimensions of the result are exchanged: gpt-oss keeps (experts, rows,
+    groups, 16) for a tensor that the model calls (experts, columns, rows).
     """
 
     group: int
@@ -101,11 +101,10 @@ class PackedFours(Scheme):
 @dataclass(frozen=True, slots=True)
 class CodedFours(Scheme):
     """bitsandbytes' nf4 and fp4: the flattened tensor of `shape`, two elements in a byte, high bits
-    first. Each is code[index] x absmax of its block of `block` elements; with `nested_block` absmax
-    are bytes themselves: nested code[index] x nested absmax of their block, plus `offset`. With
-    `is_signed`, as of fp4, the high bit of an index is a sign: index 8 is -0.0, where the code has
-    0.0 and bitsandbytes' kernels do not ask it.
-    """
+    first. Each is code[index] x absmax of its block of `block` elements. With `nested_block`,
+    absmax are bytes: nested code[index] x nested absmax of their block, plus `offset`. With
+    `is_signed` (fp4), the high bit of an index is a sign: index 8 is -0.0. There the code has 0.0,
+    and bitsandbytes' kernels do not read it."""
 
     shape: tuple[int, ...]
     block: int
@@ -147,8 +146,8 @@ class CodedFours(Scheme):
 
 @dataclass(frozen=True, slots=True)
 class BlockQuantised(Scheme):
-    """The other way: a payload of 8-bit floats, or the scales of its blocks where `is_scales`, made
-    of values of `shape`. With `is_exponent` scales are powers of two, and bytes as of
+    """The reverse: a payload of 8-bit floats, or with `is_scales` the scales of its blocks, made
+    from values of `shape`. With `is_exponent`, scales are powers of two, in bytes as in
     `BlockScaled`."""
 
     shape: tuple[int, ...]
