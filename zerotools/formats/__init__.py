@@ -1,7 +1,7 @@
-"""Floor 2: one reader and, where it is written, one writer per format; `detect` finds which.
+"""Layer 2: one reader and, if it can be written, one writer per format; `detect` finds the format.
 
-`FORMATS` is the table of all formats. Whoever takes one has it as an argument. Formats do not
-import each other, and the readers and writers of one are imported when they are needed.
+`FORMATS` is the table of all formats; functions that use one take it as an argument. Formats do not
+import each other, and readers and writers are imported when they are needed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from zerotools.runs.thinned import read_thinned
 
 
 def table_of(*formats: Format) -> FormatTable:
-    """The formats by name, the one to take first where a directory holds several."""
+    """Return the formats by name; the first has priority if a directory holds several."""
     return {form.name: form for form in formats}
 
 
@@ -56,12 +56,12 @@ FORMATS = table_of(
 
 
 def detect(path: Path, *, tag: str | None = None, table: FormatTable = FORMATS) -> Detected:
-    """The format of `path`: a checkpoint, or a run's directory, of whose numbered checkpoints the
-    newest finished one is taken.
+    """Return the format of `path`: a checkpoint or a run's directory. Of a run, the newest finished
+    numbered checkpoint is taken.
 
     Raises:
-        BadRequest: there is nothing at `path`, or several checkpoints to choose from.
-        UnfinishedCheckpoint: it is a checkpoint whose save was not finished.
+        BadRequest: `path` does not exist, or holds several checkpoints to choose from.
+        UnfinishedCheckpoint: the save of the checkpoint did not finish.
         BadFile: it is not a checkpoint.
     """
     return detect_in(path, table, ReadOptions(tag=tag))
@@ -75,7 +75,7 @@ def read(
     section: str | None = None,
     table: FormatTable = FORMATS,
 ) -> Checkpoint:
-    """The checkpoint at `path`, in whichever format it is, of which there is one model to export.
+    """Return the checkpoint at `path`, of any format, with one model to export.
 
     The file `best` or `latest` of a job's output directory means the checkpoint that it names.
     `tag` chooses one of a DeepSpeed save directory; `layout` is a file of rules on how its
@@ -83,10 +83,10 @@ def read(
     `section` chooses one of several models in a DCP.
 
     Raises:
-        BadRequest: there is nothing at `path`, it has no such tag or section, or it has several
-            models and does not say which is meant.
+        BadRequest: `path` does not exist, it has no such tag or section, or it has several
+            models and none is chosen.
         BadFile: it is not a checkpoint, or a damaged or unfinished one.
-        Unsupported: it is in a format that is not read.
+        Unsupported: its format is not read.
     """
     checkpoint = read_any(path, tag=tag, layout=layout, section=section, table=table)
     require_model(checkpoint)
@@ -101,11 +101,12 @@ def read_any(
     section: str | None = None,
     table: FormatTable = FORMATS,
 ) -> Checkpoint:
-    """As `read`, also of what can be shown and not be exported: several models of which none is
-    meant, formats that are only recognised. `Origin.question` and `Origin.refusal` say so."""
+    """Return the same as `read`, also for checkpoints that can be shown but not exported: with
+    several models and no choice, or in formats that are only recognised. `Origin.question` and
+    `Origin.refusal` say so."""
     if path.name in ("", ".."):  # `.` and the like: outputs are named as their sources
         path = path.resolve()
-    if path.name in ("best", "latest") and path.is_file():  # hints beside a job's checkpoints
+    if path.name in ("best", "latest") and path.is_file():  # hints next to a job's checkpoints
         path = import_module("zerotools.runs.checkpoint_dirs").resolve_hint(path)
     options = ReadOptions(tag, layout, section)
     if not is_there(path):
@@ -155,7 +156,7 @@ def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _written_apart(checkpoint: Checkpoint, stamps: Mapping[Path, Stamp]) -> tuple[str, ...]:
-    """A sentence on files of ranks that were not written with the others."""
+    """Return a sentence on files of ranks that were not written together with the others."""
     if checkpoint.origin.world_size in (None, 1):
         return ()
     root = checkpoint.root.absolute()
@@ -166,11 +167,11 @@ def _written_apart(checkpoint: Checkpoint, stamps: Mapping[Path, Stamp]) -> tupl
 
 
 def require_model(checkpoint: Checkpoint) -> None:
-    """Refuse what `read_any` can show and nothing can export.
+    """Raise an error for a checkpoint that `read_any` can show but that cannot be exported.
 
     Raises:
-        BadRequest: it has several models, of which none is meant.
-        Unsupported: it is recognised and not read.
+        BadRequest: it has several models, and none is chosen.
+        Unsupported: its format is recognised but not read.
     """
     require_readable(checkpoint)
     if checkpoint.origin.question is not None:
@@ -178,26 +179,26 @@ def require_model(checkpoint: Checkpoint) -> None:
 
 
 def require_readable(checkpoint: Checkpoint) -> None:
-    """Refuse what is recognised and not read: nothing can be made of it, in no format.
+    """Raise an error for a checkpoint that is recognised but not read, so it has no output.
 
     Raises:
-        Unsupported: says what it is.
+        Unsupported: names the format.
     """
     if checkpoint.origin.refusal is not None:
         raise Unsupported(checkpoint.origin.refusal)
 
 
 def format_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Format:
-    """The format whose reader gave `checkpoint`, or reads it once it is written."""
+    """Return the format that read `checkpoint`, or that reads it once it is written."""
     return table[checkpoint.origin.format]
 
 
 def training_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> TrainingState:
-    """What `checkpoint`, as `read` gave it, says of the run beside its tensors. Reads numbers such
-    as `step` where they are tensors.
+    """Return the training state of `checkpoint`, as `read` returned it. Read numbers such as `step`
+    if they are tensors.
 
     Raises:
-        BadFile: the files contradict themselves.
+        BadFile: the files contradict each other.
     """
     training = format_of(checkpoint, table).training_of(checkpoint)
     state = checkpoint.beside

@@ -1,7 +1,7 @@
-"""Which format a path holds, from names only: no file of a checkpoint is opened.
+"""The format of a path, from names only: no file of a checkpoint is opened.
 
-This is the one place that chooses: between formats that lie in one directory, and between the
-checkpoints of a run. What it chose it says in `Detected.notes`.
+Only this module chooses between formats in one directory, and between the checkpoints of a run.
+`Detected.notes` records the choice.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def complete_but_for_its_name(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """A checkpoint: its format, where it is (below what was asked for, perhaps), and what to tell
-    the user about the choice."""
+    """A checkpoint: its format, its path (perhaps below the requested one), and notes for the user
+    on the choice."""
 
     format: str
     path: Path
@@ -57,12 +57,12 @@ class Detected:
 
 
 def detect_in(path: Path, table: FormatTable, options: ReadOptions) -> Detected:
-    """The format of `path`, of those in `table`: a checkpoint, or a run's directory, of whose
-    numbered checkpoints the newest finished one is taken.
+    """Return the format of `path`, from those in `table`: a checkpoint or a run's directory. Of a
+    run, the newest finished numbered checkpoint is taken.
 
     Raises:
-        BadRequest: there is nothing at `path`, or several checkpoints to choose from.
-        UnfinishedCheckpoint: it is a checkpoint whose save was not finished.
+        BadRequest: `path` does not exist, or holds several checkpoints to choose from.
+        UnfinishedCheckpoint: the save of the checkpoint did not finish.
         BadFile: it is not a checkpoint.
     """
     return Detection(table, options).at(path)
@@ -81,7 +81,7 @@ class Detection:
     options: ReadOptions
 
     def at(self, path: Path) -> Detected:
-        """As `detect_in`."""
+        """Return the same as `detect_in`."""
         if not path.exists():
             raise BadRequest(f"{path} does not exist")
         if isinstance(path, RemotePath):
@@ -100,7 +100,7 @@ class Detection:
         return self._below(path, names)
 
     def every(self, path: Path, names: set[str]) -> list[tuple[str, Found]]:
-        """What each format finds in a directory, the one to take first."""
+        """Return what each format finds in a directory, by priority."""
         asked = ((name, form.find(path, names, self.options)) for name, form in self.table.items())
         found = [(name, there) for name, there in asked if there is not None]
         return [each for each in found if each[1].is_sole] or found
@@ -147,14 +147,14 @@ class Detection:
         return Detected(taken, found.path, (*beside, *found.notes))
 
     def _of_run(self, path: Path, names: set[str]) -> Detected | None:
-        """The checkpoint that a run's directory names in the way of a format."""
+        """Return the checkpoint that a run's directory names in a format's own files, or None."""
         for name, form in self.table.items():
             if (found := form.find_in_run(path, names)) is not None:
                 return Detected(name, found.path, found.notes)
         return None
 
     def _also_below(self, found: Detected, names: set[str]) -> Iterator[str]:
-        """A run's final weights lie beside its checkpoints."""
+        """Yield a note if a run's final weights are next to its checkpoints."""
         if not self.table[found.format].lies_beside_checkpoints:
             return
         finished = sorted(
@@ -210,8 +210,8 @@ class Detection:
         )
 
     def _of_program(self, run: ProgramRun) -> Detected:
-        """The checkpoint that a program's run goes on from: the one that its own file names, else
-        the newest that is finished."""
+        """Return the checkpoint that a program's run continues from: the one in its own record,
+        else the newest finished one."""
         tracked = run.tracked()
         newest_first = list(reversed(run.entries))
         if tracked is None:
@@ -279,7 +279,7 @@ class Detection:
 def _with_others(
     run: ProgramRun, entry: RunEntry, found: Detected, said: tuple[str, ...]
 ) -> Detected:
-    """With what to tell of the choice, and of other models that were not taken."""
+    """Return `found` with notes on the choice, and on other models that were not taken."""
     model, others = run.model_of(entry)
     if others:
         said += (f"took {model}; {run.path / entry.name} holds {', '.join(others)} too",)
@@ -289,16 +289,17 @@ def _with_others(
 
 
 def _is_unfinished_job(names: set[str]) -> bool:
-    """A directory with `.metadata` of its own is not a job's, whose DCP lies in `dcp`."""
+    """Return whether a job's save is unfinished. A directory with its own `.metadata` is not a
+    job's, because a job's DCP is in `dcp`."""
     return RECORD in names and MANIFEST not in names and METADATA not in names
 
 
 def refuse_being_written(path: Path) -> None:
-    """Refuse the directory `path`, which has a record of being written to a store, if the run that
-    wrote it did not come to its end.
+    """Raise an error if the directory `path` has a record of being written to a store, and the run
+    that wrote it did not finish.
 
     Raises:
-        UnfinishedCheckpoint: says so.
+        UnfinishedCheckpoint: with this reason.
     """
     from zerotools.io.output.writing_record import is_written
 
@@ -316,17 +317,17 @@ def _refuse_part_of_unfinished(path: Path) -> None:
             return
         try:
             is_there = (parent / WRITING).is_file()
-        except BadRequest:  # who may read a part of a bucket alone does not see what is above
+        except BadRequest:  # with access to a part of a bucket only, the parent is not visible
             return
         if is_there:
             refuse_being_written(parent)
 
 
 def _numbered(path: Path, names: set[str]) -> list[tuple[int, str]]:
-    """The run's checkpoints by number, oldest first.
+    """Return the run's checkpoints by number, oldest first.
 
     Raises:
-        BadRequest: there are two kinds of them, whose numbers do not compare.
+        BadRequest: there are two kinds of them with numbers that do not compare.
     """
     kinds: dict[str, list[tuple[int, str]]] = {}
     for name in names:

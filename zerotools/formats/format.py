@@ -1,8 +1,8 @@
-"""What the rest of zerotools knows of a format: the members of `Format`.
+"""The interface of a format, as other packages see it: the members of `Format`.
 
 Each format implements it once, in `format.py` of its own folder, and is a line of the table in
-`zerotools.formats`. These modules are imported at every start: they hold names and signs alone, and
-import their readers and writers inside the methods that need them.
+`zerotools.formats`. These modules are imported at every start. So they hold only names and signs,
+and import their readers and writers inside the methods that need them.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ DEFAULT_MAX_SHARD_BYTES = 5 * 10**9
 
 
 class UnfinishedCheckpoint(BadFile):
-    """A checkpoint whose save was not finished."""
+    """The save of a checkpoint did not finish."""
 
 
 class _Options:
-    """Options of which each is None where the user did not give it."""
+    """Options; each is None if the user did not set it."""
 
     def given(self) -> tuple[str, ...]:
-        """The names of those that were given."""
+        """Return the names of the options that were set."""
         every = fields(self)  # type: ignore[arg-type]
         return tuple(each.name for each in every if getattr(self, each.name) is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions(_Options):
-    """What `read` gets besides the path, by the names of the command line.
+    """The arguments of `read` besides the path, by the names of the command line.
 
-    `tag` chooses one of a DeepSpeed save directory; `layout` is a file of rules on how its
-    tensor-parallel ranks share the weights; `section` chooses one of several models in a DCP.
+    `tag` chooses one of a DeepSpeed save directory. `layout` is a file of rules for the sharing of
+    weights by tensor-parallel ranks. `section` chooses one of several models in a DCP.
     """
 
     tag: str | None = None
@@ -54,13 +54,13 @@ class ReadOptions(_Options):
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions(_Options):
-    """What a writer is told, by the names of the command line.
+    """The options of a writer, by the names of the command line.
 
-    `stage`, `sub_group_size`, `round_robin` and `ds_config` (its parsed tree) are what a resuming
-    run of DeepSpeed should have; `style` is whose names a DCP has; `max_shard_bytes` is the size of
-    the largest file of weights; `expert_parallel` is how many ranks share the experts of a layer in
-    the run that goes on; `remark` is a sentence on the weights, for files that have a place for
-    one.
+    `stage`, `sub_group_size`, `round_robin` and `ds_config` (its parsed tree) are the settings of
+    the DeepSpeed run that resumes. `style` selects the program that a DCP takes its names from.
+    `max_shard_bytes` is the size of the largest file of weights. `expert_parallel` is the number of
+    ranks that share the experts of a layer in the continued run. `remark` is a sentence on the
+    weights, for files that can hold one.
     """
 
     world_size: int | None = None
@@ -74,7 +74,7 @@ class WriteOptions(_Options):
     remark: str | None = None
 
     def ranks(self, source: Checkpoint) -> int:
-        """The ranks to write for: as asked, else as many as `source` has, else 1."""
+        """Return the ranks to write for: as requested, else as many as `source` has, else 1."""
         asked = self.world_size if self.world_size is not None else source.origin.world_size
         return 1 if asked is None else asked
 
@@ -85,8 +85,8 @@ class WriteOptions(_Options):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A checkpoint of a format: the path to read, and what to tell the user of the choice.
-    `is_sole` says that nothing else in the directory is a checkpoint of its own."""
+    """A checkpoint of a format: the path to read, and notes for the user on the choice. `is_sole`
+    means that nothing else in the directory is a separate checkpoint."""
 
     path: Path
     notes: tuple[str, ...] = ()
@@ -100,28 +100,28 @@ class Format(Protocol):
     The others have a default, which is that of a format that is read and not written.
     """
 
-    # What it is called.
+    # Its names.
     name: ClassVar[str]
     """The word in `Origin.format` and in JSON, and the key in the table."""
     title: ClassVar[str]
-    """What messages call it: "torch DCP"."""
+    """The name in messages: "torch DCP"."""
     word: ClassVar[str] = ""
-    """What the command line calls it where it is written (`--to`, `--format`); empty: `name`."""
+    """The name of the output format on the command line (`--to`, `--format`); empty: `name`."""
 
     # How it is found.
     signs: ClassVar[tuple[str, ...]] = ()
-    """Names of files by which a directory of it is known, for the message that nothing is there."""
+    """File names that identify a directory of it, for the message that no checkpoint was found."""
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """What the names of its files end with, where a single file can be a checkpoint."""
+    """The endings of its file names, if a single file can be a checkpoint."""
     lies_beside_checkpoints: ClassVar[bool] = False
-    """Whether programs leave it, as the final weights, beside the checkpoints of a run."""
+    """Whether programs leave it, as the final weights, next to the checkpoints of a run."""
     is_nested: ClassVar[bool] = False
-    """Whether a directory holds several checkpoints of it, each in a directory of its own."""
+    """Whether a directory holds several checkpoints of it, each in its own directory."""
 
     needs_map: ClassVar[bool] = False
-    """Whether its names are a program's own: a map makes a Hugging Face model of it."""
+    """Whether it uses the names of a program, which a map turns into a Hugging Face model."""
 
-    # What it takes and holds.
+    # What it reads and holds.
     read_options: ClassVar[frozenset[str]] = frozenset()
     """The fields of `ReadOptions` that `read` uses."""
     is_written: ClassVar[bool] = False
@@ -134,24 +134,24 @@ class Format(Protocol):
     names_state: ClassVar[bool] = False
     """Whether its optimizer state has the names of the weights, and cannot be by number."""
     holds_state: ClassVar[bool] = True
-    """Whether it has a place for an optimizer. If not, `lay_out` is given weights alone."""
+    """Whether it can hold an optimizer. If not, `lay_out` gets only weights."""
     says_weights: ClassVar[bool] = False
-    """Whether its writer says itself that the source has no optimizer state."""
+    """Whether its writer itself reports that the source has no optimizer state."""
     is_exported: ClassVar[bool] = False
     """Whether `export` writes it, so that it is a choice of `consolidate --format`."""
     reshards: ClassVar[bool] = False
     """Whether `reshard` writes it, and `convert` to it, of a source in this format, does so."""
     reshard_options: ClassVar[frozenset[str]] = frozenset()
-    """The fields of `WriteOptions`, beside `world_size`, that `reshard` uses."""
+    """The fields of `WriteOptions`, besides `world_size`, that `reshard` uses."""
     sidecar_names: ClassVar[frozenset[str]] = frozenset()
-    """Files beside the tensors that belong to the format itself, and say nothing of the run."""
+    """Files next to the tensors that belong to the format and hold nothing of the run."""
     may_hold_leftovers: ClassVar[bool] = False
-    """Whether a save leaves files of an earlier save under the same name where they are."""
+    """Whether a save leaves files of an earlier save under the same name unchanged."""
 
     @abstractmethod
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        """The checkpoint that the directory `path` is, whose entries have `names`; None: it is not
-        one of this format. No file is read but such as name another.
+        """Return the checkpoint in the directory `path`, which has entries `names`; None: it is not
+        of this format. Only files that name another file are read.
 
         Raises:
             BadRequest: a directory in it cannot be listed.
@@ -159,51 +159,51 @@ class Format(Protocol):
 
     @abstractmethod
     def read(self, path: Path, options: ReadOptions) -> Checkpoint:
-        """The checkpoint at `path`, as `find` or `find_file` gave it. Reads metadata alone. Where
-        lost bytes are tolerated (`io.files.damage`), what is lost of the files is noted, and is a
-        hole.
+        """Return the checkpoint at `path`, as `find` or `find_file` returned it. Read only
+        metadata. If lost bytes are tolerated (`io.files.damage`), they are recorded and become
+        holes.
 
         Raises:
-            BadRequest: there is nothing at `path`, or not what `options` ask for.
+            BadRequest: `path` does not exist, or does not hold what `options` select.
             BadFile: it is damaged or unfinished.
             Unsupported: it is of a kind that is not read.
         """
 
     @abstractmethod
     def training_of(self, checkpoint: Checkpoint) -> TrainingState:
-        """What `checkpoint`, as `read` gave it, says of the run beside its tensors. Reads numbers
-        such as `step` where they are tensors.
+        """Return the training state of `checkpoint`, as `read` returned it. Read numbers such as
+        `step` if they are tensors.
 
         Raises:
-            BadFile: the files contradict themselves.
+            BadFile: the files contradict each other.
         """
 
     def find_file(self, path: Path) -> Found | None:
-        """The checkpoint that the file `path` is, by its name; None: it is not of this format.
+        """Return the checkpoint in the file `path`, by its name; None: it is not of this format.
 
         Raises:
-            BadRequest: it is a part of a checkpoint, whose directory must be named.
+            BadRequest: it is a part of a checkpoint; its directory must be named.
         """
         return None
 
     def find_by_number(self, path: Path, names: set[str]) -> Found | None:
-        """The checkpoint that the directory `path` may be by files of names of its own that count
-        ranks, asked where nothing else is there; None: there are none of this format."""
+        """Return the checkpoint in the directory `path` if its file names only count ranks; None:
+        it is not of this format. Called only if no other format is found."""
         return None
 
     def find_in_run(self, path: Path, names: set[str]) -> Found | None:
-        """The checkpoint that a run's directory `path` means by means of the format's own.
+        """Return the checkpoint that a run's directory names in the format's own record, or None.
 
         Raises:
-            BadFile: what names it names one that is not there.
+            BadFile: the named checkpoint does not exist.
         """
         return None
 
     def refuse_unfinished(self, path: Path, names: set[str]) -> None:
-        """Refuse the directory `path` if the save of a checkpoint there was not finished.
+        """Raise an error if the save of a checkpoint in the directory `path` did not finish.
 
         Raises:
-            UnfinishedCheckpoint: says by what it is known, and what to do.
+            UnfinishedCheckpoint: with the sign of it, and the action to take.
         """
         return
 
@@ -214,12 +214,12 @@ class Format(Protocol):
         destination: Path,
         options: WriteOptions,
     ) -> Target:
-        """Lay `source`, of any format, out in the directory `destination`, with what is known of
-        its run. What the format cannot hold is in `Target.dropped`. Where `holds_state` is False,
-        `source` has the roles `param` and `buffer` alone, in the types that are to be written.
+        """Lay `source`, of any format, out in the directory `destination`, with the state of its
+        run. List what the format cannot hold in `Target.dropped`. If `holds_state` is False,
+        `source` has only the roles `param` and `buffer`, in the types to write.
 
         Raises:
-            BadRequest: something that the format needs is known from nowhere.
+            BadRequest: a value that the format needs is unknown.
             Unsupported: tensors that the format cannot hold.
         """
         raise Unsupported(f"{self.name} is not written")
@@ -248,13 +248,13 @@ class Format(Protocol):
         raise Unsupported(f"{self.name} is not resharded")
 
     def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
-        """What of the files of `source`, of this format, stays without the state of its optimizer,
-        and with `Keep.WEIGHTS` without the masters. Elements are not cast. `options` are those that
-        it was read with.
+        """Return the files of `source`, of this format, without the optimizer's state, and with
+        `Keep.WEIGHTS` also without the masters. Elements are not cast. `options` are those that it
+        was read with.
 
         Raises:
             BadFile: a file is damaged.
-            Unsupported: nothing can be taken out of this format, or out of this kind of it.
+            Unsupported: this format, or this kind of it, cannot be thinned.
         """
         raise Unsupported(
             f"{source.origin.path} is {self.title}, of which zerotools drops nothing; zerotools "
@@ -262,7 +262,7 @@ class Format(Protocol):
         )
 
     def is_laid_out(self, source: Checkpoint, options: WriteOptions) -> bool:
-        """Whether `source`, of this format, is as `reshard` would write it.
+        """Return whether `source`, of this format, is already as `reshard` would write it.
 
         Raises:
             BadRequest: options that contradict each other.
@@ -271,7 +271,8 @@ class Format(Protocol):
         return same and not set(options.given()) - {"world_size"}
 
     def how_to_reshard(self, source: Checkpoint, world_size: int) -> str:
-        """A sentence for a source that is not resharded: why, and what to do instead."""
+        """Return a sentence for a source that cannot be resharded: the reason, and the
+        alternative."""
         return (
             f"{source.origin.path} is {self.name}, which zerotools does not reshard; zerotools "
             f"convert --to deepspeed or --to dcp, with --world-size {world_size}, makes a "
@@ -279,10 +280,10 @@ class Format(Protocol):
         )
 
     def check_weights(self, source: Checkpoint) -> None:
-        """Compare samples of masters with the 16-bit weights beside them, where there are both.
+        """Compare samples of masters with the 16-bit weights next to them, if both exist.
 
         Raises:
-            Unsupported: they are of two saves, or do not lie as the files say.
+            Unsupported: they are of two saves, or do not lie as the files record.
             BadFile: a file is truncated.
         """
         return
@@ -295,9 +296,9 @@ class Format(Protocol):
                 yield key.name, master, weight
 
     def files_of_one_save(self, source: Checkpoint) -> Collection[str]:
-        """Files, relative to `source.root`, that belong together if nothing else is wrong: each
-        says of which step and whose it is, or what it holds is compared with one that does. All
-        others may be of another save, or another rank's, without a word.
+        """Return files, relative to `source.root`, that belong together if nothing else is wrong.
+        Each records its step and rank, or its contents are compared with a file that does. All
+        other files may silently be of another save or rank.
 
         Raises:
             BadFile: a file is damaged.
@@ -305,8 +306,8 @@ class Format(Protocol):
         return ()
 
     def doubts(self, source: Checkpoint) -> Mapping[str, str]:
-        """Files, relative to `source.root`, by which another file may be missing, each with a
-        sentence: nothing that was saved tells whether it was ever there."""
+        """Return files, relative to `source.root`, that suggest a missing file, each with a
+        sentence: nothing that was saved shows whether that file ever existed."""
         return {}
 
     def compare_copies(self, source: Checkpoint) -> None:
@@ -318,12 +319,13 @@ class Format(Protocol):
         return
 
     def false_hints(self, source: Checkpoint) -> Iterator[Problem]:
-        """What files beside the checkpoint say of it, such as `latest`, and is not so."""
+        """Yield problems for files next to the checkpoint that describe it wrongly, such as
+        `latest`."""
         yield from ()
 
     def numbered_state(self, source: Checkpoint) -> tuple[Checkpoint, TrainingState] | None:
-        """Optimizer state that the files of `source` have by the numbers of parameters alone, which
-        `read` leaves out; None: there is none.
+        """Return optimizer state that the files of `source` have only by the numbers of parameters;
+        `read` leaves it out. Return None if there is none.
 
         The tensors lie below `source.root`; `TrainingState.unnamed` has their numbers.
 
@@ -350,21 +352,21 @@ class Format(Protocol):
         return None
 
     def run_directory(self, source: Checkpoint) -> Path | None:
-        """The directory whose other files belong to the run; None: there is none, or all of its
-        files are the checkpoint's."""
+        """Return the directory that holds other files of the run; None: it does not exist, or all
+        of its files belong to the checkpoint."""
         return source.root if source.origin.path.is_dir() else None
 
     def never_written(self, source: Checkpoint) -> Collection[Dropped]:
-        """What of `source` no format has a place for, and no `lay_out` names."""
+        """Return the parts of `source` that no format can hold and no `lay_out` names."""
         return ()
 
 
 FormatTable = Mapping[str, Format]
-"""Formats by name, the one to take first where a directory holds several."""
+"""Formats by name; the first has priority if a directory holds several."""
 
 
 def spelling(form: Format) -> str:
-    """What the command line calls a format."""
+    """Return the name of a format on the command line."""
     return form.word or form.name
 
 

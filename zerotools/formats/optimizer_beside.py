@@ -1,4 +1,4 @@
-"""The optimizer in a file next to a model, as programs save it that do not shard it.
+"""The optimizer in a file next to a model, as programs without sharding save it.
 
     model.safetensors, optimizer.bin, scheduler.bin, random_states_0.pkl     accelerate's save_state
     model.safetensors, optimizer.pt, scheduler.pt, trainer_state.json        the Trainer
@@ -32,7 +32,7 @@ _LARGEST_STATE = 2**28
 
 
 def with_optimizer(model: Checkpoint, table: FormatTable) -> Checkpoint:
-    """`model` with the optimizer that lies in a file of its directory, where there is one.
+    """Return `model` with the optimizer from a file in its directory, if there is one.
 
     A file that cannot be read is a problem or a note: the weights do not need it.
     """
@@ -91,8 +91,8 @@ def _notes(root: Path, optimizer: str) -> Iterator[str]:
 def joined_training(
     model: Checkpoint, training: TrainingState, state: TrainingState
 ) -> TrainingState:
-    """What the files say of the run: `training` by those of the model, `state` by those of the
-    optimizer.
+    """Return the state of the run: `training` is from the model's files, `state` from the
+    optimizer's.
 
     Raises:
         BadFile: the counters of the Trainer, or the schedule, are damaged.
@@ -115,7 +115,8 @@ def _tree(root: Path, name: str) -> Any:
 
 
 def _global_step(path: Path) -> int | None:
-    """The steps that the Hugging Face Trainer counted; None: there is no such file."""
+    """Return the steps that the Hugging Face Trainer counted, or None if the file does not
+    exist."""
     try:
         tree = read_json(path, _LARGEST_STATE)
     except (FileNotFoundError, NotADirectoryError):

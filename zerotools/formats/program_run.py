@@ -18,7 +18,7 @@ _LOOKED_AT = 4
 
 
 class NamesBelow:
-    """The names in a directory and in those below it, each asked for once."""
+    """The names in a directory and in those below it; each is listed once."""
 
     def __init__(self, path: Path, names: set[str]) -> None:
         self.path = path
@@ -29,7 +29,7 @@ class NamesBelow:
         return self.path / place if place else self.path
 
     def names(self, place: str) -> set[str]:
-        """The names in the directory `place`; none where there is no such directory."""
+        """Return the names in the directory `place`; empty if it does not exist."""
         if place not in self._names:
             above, _, own = place.rpartition("/")
             is_there = own in self.names(above) and self.at(place).is_dir()
@@ -39,8 +39,7 @@ class NamesBelow:
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One of a run's checkpoints, by its name in the directory that was asked for; `step` as the
-    name says it."""
+    """One of a run's checkpoints, by its name in the run's directory; `step` is from the name."""
 
     name: str
     step: int | None
@@ -49,7 +48,7 @@ class RunEntry:
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
     """The directory `path` of a run; `entries` are its checkpoints, oldest first, all in `place`,
-    and `others` are places that have checkpoints of other models."""
+    and `others` are directories with checkpoints of other models."""
 
     layout: RunLayout
     path: Path
@@ -65,11 +64,11 @@ class ProgramRun:
         return None if tracker is None else below(self.place, tracker.file)
 
     def tracked(self) -> str | None:
-        """The entry that the program's own file names, which need not be there; None: the program
-        has no such file, or it is not there.
+        """Return the entry that the program's own file names, which may not exist. Return None if
+        the program has no such file, or the file does not exist.
 
         Raises:
-            BadFile: it names none.
+            BadFile: it names no entry.
         """
         tracker = self.layout.tracker
         if tracker is None or tracker.file not in self.listing.names(self.place):
@@ -94,7 +93,7 @@ class ProgramRun:
         return (there[0], tuple(there[1:])) if there else (HERE, ())
 
     def paths_of(self, entry: RunEntry) -> list[Path]:
-        """Where the model of an entry may lie, the likelier first."""
+        """Return the paths that may hold the model of an entry, the likelier first."""
         model, _ = self.model_of(entry)
         root = below(entry.name, model)
         return [
@@ -104,7 +103,8 @@ class ProgramRun:
         ]
 
     def fault_of(self, entry: RunEntry) -> str | None:
-        """By what its program tells that the save of an entry was not finished."""
+        """Return the sign by which the program marks the save of an entry as unfinished, or
+        None."""
         last, suffix = self.layout.written_last, self.layout.unfinished_suffix
         if last is not None and last not in self.listing.names(entry.name):
             return f"it has no {last}, which is written last"
@@ -116,12 +116,12 @@ class ProgramRun:
 
 
 def below(place: str, name: str) -> str:
-    """The name of what is `name` in the directory `place`."""
+    """Return the name of the entry `name` in the directory `place`."""
     return "/".join(filter(None, (place, name)))
 
 
 def run_at(path: Path, names: set[str]) -> ProgramRun | None:
-    """The run whose directory is `path`, with `names` in it; None where no program's is.
+    """Return the run in the directory `path`, with `names` in it, or None if it is no program's.
 
     Raises:
         BadRequest: it has several runs.
@@ -145,8 +145,9 @@ def runs_at(path: Path, names: set[str]) -> Iterator[ProgramRun]:
 
 
 def checkpoints_at(path: Path, names: set[str]) -> Iterator[tuple[ProgramRun, RunEntry]]:
-    """The checkpoint of a program's run that the directory `path` itself may be, or one of the
-    models in it, by what the program keeps there: whatever it is called, and wherever it lies."""
+    """Yield the checkpoints of a program's run that the directory `path` itself may be, or one of
+    the models in it. They are recognised by the program's files in it, not by its name or position.
+    """
     for layout in PROGRAMS:
         models = layout.models
         if not (layout.holds is not None and any(map(layout.holds.fullmatch, names))):
@@ -177,7 +178,7 @@ def _run(layout: RunLayout, listing: NamesBelow) -> ProgramRun | None:
 
 
 def _matching(listing: NamesBelow, pattern: str) -> Iterator[str]:
-    """The directories whose parts match those of a place."""
+    """Yield the directories that match the parts of a pattern."""
     found = [HERE]
     for part in filter(None, pattern.split("/")):
         found = [
@@ -190,7 +191,7 @@ def _matching(listing: NamesBelow, pattern: str) -> Iterator[str]:
 
 
 def _entries(layout: RunLayout, listing: NamesBelow, place: str) -> tuple[RunEntry, ...]:
-    """The checkpoints in a place, oldest first; none where they are not the program's."""
+    """Return the checkpoints in a directory, oldest first; empty if they are not the program's."""
     matches = {name: layout.numbered.fullmatch(name) for name in listing.names(place)}
     found = sorted((_age(match, name), name) for name, match in matches.items() if match)
     kept = [
@@ -208,7 +209,8 @@ def _entries(layout: RunLayout, listing: NamesBelow, place: str) -> tuple[RunEnt
 
 
 def _age(match: re.Match[str], name: str) -> tuple[bool, int, bool, list[tuple[int, str]]]:
-    """The last by its name is the newest where it says no step, else of those of its step."""
+    """Return the sort key of a name. A name marked as the last is the newest if it has no step,
+    else the newest of its step."""
     groups = match.groupdict()
     step = -1 if groups.get("step") is None else int(groups["step"])
     is_last = bool(groups.get("last"))

@@ -1,4 +1,4 @@
-"""The programs whose run directories are known, the likelier first.
+"""The programs with known run directories, the likelier first.
 
 Sources, each the writer itself:
 

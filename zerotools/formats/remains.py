@@ -1,4 +1,4 @@
-"""What is left of a damaged checkpoint, in whichever format it is."""
+"""The readable part of a damaged checkpoint, of any format."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from zerotools.io.files.damage import Damage, tolerating
 
 @dataclass(frozen=True)
 class Remains:
-    """A checkpoint with holes: elements of tensors that no chunk has, or chunks that lie in a file
-    that is missing or ends before them. Its problems say what is lost.
+    """A checkpoint with holes: elements of tensors without a chunk, or chunks in a file that is
+    missing or ends before them. Its problems list the losses.
 
-    `lost_names` are tensors of which nothing but the name is known, with the file that held them.
-    `unnamed` are lost files that may have held tensors, or names that are tied to others, of which
-    nothing tells; all relative to the checkpoint's root where they lie below it.
+    `lost_names` are tensors of which only the name is known, with the file that held them.
+    `unnamed` are lost files that may have held tensors or tied names that are not listed anywhere.
+    All are relative to the checkpoint's root if they are below it.
     """
 
     checkpoint: Checkpoint
@@ -35,13 +35,13 @@ def read_remains(
     stand_in: Path | None = None,
     table: FormatTable = FORMATS,
 ) -> Remains:
-    """As `formats.read`, of a checkpoint of which bytes may be lost. `stand_in` may be another
-    checkpoint of the same run: lists of names and shapes that are lost are taken from there.
+    """Read like `formats.read` a checkpoint that may have lost bytes. `stand_in` may be another
+    checkpoint of the same run: lost lists of names and shapes are taken from it.
 
     Raises:
-        BadRequest: there is nothing at `path`, or it has several models and none is meant.
-        BadFile: nothing can be read, or what says which tensors there are is lost.
-        Unsupported: it is in a format that is not read.
+        BadRequest: `path` does not exist, or it has several models and no choice.
+        BadFile: nothing can be read, or the list of tensors is lost.
+        Unsupported: its format is not read.
     """
     other = None if stand_in is None else detect(stand_in, table=table).path
     with tolerating(other) as damage:
@@ -60,14 +60,14 @@ def read_remains(
 
 
 def _is_lost(checkpoint: Checkpoint, problem: Problem) -> bool:
-    """Whether a problem is that bytes are lost, and not that they are others than they should."""
+    """Return whether a problem means lost bytes, and not wrong ones."""
     is_gone = problem.file is not None and not (checkpoint.root / problem.file).exists()
     return problem.is_loss or is_gone
 
 
 def _with_faults(checkpoint: Checkpoint, damage: Damage) -> Checkpoint:
-    """With a problem for every file that was damaged; of those that are lost for certain, the
-    problem says so."""
+    """Return the checkpoint with a problem for every damaged file; the problem of a file that is
+    certainly lost is marked as a loss."""
     problems = [
         replace(problem, is_loss=_is_lost(checkpoint, problem)) for problem in checkpoint.problems
     ]

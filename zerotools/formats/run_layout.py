@@ -11,8 +11,8 @@ HERE = ""
 
 @dataclass(frozen=True, slots=True)
 class Tracker:
-    """A file in which a program names the checkpoint that it goes on from; `name` is of that
-    checkpoint, `{}` being what the file has."""
+    """A file in which a program names the checkpoint that it continues from; `name` is the
+    checkpoint's name, with `{}` for the contents of the file."""
 
     file: str
     name: str = "{}"
@@ -20,17 +20,17 @@ class Tracker:
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """What the names in a run's directory are to `program`.
+    """The meaning of the names in a run's directory of `program`.
 
     `numbered` are the names of its checkpoints, directories unless they are `files`; the groups
-    `step` and `last` say which is newer. They lie in the first of `places` that has any; the parts
-    of a place are patterns. A checkpoint may be of several `models`, of which the first is meant;
-    a model lies in the first of `inside` that is a checkpoint.
+    `step` and `last` show which is newer. They lie in the first of `places` that has any; the parts
+    of these are patterns. A checkpoint may hold several `models`, and the first is taken; a model
+    lies in the first of `inside` that is a checkpoint.
 
     A directory is of the program if one of its newest checkpoints has a name that `holds` matches,
-    and it has itself one that `beside` matches. A finished checkpoint has the file `written_last`,
-    and none beside it with its name and `unfinished_suffix`. `wraps_models` says that programs'
-    names begin with that of an attribute that has the model.
+    and the directory itself has one that `beside` matches. A finished checkpoint has the file
+    `written_last`, and no file next to it with its name and `unfinished_suffix`. `wraps_models`
+    means that programs' names begin with that of an attribute that holds the model.
     """
 
     program: str

@@ -20,8 +20,8 @@ _LEVELS_ABOVE = 4
 
 @dataclass(frozen=True, slots=True)
 class SurveyedCheckpoint:
-    """One of a run's: its name in the run's directory, the step that the name says, the name of its
-    format, and what is wrong with it; `models` are those that it has."""
+    """One of a run's checkpoints: its name in the run's directory, the step in the name, the name
+    of its format, and its fault; `models` are the models in it."""
 
     name: str
     step: int | None
@@ -43,8 +43,8 @@ class RunSurvey:
 
 
 def survey_around(path: Path, taken: Path, table: FormatTable = FORMATS) -> RunSurvey | None:
-    """The run whose directory is `path` or lies above it, where the checkpoint at `taken` is one of
-    the run's or its final weights; None: no program that is known makes such directories."""
+    """Return the run with the directory `path` or one above it, if the checkpoint at `taken` is one
+    of the run's or its final weights. Return None if no known program makes such directories."""
     places = [path] if isinstance(path, RemotePath) else list(_upwards(path.absolute()))
     for place in places:
         surveys = (

@@ -1,7 +1,7 @@
-"""torch's optimizers as their param groups tell: which class, which options, which numbers.
+"""torch's optimizers, recognised by their param groups: class, options and numbers.
 
-An optimizer numbers its parameters in the order of its groups. A number says nothing of a name: two
-layers of a model have the same shapes, and programs list them in orders of their own.
+An optimizer numbers its parameters in the order of its groups. A number does not give a name: two
+layers of a model have the same shapes, and programs list them in different orders.
 
 The defaults are those of torch 2.13's constructors, in the order of `param_groups`.
 """
@@ -38,7 +38,7 @@ NUMBERED_STATE = (
 
 
 def notes_on_weights(notes: Iterable[str]) -> list[str]:
-    """Those of a checkpoint's notes that are not about the order of its optimizer's parameters."""
+    """Return a checkpoint's notes without those about the order of its optimizer's parameters."""
     return [note for note in notes if note not in (NAMED_BY_SHAPE, ORDER_UNKNOWN, NUMBERED_STATE)]
 
 
@@ -111,8 +111,8 @@ _BY_WORD = {name.lower(): kind for name, kind in CLASSES.items()}
 def names_by_shape(
     numbers: Collection[int], state: Mapping[int, Mapping[str, Shape]], weights: Mapping[str, Shape]
 ) -> dict[int, str]:
-    """The names of all `numbers`, where the state of each fits one weight alone; else none. `state`
-    has the shapes of each number's tensors, by role."""
+    """Return the names of all `numbers` if the state of each fits only one weight; else none.
+    `state` has the shapes of each number's tensors, by role."""
     by_shape: dict[Shape, list[str]] = {}
     for name, shape in weights.items():
         for each in {shape, *_factored(shape)}:
@@ -129,8 +129,8 @@ def names_by_shape(
 
 
 def fits(state: Mapping[str, Shape], weight: Shape) -> bool:
-    """Whether an optimizer may keep tensors of these shapes, by role, for a weight of the shape
-    `weight`. Further tensors, such as the scales of a state in 8 bits, are allowed."""
+    """Return whether an optimizer may keep tensors of these shapes, by role, for a weight of the
+    shape `weight`. Further tensors, such as the scales of 8-bit state, are allowed."""
     moments = {role: shape for role, shape in state.items() if role != STEP_ROLE}
     factors = {shape for role, shape in moments.items() if _FACTORS & set(role.split("_"))}
     if factors:
@@ -147,7 +147,7 @@ def _factored(shape: Shape) -> tuple[Shape, ...]:
 
 
 def optimizer_of(groups: Iterable[ParamGroup]) -> str | None:
-    """The class of torch's whose options the groups have, as far as they tell one from another."""
+    """Return torch's class with the options of the groups, or None if they do not identify one."""
     options = next((group.options for group in groups if group.options), {})
     decoupled = options.get("decoupled_weight_decay")
     if {"betas", "amsgrad"} <= options.keys() and type(decoupled) is bool:
@@ -175,12 +175,11 @@ def _adam_w_mode(config: Mapping[str, Any]) -> bool:
 
 
 def scalars_of(checkpoint: Checkpoint, plain: Mapping[Key, Scalar]) -> Mapping[Key, Scalar]:
-    """The numbers of optimizer state: those that are 0-d tensors, each read when it is asked for,
-    and the `plain` ones. What a 0-d parameter has of its own shape is state like any other's; its
-    `step` is a number.
+    """Return the numbers of optimizer state: 0-d tensors, each read on access, and the `plain`
+    ones. 0-d state of a 0-d parameter is not a number, except its `step`.
 
     Raises:
-        BadFile: from a look-up, where a number is in no file, or its file ends before it.
+        BadFile: on access, if a number is in no file, or its file ends before it.
     """
     found: dict[Key, Tensor | Scalar] = {}
     for key, tensor in checkpoint.tensors.items():
@@ -202,7 +201,7 @@ def weights_dtype(checkpoint: Checkpoint) -> DType | None:
 
 
 def trained_precision(checkpoint: Checkpoint) -> DType | None:
-    """The type that a model computes with whose optimizer updates these weights: that of 16-bit
-    ones. Of fp32 ones nothing says whether they are cast for that."""
+    """Return the type that the model computes with if its optimizer updates these weights: that of
+    16-bit ones. fp32 weights may be cast for that, so the type is then unknown."""
     dtype = weights_dtype(checkpoint)
     return dtype if dtype in (FLOAT16, BFLOAT16) else None

@@ -1,9 +1,9 @@
-"""torch.distributed.checkpoint (DCP): what FSDP and `torch.distributed.checkpoint.save` write.
+"""torch.distributed.checkpoint (DCP), as FSDP and `torch.distributed.checkpoint.save` write it.
 
 directory_names  the names by which a directory is recognised
-native           what is kept of a checkpoint for its own writer
+native           the values of a checkpoint that only its own writer needs
 directories      which DCP directories are one checkpoint
-keys             what DCP's flat keys mean: models, optimizers, roles
+keys             the meaning of DCP's flat keys: models, optimizers, roles
 reading          directory -> Checkpoint, and the TrainingState of its run
 writing          Checkpoint of any format -> Target, one file per rank as torch would save it
 format           DCP as a line of the table of formats

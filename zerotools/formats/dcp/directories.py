@@ -1,4 +1,4 @@
-"""Where the DCP directories of one checkpoint are.
+"""The positions of the DCP directories of one checkpoint.
 
 `directory_names` has the names of each kind.
 """
@@ -23,8 +23,8 @@ _SHARD = re.compile(r"__\d+_\d+\.distcp|(__\d+)?\.metadata(\.tmp)?")
 
 
 def prefixes(path: Path) -> tuple[list[str], list[Problem]]:
-    """What stands before the file names of each DCP directory of the checkpoint at `path`, and
-    what is missing of them."""
+    """Return the prefix of the file names of each DCP directory of the checkpoint at `path`, and
+    the problems of missing ones."""
     if (path / RECORD).exists() or _is_wrapped(path):
         return [f"{DCP}/"], []
     models = [] if (path / METADATA).exists() else fsdp_models(names_in(path))
@@ -47,22 +47,22 @@ def _is_wrapped(path: Path) -> bool:
 
 
 def lost_attributes(source: Checkpoint) -> tuple[Dropped, ...]:
-    """What other programs put into `.metadata`: no format has a place for it."""
+    """Return the attributes that other programs put into `.metadata`: no format can hold them."""
     why = "an attribute of .metadata that is not torch's"
     return tuple(Dropped(name, why) for name in native_of(source).attributes)
 
 
 def is_shard(source: Checkpoint, path: Path) -> bool:
-    """Whether `path`, in the checkpoint's directory, is a part of it: shards and their metadata,
-    also such as are left over, or a directory of them."""
+    """Return whether `path`, in the checkpoint's directory, is a part of it: a shard or its
+    metadata, also of an older save, or a directory of them."""
     if path.is_dir():
         return (path / METADATA).exists()
     return _SHARD.fullmatch(path.name) is not None or path.name in source.files
 
 
 def is_replicated(source: Checkpoint, flat: str, tensor: Tensor) -> bool:
-    """Whether every rank of a DCP's run held the whole tensor: as the job's record says; else what
-    several ranks saved as one chunk, though it has more rows than one."""
+    """Return whether every rank of a DCP's run held the whole tensor. The job's record says it;
+    without one, several ranks saved the tensor as one chunk though it has more than one row."""
     if not tensor.shape:
         return True
     job = native_of(source).job
@@ -100,7 +100,7 @@ def lay_out_each(
 
 
 def _part(source: Checkpoint, keys: frozenset[str]) -> Checkpoint:
-    """The tensors and values whose flat key is in `keys`."""
+    """Return the part of `source` with the tensors and values of the flat keys in `keys`."""
     native = native_of(source)
 
     def of(table: Mapping[str, Any] | None) -> dict[str, Any]:

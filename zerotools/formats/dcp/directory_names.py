@@ -1,4 +1,4 @@
-"""The names by which a DCP directory is known.
+"""The names that identify a DCP directory.
 
 <path>/.metadata                                  DCP itself: FSDP, torchtitan's step-N
 <path>/dcp/.metadata                              a zerotools job

@@ -106,7 +106,7 @@ class DcpFormat(Format):
         return native_of(source).job
 
     def run_directory(self, source: Checkpoint) -> Path | None:
-        """A job's checkpoint has a directory of its own, whose files are all the checkpoint's."""
+        """Return None for a job's checkpoint: all files of its directory belong to it."""
         return None if self.job_record(source) is not None else super().run_directory(source)
 
     def never_written(self, source: Checkpoint) -> tuple[Dropped, ...]:

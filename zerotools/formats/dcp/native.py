@@ -1,4 +1,4 @@
-"""What is kept of a DCP for its own writer."""
+"""The values of a DCP that only its own writer needs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from zerotools.runs.record import JobRecord
 
 @dataclass(frozen=True, slots=True)
 class DcpNative:
-    """`flat_keys` are DCP's names of the tensors, `paths` where each key lay in the state dict that
-    was saved (planner_data), if that was recorded, and `order` all keys as they were saved. `blobs`
-    are the values that are not tensors, `tied` the keys that name another's bytes. `attributes` are
-    those of `.metadata` that torch's own does not have. `optimizers` is what the keys of the
-    model's optimizers begin with, and `numbered` the names of the parameters that one has by
-    number. `directories` has the keys of each where there are several. `job` is the record of a
-    zerotools job."""
+    """The values of a DCP that only its own writer needs.
+
+    `flat_keys` are DCP's names of the tensors. `paths` are the positions of keys in the saved state
+    dict (planner_data), if recorded, and `order` all keys in the saved order. `blobs` are the
+    values that are not tensors, `tied` the keys that name another's bytes. `attributes` are those
+    of `.metadata` that torch's own does not have. `optimizers` are the prefixes of the keys of the
+    model's optimizers, and `numbered` the names of parameters that one has by number. `directories`
+    has the keys of each directory if there are several. `job` is the record of a zerotools job.
+    """
 
     flat_keys: Mapping[Key, str] = field(default_factory=dict)
     paths: Mapping[str, tuple[str | int, ...]] | None = None
@@ -33,5 +35,5 @@ class DcpNative:
 
 
 def native_of(checkpoint: Checkpoint) -> DcpNative:
-    """That of a DCP; of a checkpoint of another format, one with nothing in it."""
+    """Return the native values of a DCP; for other formats, an empty one."""
     return checkpoint.native if isinstance(checkpoint.native, DcpNative) else DcpNative()

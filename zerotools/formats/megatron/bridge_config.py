@@ -1,11 +1,11 @@
-"""What Megatron-Bridge writes beside a torch_dist checkpoint, and Megatron-LM does not.
+"""The files that Megatron-Bridge writes next to a torch_dist checkpoint, and Megatron-LM does not.
 
     run_config.yaml     the configuration of the run: the sizes of the model below `model:`, the
                         rank of adapters below `peft:`
     train_state.pt      `step` and other counters, as tensors
 
-The configuration is YAML of which only lines `  name: value` directly below such a word are read,
-with values that are numbers, booleans or text: these are all that is asked of it.
+The configuration is YAML. Only lines `  name: value` directly below such a word are read, with
+values that are numbers, booleans or text.
 
 Source: megatron-bridge 0.3 training/utils/checkpoint_utils.py and training/state.py.
 """
@@ -32,7 +32,7 @@ _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "~": No
 
 
 def bridge_facts(path: Path, facts: MegatronFacts) -> MegatronFacts:
-    """`facts` with what common.pt does not say and these files do.
+    """Return `facts` with values that these files have and common.pt lacks.
 
     Raises:
         BadFile: a file is damaged.
@@ -45,7 +45,7 @@ def bridge_facts(path: Path, facts: MegatronFacts) -> MegatronFacts:
 
 
 def section_of(path: Path, word: str) -> dict[str, Any]:
-    """The values directly below `word` in a run_config.yaml at `path`."""
+    """Return the values directly below `word` in a run_config.yaml at `path`."""
     text = read_regular(path, _LARGEST).decode("utf-8", "replace")
     found: dict[str, Any] = {}
     inside = False
@@ -82,7 +82,7 @@ def _arguments(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def step_in(path: Path, name: str) -> int | None:
-    """The step in a file of counters, `name` below `path`; None where it has none.
+    """Return the step in a file of counters, `name` below `path`, or None if it has none.
 
     Raises:
         BadFile: it is damaged.

@@ -1,4 +1,4 @@
-"""The names by which a directory of Megatron's is known."""
+"""The names that identify a directory of Megatron's."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ TRACKER = "latest_checkpointed_iteration.txt"
 BRIDGE_TRACKER = "latest_train_state.pt"
 ITERATION = re.compile(r"iter_\d{7,}|release")
 SLIME = "meta.json"
-"""Beside a DCP of FSDP that slime saves under Megatron's names."""
+"""A file next to a DCP of FSDP that slime saves under Megatron's names."""

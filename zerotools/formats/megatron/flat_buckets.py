@@ -1,12 +1,12 @@
-"""Masters and moments out of the flat buckets of `dp_reshardable`, where their order is proved.
+"""Masters and moments out of the flat buckets of `dp_reshardable`, if their order is proved.
 
 Each tensor-parallel and pipeline rank has a buffer: the rank's parameters in reverse of the order
 in which its model made them, each beginning at a multiple of 64 elements. A buffer may be several
-buckets, one behind another. The files do not name the parameters; but Megatron stores each
-parameter's elements, and each gap between two, as chunks of their own. So an order is tried, of
-Megatron's own layers and of Transformer Engine's, and taken only if every parameter begins and ends
-where a chunk does, gaps are what rounding up to 64 leaves, and the last parameter ends the last
-bucket; and if no other order fits.
+consecutive buckets. The files do not name the parameters; but Megatron stores each parameter's
+elements, and each gap between two, as separate chunks. So the orders of Megatron's own layers and
+of Transformer Engine's are tried. One is taken only if every parameter begins and ends with a
+chunk, gaps are those of rounding up to 64, the last parameter ends the last bucket, and no other
+order fits.
 
     exp_avg of TP rank 0, hidden 16:  [0:256) output_layer  [256:272) final_layernorm  [272:320) gap
                                       [320:512) linear_fc2 of the last layer ...
@@ -57,8 +57,8 @@ _ORDERS = (
     (*_norm(_FIRST), *_PROJECTION, *_QKV, *_HEADS, *_norm(_MIDDLE), *_UP, *_DOWN),
     (*_PROJECTION, *_norm(_FIRST), *_QKV, *_HEADS, *_norm(_MIDDLE), *_UP, *_DOWN),
 )
-"""Of one layer: Megatron's own, and Transformer Engine's, whose norms are parts of the layer that
-follows."""
+"""The orders within one layer: Megatron's own, and Transformer Engine's, with norms as parts of the
+layer that follows."""
 
 
 class _Param(NamedTuple):
@@ -74,14 +74,14 @@ class _Param(NamedTuple):
 _Buckets = Mapping[tuple[int, str], Sequence[Tensor]]
 """By number of the group and role, in the order of the buckets."""
 _Found = Mapping[str, Sequence[tuple[int, _Param]]]
-"""What each group has of a parameter, by name."""
+"""The pieces of a parameter in each group, by name."""
 
 
 def proved_state(
     stored: Mapping[Key, Tensor], weights: Mapping[Key, Tensor], facts: MegatronFacts
 ) -> dict[Key, Tensor]:
-    """Masters and moments by parameter, of buckets among `stored`; empty where nothing proves whose
-    they are. `weights` are one for each layer."""
+    """Return masters and moments by parameter, from buckets among `stored`; empty if their order
+    cannot be proved. `weights` are one for each layer."""
     buckets = _buckets(stored)
     ranks, stages = facts.sizes.get("TP"), facts.sizes.get("PP")
     if not buckets or not ranks or not stages or _is_special(facts):
@@ -108,7 +108,7 @@ def proved_state(
 
 
 def with_state(tensors: Mapping[Key, Tensor], state: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """The weights with their masters and moments, in place of the buckets."""
+    """Return the weights with their masters and moments instead of the buckets."""
     found = {}
     for key, tensor in tensors.items():
         if not _BUCKET.fullmatch(key.name):
@@ -139,7 +139,7 @@ def _buckets(stored: Mapping[Key, Tensor]) -> _Buckets:
 
 
 def _is_special(facts: MegatronFacts) -> bool:
-    """Whether the model is of a kind that is not tried."""
+    """Return whether the model is of a kind that is not tried."""
     virtual = ("virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage")
     return any(facts.args.get(name) not in (None, 1) for name in virtual) or bool(
         facts.count("num_experts")
@@ -154,8 +154,8 @@ def _params(
     weights: Mapping[Key, Tensor],
     facts: MegatronFacts,
 ) -> list[_Param]:
-    """Those of one rank in the order in which its model makes them; empty where it has others than
-    are known."""
+    """Return one rank's parameters in the order in which its model makes them; empty if it has
+    unknown ones."""
     shapes = {key.name: tensor.shape for key, tensor in weights.items() if key.role == "param"}
     layers = facts.count("num_layers") or 0
     if not layers or layers % stages or layers > len(shapes):
@@ -187,7 +187,7 @@ def _params(
 
 
 def _placed(params: Sequence[_Param], buckets: Sequence[Tensor]) -> list[_Param]:
-    """The parameters with their places; empty where the chunks are not theirs."""
+    """Return the parameters with their positions; empty if the chunks do not fit."""
     found = []
     bucket, end = 0, 0
     edges = _edges(buckets[0])
@@ -205,7 +205,7 @@ def _placed(params: Sequence[_Param], buckets: Sequence[Tensor]) -> list[_Param]
 
 
 def _edges(bucket: Tensor) -> set[int]:
-    """Where chunks begin or end."""
+    """Return the positions at which chunks begin or end."""
     boxes = cast(ItemChunks, bucket.chunks).boxes
     return {box.start[0] for box in boxes} | {box.stop[0] for box in boxes}
 
@@ -236,7 +236,7 @@ def _pieces(
 
 
 def _of_rank(bucket: Tensor, param: _Param, rank: int, ranks: int) -> Iterator[StoredPiece]:
-    """What the chunks of one bucket have of a parameter of one rank."""
+    """Yield the pieces of one rank's parameter in the chunks of one bucket."""
     source = cast(ItemChunks, bucket.chunks)
     strides = row_major_strides(param.shape)
     for number, box in enumerate(source.boxes):

@@ -39,8 +39,8 @@ class MegatronFormat(Format):
     needs_map = True
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        """Of one rank's directory, the iteration that it is a part of. Its own files may be a DCP
-        too, and are not one beside it."""
+        """Return the iteration, also of one rank's directory. Its own files may also be a DCP, but
+        not a separate one."""
         return _iteration(path) if _is_megatron(path, names) else None
 
     def find_file(self, path: Path) -> Found | None:
@@ -145,8 +145,8 @@ def _iteration(path: Path) -> Found:
 
 
 def _is_megatron(path: Path, names: set[str]) -> bool:
-    """Whether `path` is one iteration of Megatron's, or has one rank's files: torch_dist (a DCP
-    beside common.pt), other forms of it, or legacy rank files."""
+    """Return whether `path` is one iteration of Megatron's, or has one rank's files: torch_dist (a
+    DCP next to common.pt), other forms of it, or legacy rank files."""
     if names >= {COMMON, CONFIG} or names >= {METADATA, COMMON}:
         return True
     if names & {*RANK_FILES}:

@@ -1,15 +1,15 @@
-"""fsdp_dtensor: what Megatron-FSDP saves, a plain DCP in a run of Megatron's.
+"""fsdp_dtensor: the format of Megatron-FSDP, a plain DCP in a run of Megatron's.
 
     args, iteration, checkpoint_version, ...                     values, each by itself
     model.module.NAME                                            the masters; there are no others
     optimizer.state.module.module.module.NAME.exp_avg, .step     state; a step for each parameter
     optimizer.param_to_group_meta.module.module.module.NAME.lr   options of each parameter
 
-How many `module.` there are depends on the classes around the model. Gated layers are saved as
-halves (`linear_fc1.weight_w`, `weight_v`). Tensors are whole, whichever tensor-parallel and
-data-parallel ranks had their parts; experts have their numbers over all expert-parallel ranks.
-Layers have those of their rank: with pipeline parallelism, for which Megatron-FSDP has no axis in
-its device mesh, those of several stages would have one name, and only one of them would be saved.
+The number of `module.` depends on the classes around the model. Gated layers are saved as halves
+(`linear_fc1.weight_w`, `weight_v`). Tensors are whole, for any tensor-parallel and data-parallel
+ranks; experts have their numbers over all expert-parallel ranks. Layers have those of their rank:
+with pipeline parallelism, for which Megatron-FSDP has no axis in its device mesh, those of several
+stages would have one name, and only one of them would be saved.
 
 Source: megatron/core/transformer/fsdp_dtensor_checkpoint.py and optimizer/distrib_optimizer.py
 (`sharded_param_state_fsdp_dtensor`) of 0.16, training/checkpointing.py of Megatron-LM.
@@ -49,7 +49,8 @@ _LONGEST = 16
 
 
 def is_fsdp_dtensor(metadata: Metadata) -> bool:
-    """Whether only Megatron-FSDP has such keys: its optimizer's, or without one a half's."""
+    """Return whether only Megatron-FSDP has such keys: those of its optimizer, or without one of a
+    half."""
     if "args" not in metadata.blobs:
         return False
     halves = any(map(_HALF.fullmatch, metadata.tensors))
@@ -57,7 +58,7 @@ def is_fsdp_dtensor(metadata: Metadata) -> bool:
 
 
 def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
-    """The checkpoint whose `metadata` was read from the directory `path`.
+    """Return the checkpoint with `metadata`, which was read from the directory `path`.
 
     Raises:
         BadFile: a value is damaged, or halves of a layer do not fit each other.
@@ -100,7 +101,7 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
 def _of_run(
     path: Path, metadata: Metadata, values: BlobTrees, whole: Mapping[str, bool]
 ) -> Iterator[tuple[str, Any]]:
-    """What a run says of itself; without what is lost."""
+    """Yield the values of a run, without lost ones."""
     for name in (name for name in _OF_RUN if name in values):
         file, found = path / metadata.blobs[name].file, None
         if whole[name]:
@@ -113,15 +114,15 @@ def _of_run(
             lose_part(file, f"it has {name} of the run, which are not there")
         if found is not None:
             yield name, found
-        elif name == "args":  # which say what is tied
+        elif name == "args":  # it lists tied weights
             lose_unnamed(file)
 
 
 def _with_lost_arguments(
     problems: Iterable[Problem], metadata: Metadata, whole: Mapping[str, bool]
 ) -> Iterator[Problem]:
-    """Without its arguments nothing tells which weights of a run are tied: what is wrong with their
-    file keeps it from being whole, whatever tensors lie there."""
+    """Yield the problems; a problem of the file with the arguments also blocks the output. Without
+    them, the tied weights of a run are unknown."""
     item = metadata.blobs.get("args")
     for problem in problems:
         is_lost = item is not None and problem.file == item.file and not whole["args"]
@@ -144,7 +145,7 @@ def _keys(metadata: Metadata) -> dict[str, Key]:
 
 
 def _whole(path: Path, stored: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """With the halves of gated layers put together, whose steps are one."""
+    """Return the tensors with the halves of gated layers joined; the two halves have one step."""
     numbers = {key: tensor for key, tensor in stored.items() if not tensor.shape}
     found = joined(path, {key: t for key, t in stored.items() if key not in numbers})
     for key, tensor in numbers.items():

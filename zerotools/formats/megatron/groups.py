@@ -1,10 +1,10 @@
-"""The param groups of Megatron's optimizers, and which parameters each has.
+"""The param groups of Megatron's optimizers, and the parameters of each.
 
-Param groups are saved without the parameters that they have. Megatron-Core makes them by a rule:
-experts, where there is expert parallelism, apart from other weights; what has one dimension, and
-biases, without weight decay; with a learning rate of their own, the embedding and the output layer.
-The groups say in words which of these they are (`is_expert_parallel`, `wd_mult`,
-`is_decoupled_lr`). Where each parameter has one group by that rule they are given; else none is.
+Param groups are saved without their parameters. Megatron-Core makes them by a rule: with expert
+parallelism, experts are in separate groups. Tensors with one dimension, and biases, have no weight
+decay. The embedding and the output layer may have their own learning rate. The groups name these
+kinds (`is_expert_parallel`, `wd_mult`, `is_decoupled_lr`). If the rule gives each parameter one
+group they are returned, else none is.
 
 Source: `_get_param_groups` of megatron/core/optimizer/__init__.py, 0.12 to 0.16.
 """

@@ -24,7 +24,7 @@ _ADVICE = (
 
 
 def lost_layers(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterator[Problem]:
-    """Where there are fewer layers than the arguments say."""
+    """Yield a problem if there are fewer layers than the arguments say."""
     wanted = facts.count("decoder_num_layers") or facts.count("num_layers")
     found = {int(match[1]) for key in keys if (match := _LAYER.match(key.name))}
     if wanted is None or not found or len(found) >= wanted:
@@ -35,7 +35,7 @@ def lost_layers(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterat
 
 
 def lost_experts(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterator[Problem]:
-    """Where a layer has some tensor of fewer experts than the arguments say."""
+    """Yield a problem if a layer has a tensor of fewer experts than the arguments say."""
     wanted = facts.count("num_experts")
     found: dict[tuple[str, str, str], set[int]] = {}
     for key in keys:

@@ -1,4 +1,4 @@
-"""What is kept of a Megatron checkpoint for `training_of`."""
+"""The values of a Megatron checkpoint that `training_of` needs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from zerotools.io.torchzip.pt_file import TorchFile
 @dataclass(frozen=True, slots=True)
 class MegatronNative:
     """`optimizers` are the trees of the optimizers, the dense one before that of the experts, and
-    `file` is where their numbers lie that are tensors. `unread` says which state of them is left
-    out, and why; empty: none is. `groups` reads param groups that list their parameters."""
+    `file` holds those of their numbers that are tensors. `unread` names the state that is left out,
+    with the reason; empty: none is. `groups` reads param groups that list their parameters."""
 
     facts: MegatronFacts
     optimizers: Sequence[Mapping[Any, Any]] = field(default=())
@@ -26,6 +26,6 @@ class MegatronNative:
 
 
 def native_of(checkpoint: Checkpoint) -> MegatronNative:
-    """That of a Megatron checkpoint; of another, one with nothing in it."""
+    """Return the native values of a Megatron checkpoint; for other formats, an empty one."""
     found = checkpoint.native
     return found if isinstance(found, MegatronNative) else MegatronNative(MegatronFacts(None, {}))

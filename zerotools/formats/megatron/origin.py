@@ -1,4 +1,4 @@
-"""What Megatron says of a checkpoint beside its tensors."""
+"""Megatron's records of a checkpoint besides its tensors."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 
 @dataclass(frozen=True, slots=True)
 class MegatronFacts:
-    """`args` are the arguments of the training script, by their names, as far as they are
-    recorded; `tree` is what else is in the same file."""
+    """`args` are the recorded arguments of the training script, by name; `tree` has the other
+    values of the same file."""
 
     iteration: int | None
     args: Mapping[str, Any]
@@ -42,13 +42,14 @@ class MegatronFacts:
 
     @property
     def model_parallel(self) -> int | None:
-        """How many ranks hold one model, without experts, where that is said."""
+        """The number of ranks that hold one model, without experts, or None if it is not
+        recorded."""
         known = [self.sizes.get(name) for name in ("TP", "PP")]
         return known[0] * known[1] if known[0] and known[1] else None
 
     @property
     def is_tied(self) -> bool:
-        """Whether the output layer is the embedding, as far as is known."""
+        """Return whether the output layer is known to be the embedding."""
         return self.args.get("untie_embeddings_and_output_weights") is False
 
     @property
@@ -89,7 +90,8 @@ def origin_of(
     notes: Sequence[str] = (),
     refusal: str = "",
 ) -> Origin:
-    """The origin; `refusal` is why nothing is made of what has this title, as a clause."""
+    """Return the origin; `refusal`, a clause, is the reason why no output is made of such a
+    checkpoint."""
     named = _ITERATION.fullmatch(path.name)
     step = facts.iteration if facts.iteration is not None else int(named[1]) if named else None
     when = "" if step is None else f" of iteration {step}"
@@ -132,13 +134,13 @@ def _said(facts: MegatronFacts) -> Iterator[str]:
 
 
 def aliases_of(facts: MegatronFacts, tensors: Mapping[Key, Tensor]) -> dict[str, str]:
-    """The output layer where it is the embedding, and has no tensor of its own."""
+    """Return the output layer as an alias of the embedding if it has no tensor of its own."""
     names = {key.name for key in tensors}
     return {OUTPUT: EMBEDDING} if facts.is_tied and EMBEDDING in names - {OUTPUT} else {}
 
 
 def disagreement(path: Path, facts: MegatronFacts, name: str) -> list[Problem]:
-    """A directory that is named after another iteration than its file says."""
+    """Return a problem if a directory is named after another iteration than its file records."""
     named = _ITERATION.fullmatch(path.name)
     if named is None or facts.iteration is None or int(named[1]) == facts.iteration:
         return []

@@ -13,13 +13,13 @@ from zerotools.io.files.listing import names_in
 
 
 def read(path: Path) -> Checkpoint:
-    """The checkpoint in the directory `path`; of forms that are only recognised, `Origin.refusal`
-    says why nothing can be made of it.
+    """Return the checkpoint in the directory `path`. For forms that are only recognised,
+    `Origin.refusal` is the reason why nothing can be made of it.
 
     Raises:
-        BadRequest: there is no such directory.
+        BadRequest: the directory does not exist.
         BadFile: its files are damaged, or contradict each other.
-        Unsupported: it is not known how its ranks share a tensor.
+        Unsupported: the sharing of a tensor by its ranks is not known.
     """
     if not path.is_dir():
         raise BadRequest(f"{path} is not a directory")

@@ -1,12 +1,13 @@
-"""Tensors of one layer and one expert, as parts of those that are stored.
+"""Tensors of one layer and one expert, as parts of the stored tensors.
 
-Three things lie between: layers and experts are stacked along the first axes; the halves of a gated
-layer may be tensors of their own; and optimizer state of before 0.16 is stored flat. A flat tensor
-of true shape (32, 16) that two ranks cut along the first axis is stored as (2, 1, 256): for each
-rank a row with its (16, 16) flattened, which is itself cut anywhere between data-parallel ranks.
+They differ in three ways: layers and experts are stacked along the first axes; the halves of a
+gated layer may be separate tensors; and optimizer state of before 0.16 is stored flat. A flat
+tensor of true shape (32, 16) that two ranks cut along the first axis is stored as (2, 1, 256): for
+each rank a row with its (16, 16) flattened, which is itself cut anywhere between data-parallel
+ranks.
 
-ms-swift keeps lora_B of a gated layer as its ranks have it, one behind another: rows of the gate
-and of the other half on rank 0, then those on rank 1.
+ms-swift keeps lora_B of a gated layer in the order of its ranks: rows of the gate and of the other
+half on rank 0, then those on rank 1.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _Index = tuple[int, ...]
 def unstacked(
     path: Path, tensors: Mapping[Key, Tensor], shapes: Mapping[Key, tuple[int, ...]]
 ) -> dict[Key, Tensor]:
-    """The tensors of `tensors`, whose chunks are those of a DCP, one for each layer and expert.
-    `shapes` has the true shape of each that is stored flat.
+    """Return the tensors of `tensors`, with the chunks of a DCP, one for each layer and expert.
+    `shapes` has the true shape of each tensor that is stored flat.
 
     Raises:
         BadFile: the shapes contradict each other, or there are more layers than any model has.
@@ -55,7 +56,7 @@ def unstacked(
 def _each(
     path: Path, key: Key, tensor: Tensor, shape: tuple[int, ...]
 ) -> tuple[dict[Key, Tensor], int]:
-    """The tensors of one that is stored, and in how many pieces they are."""
+    """Return the tensors of one stored tensor, and the number of their pieces."""
     stack = stack_of(key.name) if key.role != "state" else None
     axes = stack.axes if stack is not None and len(shape) > stack.axes else 0
     is_flat = shape != tensor.shape
@@ -90,7 +91,7 @@ def _each(
 def _local_shape(
     path: Path, key: Key, stored: tuple[int, ...], shape: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Of a flat tensor the shape of what is a row of the stored one."""
+    """Return the shape of one row of a tensor that is stored flat."""
     counts, length = stored[:-1], stored[-1] if stored else 0
     fits = len(counts) == len(shape) and all(
         n and s % n == 0 for s, n in zip(shape, counts, strict=False)
@@ -105,7 +106,7 @@ def _local_shape(
 
 
 def _touched(box: Box, local: tuple[int, ...] | None, axes: int) -> Iterator[_Index]:
-    """The indexes along the leading axes of which a stored chunk has elements."""
+    """Yield the indexes along the leading axes at which a stored chunk has elements."""
     if local is None:
         yield from product(*(range(a, b) for a, b in _spans(box, axes)))
     else:
@@ -119,8 +120,8 @@ def _spans(box: Box, axes: int) -> Iterator[tuple[int, int]]:
 def _flat_boxes(
     box: Box, local: tuple[int, ...], axes: int
 ) -> Iterator[tuple[_Index, _Index, Box]]:
-    """(index along the leading axes, start in the stored chunk, box in the tensor at that index) of
-    what a chunk of flat pieces has."""
+    """Yield (index along the leading axes, start in the stored chunk, box in the tensor at that
+    index) for a chunk of flat pieces."""
     rows = product(*(range(a, b) for a, b in _spans(box, len(local))))
     begin, end = box.start[-1], box.stop[-1]
     for row in rows:
@@ -139,7 +140,7 @@ def _flat_boxes(
 def _pieces(
     source: ItemChunks, numbers: Sequence[int], index: _Index, local: tuple[int, ...] | None
 ) -> list[StoredPiece]:
-    """What the stored chunks of these numbers have of the tensor at `index`."""
+    """Return the pieces of the stored chunks of these numbers in the tensor at `index`."""
     axes, found = len(index), []
     for number in numbers:
         box = source.box(number)
@@ -201,9 +202,9 @@ def _both(gate: Tensor, other: Tensor) -> list[StoredPiece]:
 def with_whole_halves(
     tensors: Mapping[Key, Tensor], ranks: int | None
 ) -> tuple[dict[Key, Tensor], list[Key]]:
-    """With lora_B of gated layers in the order of their weights: all rows of the gate, then those
-    of the other half. So many tensor-parallel `ranks` saved it; None: as many as there are chunks
-    of its rows. Also those that were put into order."""
+    """Put lora_B of gated layers into the order of their weights: all rows of the gate, then those
+    of the other half. `ranks` tensor-parallel ranks saved it; None: as many as its rows have
+    chunks. Return the tensors and the keys that were reordered."""
     found: dict[Key, Tensor] = {}
     moved: list[Key] = []
     for key, tensor in tensors.items():

@@ -1,16 +1,16 @@
-"""What the keys of a torch_dist checkpoint are to the model.
+"""The meaning of a torch_dist checkpoint's keys in the model.
 
     embedding.word_embeddings.weight                       a weight
     decoder.layers.mlp.linear_fc2.weight                   all layers, stacked along the first axis
     decoder.layers.7.mlp.linear_fc2.weight                 one layer
     decoder.layers.mlp.experts.experts.linear_fc1.weight   layers, then experts
     decoder.layers.7.mlp.experts.experts.3.linear_fc1.weight_w   one half of one expert's
-    [chained_N.]optimizer.state.ROLE.KEY                   what the optimizer keeps of KEY
+    [chained_N.]optimizer.state.ROLE.KEY                   the optimizer's state of KEY
     [chained_N.]optimizer.distributed. ...                 flat buckets of an optimizer
 
 A tensor of the checkpoint is of one layer and one expert, by the name that a model on one rank has
-for it: `decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`. What is not of layers or
-experts keeps its key.
+for it: `decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`. Other tensors keep their
+key.
 
 Source: megatron/core/transformer/transformer_block.py, mlp.py and moe/experts.py
 (`sharded_state_dict`), optimizer/distrib_optimizer.py and optimizer.py of 0.12 to 0.16.
@@ -40,9 +40,9 @@ HALVES = ("_w", "_v")
 
 
 def keys_of(saved: Mapping[str, DType]) -> dict[str, Key]:
-    """Of each flat key, given with its type, the name in the model and the role: a master is
-    `param` and the 16-bit weight beside it `param16`; `state` is what names no parameter. A second
-    copy of a weight in its own type is `state`, too."""
+    """Return the name and role of each flat key, given with its type. A master is `param` and the
+    16-bit weight next to it `param16`; a key that names no parameter is `state`, and so is a second
+    copy of a weight in its own type."""
     states = {flat: match for flat in saved if (match := _STATE.fullmatch(flat)) is not None}
     masters = {
         match["name"]
@@ -73,13 +73,13 @@ def _key(flat: str, state: re.Match[str] | None, masters: set[str]) -> Key:
 
 
 def is_buffer(name: str) -> bool:
-    """Whether a weight is none that an optimizer trains, as its name tells."""
+    """Return whether a weight's name is that of a buffer, which no optimizer trains."""
     return name.endswith(_BUFFERS)
 
 
 def of_one_expert(name: str) -> str:
-    """The name of an expert's tensor in a model of Megatron's own layers, where `name` is that in
-    one of Transformer Engine's (`mlp.experts.linear_fc1.weight3`); else `name`."""
+    """Return the name of an expert's tensor in a model of Megatron's own layers, if `name` is that
+    in one of Transformer Engine's (`mlp.experts.linear_fc1.weight3`); else return `name`."""
     match = _GROUPED.fullmatch(name)
     if match is None:
         return name
@@ -88,7 +88,8 @@ def of_one_expert(name: str) -> str:
 
 
 def weights_alone(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Without masters and moments: a weight beside a master is then the parameter itself."""
+    """Return the tensors without masters and moments: a weight with a master becomes the
+    parameter."""
     found = {}
     for key, tensor in tensors.items():
         if key.role == "param16":
@@ -112,7 +113,7 @@ class Stack(NamedTuple):
 
     @property
     def of_layers(self) -> bool:
-        """Whether its first axis counts layers."""
+        """Return whether its first axis counts layers."""
         return self.axes > 0 and self.parts[0].endswith(_LAYERS)
 
     def names(self, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -127,7 +128,7 @@ class Stack(NamedTuple):
 
 
 def stack_of(name: str) -> Stack:
-    """How the tensor that has `name` as its key is stacked; of one that is not, `axes` is 0."""
+    """Return the stacking of the tensor with the key `name`; if it is not stacked, `axes` is 0."""
     parts = [name]
     at = name.find(_LAYERS)
     if at == 0 or (at > 0 and name[at - 1] == "."):

@@ -52,11 +52,12 @@ _OTHER_FORMS = "its tensors are in a form of their own"
 
 
 def read_directory(path: Path) -> Checkpoint:
-    """What is below `path`: a tensor for each layer and each expert, by the names that a model on
-    one rank has for them. Masters have the role `param`, and 16-bit weights beside them `param16`.
+    """Return the checkpoint below `path`: a tensor for each layer and each expert, by the names
+    that a model on one rank has for them. Masters have the role `param`, and 16-bit weights next to
+    them `param16`.
 
     Raises:
-        BadFile: the save was not finished, or `.metadata` or metadata.json is damaged.
+        BadFile: the save did not finish, or `.metadata` or metadata.json is damaged.
     """
     backend = _backend(path)
     common, facts, problems = _common(path)
@@ -149,7 +150,7 @@ def _with_ordered_adapters(
 
 
 def _first_names(tensors: Mapping[str, SavedTensor]) -> list[str]:
-    """The keys without those whose bytes an earlier one has, too."""
+    """Return the keys without those that repeat the bytes of an earlier one."""
     seen: set[tuple[Item, tuple[int, ...]]] = set()
     found = []
     for flat, saved in tensors.items():
@@ -172,7 +173,7 @@ def _misshapen(tensors: Mapping[Key, Tensor]) -> Key | None:
 
 
 def _groups_of_buckets(state: BlobTrees) -> tuple[Mapping[Any, Any], ...]:
-    """The param groups, which lie beside the buckets of each rank."""
+    """Return the param groups, which are next to the buckets of each rank."""
     tree = state.get(_GROUPS)
     found = tree[0] if isinstance(tree, list) and tree else None
     return (found,) if isinstance(found, Mapping) else ()
@@ -188,7 +189,7 @@ def _layout(stored: Mapping[Key, Tensor]) -> str:
 
 
 def _unread(metadata: Metadata) -> str:
-    """Which state of the optimizer names no parameter, and is left out."""
+    """Return a sentence on optimizer state without parameter names, which is left out."""
     flat: Iterable[str] = (*metadata.tensors, *metadata.blobs)
     if not any(map(BUCKETS.match, flat)):
         return ""
@@ -200,7 +201,7 @@ def _unread(metadata: Metadata) -> str:
 
 
 def _backend(path: Path) -> str:
-    """`torch_dist`, `zarr`; what has no metadata.json of Megatron's is torch's own DCP."""
+    """Return `torch_dist` or `zarr`; without Megatron's metadata.json it is torch's own DCP."""
     if not (path / CONFIG).exists():
         return "torch_dist" if (path / COMMON).exists() else _PLAIN
     try:
@@ -212,7 +213,8 @@ def _backend(path: Path) -> str:
 
 
 def _common(path: Path) -> tuple[TorchFile | None, MegatronFacts, list[Problem]]:
-    """common.pt, and the facts in it, or in the files that Megatron-Bridge writes beside it."""
+    """Return common.pt, and its facts or those of the files that Megatron-Bridge writes next to
+    it."""
     common, problems, tree = None, list[Problem](), dict[Any, Any]()
     if (path / COMMON).exists():
         try:

@@ -1,4 +1,4 @@
-"""What a Megatron checkpoint says of the run beside its tensors."""
+"""The training state of a Megatron checkpoint, without its tensors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _groups(
 def _common_step(
     found: Sequence[tuple[Group, int | float | None]], trained: Mapping[str, Any]
 ) -> dict[str, int | float]:
-    """Of parameters whose group is not known, the step that all groups have."""
+    """Return the step that all groups have in common, for parameters without a known group."""
     steps = {step for _, step in found}
     step = steps.pop() if len(steps) == 1 else None
     return {} if step is None else dict.fromkeys(trained, step)
@@ -103,7 +103,7 @@ def _step(native: MegatronNative, optimizer: Mapping[Any, Any], group: Group) ->
 
 
 def _step_of(state: Mapping[Any, Any]) -> Any:
-    """That of all parameters of an optimizer, or of its first."""
+    """Return the step of all parameters of an optimizer, or of its first."""
     if "common_step" in state:
         return state["common_step"]
     first = next((each for number, each in state.items() if type(number) is int), None)

@@ -1,8 +1,8 @@
-"""Which safetensors files of a path hold the model.
+"""The safetensors files of a path that hold the model.
 
-A directory's `model.safetensors` is taken alone, as transformers does; else an index says which
-files count; else all of them do. Files that number themselves must all be there, with an index or
-without: what the names call for and nobody has is a weight lost.
+A directory's `model.safetensors` is taken alone, as in transformers; else an index lists the files;
+else all files count. Files with numbers must all exist, with an index or without: if the names
+imply a file that does not exist, a weight is lost.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _PREFERRED = "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class FileChoice:
-    """The files to read; the index's map of tensors to files, where there is one; what to tell the
-    user; and what is wrong."""
+    """The files to read; the index's map of tensors to files, if there is one; notes for the user;
+    and problems."""
 
     names: list[str]
     weight_map: Mapping[str, str] | None = None

@@ -54,7 +54,8 @@ class SafetensorsFormat(Format):
         return lost_shards(source.root, source.tensors, list(source.files)).doubtful
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
-        """Weights alone are all that a job has where DeepSpeed keeps state on a disk of its own."""
+        """Return the job's record if it has only weights: DeepSpeed keeps state on a separate
+        disk."""
         from zerotools.runs.checkpoint_dirs import RECORD, read_record
 
         if not (source.root / RECORD).is_file():
@@ -77,7 +78,8 @@ class SafetensorsFormat(Format):
         return self.export(source, destination, options)
 
     def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
-        """The weights are all that safetensors hold: what goes are the optimizer's own files."""
+        """Return the thinning: safetensors hold only weights, so only the optimizer's files are
+        removed."""
         from zerotools.io.huggingface.optimizer_files import optimizer_files
 
         removed = optimizer_files(source.root) if source.origin.path.is_dir() else frozenset()

@@ -1,4 +1,4 @@
-"""The header of a safetensors file: a length, then JSON that says where each tensor lies.
+"""The header of a safetensors file: a length, then JSON with the position of each tensor.
 
     8 bytes   length of the header, little-endian
     header    {"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets": [begin, end]}}
@@ -45,9 +45,9 @@ class HeaderEntry:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A whole, checked header, in the file's order. `starts` says where each tensor begins in a
-    larger one, None where every tensor is whole. `unread` has the tensors of a type that zerotools
-    does not know, with a sentence about each."""
+    """A whole, checked header, in the file's order. `starts` has the start of each tensor in a
+    larger one, None if every tensor is whole. `unread` has the tensors of unknown types, with a
+    sentence about each."""
 
     entries: Mapping[str, HeaderEntry]
     metadata: Mapping[str, str]
@@ -133,7 +133,7 @@ def _metadata(path: Path, value: Any) -> dict[str, str]:
 
 
 def _span(path: Path, name: str, value: Any, data_begin: int) -> tuple[int, int]:
-    """Where a tensor begins and ends in the file."""
+    """Return the start and end of a tensor in the file."""
     if not isinstance(value, dict):
         raise BadFile(f"{path}: the header's {name!r} is not an object")
     dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
@@ -163,7 +163,7 @@ def _entry(path: Path, name: str, value: Mapping[str, Any], begin: int, end: int
 def _starts(
     path: Path, metadata: Mapping[str, str], entries: Mapping[str, HeaderEntry]
 ) -> dict[str, tuple[int, ...]] | None:
-    """Where torch's HuggingFaceStorageWriter says that one rank's blocks begin."""
+    """Return the starts of one rank's blocks, as torch's HuggingFaceStorageWriter records them."""
     if SHARDING_INFO not in metadata:
         return None
     try:

@@ -1,8 +1,8 @@
 """A Hugging Face model directory: weights in one or several safetensors files, index, sidecar
 files.
 
-Byte for byte what safetensors' own serializer makes of the same tensors, and sharded as
-huggingface_hub shards: in key order, a file is full when the next tensor would exceed it.
+The bytes are those of safetensors' own serializer for the same tensors, and the shards those of
+huggingface_hub: in key order, a file is full when the next tensor would exceed it.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def lay_out(
 ) -> Target:
     """Lay out the weights of `source` in `destination`, under their names and in their types.
 
-    Only the roles `param` and `buffer` may be there: selecting and casting come before. Aliases
-    are left out. A tensor larger than `max_shard_bytes` gets a file of its own. `metadata` is the
-    files' `__metadata__`, by default `{"format": "pt"}`, which loaders ask for; `stem` is how
-    their names begin.
+    Only the roles `param` and `buffer` are allowed: selecting and casting come before. Aliases are
+    left out. A tensor larger than `max_shard_bytes` gets a separate file. `metadata` is the files'
+    `__metadata__`, by default `{"format": "pt"}`, which loaders require; `stem` is the start of
+    their names.
 
     Raises:
         BadRequest: nothing to write, another role, two tensors of one name, or a bad shard size.

@@ -1,12 +1,11 @@
-"""Files of ranks that are lost, as those beside them prove.
+"""Lost files of ranks, as the other files prove.
 
-Torch's writer makes one file for each rank and each file of the model: what rank 1 has of the
-tensors in file 1 of 3 is in `shard-00002-model-00001-of-00003`. A rank writes a piece of every
-tensor that is cut over it, an empty one too, so a file is missing for certain where the pieces of a
-tensor are fewer than those of tensors in other files. A tensor whose last pieces are lost has no
-known shape.
+Torch's writer makes one file for each rank and each file of the model: rank 1's part of the tensors
+in file 1 of 3 is in `shard-00002-model-00001-of-00003`. A rank writes a piece of every tensor that
+is cut over it, even an empty one. So a file is certainly missing if a tensor has fewer pieces than
+tensors in other files. A tensor that lost its last pieces has no known shape.
 
-A file may never have been: of tensors that every rank has whole, one rank alone writes each.
+A file may never have existed: only one rank writes a tensor that every rank has whole.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from zerotools.formats.safetensors.rank_files import SHARD
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A tensor that is cut along one dimension: how many pieces there are, the elements of the
-    first and of the last one along it, and where the last ends. `has_hole` says that one between
-    them is missing."""
+    """A tensor that is cut along one dimension: the number of its pieces, the sizes of the first
+    and last along it, and the end of the last. `has_hole` means that one between them is missing.
+    """
 
     pieces: int
     first: int
@@ -33,19 +32,20 @@ class _Cut:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the last piece is smaller than the first, so that no element comes after it."""
+        """Return whether the last piece is smaller than the first, so that no element comes after
+        it."""
         return self.last < self.first
 
     def is_cut_into(self, ranks: int) -> bool:
-        """Whether `ranks` pieces would be as these are, if none is lost."""
+        """Return whether a cut into `ranks` pieces gives these pieces, with none lost."""
         return not self.has_hole and self.pieces == ranks and -(-self.end // ranks) == self.first
 
 
 @dataclass(frozen=True, slots=True)
 class LostShards:
-    """`problems` are files that are missing for certain, and what is not known without them;
-    `unknown` are the tensors whose shape is not. `doubtful` has sentences on files that may never
-    have been, by one that is there."""
+    """`problems` are files that are certainly missing, and the tensors that are unknown without
+    them; `unknown` are the tensors without a known shape. `doubtful` has sentences on files that
+    may never have existed, by an existing file."""
 
     problems: tuple[Problem, ...]
     unknown: frozenset[Key]
@@ -53,7 +53,7 @@ class LostShards:
 
 
 def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str]) -> LostShards:
-    """What the files `names` of one model tell of those that are not there."""
+    """Return the lost files that the files `names` of one model imply."""
     files: dict[int, dict[int, str]] = {}
     for name in names:
         match = SHARD.fullmatch(name)
@@ -106,7 +106,7 @@ def _files(tensor: Tensor) -> set[str]:
 
 
 def _cut_of(tensor: Tensor) -> _Cut | None:
-    """How a tensor is cut; None where it is whole, or cut along several dimensions."""
+    """Return the cut of a tensor, or None if it is whole or cut along several dimensions."""
     cut_along = list(_dimensions(tensor))
     if len(tensor.chunks) < 2 or len(cut_along) != 1:
         return None

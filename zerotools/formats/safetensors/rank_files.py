@@ -1,9 +1,9 @@
 """One safetensors file per rank: torch's HuggingFaceStorageWriter, transformers, NeMo.
 
-Each file says where its blocks begin (`DCP_SHARDING_INFO`). Neither the shapes of the whole tensors
-nor the number of ranks are stored: a tensor ends where the last of its blocks ends. A lost shard in
-the middle shows in the numbers of the names, and as a hole; a lost last one only where something
-else knows better: an index, NeMo's list of names, or the vocabulary in config.json.
+Each file records the starts of its blocks (`DCP_SHARDING_INFO`). Neither the shapes of the whole
+tensors nor the number of ranks are stored: a tensor ends with its last block. A lost shard in the
+middle shows in the numbers of the names, and as a hole. A lost last one shows only in other files:
+an index, NeMo's list of names, or the vocabulary in config.json.
 
 Source: torch/distributed/checkpoint/hf_storage.py and _hf_utils.py.
 """
@@ -72,13 +72,13 @@ def shards(names: Iterable[str]) -> list[int]:
 
 
 def name_of_next(names: Iterable[str]) -> str:
-    """What a shard behind the last of `names` would be called."""
+    """Return the name of the shard after the last of `names`."""
     last = max(name for name in names if SHARD.fullmatch(name))
     return re.sub(r"(?<=shard-)\d+", f"{max(shards([last])) + 1:05d}", last, count=1)
 
 
 def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:
-    """Shards whose number is left out, and model files that no shard has a part of."""
+    """Yield problems for missing shard numbers, and for model files without any shard."""
     matches = [match for name in names if (match := SHARD.fullmatch(name))]
     numbers = {int(match[1]) for match in matches}
     known = matches[0] if matches else None
@@ -97,9 +97,9 @@ def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:
 
 
 def known_better(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> Iterator[Problem]:
-    """What an index, NeMo's list of names and config.json know of, and the shards lack. The file
-    of each problem is `last`, the last shard: nothing is exported from a set that ends too early.
-    """
+    """Yield problems for tensors that an index, NeMo's list of names or config.json lists, and the
+    shards lack. The file of each problem is `last`, the last shard: nothing is exported from a set
+    that ends too early."""
     index = _json(root / INDEX)
     listed = (
         (INDEX, index.get("weight_map")),
@@ -114,8 +114,8 @@ def known_better(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> Iterat
 
 
 def is_end_known(root: Path, tensors: Mapping[Key, Tensor]) -> bool:
-    """Whether something beside the shards tells that none is missing behind the last one: what
-    `known_better` compares them with."""
+    """Return whether another file shows that no shard is missing after the last one: the files that
+    `known_better` compares."""
     about = _json(root / INDEX).get("metadata")
     counts = (
         (about.get("total_parameters"), about.get("total_size")) if isinstance(about, dict) else ()
@@ -129,7 +129,8 @@ def is_end_known(root: Path, tensors: Mapping[Key, Tensor]) -> bool:
 
 
 def _vocabularies(root: Path) -> Iterator[tuple[Path, int]]:
-    """The checkpoint's own config.json, and the number of rows that it gives the embedding."""
+    """Yield the checkpoint's own config.json, and the number of rows that it gives the
+    embedding."""
     path = find_config(root)
     if path is None:
         return

@@ -31,13 +31,13 @@ _LONGEST_REMARK = 1000
 
 
 def read(path: Path) -> Checkpoint:
-    """The weights in `path`: one file, or a directory with an index or with all of its files.
+    """Return the weights in `path`: one file, or a directory with an index or with all of its
+    files.
 
-    `choose_files` says which files count. Where each file is one rank's, a tensor is the blocks of
-    all.
+    `choose_files` selects the files. If each file is one rank's, a tensor has the blocks of all.
 
     Raises:
-        BadRequest: there is nothing at `path`, or it is one rank's file.
+        BadRequest: `path` does not exist, or it is one rank's file.
         BadFile: a file is damaged or missing, or the index and the files disagree.
         Unsupported: an element type that zerotools cannot move.
     """
@@ -71,8 +71,8 @@ def read(path: Path) -> Checkpoint:
 def _unread(
     root: Path, headers: Mapping[str, Header], weight_map: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """Tensors of which the files have the name alone. Where lost bytes are tolerated, they are
-    noted as lost."""
+    """Yield problems for tensors of which only the name is known. If lost bytes are tolerated,
+    record them as lost."""
     for name, header in headers.items():
         for tensor, why in header.unread.items():
             yield from unread_tensor(root / name, tensor, why)
@@ -85,7 +85,7 @@ def _unread(
 
 
 def _remarks(headers: Mapping[str, Header]) -> list[str]:
-    """What files of zerotools say of their own weights."""
+    """Return the remarks that zerotools wrote into the files about their weights."""
     found = (header.metadata.get(REMARK) for header in headers.values())
     said = dict.fromkeys(each for each in found if each)
     return [f"the files say: {each[:_LONGEST_REMARK]}" for each in said][:1]
@@ -94,7 +94,8 @@ def _remarks(headers: Mapping[str, Header]) -> list[str]:
 def _read_shards(
     path: Path, root: Path, headers: Mapping[str, Header], names: Sequence[str]
 ) -> Checkpoint:
-    """One file per rank, of the files `names`; what is known to be missing is a problem."""
+    """Return the checkpoint of one file per rank, from the files `names`; missing files are
+    problems."""
     if path.is_file():
         raise BadRequest(f"{path} is one rank's part of a model; name its directory")
     tensors = sharded_tensors(root, headers)
@@ -129,11 +130,11 @@ def _read_shards(
 
 
 def _headers(root: Path, names: Sequence[str], *, has_index: bool) -> Iterator[tuple[str, Header]]:
-    """The header of each file; without those that are lost, where that is tolerated.
+    """Yield the header of each file, without lost ones if that is tolerated.
 
     Raises:
-        BadFile: a file is missing or damaged; or the last one of several ranks is, where the shapes
-            end.
+        BadFile: a file is missing or damaged; or the last of several ranks
+            is, which sets the shapes.
     """
     found: dict[str, Header] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""What safetensors say of a run: the type of the weights, and nothing else."""
+"""The training state that safetensors hold: only the type of the weights."""
 
 from __future__ import annotations
 

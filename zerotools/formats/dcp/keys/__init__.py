@@ -1,11 +1,11 @@
-"""What the flat keys of a DCP mean: which model or optimizer each belongs to, and in which role.
+"""The meaning of a DCP's flat keys: the model or optimizer that each belongs to, and its role.
 
-Imports `io.distcp` and its own modules only.
+Imports only `io.distcp` and its own modules.
 
-flat_keys           which name and role a flat key has
-key_paths           where a value lies in the state dict that was saved
-section_names       what programs call the sections of a checkpoint
+flat_keys           the name and role of a flat key
+key_paths           the path of a value in the saved state dict
+section_names       the names that programs give to the sections of a checkpoint
 sections            the models that a DCP holds
 optimizer_sections  the optimizers that it holds
-choice              which of its models is meant
+choice              the choice of one of its models
 """

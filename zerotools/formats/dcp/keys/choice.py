@@ -19,8 +19,8 @@ _MAX_LISTED = 12
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """`model` is None where the checkpoint has no model, or several of which none is meant; then
-    `question` is the sentence that asks. `notes` say what was taken."""
+    """The chosen model. `model` is None if the checkpoint has no model, or several and no choice;
+    then `question` is the sentence that asks. `notes` say what was taken."""
 
     model: Section | None
     notes: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class ModelChoice:
 
 
 def choose_model(sections: Sections, path: object, asked: str | None) -> ModelChoice:
-    """The model that is meant in the checkpoint at `path`; `asked` is the user's `--section`.
+    """Choose the model of the checkpoint at `path`; `asked` is the user's `--section`.
 
     Raises:
         BadRequest: no section has that name, or several.
@@ -77,7 +77,7 @@ def _meant(sections: Sections) -> Section | None:
 
 
 def owner_of(sections: Sections, number: int) -> Section | None:
-    """The model that the optimizer with this number trains; None where that cannot be told."""
+    """Return the model that the optimizer with this number trains, or None if it is unknown."""
     owners = [section for section in sections.owners[number] if not _is_copy(section, sections)]
     if not sections.owners[number] and len(sections.models) == len(sections.optimizers) == 1:
         return sections.models[0]
@@ -94,7 +94,7 @@ def _is_copy(section: Section, sections: Sections) -> bool:
 
 
 def _are_trained_apart(sections: Sections, trained: Sequence[Section]) -> bool:
-    """Whether two models have an optimizer each: other models, or the same names twice."""
+    """Return whether two models have an optimizer each: other models, or the same names twice."""
     if len(trained) < 2:
         return False
     owned = {frozenset(map(id, owners)) for owners in sections.owners if owners}
@@ -104,7 +104,7 @@ def _are_trained_apart(sections: Sections, trained: Sequence[Section]) -> bool:
 
 
 def _are_rivals(optimizers: Sequence[OptimizerSection]) -> bool:
-    """Whether two have the same state of the same parameters."""
+    """Return whether two optimizers have the same state of the same parameters."""
     seen: set[tuple[str, str]] = set()
     for optimizer in optimizers:
         mine = set(optimizer.state.values())
@@ -115,8 +115,8 @@ def _are_rivals(optimizers: Sequence[OptimizerSection]) -> bool:
 
 
 def trainers(sections: Sections, model: Section) -> list[OptimizerSection]:
-    """The optimizers whose state is the model's: where two have the same, the one that is called
-    `optimizer` and nothing more."""
+    """Return the optimizers with the model's state. If two have the same state, take the one that
+    is called just `optimizer`."""
     mine = [
         optimizer
         for number, optimizer in enumerate(sections.optimizers)
@@ -133,7 +133,8 @@ def _is_trained(sections: Sections, section: Section) -> bool:
 
 
 def _said(sections: Sections, taken: Section) -> Iterator[str]:
-    """Nothing where there is only a model, in the dict that every reader looks for."""
+    """Yield notes on the choice; none if there is one model, in the dict that every reader looks
+    for."""
     beside = [section for section in sections.models if section is not taken]
     loose = [
         section

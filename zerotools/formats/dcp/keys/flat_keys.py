@@ -1,11 +1,11 @@
-"""DCP's flat keys and what they mean: which name, which role.
+"""DCP's flat keys and their meaning: name and role.
 
     <model>.<fqn>                       (fqn, param)
     <optimizer>.state.<fqn>.<state>     (fqn, state)      torch, accelerate, torchtitan
     optim.<fqn>.<state>                 (fqn, state)      a zerotools job
 
-<model> is the section that was chosen, <optimizer> one that trains it. All else keeps its whole
-flat key as its name and is state: the run's, that of other models, and other models themselves.
+<model> is the chosen section, <optimizer> one that trains it. All other values are state and keep
+their whole flat key as the name: the run's state, other models and their state.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _JOB_MODEL, _JOB_OPTIMIZER = "model.", "optim."
 
 @dataclass(frozen=True)
 class NamedKeys:
-    """`keys` by flat key. `optimizers` are the prefixes of the flat keys of those that train the
-    model, and `numbered` the names of the parameters that one has by number. `notes` are for the
-    user; `question` asks which of several models is meant, which all have their flat keys then."""
+    """The names of a checkpoint's keys: `keys` by flat key. `optimizers` are the prefixes of the
+    flat keys of the model's optimizers, and `numbered` the names of parameters that one has by
+    number. `notes` are for the user. `question` asks for a choice between several models, which all
+    keep their flat keys until then."""
 
     keys: Mapping[str, Key]
     optimizers: tuple[str, ...] = ()
@@ -46,10 +47,10 @@ class NamedKeys:
 
 
 def name_tensors(metadata: Metadata, path: object, section: str | None = None) -> NamedKeys:
-    """The keys of the checkpoint at `path`; `section` is the user's choice of a model.
+    """Name the keys of the checkpoint at `path`; `section` is the user's choice of a model.
 
     Raises:
-        BadRequest: there is no such section.
+        BadRequest: the section does not exist.
     """
     sections = find_sections(values_of(metadata))
     choice = choose_model(sections, path, section)
@@ -77,7 +78,7 @@ def name_tensors(metadata: Metadata, path: object, section: str | None = None) -
 
 
 def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section, str]]:
-    """The models whose optimizers' state is told, and what stands before its names."""
+    """Yield the models with optimizer state to name, and the prefix of their names."""
     if choice.model is not None:
         yield choice.model, ""
     elif not sections.models:
@@ -113,7 +114,7 @@ def _by_shape(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
 
 
 def job_keys(flats: Iterable[str]) -> dict[str, Key]:
-    """The keys of a zerotools job, whose record says that it has two sections."""
+    """Return the keys of a zerotools job: its record says that it has two sections."""
     return _distinct({flat: _job_key(flat) for flat in flats})
 
 

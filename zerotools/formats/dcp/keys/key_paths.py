@@ -1,10 +1,10 @@
-"""Where each value of a DCP lies in the state dict that was saved.
+"""The path of each value of a DCP in the saved state dict.
 
 planner_data records it, `("app", "model", "net.0.weight")` for `app.model.net.0.weight`, unless the
 state dict was flat already: then a path is the one flat key. A flat `optim.net.0.weight.exp_avg`
-may be a section `optim` that the program wrote into its keys, or a weight of a submodule of that
-name. It is split only where the keys prove it: below `optim` lie the param groups of an optimizer,
-or the states of names that the other keys have.
+may be in a section `optim` that the program wrote into its keys, or a weight of a submodule of that
+name. It is split only if the keys prove it: below `optim` are the param groups of an optimizer, or
+the states of names that the other keys have.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def name_below(value: FlatValue, depth: int) -> str:
 
 
 def values_of(metadata: Metadata) -> list[FlatValue]:
-    """All values with their paths, in the order of the state dict where it was recorded.
+    """Return all values with their paths, in the order of the state dict if it was recorded.
 
     Raises:
-        BadFile: one lies deeper than any program puts it.
+        BadFile: a value lies deeper than any program puts it.
     """
     known = metadata.paths or {}
     there = dict.fromkeys((*metadata.tensors, *metadata.blobs))
@@ -59,7 +59,7 @@ def values_of(metadata: Metadata) -> list[FlatValue]:
 
 
 def _whole(flat: str, path: Path | None) -> Path:
-    """A path that says something else than its key is not believed: names come from keys."""
+    """Return the path, or just the key if the two disagree: names come from keys."""
     if path is not None and len(path) > DEEPEST:
         raise BadFile(f"{flat:.80}... lies {len(path)} levels deep, and at most {DEEPEST} are read")
     return path if path and text_of(path) == flat else (flat,)
@@ -84,7 +84,7 @@ def _below(value: FlatValue, sections: set[str]) -> FlatValue:
 
 
 def _section_of(flat: str, sections: set[str]) -> str | None:
-    """Which of `sections` a flat key begins with, as whole words."""
+    """Return the one of `sections` that a flat key begins with, in whole words."""
     parts = flat.split(".", _MAX_WORDS)
     before = (".".join(parts[:count]) for count in range(1, len(parts)))
     return next((text for text in before if text in sections), None)
@@ -95,7 +95,7 @@ def _first(values: Iterable[FlatValue]) -> set[str]:
 
 
 def _optimizers(values: list[FlatValue]) -> set[str]:
-    """What stands before the optimizers that flat keys hold."""
+    """Return the prefixes of the optimizers that flat keys hold."""
     found: set[str] = set()
     modules: set[str] = set()
     for value in values:
@@ -120,12 +120,12 @@ def _is_state(name: str, weights: set[str]) -> bool:
 
 
 def is_option(value: FlatValue) -> bool:
-    """Whether it can be an option of a param group: no tensor, or a number."""
+    """Return whether a value can be an option of a param group: not a tensor, or a number."""
     return value.tensor is None or not value.tensor.shape
 
 
 def _models(values: list[FlatValue], optimizers: set[str]) -> set[str]:
-    """What stands before the names of the weights that those optimizers have state of."""
+    """Return the prefixes of the weights that those optimizers have state of."""
     names = set(_trained(values, optimizers))
     known = {value.flat for value in values if value.tensor is not None}
     if any(name in known for name in names):
@@ -147,5 +147,5 @@ def _trained(values: list[FlatValue], optimizers: set[str]) -> Iterator[str]:
 
 
 def tensors_of(values: Iterable[FlatValue]) -> Mapping[str, SavedTensor]:
-    """Those values that are tensors, by flat key."""
+    """Return the values that are tensors, by flat key."""
     return {value.flat: value.tensor for value in values if value.tensor is not None}

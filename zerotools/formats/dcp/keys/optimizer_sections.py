@@ -1,12 +1,12 @@
-"""The optimizers that a DCP holds, wherever they lie in its state dict.
+"""The optimizers of a DCP, anywhere in its state dict.
 
     P.state.<fqn>.<role>, P.param_groups.<number>.<option>   torch's get_optimizer_state_dict
     P.state.<fqn>.<role>, P.param_groups.<fqn>.<option>      flattened, P may hold the weights too
     P.state.<number>.<role>, P.param_groups...               optimizer.state_dict() itself
     P.<fqn>.<role>                                           a zerotools job, programs of users
 
-The first three are known by their param groups, at any path P, the empty one included. The last is
-known by what P is called, where nothing that it holds is called as weights are.
+The first three are recognised by their param groups, at any path P, also the empty one. The last is
+recognised by the name of P, if none of its values has the name of a weight.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class OptimizerSection:
 
     @property
     def prefix(self) -> str:
-        """What its flat keys begin with."""
+        """The prefix of its flat keys."""
         return f"{text_of(self.path)}." if self.path else ""
 
     @property
     def is_numbered(self) -> bool:
-        """Whether it has its parameters by number, as torch's own state_dict() does."""
+        """Return whether it has its parameters by number, as torch's own state_dict() does."""
         return bool(self.state) and all(name.isdecimal() for name, _ in self.state.values())
 
     def flats(self) -> set[str]:
@@ -78,7 +78,7 @@ def find_optimizers(values: Sequence[FlatValue]) -> list[OptimizerSection]:
 
 
 def _of_groups(value: FlatValue) -> Path | None:
-    """The path of the optimizer whose param groups `value` belongs to."""
+    """Return the path of the optimizer if `value` belongs to its param groups."""
     for at, part in enumerate(value.path):
         if part == GROUPS and at < len(value.path) - 1:
             return value.path[:at]
@@ -88,7 +88,7 @@ def _of_groups(value: FlatValue) -> Path | None:
 
 
 def _owner(value: FlatValue, optimizers: Mapping[Path, None]) -> Path | None:
-    """The optimizer below whose `state` or `param_groups` it lies."""
+    """Return the optimizer that has the value in its `state` or `param_groups`."""
     for at, part in enumerate(value.path):
         if value.path[:at] not in optimizers:
             continue
@@ -110,8 +110,8 @@ def _with_groups(path: Path, below: list[FlatValue], direct: set[str]) -> Optimi
         for value in below
         if _is_group(value, depth)
     }
-    # In one dict with the weights, a submodule may be called `state`: only what is named after a
-    # weight or a param group is state.
+    # In one dict with the weights, a submodule may be called `state`: only values named after a
+    # weight or a param group are state.
     is_mixed = any(not name.startswith((f"{STATE}.", f"{GROUPS}.")) for name in direct)
     known = grouped | direct
     state: dict[str, tuple[str, str]] = {}

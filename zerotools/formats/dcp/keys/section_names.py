@@ -1,7 +1,7 @@
-"""What programs call the sections of a checkpoint.
+"""The names that programs give to the sections of a checkpoint.
 
-A name alone never makes a weight of state or state of a weight: it decides between models that the
-keys and shapes leave open, and tells what is said of the rest.
+A name alone never turns a weight into state or state into a weight. It decides between models if
+keys and shapes do not, and sets the notes on the rest.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def is_plain_optimizer_word(word: str | int) -> bool:
 
 
 def is_model_word(word: str | int) -> bool:
-    """`model`, `state_dict`, `model_state_dict`: what a program with one model calls it."""
+    """Return whether a program with one model uses this name: `model`, `state_dict`,
+    `model_state_dict`."""
     return str(word).lower() == "state_dict" or _bare(word) in _MODEL
 
 
@@ -63,10 +64,11 @@ def is_state_word(word: str | int) -> bool:
 
 
 def is_counter(name: str) -> bool:
-    """`step`, `loss`, `rng_state`: what programs lay beside weights, in one dict with them."""
+    """Return whether programs use this name for a counter in a dict with weights: `step`,
+    `rng_state`."""
     return name.lower() in _COUNTERS
 
 
 def names_a_weight(word: str) -> bool:
-    """What modules call their parameters and buffers, and no optimizer its state."""
+    """Return whether modules use this name for parameters and buffers, and optimizers never do."""
     return word in _WEIGHTS

@@ -1,10 +1,10 @@
-"""The models that a DCP holds, and which of them is meant.
+"""The models of a DCP, and the choice between them.
 
-A state dict of a model is flat, so its names are the last parts of paths, and what stands before
-them is a section: `("app", "model")`. Loose tensors of the top level are the section `.`; a bare
-state dict is that section alone. Which section is a model tells the optimizer whose state has its
-names, or the shapes of its weights where it has numbers; then what programs with one model call
-it. Where that leaves two, the user is asked.
+A state dict of a model is flat, so its names are the last parts of paths, and the part before them
+is a section: `("app", "model")`. Tensors of the top level are the section `.`; a bare state dict is
+that section. An optimizer shows which section is a model: its state has the same names, or with
+numbers the same shapes. If that is not enough, the name that programs with one model use decides.
+If two remain, the user is asked.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Section:
 
     @property
     def may_be_a_model(self) -> bool:
-        """Whether it is called one, or one of its tensors can be a weight: no number, no counter,
-        and nothing of the run."""
+        """Return whether it is called a model, or one of its tensors can be a weight: not a number,
+        not a counter, and not a value of the run."""
         if is_model_word(self.word):
             return True
         if any(map(is_state_word, self.path)) and not any(map(is_model_word, self.path)):
@@ -64,8 +64,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Sections:
-    """`models` may each be a model; `others` hold tensors of the run. `owner` has, by its place in
-    `optimizers`, the models whose names an optimizer has."""
+    """The sections of a checkpoint. Each of `models` may be a model; `others` hold tensors of the
+    run. `owners` has, in the order of `optimizers`, the models that share names with an optimizer.
+    """
 
     models: tuple[Section, ...]
     others: tuple[Section, ...]
@@ -117,8 +118,8 @@ def _section(path: Path, values: Iterable[FlatValue]) -> Section:
 def _without_counters(
     leaves: list[Section], optimizers: Sequence[OptimizerSection]
 ) -> list[Section]:
-    """Where an optimizer's state lies in one dict with weights, so may the run's counters: they
-    become sections of their own."""
+    """Move the run's counters into separate sections if an optimizer's state is in one dict with
+    weights."""
     trained = {name for optimizer in optimizers for name in optimizer.trained}
     found = []
     for leaf in leaves:
@@ -139,7 +140,8 @@ def _parted(section: Section, flats: set[str]) -> Iterator[Section]:
 
 
 def _whole_models(models: list[Section]) -> list[Section]:
-    """With the dicts in one that is called a model as parts of it, but for copies."""
+    """Return the models, with the dicts inside a section that is called a model as its parts,
+    except copies."""
     called = {section.path for section in models if is_model_word(section.word)}
     parts: dict[Path, list[Section]] = {}
     for section in models:
@@ -162,8 +164,8 @@ def _union(path: Path, sections: Sequence[Section]) -> Section:
 
 
 def _merged(models: list[Section], optimizers: Sequence[OptimizerSection]) -> list[Section]:
-    """An optimizer of a model whose parts were saved apart has their names in front of its own:
-    `encoder.weight`. The dict above them is then the model."""
+    """Merge the parts of a model that were saved separately. Its optimizer puts their names before
+    its own (`encoder.weight`), and the dict above them is the model."""
     for optimizer in optimizers:
         if not optimizer.trained or any(_has(section, optimizer) for section in models):
             continue
@@ -190,8 +192,8 @@ _MAX_ABOVE = 64
 
 
 def _has(section: Section, optimizer: OptimizerSection) -> bool:
-    """Whether at least half of the optimizer's names are the section's: tied weights have state
-    under one of their names, and a flattened optimizer names frozen ones too."""
+    """Return whether at least half of the optimizer's names are the section's: tied weights have
+    state under one of their names, and a flattened optimizer names frozen ones too."""
     common = optimizer.trained & section.known
     return bool(common) and 2 * len(common) >= len(optimizer.trained)
 
@@ -208,8 +210,8 @@ def _as_trained(section: Section, optimizers: Sequence[OptimizerSection]) -> Sec
 
 
 def _owners(optimizer: OptimizerSection, models: Sequence[Section]) -> list[Section]:
-    """The models whose parameters it has: by name, and of those that share names the ones whose
-    shapes its state has; by number, those that have all of its shapes."""
+    """Return the models with the optimizer's parameters. With names, match names, then the shapes
+    of its state; with numbers, match models that have all of its shapes."""
     if optimizer.trained:
         named = [section for section in models if _has(section, optimizer)]
         if len(named) < 2:

@@ -3,6 +3,6 @@
 Imports `keys`, `directories`, `io.distcp` and `runs`.
 
 read             the whole checkpoint
-job_manifest     whether the files that a job's record and manifest promise are there
-training_state   what the files say of the run, in words that all formats share
+job_manifest     a check for the files that a job's record and manifest list
+training_state   the state of the run, in words that all formats share
 """

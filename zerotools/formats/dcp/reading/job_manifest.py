@@ -10,7 +10,8 @@ from zerotools.runs.manifest import verify_manifest
 
 
 def missing_as_recorded(path: Path, record: JobRecord, known: set[str | None]) -> list[Problem]:
-    """What a job's manifest (sizes only) and record promise and the directory lacks."""
+    """Return problems for files that a job's manifest (sizes only) or record lists and that are
+    missing."""
     problems = [p for p in verify_manifest(path, digests=False) if p.file not in known]
     said = {problem.file for problem in problems}
     for rank in range(record.world_size if record.rng == "per-rank" else 0):

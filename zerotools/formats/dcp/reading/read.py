@@ -39,16 +39,16 @@ _OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json|\.zerotools-.*")
 
 
 def read(path: Path, *, section: str | None = None) -> Checkpoint:
-    """The checkpoint in `path`: a directory with `.metadata`, a job's `step-N`, or a model and its
-    optimizer as accelerate saves them.
+    """Return the checkpoint in `path`: a directory with `.metadata`, a job's `step-N`, or a model
+    and its optimizer as accelerate saves them.
 
-    `section` names the model that is meant, where the checkpoint holds several. Where it holds
-    several and none is named, they all have their flat keys as names, and `origin.question` asks.
-    Reads `.metadata` (or the union of `__R.metadata` where there is no global one) and the sizes of
-    the files that it names; items are opened when a tensor's chunks are asked for.
+    `section` chooses one of several models. If there are several and no choice, all have their flat
+    keys as names, and `origin.question` asks. Read `.metadata` (or the union of `__R.metadata` if
+    no global one exists) and the sizes of the files that it names; items are opened when a tensor's
+    chunks are accessed.
 
     Raises:
-        BadRequest: there is no such directory, or no such section.
+        BadRequest: the directory or the section does not exist.
         BadFile: it holds no finished DCP checkpoint, or a damaged one.
         Unsupported: items that cannot be addressed, or of an unknown type.
     """
@@ -122,7 +122,7 @@ def _record(path: Path) -> JobRecord | None:
 
 
 def _had_record(path: Path) -> bool:
-    """Whether the manifest of a job names its record."""
+    """Return whether the manifest of a job names its record."""
     try:
         return (path / MANIFEST).is_file() and RECORD in read_manifest(path)
     except BadFile:
@@ -130,7 +130,7 @@ def _had_record(path: Path) -> bool:
 
 
 def _tied(metadata: Metadata, keys: Mapping[str, Key]) -> dict[str, str]:
-    """Flat keys of weights whose bytes are those of another weight that comes before them."""
+    """Return the weights that share the bytes of an earlier weight, as {flat key: its flat key}."""
     first: dict[Item, str] = {}
     found: dict[str, str] = {}
     for flat, saved in metadata.tensors.items():
@@ -215,7 +215,8 @@ def _origin(
 
 
 def _job_sidecars(path: Path) -> dict[str, Path]:
-    """What a job keeps beside its record and tensors: the model's config and tokenizer."""
+    """Return the files that a job keeps next to its record and tensors: the model's config and
+    tokenizer."""
     return {
         entry.name: entry
         for entry in sorted(path.iterdir())

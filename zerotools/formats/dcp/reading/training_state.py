@@ -1,4 +1,4 @@
-"""What a DCP says of the run beside its tensors.
+"""The training state of a DCP, without its tensors.
 
     <optimizer>.param_groups.<number>.{params,lr,...}  torch's get_optimizer_state_dict, accelerate
     <optimizer>.param_groups.<fqn>.{lr,...}            flattened (torchtitan): groups are told by
@@ -6,8 +6,8 @@
     lr_scheduler..., train_state.step                  torchtitan
     job.json                                           a zerotools job
 
-`<optimizer>` is a section that `optimizers` found, such as `optimizer`. Options are values of their
-own, or 0-d tensors. Which weights were frozen and which are buffers nothing says.
+`<optimizer>` is a section that `optimizers` found, such as `optimizer`. Options are separate
+values, or 0-d tensors. The files do not say which weights were frozen and which are buffers.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "muon": "Muon"}
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Param groups, numbers, and what else is known of the run.
+    """Return param groups, numbers, and everything else that is known of the run.
 
     Raises:
-        BadFile: a value is damaged, or a number in no file.
+        BadFile: a value is damaged, or a number is in no file.
     """
     record = native_of(checkpoint).job
     if record is not None:
@@ -92,9 +92,11 @@ def _loss_scaler(record: JobRecord) -> LossScale | None:
 
 
 def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> frozenset[str] | None:
-    """What no optimizer had and several ranks saved as one, where FSDP, which cut what was trained,
-    would have cut a frozen parameter, too, into one for each. None: it cut nothing, so that nothing
-    tells."""
+    """Return the weights that no optimizer had and that several ranks saved as one chunk.
+
+    FSDP cuts trained parameters, and would have cut frozen ones too. None: it cut nothing, so
+    buffers cannot be told from frozen parameters.
+    """
     trained = {name for group in groups for name in group.params}
     whole: list[str] = []
     is_cut = False
@@ -112,8 +114,8 @@ def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> frozenset[
 def _has_copies(
     checkpoint: Checkpoint, groups: Sequence[ParamGroup], buffers: Collection[str]
 ) -> bool:
-    """Whether a weight that no optimizer had may be tied to one that an optimizer had: torch saves
-    both, and nothing says that they are one. A number of each chunk is compared."""
+    """Return whether a weight without an optimizer may be tied to one with an optimizer: torch
+    saves both, and no value says that they are one. A number of each chunk is compared."""
     trained = {name for group in groups for name in group.params}
     weights = {key.name: t for key, t in checkpoint.tensors.items() if key.role == "param"}
     matrices = {n: t for n, t in weights.items() if len(t.shape) > 1 and t.dtype.is_float}
@@ -136,7 +138,7 @@ def _begins_as(checkpoint: Checkpoint, one: Tensor, other: Tensor) -> bool:
             for a, b in pairs
             if not a.box.is_empty
         )
-    except BadFile:  # whoever reads the tensor is told
+    except BadFile:  # reading the tensor reports it
         return True
 
 
@@ -146,12 +148,12 @@ def _first(checkpoint: Checkpoint, tensor: Tensor, chunk: Chunk) -> int | float:
 
 
 _Options = Mapping[tuple[str, str], dict[str, Any]]
-"""Of each group, or of each parameter, by the prefix of the optimizer and its own name there."""
+"""Options of each group or parameter, by the prefix of the optimizer and its name there."""
 
 
 def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, int]]:
-    """The param groups, in order, whose names are canonical; and the numbers of the parameters that
-    have no name."""
+    """Return the param groups in order, with canonical names, and the numbers of the parameters
+    without a name."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for flat in _keys(checkpoint):
         match = _match(_GROUP, checkpoint, flat)
@@ -164,8 +166,8 @@ def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, i
 
 
 def _is_ordered(checkpoint: Checkpoint) -> bool:
-    """Whether the order of the parameters in each group is known: the groups list them, or the keys
-    of a flattened optimizer are listed as they were saved."""
+    """Return whether the order of the parameters in each group is known: the groups list them, or
+    the keys of a flattened optimizer are listed in the saved order."""
     lists = (
         match["option"] == "params"
         for flat in checkpoint.state
@@ -175,7 +177,7 @@ def _is_ordered(checkpoint: Checkpoint) -> bool:
 
 
 def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Match[str] | None:
-    """The match of what follows the prefix of an optimizer of the model's."""
+    """Return the match of the text after the prefix of one of the model's optimizers."""
     for prefix in native_of(checkpoint).optimizers:
         if flat.startswith(prefix) and (match := pattern.fullmatch(flat, len(prefix))):
             return match
@@ -234,7 +236,7 @@ def _hashable_number(value: Any) -> Any:
 
 
 def _keys(checkpoint: Checkpoint) -> Iterator[str]:
-    """All flat keys, in the order of the state dict that was saved where it was recorded."""
+    """Return all flat keys, in the order of the saved state dict if it was recorded."""
     native = native_of(checkpoint)
     known = (*checkpoint.state, *native.flat_keys.values())
     ordered = dict.fromkeys((*(native.paths or ()), *known))
@@ -243,7 +245,7 @@ def _keys(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _value(checkpoint: Checkpoint, flat: str) -> Any:
-    """A plain value, also of a 0-d tensor; None where there is none."""
+    """Return a plain value, also of a 0-d tensor, or None if it does not exist."""
     tensor = checkpoint.tensors.get(Key(flat, STATE_ROLE))
     if tensor is not None:
         return None if tensor.shape else read_scalar(checkpoint.root, tensor).value
@@ -251,7 +253,7 @@ def _value(checkpoint: Checkpoint, flat: str) -> Any:
 
 
 def _schedulers(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
-    """What follows `lr_scheduler.`, and the values."""
+    """Yield the text after `lr_scheduler.` and the value."""
     for flat in checkpoint.state:
         section, _, rest = flat.partition(".")
         if section in _SCHEDULERS:
@@ -271,8 +273,7 @@ def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
 
 
 class _Rest(Mapping[str, Any]):
-    """The values that belong to neither the optimizer nor the schedule, each read when it is asked
-    for."""
+    """The values that belong to neither the optimizer nor the schedule, each read on access."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._state = checkpoint.state

@@ -8,6 +8,6 @@ lay_out_other_format  a DCP of a run that another program saved
 naming_styles         how torch, accelerate and torchtitan name model and optimizer
 param_groups          the param groups that torch's optimizer would have
 rank_files            the files of all ranks of a flat state dict
-save_plan             which rank saves which chunk
-thin                  what stays without the optimizers
+save_plan             the chunks that each rank saves
+thin                  a DCP without its optimizers
 """

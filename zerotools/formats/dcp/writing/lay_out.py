@@ -38,10 +38,10 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
     """Lay `source` out for `world_size` ranks in `destination`.
 
     Only the shapes and types of its tensors, its flat keys and the other values of its files are
-    looked at, so the source's chunks may lie in any way. A source that is a job's checkpoint makes
-    one: `dcp/`, job.json with the new world size and random numbers to be seeded afresh, its
-    sidecar files, and a manifest; one of several directories makes as many. The files around any
-    other come along, but for the random number state of single ranks.
+    used, so the source's chunks may lie anywhere. A job's checkpoint makes a job's checkpoint:
+    `dcp/`, job.json with the new world size and random numbers that are seeded again, its sidecar
+    files, and a manifest. A source of several directories makes as many. For all others the
+    surrounding files are copied, except the random number state of single ranks.
 
     Raises:
         BadRequest: `world_size` is less than 1.
@@ -88,14 +88,14 @@ def _lay_out_one(
 
 
 def _with(target: Target, files: Mapping[str, FilePlan]) -> Target:
-    """The target with more files; where two have a name it keeps its own."""
+    """Return the target with more files; if two have the same name it keeps its own."""
     plans = {**files, **target.files}
     sizes = {name: plan.size for name, plan in plans.items()}
     return replace(target, files=plans, checkpoint=replace(target.checkpoint, files=sizes))
 
 
 def check_world_size(world_size: int) -> None:
-    """Refuse what is not a number of ranks.
+    """Raise an error if `world_size` is not a number of ranks.
 
     Raises:
         BadRequest: `world_size` is less than 1.

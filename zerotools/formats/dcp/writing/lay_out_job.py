@@ -35,10 +35,10 @@ def lay_out_job(
     record: JobRecord,
     destination: Path,
 ) -> Target:
-    """Lay `source` out in `destination` for the ranks that `record` says, `scalars` with it.
+    """Lay `source` and `scalars` out in `destination` for the ranks that `record` gives.
 
     Raises:
-        BadRequest: it says fewer ranks than 1.
+        BadRequest: it gives fewer ranks than 1.
     """
     check_world_size(record.world_size)
     weights = dict(_weights(source))

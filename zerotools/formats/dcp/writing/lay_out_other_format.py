@@ -1,9 +1,8 @@
-"""A DCP of a run that another program saved, named as a program that resumes it names things.
+"""A DCP of a run that another program saved, with the names of the program that resumes it.
 
-FSDP2 holds the masters and casts them when it computes: `param` is written, in its own type, and a
-16-bit copy beside it is not. `step` and its like become the 0-d tensors that torch's optimizers
-have. A state dict has a tied weight under each of its names, and loading asks for each: the names
-share its bytes.
+FSDP2 holds the masters and casts them when it computes: `param` is written in its own type, without
+a 16-bit copy. `step` and similar values become the 0-d tensors of torch's optimizers. A state dict
+has a tied weight under each of its names, and loading needs each: the names share its bytes.
 """
 
 from __future__ import annotations
@@ -50,11 +49,10 @@ def lay_out_training(
     style: str,
 ) -> Target:
     """Lay `source`, of any format, out for `world_size` ranks of FSDP2 in `destination`, in one of
-    the styles of `styles`. Only types, shapes and names of its tensors are looked at.
+    the styles of `styles`. Only types, shapes and names of its tensors are used.
 
     Raises:
-        BadRequest: an unknown style, fewer than 1 rank, or optimizer state that nothing says the
-            param groups of.
+        BadRequest: an unknown style, fewer than 1 rank, or optimizer state without param groups.
     """
     check_world_size(world_size)
     chosen = style_of(style)
@@ -88,7 +86,7 @@ def lay_out_training(
 
 
 def _weights(source: Checkpoint, training: TrainingState) -> dict[str, CopiedTensor]:
-    """What the model's state dict holds, by the canonical names."""
+    """Return the contents of the model's state dict, by canonical names."""
     found: dict[str, CopiedTensor] = {}
     for key, tensor in source.tensors.items():
         master = Key(key.name, "param")
@@ -102,8 +100,8 @@ def _weights(source: Checkpoint, training: TrainingState) -> dict[str, CopiedTen
 
 
 def _is_sharded(source: Checkpoint, key: Key, tensor: Tensor) -> bool:
-    """Whether FSDP2 shards it. What cannot have a gradient is not a parameter, nor is what a DCP's
-    ranks each held whole."""
+    """Return whether FSDP2 shards a tensor. A tensor without gradients is not a parameter, and nor
+    is one that each of a DCP's ranks held whole."""
     if not tensor.shape or not tensor.dtype.is_float:
         return False
     native = source.native
@@ -148,7 +146,8 @@ def _state(
 
 
 def _number(key: Key, scalar: Scalar, *, is_torch: bool) -> DcpEntry:
-    """torch's optimizers count steps in float32; another's number stays what it was."""
+    """Return the entry of a number. torch's optimizers count steps in float32; others keep their
+    type."""
     dtype: DType | None = scalar.dtype
     if is_torch and key.role == "step" and (dtype is None or not dtype.is_float):
         dtype = FLOAT32

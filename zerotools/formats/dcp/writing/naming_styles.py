@@ -1,7 +1,7 @@
-"""How programs name a model and its optimizer in a DCP: where each value lies in the state dict.
+"""The names that programs give to a model and its optimizer in a DCP's state dict.
 
 torch        {"model": get_model_state_dict(...), "optimizer": get_optimizer_state_dict(...)}
-accelerate   the same two, each in a directory of its own
+accelerate   the same two, each in a separate directory
 torchtitan   the model's names on the top level, the optimizer flattened by parameter
              (`flatten_optimizer_state_dict=True`)
 """
@@ -70,10 +70,10 @@ STYLES: Mapping[str, DcpStyle] = {
 
 
 def style_of(name: str) -> DcpStyle:
-    """The style of that name.
+    """Return the style of that name.
 
     Raises:
-        BadRequest: there is none.
+        BadRequest: it does not exist.
     """
     if name not in STYLES:
         raise BadRequest(f"{name!r} is not a style of DCP; take one of {', '.join(STYLES)}")

@@ -16,7 +16,7 @@ from zerotools.formats.torch_optimizers import (
     optimizer_class_of,
 )
 
-# DeepSpeed's own: what its fused kernels and its split of experts need, or count once more.
+# DeepSpeed's own: its fused kernels and its split of experts need them, or they count again.
 _ANOTHERS = frozenset({"bias_correction", "moe", "params", "param_names", "state", "step"})
 _LONGEST = 16
 
@@ -42,7 +42,7 @@ def trained(source: Checkpoint, training: TrainingState) -> dict[str, list[str]]
 
 
 def groups_of(training: TrainingState, state: Mapping[str, Collection[str]]) -> CompletedGroups:
-    """Complete the groups of a run whose optimizer has `state`, roles by parameter."""
+    """Complete the groups of a run; `state` has the roles of the optimizer's state by parameter."""
     kind = optimizer_class_of(training, {role for roles in state.values() for role in roles})
     needed = kind.needed if kind is not None else ("lr",)
     missing: dict[str, None] = {}

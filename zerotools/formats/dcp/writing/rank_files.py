@@ -1,7 +1,7 @@
 """The files of one DCP directory, one per rank, as torch would save a flat state dict.
 
 Each holds torch.save archives back to back, first the values that are not tensors, then the rank's
-chunks. `.metadata` says what lies where.
+chunks. `.metadata` records the position of each.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Paths = Mapping[str, tuple[str | int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class CopiedTensor:
-    """A tensor whose bytes are copied; only its type and shape count. What is not sharded every
-    rank holds whole."""
+    """A tensor to copy; only its type and shape matter. Every rank holds an unsharded tensor
+    whole."""
 
     key: Key
     tensor: Tensor
@@ -35,7 +35,7 @@ class CopiedTensor:
 
 @dataclass(frozen=True, slots=True)
 class KnownTensor:
-    """A tensor whose bytes are known, which every rank holds: a number such as `step`."""
+    """A tensor with known bytes that every rank holds: a number such as `step`."""
 
     key: Key
     tensor: Tensor
@@ -53,14 +53,14 @@ class CarriedValue:
 
 @dataclass(frozen=True, slots=True)
 class PlainValue:
-    """A value that is not a tensor, as the archive that `archive_of` gives."""
+    """A value that is not a tensor, as the archive that `archive_of` returns."""
 
     archive: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class TiedTensor:
-    """Another name of the tensor with the key `flat`: it lies in the same place."""
+    """Another name of the tensor with the key `flat`: it has the same position."""
 
     flat: str
 
@@ -156,7 +156,7 @@ class _File(PlannedFile):
         self.items[flat] = WrittenItem(flat, item, tensor.dtype, tensor.shape, box)
 
     def planned(self, tied: Mapping[str, Sequence[str]]) -> Iterator[WrittenItem]:
-        """The file's items in the order in which they were planned, not that of their bytes."""
+        """Yield the file's items in the planned order, not in that of their bytes."""
         for key in self.order:
             yield self.items[key]
             yield from (replace(self.items[key], key=name) for name in tied.get(key, ()))

@@ -1,9 +1,9 @@
-"""Which rank saves which chunk: the same that torch would, ranks and order included.
+"""The chunks that each rank saves: the same as torch would save, ranks and order included.
 
 FSDP2 cuts dimension 0 with torch.chunk: every rank gets ceil(n / ranks) rows, the last fewer, and
-ranks past the end an empty chunk at row n, which DCP saves too (once). What every rank holds whole
-is saved by the rank with the fewest bytes so far, where a shard counts with the size of its whole
-tensor (torch/distributed/checkpoint/_dedup_save_plans.py, planner.py `tensor_storage_size`).
+ranks past the end an empty chunk at row n, which DCP saves too (once). A value that every rank
+holds whole is saved by the rank with the fewest bytes so far; a shard counts with the size of its
+whole tensor (torch/distributed/checkpoint/_dedup_save_plans.py, planner.py `tensor_storage_size`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zerotools.core.boxes import Box
 
 @dataclass(frozen=True, slots=True)
 class SaveItem:
-    """Something to save. `shape` is None for what is not a tensor; `nbytes` is of the whole."""
+    """A value to save. `shape` is None if it is not a tensor; `nbytes` is the size of the whole."""
 
     key: str
     shape: tuple[int, ...] | None
@@ -26,7 +26,7 @@ class SaveItem:
 
 @dataclass(frozen=True, slots=True)
 class RankShard:
-    """What one rank saves of a value; `box` is None for what is not a tensor."""
+    """The part of a value that one rank saves; `box` is None if it is not a tensor."""
 
     value: SaveItem
     box: Box | None
@@ -41,7 +41,7 @@ def shard_box(shape: tuple[int, ...], rank: int, ranks: int) -> Box:
 
 
 def assign_shards(values: Sequence[SaveItem], ranks: int) -> list[list[RankShard]]:
-    """What each rank saves, in the order of `values`."""
+    """Return the shards that each rank saves, in the order of `values`."""
     planned = [0] * ranks
     mine: list[dict[int, RankShard]] = [{} for _ in range(ranks)]
     seen: set[tuple[str, tuple[int, ...] | None]] = set()
@@ -66,7 +66,7 @@ def _box(value: SaveItem, rank: int, ranks: int) -> Box | None:
 
 
 def _holders(value: SaveItem, box: Box | None, rank: int, ranks: int) -> range:
-    """The ranks that hold the same chunk; those before `rank` have been asked already."""
+    """Return the ranks that hold the same chunk; those before `rank` have been checked already."""
     if box is None or not value.sharded:
         return range(ranks)
     return range(rank, ranks) if box.shape[0] == 0 else range(rank, rank + 1)

@@ -1,7 +1,7 @@
-"""What stays of a DCP without the values of its optimizers: items are left out of the data files,
-and their keys of `.metadata`. A directory of an optimizer alone goes as a whole.
+"""A DCP without the values of its optimizers: items are removed from the data files, and their keys
+from `.metadata`. A directory with only an optimizer is removed whole.
 
-The weights are the run's own, masters or not: nothing else in a DCP has them.
+The weights are the run's own, masters or not: a DCP has no other copy of them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _STAYS = ("param", "param16", "buffer", "state")
 
 
 def thin(source: Checkpoint, *, section: str | None = None) -> Thinning:
-    """`source`, as the reader of DCPs gave it, without the state of its optimizers. `section` is
-    the user's choice of a model.
+    """Return `source`, as the reader of DCPs gave it, without the state of its optimizers.
+    `section` is the user's choice of a model.
 
     Raises:
-        Unsupported: without them nothing says which of its tensors are the model's.
+        Unsupported: only they show which tensors are the model's.
     """
     native = native_of(source)
     kept = {key: key for key in source.tensors if key.role in _STAYS}
@@ -51,7 +51,7 @@ def thin(source: Checkpoint, *, section: str | None = None) -> Thinning:
 def _check_names(
     source: Checkpoint, found: list[str], dropped: Container[str], section: str | None
 ) -> None:
-    """What belongs to the model is told by the names of the optimizer's state, too."""
+    """Check that the keys still name the model without the names of the optimizer's state."""
     parts = [within(prefix, load_metadata(source.root / prefix)) for prefix in found]
     left = _without(union(parts, source.root), dropped)
     names = name_tensors(left, source.root, section).keys

@@ -45,13 +45,13 @@ def change_stage(logical: LogicalState, kind: str, stage: int | None) -> Logical
 
 
 def new_stored_tensor(key: str, dtype: DType, shape: tuple[int, ...]) -> StoredTensor:
-    """A tensor in a storage of its own. `key` is unique in its tree, and no number."""
+    """Return a tensor in a new storage. `key` is unique in its tree, and not a number."""
     numel = Tensor(dtype, shape, ()).numel
     return StoredTensor(Storage(key, dtype, numel), dtype, 0, shape, row_major_strides(shape))
 
 
 def weight_role(dtype: DType) -> str:
-    """The role of a trained weight beside its master."""
+    """Return the role of a trained weight that has a master."""
     return "param16" if dtype.bits == 16 else COPY
 
 
@@ -64,7 +64,7 @@ def _staged(inner: Mapping[str, Any], stage: int | None) -> dict[str, Any]:
 
 
 def _zero12_state(logical: LogicalState, stage: int | None) -> dict[str, Any]:
-    """What DeepSpeedZeroOptimizer saves, out of what another class saved."""
+    """Return the state of DeepSpeedZeroOptimizer, made from the state of another class."""
     saved, model = logical.optimizer_state, logical.model
     clip = saved.get(optimizer_tree.CLIP_GRAD, _clipping(model.get(model_tree.DS_CONFIG)))
     base = saved.get(optimizer_tree.BASE_STATE, saved.get(optimizer_tree.STATE_DICT))
@@ -74,16 +74,16 @@ def _zero12_state(logical: LogicalState, stage: int | None) -> dict[str, Any]:
 
 
 def _clipping(config: Any) -> float | None:
-    """The configured norm; where it is missing, the engine's own default counts."""
+    """Return the configured gradient norm; None means the engine's default."""
     value = config.get("gradient_clipping") if isinstance(config, Mapping) else None
     return value if isinstance(value, int | float) else None
 
 
 def _frozen(logical: LogicalState, stage: int | None) -> dict[str, Any]:
-    """What the model file says of frozen parameters at stages 1 and 2.
+    """Return the frozen parameters for the model file at stages 1 and 2.
 
-    DeepSpeed looks every frozen parameter of its model up in a list that is there, so there is none
-    where a run was saved with `exclude_frozen_parameters`.
+    DeepSpeed looks up every frozen parameter of its model in a list if it exists. So it does not
+    exist if a run was saved with `exclude_frozen_parameters`.
     """
     module = as_listed(logical.model.get(model_tree.MODULE) or {}, logical.frozen)
     there = [name for name in logical.frozen if name in module]
@@ -123,7 +123,7 @@ def _to_zero3(logical: LogicalState) -> LogicalState:
 
 
 def _placeholders(logical: LogicalState) -> Ordered:
-    """`module` with an empty tensor in place of each parameter; buffers stay."""
+    """Return `module` with an empty tensor for each parameter; buffers stay."""
     buffers = {key.name for key in logical.source_tensors if key.role == "buffer"}
     module: Ordered = logical.model[model_tree.MODULE]
     made = Ordered()

@@ -2,8 +2,8 @@
 
 The trees are those that DeepSpeed 0.19.8 saves.
 
-Weights are found by name, but masters and moments by place: the groups must list their parameters
-in the order in which the engine's optimizer gets them.
+Weights are found by name, but masters and moments by position: the groups must list their
+parameters in the order of the engine's optimizer.
 
 Source: DeepSpeed `runtime/engine.py`: `_save_checkpoint`; `runtime/zero/stage_1_and_2.py`,
 `stage3.py`: `state_dict`.
@@ -60,7 +60,7 @@ def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
 
 
 def _optimizer_state(foreign: ForeignCheckpoint) -> dict[str, Any]:
-    """What the optimizer saves; the writer fills in what is None."""
+    """Return the optimizer's state; the writer fills in values that are None."""
     scaler = scaler_of(foreign.training.loss_scale, foreign.config, foreign.precision).keys()
     if foreign.kind == STAGE_3:
         return optimizer_tree.zero3_state(scaler, {})
@@ -80,7 +80,7 @@ def _module(
         if key.role not in ("param", "buffer"):
             continue
         is_weight = key.name in trained or key.name in foreign.frozen
-        # What was not trained may be a buffer, which keeps its own type; loading casts the rest.
+        # An untrained tensor may be a buffer, which keeps its own type; loading casts the rest.
         dtype = foreign.precision if key.name in trained else tensor.dtype
         if foreign.kind == STAGE_3 and is_weight:
             module[key.name] = new_stored_tensor(f"empty-{key.name}", dtype, (0,))
@@ -129,7 +129,7 @@ def _is_buffer(foreign: ForeignCheckpoint, key: Key) -> bool:
 
 
 def carried_client(training: TrainingState) -> Iterator[tuple[str, Any]]:
-    """What the caller saved and no tensor is part of."""
+    """Yield the caller's values without tensors."""
     for key, value in training.client.items():
         if not any(isinstance(part, StoredTensor) for part in walk(value)):
             yield key, value

@@ -1,7 +1,7 @@
-"""The options of param groups where the files do not have them, from a DeepSpeed configuration.
+"""The options of param groups, from a DeepSpeed configuration if the files lack them.
 
-Elastic state and the checkpoints of other formats may lack them. A loaded group replaces the
-engine's own, so it needs every option that the optimizer reads; more do no harm.
+Elastic state and checkpoints of other formats may lack them. A loaded group replaces the engine's,
+so it needs every option that the optimizer reads; more options are harmless.
 
 Source: torch.optim.AdamW and SGD, DeepSpeed `ops/adam/fused_adam.py` and `cpu_adam.py`:
 `__init__`; `runtime/engine.py`: `_configure_basic_optimizer`.
@@ -26,8 +26,8 @@ _CHOICES = (_TORCH_ADAM, "adam_w_mode", "fp32_optimizer_states", ZERO_STAGE)
 
 
 def options_from(config: Any) -> dict[str, Any] | None:
-    """The options of the configured optimizer, with its class's defaults; None where the
-    configuration has none, or one that is not known here."""
+    """Return the options of the configured optimizer, with its class's defaults. Return None if the
+    configuration has no optimizer, or an unknown one."""
     kind, given = _section(config)
     defaults = _defaults(kind, given)
     if not defaults or given is None:
@@ -50,7 +50,7 @@ def _section(config: Any) -> tuple[str, Mapping[str, Any] | None]:
 
 
 def _defaults(kind: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """torch's, and what DeepSpeed's kernels have beside them. Its "Adam" decays weights as AdamW
+    """Return torch's defaults and those of DeepSpeed's kernels. Its "Adam" decays weights as AdamW
     does unless `adam_w_mode` is off."""
     params = given or {}
     if kind == "sgd":
@@ -65,8 +65,8 @@ def _defaults(kind: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def steps_are_numbers(config: Any) -> bool:
-    """Whether the configured optimizer counts its steps in plain numbers: DeepSpeed's own Adam and
-    Lion do, on GPU and CPU; torch's have tensors."""
+    """Return whether the configured optimizer counts its steps in plain numbers: DeepSpeed's own
+    Adam and Lion do, on GPU and CPU; torch's have tensors."""
     kind, given = _section(config)
     is_torch = given is not None and given.get(_TORCH_ADAM) is True
     return kind in ("adam", "adamw", "lion") and not is_torch
@@ -89,10 +89,10 @@ def completed_options(
 
 
 def hyperparameters_of(mp_shard: MpShard, settings: ZeroSettings) -> Mapping[str, Any]:
-    """Options for groups that the files have none for; empty where all have.
+    """Return options for groups without options in the files; empty if all have them.
 
     Raises:
-        BadRequest: elastic state, and no configuration says what its optimizer was.
+        BadRequest: elastic state, and no configuration names its optimizer.
     """
     optim = first_of(mp_shard.optim_states)
     if optim.is_rigid:

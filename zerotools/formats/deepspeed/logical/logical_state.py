@@ -33,9 +33,12 @@ from zerotools.io.torchzip.pt_file import TorchFile
 
 @dataclass(frozen=True)
 class StatePart:
-    """Parameters whose state was kept together. `dtypes` are of the buffers by role, masters
-    (`param`) first; `state` is the optimizer's entry, in its order, whose partitions are replaced,
-    or None where it was never stepped. `scalars` are what must be equal for parts to become one."""
+    """Parameters with state that was kept together.
+
+    `dtypes` are of the buffers by role, masters (`param`) first. `state` is the optimizer's entry
+    in its order, with partitions to replace, or None if it was never stepped. `scalars` must be
+    equal for parts to be joined.
+    """
 
     where: str
     shapes: Shapes
@@ -46,11 +49,13 @@ class StatePart:
 
 @dataclass(frozen=True)
 class LogicalGroup:
-    """`shapes` has the parameters in the order in which the optimizer was given them; `parts` are
-    in the same order. `options` are torch's param group but for `params`. Of experts, `shapes` has
-    the names that files use, and `experts` for each expert-parallel rank what they are called over
-    all ranks, by those names; `parts` are then of all of them. `is_stacked` is of AutoEP's experts,
-    with the shapes over all ranks."""
+    """A param group before it is partitioned.
+
+    `shapes` has the parameters in the optimizer's order; `parts` are in the same order. `options`
+    are torch's param group without `params`. Of experts, `shapes` has the names in files, and
+    `experts` maps them for each expert-parallel rank to the names over all ranks; `parts` are then
+    of all of them. `is_stacked` marks AutoEP's experts, with the shapes over all ranks.
+    """
 
     shapes: Shapes
     parts: Sequence[StatePart]
@@ -60,8 +65,8 @@ class LogicalGroup:
 
     @property
     def ep_size(self) -> int:
-        """Expert-parallel ranks that have parameters of their own; 1 where all ranks share, or
-        AutoEP's stacks can be cut for any number."""
+        """The number of expert-parallel ranks with separate parameters. It is 1 if all ranks share
+        them, or if AutoEP's stacks can be cut for any number."""
         return len(self.experts) or 1
 
     def shapes_on(self, ep_size: int) -> Shapes:
@@ -73,13 +78,16 @@ class LogicalGroup:
 
 @dataclass(frozen=True)
 class LogicalState:
-    """`model` and `optimizer` are the whole trees of the two kinds of file, those of rank 0 for
-    stage 3; what lies in `model_file` and `optim_file` is carried over. `shapes` are the values of
-    `param_shapes` as they are to be written. `frozen` are the frozen parameters, of which stage 3
-    writes partitions. `weights` are tensors in `model` that are filled anew, `weight_sources` where
-    from; `known_storages` are the bytes of storages that are known. `source_tensors` are the
-    tensors of the source, to be found again in the output. `autoep_size` are the expert-parallel
-    ranks of AutoEP that saved it; None without AutoEP."""
+    """The state of one model-parallel rank, independent of the world size.
+
+    `model` and `optimizer` are the whole trees of the two kinds of file, for stage 3 those of rank
+    0; bytes in `model_file` and `optim_file` are carried over. `shapes` are the values of
+    `param_shapes` to write. `frozen` are the frozen parameters; stage 3 writes partitions of them.
+    `weights` are tensors in `model` that are filled again, `weight_sources` their sources;
+    `known_storages` are bytes of storages that are known. `source_tensors` are the tensors of the
+    source that the output must contain. `autoep_size` is the number of AutoEP's expert-parallel
+    ranks in the save; None without AutoEP.
+    """
 
     kind: str
     stage: int | None
@@ -100,23 +108,24 @@ class LogicalState:
 
     @property
     def optimizer_state(self) -> dict[str, Any]:
-        """What the optimizer itself saved."""
+        """The state that the optimizer itself saved."""
         inner: dict[str, Any] = self.optimizer[optimizer_tree.STATE_DICT]
         return inner
 
     @property
     def zero(self) -> Mapping[str, Any]:
-        """The `zero_optimization` of the run's configuration; empty where the files have none."""
+        """The `zero_optimization` of the run's configuration; empty if the files have none."""
         return zero_optimization(self.model.get(model_tree.DS_CONFIG))
 
     @property
     def has_experts(self) -> bool:
-        """Whether expert-parallel ranks have parameters of their own."""
+        """Return whether expert-parallel ranks have parameters of their own."""
         return self.autoep_size is not None or any(group.experts for group in self.groups)
 
 
 def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> LogicalState:
-    """The logical state of what was read. Elastic state has no options: they are `hyperparameters`.
+    """Return the logical state of a shard. Elastic state has no options: they are
+    `hyperparameters`.
 
     Raises:
         Unsupported: an order of parameters that the files do not explain.
@@ -184,7 +193,7 @@ def _groups(
 
 
 def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:
-    """Several where each expert-parallel rank has its own."""
+    """Return the groups by number: several if each expert-parallel rank has its own."""
     found: dict[int, list[FlatGroup]] = {}
     for group in groups:
         found.setdefault(group.number, []).append(group)
@@ -194,8 +203,8 @@ def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:
 def _ordered(
     flat: Sequence[Sequence[FlatGroup]], *, round_robin: bool
 ) -> tuple[Shapes, list[dict[str, str]]]:
-    """Shapes in the optimizer's order by the names in the files, which are those of the first
-    expert-parallel rank, and what each calls its own over all ranks."""
+    """Return the shapes in the optimizer's order, by the names of the first expert-parallel rank's
+    files, and for each rank the names over all ranks."""
     shapes = {name: shape for groups in flat for name, shape in groups[0].shapes.items()}
     orders = [
         [name for group in ranks for name in optimizer_order(group, round_robin=round_robin)]
@@ -244,10 +253,10 @@ def _part(group: FlatGroup) -> StatePart:
 
 
 def join_parts(parts: Sequence[StatePart]) -> StatePart:
-    """One of the parts for all of them.
+    """Join the parts into one.
 
     Raises:
-        Unsupported: they differ in what must be equal.
+        Unsupported: they differ in a value that must be equal.
     """
     first = parts[0]
     for part in parts[1:]:

@@ -26,7 +26,8 @@ _NOT_STATE = ("param", "param16", "buffer", "state")
 
 @dataclass(frozen=True)
 class ForeignCheckpoint:
-    """A checkpoint to be written for DeepSpeed; `config` is what its files will say of the run."""
+    """A checkpoint to write for DeepSpeed; `config` is the configuration that its files will
+    contain."""
 
     source: Checkpoint
     training: TrainingState
@@ -44,7 +45,7 @@ class ForeignCheckpoint:
 
     @cached_property
     def frozen(self) -> dict[str, Tensor]:
-        """What no optimizer has and may have been a parameter."""
+        """The tensors that no optimizer has and that may have been parameters."""
         trained, buffers = self.trained, self.training.buffers
         return {
             key.name: tensor
@@ -151,7 +152,7 @@ def never_stepped(foreign: ForeignCheckpoint) -> list[str]:
 
 
 def _scalars(foreign: ForeignCheckpoint, group: ParamGroup) -> dict[str, Scalar]:
-    """The numbers of a group's state, of which DeepSpeed keeps one for all parameters."""
+    """Return the numbers of a group's state; DeepSpeed keeps one value for all parameters."""
     found: dict[str, Scalar] = {}
     names = set(group.params)
     for (name, role), scalar in foreign.training.scalars.items():

@@ -42,10 +42,10 @@ def in_whole(tensor: Tensor, block: ExpertBlock) -> Tensor:
 
 
 def joined_blocks(name: str, parts: Sequence[tuple[ExpertBlock, Tensor]]) -> Tensor:
-    """The tensor `name` of all experts, whose blocks `in_whole` made.
+    """Return the tensor `name` of all experts, joined from the blocks that `in_whole` made.
 
     Raises:
-        BadFile: two are of other shapes or types.
+        BadFile: two blocks have different shapes or types.
     """
     ordered = [tensor for _, tensor in sorted(parts, key=lambda part: part[0].first)]
     first = ordered[0]
@@ -71,7 +71,7 @@ def _file_of(tensor: Tensor) -> str:
 
 
 def stacked(experts: StackedExperts, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of experts' files, with one for all of AutoEP's experts in place of one each.
+    """Return the tensors of experts' files, with AutoEP's experts stacked into one tensor.
 
     Raises:
         BadFile: those of a layer do not fit each other.

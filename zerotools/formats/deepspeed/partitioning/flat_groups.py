@@ -31,9 +31,9 @@ ALIGNMENT_FACTORS = (2, 1)
 
 @dataclass(frozen=True, slots=True)
 class FlatGroup:
-    """A group (stage 3: sub-group) over all ranks; `optim_states[r]` is
-    None where a file is missing. `blocks` are those of AutoEP's experts that its ranks have, by
-    name; `geometry` has the shapes of these."""
+    """A group (stage 3: sub-group) over all ranks; `optim_states[r]` is None if a file is missing.
+    `blocks` are the blocks of AutoEP's experts on its ranks, by name; `geometry` has their shapes.
+    """
 
     number: int
     geometry: FlatLayout
@@ -89,8 +89,8 @@ class FlatGroup:
                 )
 
     def is_whole(self, role: str) -> bool:
-        """Whether each rank's buffer of a role has whole parameters, as Muon's momenta do at stages
-        1 and 2 unless they are offloaded.
+        """Return whether each rank's buffer of a role has whole parameters, as Muon's momenta do at
+        stages 1 and 2 unless they are offloaded.
 
         Raises:
             BadFile: they are neither whole nor partitions.
@@ -115,7 +115,7 @@ class FlatGroup:
         return True
 
     def is_muons(self, role: str) -> bool:
-        """Whether a role is Muon's momentum, as the group's options say."""
+        """Return whether a role is Muon's momentum, as the group's options say."""
         groups = next((optim.param_groups for optim in self.optim_states if optim), None) or ()
         options = groups[self.number] if self.number < len(groups) else None
         return is_of_muon(role, options)
@@ -195,8 +195,8 @@ def _parts(
     first: OptimStates,
     naming: ExpertNaming,
 ) -> Iterator[FlatGroup]:
-    """One group; or, where each expert-parallel rank has experts of its own, one for each of them.
-    Files name experts by their local number."""
+    """Yield one group, or one per expert-parallel rank if each has experts of its own. Files name
+    experts by their local number."""
     ranks = ranks_of_group(number, optim_states, first)
     if ranks == len(optim_states):
         yield _group(number, shapes, optim_states, first, ranks)
@@ -235,7 +235,7 @@ def _blocks(
     stacked: StackedExperts,
     first: OptimStates,
 ) -> dict[str, ExpertBlock]:
-    """Which of AutoEP's experts the ranks of `expert_rank` have of each weight."""
+    """Return the block of AutoEP's experts that the ranks of `expert_rank` have of each weight."""
     found = {}
     for name, shape in shapes.items():
         every = stacked.blocks(name)
@@ -284,10 +284,10 @@ def ranks_of_group(
 
 
 def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
-    """P, by the alignment rule that the files bear out.
+    """Return P, by the alignment rule that fits the files.
 
     Raises:
-        BadFile: no rule gives a partition that holds what the files hold.
+        BadFile: no rule gives a partition that holds the files' elements.
     """
     total, ranks = group.geometry.total, group.geometry.dp_size
     longest = max((v.numel for v in group.partitions("param") if v is not None), default=0)
@@ -318,7 +318,7 @@ def _factors(first: OptimStates) -> tuple[int, ...]:
 
 
 def _check_zero3_partitions(group: FlatGroup) -> None:
-    """Stage 3: every rank's partition is exactly as long as what it should hold."""
+    """Check for stage 3 that every rank's partition has exactly the expected length."""
     needed, ranks = group.geometry.partition_numel, group.geometry.dp_size
     for role in group.roles:
         for partition in group.partitions(role):

@@ -1,4 +1,4 @@
-"""Where each parameter of a group lies in the flat buffers of all ranks, whoever wrote them.
+"""The position of each parameter of a group in the flat buffers of all ranks.
 
 An example: a param group of w (2 x 3 elements), b (3) and v (5), on two ranks. `w4` is element 4
 of the flattened w, `..` an element of padding, `|` the border between the partitions of the ranks.
@@ -29,7 +29,7 @@ a sub-group (`writing/sub_groups.py`), one after another; here p is 3 for w, 2 f
 
     w0 w1 w2 b0 b1 v0 v1 v2 | w3 w4 w5 b2 .. v3 v4 ..
 
-So a parameter begins at the same place on every rank, and padding lies between parameters. Each
+So a parameter begins at the same element on every rank, and padding lies between parameters. Each
 param group (stage 3: each sub-group) has such a buffer for its masters, and one of the same layout
 for each kind of optimizer state.
 
@@ -86,8 +86,8 @@ class FlatLayout:
         return sum(-(-prod(shape) // self.dp_size) for shape in self.shapes.values())
 
     def offsets(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
-        """(name, shape, offset) of each parameter: in the group's buffer at stages 1 and 2, in each
-        rank's own at stage 3."""
+        """Yield (name, shape, offset) of each parameter: in the group's buffer at stages 1 and 2,
+        in each rank's own at stage 3."""
         offset = 0
         for position, (name, shape) in enumerate(self.shapes.items()):
             yield name, shape, offset
@@ -100,7 +100,7 @@ class FlatLayout:
         return self.paddings[position] if position < len(self.paddings) else 0
 
     def rank_ranges(self, shape: tuple[int, ...], offset: int) -> Iterator[RankRange]:
-        """Where the parameter of that shape and offset lies."""
+        """Yield the ranges of the parameter of that shape and offset."""
         if self.zero12_numel is None:
             return _zero3(offset, prod(shape), self.dp_size)
         return _zero12(offset, prod(shape), self.zero12_numel)
@@ -108,7 +108,8 @@ class FlatLayout:
     def tensors(
         self, dtype: DType, partitions: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
-        """The parameters by name, cut out of one partition per rank; None where one is missing."""
+        """Yield the parameters by name, cut out of one partition per rank; None if one is
+        missing."""
         for name, shape, offset in self.offsets():
             yield name, Tensor(dtype, shape, self._chunks(dtype, shape, offset, partitions))
 
@@ -133,7 +134,8 @@ def _zero12(offset: int, numel: int, partition_numel: int) -> Iterator[RankRange
 
 
 def _zero3(offset: int, numel: int, dp_size: int) -> Iterator[RankRange]:
-    """Stage 3: a parameter whose partitions begin at element `offset` of every rank's."""
+    """Yield the ranges at stage 3: a parameter's partition begins at element `offset` on every
+    rank."""
     width = -(-numel // dp_size)
     for rank in range(dp_size):
         begin = rank * width
@@ -145,7 +147,8 @@ def _zero3(offset: int, numel: int, dp_size: int) -> Iterator[RankRange]:
 def _in_files(
     ranges: Iterator[RankRange], partitions: Sequence[FlatPartition | None]
 ) -> Iterator[Range]:
-    """What a partition is too short to hold is left out: a hole, which the plan names."""
+    """Yield the ranges in files. Elements past the end of a partition are a hole, which the plan
+    names."""
     for rank, at, begin, end in ranges:
         partition = partitions[rank]
         if partition is None:
@@ -165,14 +168,15 @@ def partition_size(total: int, dp_size: int, factor: int = 2) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PartitionContents:
-    """What one rank's partition holds: (name, start, count) in its order, and the gaps between."""
+    """The contents of one rank's partition: (name, start, count) in its order, and the gaps
+    between."""
 
     parts: Sequence[tuple[str, int, int]]
     gaps: Sequence[tuple[int, int]]
 
 
 def partition_contents(geometry: FlatLayout) -> list[PartitionContents]:
-    """What each rank's partition holds; what is in no range is padding."""
+    """Return the contents of each rank's partition; elements in no range are padding."""
     parts: list[list[tuple[str, int, int]]] = [[] for _ in range(geometry.dp_size)]
     gaps: list[list[tuple[int, int]]] = [[] for _ in range(geometry.dp_size)]
     ends = [0] * geometry.dp_size

@@ -23,10 +23,13 @@ SIXTEEN_BIT = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class MpShard:
-    """Tensors in the shapes of this model-parallel rank, which are the model's own where there is
-    only one. `groups` are empty without ZeRO. `uncut` are the weights and buffers that lie in files
-    as wholes, by the names that these give them: those of the model file, of experts, and of the
-    layer files of all stages of a pipeline."""
+    """The tensors of one model-parallel rank, in its shapes, which are the model's if it is the
+    only one.
+
+    `groups` are empty without ZeRO. `uncut` are the weights and buffers that files hold whole, by
+    the files' names: those of the model file, of experts, and of the layer files of all pipeline
+    stages.
+    """
 
     model: ModelStates
     optim_states: Sequence[OptimStates | None]
@@ -46,13 +49,13 @@ def read_mp_rank(
 ) -> MpShard:
     """Put one model-parallel rank's shard together.
 
-    `models` is one file at stages 0 to 2; at stage 3 rank 0's, and all ranks' where frozen
-    parameters make them necessary, None for one that is lost. `whole` are the tensors that lie in
-    files uncut: those of `module`, of layer files and of expert files. `is_zero3` says that frozen
-    parameters are partitioned although there are no optimizer files.
+    `models` is one file at stages 0 to 2; at stage 3 rank 0's, and all ranks' if frozen parameters
+    make them necessary, None for a lost one. `whole` are the tensors that files hold uncut: those
+    of `module`, of layer files and of expert files. `is_zero3` means that frozen parameters are
+    partitioned even without optimizer files.
 
     Raises:
-        BadFile: the files disagree with one another.
+        BadFile: the files contradict each other.
         Unsupported: a layout that the files do not determine.
     """
     model = next(model for model in models if model is not None)
@@ -102,10 +105,11 @@ def _partitioned(groups: Sequence[FlatGroup]) -> Iterator[tuple[Key, Tensor]]:
 def _group_shapes(
     model: ModelStates, optim_states: Sequence[OptimStates | None]
 ) -> list[Shapes] | None:
-    """`param_shapes`, from the model file or, before 0.6.0, from the optimizer file.
+    """Return `param_shapes`, from the model file or, before 0.6.0, from the optimizer file.
 
-    None without ZeRO, and where stage 0 used BF16_Optimizer, whose optimizer files nothing
-    explains."""
+    Return None without ZeRO, and if stage 0 used BF16_Optimizer, because nothing explains its
+    optimizer files.
+    """
     present = [optim for optim in optim_states if optim is not None]
     if not present:
         return None
@@ -157,7 +161,7 @@ def _aliases(model: ModelStates, trained: set[str]) -> dict[str, str]:
     for alias, name in tied_in_module(model.module or {}).items():
         if alias in aliases or name in aliases or _is_buffer(model, alias):
             continue
-        # The name that was trained holds the bytes, whichever comes first in the module.
+        # The trained name holds the bytes, whichever comes first in the module.
         if alias in trained and name not in trained:
             aliases[name] = alias
         elif alias not in trained:

@@ -1,4 +1,4 @@
-"""What is kept of a DeepSpeed checkpoint for its own writers."""
+"""The values of a DeepSpeed checkpoint that only its own writers need."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from zerotools.formats.deepspeed.schema.model_states import ModelStates
 
 @dataclass(frozen=True, slots=True)
 class DeepSpeedNative:
-    """`mp_shards` are the model-parallel ranks in their order, of which `tensor_ranks` are the
-    tensor-parallel ranks of one pipeline stage. `frozen` are the parameters that were not trained.
-    `is_elastic` says that the partitions are not tied to a number of ranks."""
+    """`mp_shards` are the model-parallel ranks in order; `tensor_ranks` of them form one pipeline
+    stage. `frozen` are the parameters that were not trained. `is_elastic` means that the partitions
+    are not tied to a number of ranks."""
 
     mp_shards: Sequence[MpShard]
     tensor_ranks: int
@@ -25,9 +25,9 @@ class DeepSpeedNative:
 
 
 def files_of_all_ranks(source: Checkpoint, name: str) -> Iterator[str]:
-    """The file `name` and those of the other data-parallel ranks, but for files with a problem:
-    they may be left over. Without model parallelism the mp rank in a name is that among the ranks
-    that share a sequence."""
+    """Yield the file `name` and those of the other data-parallel ranks. Omit files with a problem,
+    because they may be of an older save. Without model parallelism, the mp rank in a name is the
+    rank among those that share a sequence."""
     mp_rank = 0 if len(native_of(source).mp_shards) == 1 else None
     faulty = {problem.file for problem in source.problems}
     same = name_for_rank(name, 0, mp_rank)
@@ -55,7 +55,7 @@ def refuse_stacked_experts(source: Checkpoint) -> None:
 
 
 def native_of(checkpoint: Checkpoint) -> DeepSpeedNative:
-    """That of a checkpoint which `reading.read` gave."""
+    """Return the native values of a checkpoint that `reading.read` returned."""
     native = checkpoint.native
     if not isinstance(native, DeepSpeedNative):
         raise TypeError(f"{checkpoint.origin.path} is not a native DeepSpeed checkpoint")

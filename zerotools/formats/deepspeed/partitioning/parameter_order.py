@@ -30,26 +30,27 @@ _ROUND_ROBIN_AT_STAGE_1 = (0, 13)
 
 
 def slots(count: int, ranks: int) -> list[int]:
-    """Which parameter is at each place of the buffer, under round robin."""
+    """Return the index of the parameter at each position of the buffer, under round robin."""
     return [i for first in range(ranks) for i in range(first, count, ranks)]
 
 
 def is_round_robin(model: ModelStates, optim: OptimStates) -> bool:
-    """Whether the flat buffers are in round robin order; BF16_Optimizer has none."""
+    """Return whether the flat buffers are in round robin order; those of BF16_Optimizer never
+    are."""
     zero = zero_optimization(model.ds_config)
     return optim.kind == STAGE_1_AND_2 and deals_in_turn(zero, optim.stage, model.version)
 
 
 def deals_in_turn(zero: Mapping[str, Any], stage: int | None, version: str | None) -> bool:
-    """Whether a run with these settings deals its parameters to the ranks in turn. Stage 1 of
-    versions before 0.13 does not, whatever its configuration says."""
+    """Return whether a run with these settings deals its parameters to the ranks in turn. Stage 1
+    of versions before 0.13 does not, even if its configuration says so."""
     if zero.get(ROUND_ROBIN) is not True:
         return False
     return stage != 1 or version is None or version_of(version) >= _ROUND_ROBIN_AT_STAGE_1
 
 
 def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
-    """The names of a group in the order in which the optimizer was given them.
+    """Return the names of a group in the optimizer's order.
 
     Raises:
         Unsupported: `param_slice_mappings` has another order.

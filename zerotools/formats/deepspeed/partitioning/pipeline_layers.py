@@ -1,4 +1,4 @@
-"""Which layers of a pipeline a stage can have beside those that its parameters name.
+"""The layers that a pipeline stage can have besides those that its parameters name.
 
 A parameter is called `LAYER.NAME`, and a tied one, which several layers share,
 `tied_modules.KEY.NAME`: its layers are not named. Stages are cut one after another, so they lie
@@ -20,8 +20,9 @@ PLAIN = re.compile(r"(?P<layer>\d+)\..+")
 
 
 def layers_of_ties(trained: Sequence[Collection[str]], names: Iterable[str]) -> list[set[int]]:
-    """The numbers of the layers in which tied parameters of each stage can lie. `trained` are the
-    parameters of each stage in their order, `names` all that layer files hold, by `LAYER.NAME`."""
+    """Return for each stage the layer numbers in which its tied parameters can lie. `trained` are
+    the parameters of each stage in order, `names` everything that layer files hold, by
+    `LAYER.NAME`."""
     plain = [
         [int(match["layer"]) for name in own if (match := PLAIN.fullmatch(name))] for own in trained
     ]

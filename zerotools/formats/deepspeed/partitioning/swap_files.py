@@ -7,8 +7,8 @@ files of torch, DeepSpeed copies them into the tag directory:
     offloaded_tensors/rank00/0_7.tensor.swp              masters of a sub-group
     offloaded_tensors/rank00/exp_avg-0_7.tensor.swp      its first moments
 
-The number of the rank is the global one. 0 and 7 are what DeepSpeed numbered the first and the last
-parameter as; the numbers follow the order in which a model was built, and no list of parameters has
+The number of the rank is the global one. 0 and 7 are DeepSpeed's numbers of the first and the last
+parameter; the numbers follow the order in which a model was built, and no list of parameters has
 them. But the tensors of the sub-group, which are left without elements in the optimizer file, have
 the name as an attribute, `ds_id`, and torch saves attributes. Steps are in the optimizer file. All
 swap files are in fp32, whatever the type of the tensors without elements. Those of a run with
@@ -50,9 +50,9 @@ def with_swap_files(
     groups: Sequence[Shapes],
     problems: list[Problem],
 ) -> list[OptimStates | None]:
-    """The optimizer files of a run without model parallelism, with the swapped partitions of each
-    where they lie in the tag directory. A swap file that is missing or too short is added to
-    `problems`, and its partition stays without elements."""
+    """Return the optimizer files of a run without model parallelism, with the swapped partitions
+    that lie in the tag directory. Add a missing or short swap file to `problems`; its partition
+    stays without elements."""
     found: list[OptimStates | None] = []
     for rank, optim in enumerate(optim_states):
         if optim is None or not any(optim.swapped) or _has_16_bit_masters(optim):
@@ -84,7 +84,7 @@ def _has_16_bit_masters(optim: OptimStates) -> bool:
 
 
 def original_folder(rank: str) -> str:
-    """Where DeepSpeed keeps the swap files of a rank during the run."""
+    """Return the directory of a rank's swap files during the run."""
     return f"nvme_path/zero_stage_3/optimizer/rank{rank}"
 
 
@@ -97,13 +97,13 @@ def swap_files(optim: OptimStates) -> Iterator[str]:
 
 
 def _folder(directory: Path, rank: int, ranks: int) -> str:
-    """Where a rank's swap files are, relative to the tag directory."""
+    """Return the directory of a rank's swap files, relative to the tag directory."""
     own = f"{SWAPPED}/rank{rank:02d}"
     return SWAPPED if ranks == 1 and not (directory / own).is_dir() else own
 
 
 def _problem(directory: Path, partition: FlatPartition) -> Problem | None:
-    """What is wrong with the swap file of a partition."""
+    """Return the problem of a partition's swap file, if any."""
     path, needed = directory / partition.file, partition.numel * partition.dtype.itemsize
     try:
         size = path.stat().st_size

@@ -1,8 +1,8 @@
-"""Masters and the weights that are their casts, wherever the files have both.
+"""Masters and the weights that are casts of them, if the files have both.
 
 At stages 1 and 2 and with BF16_Optimizer the masters lie in flat buffers, and the weights in the
-model file, in files of layers or in files of experts. Stage 3 has masters alone. A tied weight of a
-pipeline is paired where one layer of the stage alone can be meant.
+model file, in files of layers or in files of experts. Stage 3 has only masters. A tied weight of a
+pipeline is paired if it can belong to only one layer of the stage.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""State of which each rank keeps whole parameters: those that its partition has a part of.
+"""State that each rank keeps for whole parameters: those that its partition has a part of.
 
-Muon turns whole matrices. So at stages 1 and 2 a rank's `momentum_buffer` is no partition of the
-group's flat buffer: it is the momenta of all parameters that the partition touches, each whole, one
-after another and without padding. With the example of `flat_layout`, were all three matrices:
+Muon orthogonalises whole matrices. So at stages 1 and 2 a rank's `momentum_buffer` is not a
+partition of the group's flat buffer. It is the momenta of all parameters that the partition
+touches, each whole, one after another and without padding. With the example of `flat_layout`, if
+all three were matrices:
 
     rank 0: w0 w1 w2 w3 w4 w5 b0 b1 b2 | rank 1: b0 b1 b2 v0 v1 v2 v3 v4
 
-Both ranks have the whole of b, and the same values. A rank whose partition is padding alone has no
-such state. Where the optimizer is offloaded to the CPU, and at stage 3, it is a partition like all
-others.
+Both ranks have the whole of b, and the same values. A rank with only padding has no such state. If
+the optimizer is offloaded to the CPU, and at stage 3, it is a partition like all others.
 
 Source: DeepSpeed 0.19.8 `runtime/zero/stage_1_and_2.py`: `get_partition_info`,
 `_muon_momentum_buffer`, `_apply_muon_updates_cpu_offload`.
@@ -32,18 +32,18 @@ _USES_MUON = "use_muon"
 
 
 def uses_muon(options: Mapping[str, Any]) -> bool:
-    """Whether Muon updates the parameters of a param group with these options."""
+    """Return whether Muon updates the parameters of a param group with these options."""
     return options.get(_USES_MUON) is True
 
 
 def is_of_muon(role: str, options: Mapping[str, Any] | None) -> bool:
-    """Whether state of a param group with these options is Muon's momentum."""
+    """Return whether state of a param group with these options is Muon's momentum."""
     return role == MUON_ROLE and options is not None and uses_muon(options)
 
 
 @dataclass(frozen=True, slots=True)
 class WholeParameters:
-    """What each of the ranks of `geometry`, a group of stages 1 and 2, keeps so."""
+    """The whole parameters that each rank of `geometry`, a group of stages 1 and 2, keeps."""
 
     geometry: FlatLayout
 
@@ -64,8 +64,8 @@ class WholeParameters:
     def tensors(
         self, dtype: DType, buffers: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
-        """The parameters by name, out of one buffer per rank; None where one is missing. What
-        several ranks have are replicas."""
+        """Yield the parameters by name, out of one buffer per rank; None if one is missing.
+        Parameters of several ranks are replicas."""
         chunks: dict[str, list[Chunk]] = {name: [] for name in self.geometry.shapes}
         for rank, buffer in enumerate(buffers):
             for name, shape, at in self.of_rank(rank) if buffer is not None else ():

@@ -1,4 +1,4 @@
-"""Whether files say of themselves that they belong together: the same save, each under its name.
+"""Checks by the files' own records that they belong together: the same save, each under its name.
 
 What every rank of a save has alike are the optimizer's step, the options of its param groups, the
 loss scale and the parameters. The optimizer counts a step for each that the model file counts and
@@ -49,8 +49,8 @@ _STEPS_ONCE_FOR_EACH = (0, 14)
 
 
 def step_of(optim: OptimStates) -> float | None:
-    """The optimizer's step of the first group that counts one; None where there is none, or where
-    it is lost and that is tolerated."""
+    """Return the optimizer's step of the first group that counts one. Return None if no group does,
+    or if it is lost and that is tolerated."""
     try:
         return _saved_step(optim)
     except BadFile as error:
@@ -70,14 +70,14 @@ def _saved_step(optim: OptimStates) -> float | None:
 
 
 def updates_of(model: ModelStates) -> int | None:
-    """The steps of the run that changed its weights; None where the file does not say it, as those
-    that were converted from files without a count, which have 0."""
+    """Return the steps of the run that changed its weights, or None if the file does not record
+    them. Files that were converted from files without a count have 0, which counts as None."""
     steps = model.global_steps
     return None if not steps else steps - (model.fields.maybe(SKIPPED_STEPS, int) or 0)
 
 
 def could_be_of(step: float | None, model: ModelStates) -> bool:
-    """Whether an optimizer at `step` may be of the run that wrote a model file."""
+    """Return whether an optimizer at `step` may be of the run that wrote a model file."""
     updates = updates_of(model)
     return step is None or updates is None or step - updates in (0, 1)
 
@@ -100,7 +100,7 @@ def _steps_first(model: ModelStates) -> bool:
 
 
 def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator[Problem]:
-    """Ranks whose files are of another save than the first one's."""
+    """Yield a problem for each rank with files of another save than the first rank's."""
     present = [optim for optim in optim_states if optim is not None]
     said = {optim.file.name: dict(_said(optim)) for optim in present}
     for optim in present[1:]:
@@ -119,7 +119,7 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
 
 
 def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
-    """What is alike on every rank of a save."""
+    """Yield the values that are the same on every rank of a save."""
     what = "the optimizer's step"
     try:
         yield what, _saved_step(optim)
@@ -136,10 +136,10 @@ def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
 
 
 def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
-    """A model file of another save than its optimizer files.
+    """Yield a problem if a model file is of another save than its optimizer files.
 
-    An optimizer that is behind may have begun anew in the middle of the run. Whether it did, the
-    weights tell at stages 1 and 2, where they lie beside their masters.
+    An optimizer with fewer steps may have been restarted in the middle of the run. At stages 1 and
+    2 the weights show it, because they lie next to their masters.
     """
     step, updates = step_of(optim), updates_of(model)
     if step is None or updates is None:
@@ -176,7 +176,7 @@ def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | No
 
 
 def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
-    """Model files of other model-parallel ranks that are of another save than the first one's."""
+    """Yield problems for model files of other model-parallel ranks that are of another save."""
     known = [m for m in models if GLOBAL_STEPS in m.fields or not is_tolerated()]
     for model in known[1:]:
         if (own := model.fields.tree.get(GLOBAL_STEPS)) != (
@@ -251,7 +251,8 @@ def saved_as(file: TorchFile) -> str | None:
 
 
 def says_its_name(file: TorchFile) -> bool:
-    """Whether a file says of which rank, layer or expert it is, so that `misnamed_files` tells."""
+    """Return whether a file records its rank, layer or expert, so that `misnamed_files` can check
+    it."""
     return _said_by(saved_as(file)) is not None
 
 
@@ -260,10 +261,11 @@ def _said_by(folder: str | None) -> tuple[str, ...] | None:
 
 
 def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
-    """Ranks whose files hold the very bytes of another's.
+    """Yield problems for ranks with files that have exactly the bytes of another's.
 
-    Only where an archive does not say whose it is: parts of constant values are equal indeed. Of
-    archives the checksums tell; files of before torch 1.6 have none, and are compared.
+    Check only archives that do not name their rank: parts of constant values are rightly equal. The
+    checksums of archives are compared; files from before torch 1.6 have none, and are compared
+    whole.
     """
     known: dict[tuple[int | str, ...], TorchFile] = {}
     for file in files:
@@ -281,8 +283,8 @@ def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
 
 
 def _fingerprint(file: TorchFile) -> tuple[int | str, ...]:
-    """What differs between the files of two ranks; empty where nothing does. In old files the keys
-    of storages are addresses in the memory of the rank."""
+    """Return values that differ between the files of two ranks; empty if there are none. In old
+    files the keys of storages are addresses in the memory of the rank."""
     if not file.records:
         return file.storages
     crcs = [r.crc for name, r in sorted(file.records.items()) if name.startswith("data/")]

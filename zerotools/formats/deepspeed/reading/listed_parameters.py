@@ -1,4 +1,4 @@
-"""The parameters of the flat buffers, where the model file does not list them.
+"""The parameters of the flat buffers, if the model file does not list them.
 
 DeepSpeed 0.7.4 to 0.18 saves no `param_shapes` and no `ds_config` with a mixture of experts, and no
 version saves `param_shapes` at stage 0, where BF16_Optimizer writes optimizer files. These name the
@@ -45,7 +45,7 @@ def with_listed_parameters(
     experts and layers.
 
     Raises:
-        BadFile: a file that names some of the parameters is missing, or the weight of one is.
+        BadFile: a file that names some of the parameters, or the weight of one, is missing.
     """
     present = [optim for optim in optim_states if optim is not None]
     if model.groups is not None or not present or present[0].kind == STAGE_3:
@@ -99,12 +99,13 @@ def _with_unnamed_experts(
     ranks: int,
     whole: Mapping[str, Tensor],
 ) -> Mapping[str, int]:
-    """`known`, or all experts of a rank where they are the first of these alone.
+    """Return `known`, or all experts of a rank if `known` are the first of these.
 
-    DeepSpeed up to 0.12 names what lies in the first part of an expert group: it cuts the group
-    over all ranks, and not over those that share it. The group has all experts of a rank where
-    their elements fill it. Their order is that of the model, of which `known` must be the
-    beginning; the weights are compared with the masters before anything is made of them."""
+    DeepSpeed up to 0.12 names only the first part of an expert group: it cuts the group over all
+    ranks, and not over those that share it. The group has all experts of a rank if their elements
+    fill it. It has the model's order, and must begin with `known`; the weights are compared with
+    the masters before they are used.
+    """
     masters = [optim.masters[number].numel for optim in optim_states if optim is not None]
     longest = max(masters) * ranks
     if sum(known.values()) + 2 * ranks > longest:
@@ -153,8 +154,8 @@ def _shape(
 
 
 def _shapes_elsewhere(name: str, numel: int, whole: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
-    """The shapes of what can be the weight: of other experts of the layer, or, of a tied parameter,
-    of layers of a pipeline."""
+    """Return the shapes of tensors that can be the weight: of other experts of the layer, or, for a
+    tied parameter, of layers of a pipeline."""
     if tied := TIED.fullmatch(name):
         held = (
             tensor.shape

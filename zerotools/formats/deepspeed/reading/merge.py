@@ -1,9 +1,9 @@
 """The shards of all model-parallel ranks, merged into whole tensors.
 
-Pipeline stages have different parameters, so their shards are simply joined; a tied layer is in
-the shard of every stage that uses it, and the first counts. Tensor-parallel ranks have parts of
-the same parameters, which rules place in the whole. Model-parallel ranks are numbered stage by
-stage (`stage * tensor ranks + tensor rank`), so the ranks of one stage follow one another.
+Pipeline stages have different parameters, so their shards are just joined. A tied layer is in the
+shard of every stage that uses it, and the first counts. Tensor-parallel ranks have parts of the
+same parameters; rules give their positions in the whole. Model-parallel ranks are numbered stage by
+stage (`stage * tensor ranks + tensor rank`), so the ranks of one stage are consecutive.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def merge_mp_ranks(
     """Put shards together, given in the order of their ranks: `tensor_ranks` to each stage.
 
     Raises:
-        Unsupported: tensor-parallel shards, and nothing says how they are shared.
+        Unsupported: tensor-parallel shards without a rule for their sharing.
         BadFile: shards do not fit the rule that the checkpoint records for them.
     """
     tensors: dict[Key, Tensor] = {}
@@ -82,9 +82,9 @@ def _merge_stage(
 
 
 def _shard(mp_shard: MpShard, key: Key) -> Tensor | None:
-    """One rank's shard. Where heads are fewer than ranks, some have an empty one, which DeepSpeed
-    counts as frozen: it has no optimizer state to be missed. Of a rank whose files are lost, and
-    that is tolerated, it is a hole in the shape of the rank's weight."""
+    """Return one rank's shard. If heads are fewer than ranks, some ranks have an empty shard, which
+    DeepSpeed counts as frozen: it has no optimizer state. If a rank's files are lost and that is
+    tolerated, it is a hole in the shape of the rank's weight."""
     shard = mp_shard.tensors.get(key)
     weight = mp_shard.tensors.get(Key(key.name, "param"))
     if shard is None and weight is not None and (not weight.numel or is_tolerated()):
@@ -96,7 +96,8 @@ def _joined(
     key: Key, shards: Sequence[Tensor], stage: Sequence[MpShard], rules: ShardingRules
 ) -> Tensor:
     shapes = [shard.shape for shard in shards]
-    # Moments are shared as their parameter is; buffers are whole everywhere unless a rule says so.
+    # Moments are shared like their parameter; buffers are whole everywhere unless a rule says
+    # otherwise.
     otherwise = Replicated() if key.role == "buffer" else None
     rule = rules.rule_of(key.name, shapes, otherwise)
     try:

@@ -1,10 +1,10 @@
-"""Whether the layer files of a pipeline are all there, and those of experts.
+"""Checks that all layer files of a pipeline, and those of experts, exist.
 
-Nothing lists layer files: a layer without parameters has none, and neither has a tied layer that a
-later stage uses through a function of its own. The names of trained parameters tell, which begin
-with the number of their layer: `param_shapes` has them, and without ZeRO the `param_slice_mappings`
-of BF16_Optimizer. Tied layers are `tied_modules.KEY` there. In fp16 and fp32 without ZeRO nothing
-has names, and the number of elements of the optimizer's state tells.
+No file lists layer files: a layer without parameters has none, and neither has a tied layer that a
+later stage uses through a function of its own. The names of trained parameters begin with the
+number of their layer: `param_shapes` has them, and without ZeRO the `param_slice_mappings` of
+BF16_Optimizer. Tied layers are `tied_modules.KEY` there. In fp16 and fp32 without ZeRO nothing has
+names, and the number of elements of the optimizer's state is checked.
 
 Source: DeepSpeed `runtime/pipe/module.py`: `save_state_dict`, `ckpt_layer_path`.
 """
@@ -83,7 +83,7 @@ def doubtful_layers(
 
 
 def trained_by(mp_shard: MpShard) -> dict[str, int]:
-    """The parameters that a stage has trained, and their elements; none where no file has names."""
+    """Return the trained parameters of a stage and their elements; empty if no file has names."""
     if mp_shard.model.groups is not None:
         return {
             name: prod(shape) for group in mp_shard.model.groups for name, shape in group.items()

@@ -1,4 +1,4 @@
-"""Reading the files of one model-parallel rank, and noticing which are missing or left over."""
+"""Reading the files of one model-parallel rank, and detecting missing and surplus ones."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def load_mp_rank(
     *,
     weights_alone: bool = False,
 ) -> MpShard:
-    """The shard of model-parallel rank `mp_rank`; what is missing is added to `problems`.
+    """Return the shard of model-parallel rank `mp_rank`; add missing files to `problems`.
 
-    `whole` are tensors of layer and expert files, beside those of the model file itself. With
-    `weights_alone`, optimizer files are not missed where these have the weights.
+    `whole` are tensors of layer and expert files, in addition to those of the model file. With
+    `weights_alone`, optimizer files may be missing if these have the weights.
     """
     optim_states = _optim_states(directory, save, listing.sequence_ranks, problems)
     in_model = whole_tensors(save.model)
@@ -112,8 +112,8 @@ def _listed(
 
 
 def _weights_of(mp_shard: MpShard, trained: Shapes) -> MpShard:
-    """What was trained is not frozen, though no master of it is there; what lies nowhere is a
-    hole."""
+    """Return the shard with trained weights not marked frozen, even without a master; weights that
+    no file has are holes."""
     held = {key.name for key in mp_shard.tensors} | mp_shard.aliases.keys()
     holes = {
         Key(name, "param"): Tensor(FLOAT32, shape, ())
@@ -128,7 +128,8 @@ def _weights_of(mp_shard: MpShard, trained: Shapes) -> MpShard:
 
 
 def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
-    """Without optimizer files: holes for the masters, and 16-bit weights where there are."""
+    """Return the shard without optimizer files: holes for the masters, and the 16-bit weights if
+    they exist."""
     copies = {
         Key(name, "param16"): tensor
         for name in trained
@@ -143,8 +144,8 @@ def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
 
 
 def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
-    """Whether a tensor of a layer or expert file is this rank's: all are where there is no
-    pipeline; in one, a rank lists its own parameters."""
+    """Return whether a tensor of a layer or expert file is this rank's. Without a pipeline all are;
+    in one, a rank lists its own parameters."""
     return model.module is not None or EXPERTS in name or name in trained or not trained
 
 
@@ -196,7 +197,7 @@ def _missing(directory: Path, name: str, size: int) -> Problem:
 
 
 def data_parallel_size(model: ModelStates, optim: OptimStates, ranks: Sequence[int]) -> int:
-    """The number of ranks that share the flat buffers, as the files say."""
+    """Return the number of ranks that share the flat buffers, as the files record it."""
     count = optim.partition_count
     if isinstance(count, int) and count > 0:
         return count
@@ -214,8 +215,8 @@ def stage_3_models(
     size: int,
     problems: list[Problem],
 ) -> list[ModelStates | None]:
-    """One model file per rank, None where it is lost and that is tolerated. Only frozen parameters
-    make the others worth reading: else there is the first alone."""
+    """Return one model file per rank, None for one that is lost if that is tolerated. Without
+    frozen parameters only the first is read."""
     for (rank, dp), name in listing.models.items():
         if rank == mp_rank and dp is not None and dp >= size:
             problems.append(_left_over(directory, name, size))
@@ -223,7 +224,7 @@ def stage_3_models(
     for dp, there in names.items():
         if there is None:
             missing = _rank_file(listing, mp_rank, dp)
-            # Only the first rank's says which weights are tied.
+            # Only the first rank's file lists tied weights.
             problems.append(replace(_missing(directory, missing, size), blocks=not dp))
     if not first.frozen_shapes:
         problems += _damaged(directory, [n for n in names.values() if n != first.file.name])
@@ -245,7 +246,7 @@ def stage_3_models(
 
 
 def _rank_file(listing: TagListing, mp_rank: int, dp_rank: int) -> str:
-    """What the model file of a rank is called at stage 3."""
+    """Return the name of a rank's model file at stage 3."""
     own = dp_rank % listing.sequence_ranks if listing.sequence_ranks > 1 else mp_rank
     return model_file(own, dp_rank)
 

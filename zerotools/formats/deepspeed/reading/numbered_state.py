@@ -1,4 +1,4 @@
-"""The optimizer state of a run without ZeRO, which has its parameters by number alone.
+"""The optimizer state of a run without ZeRO, which has its parameters by number only.
 
     optimizer                        of *_model_states.pt, in fp32: torch's own state dict
       state, param_groups

@@ -1,12 +1,12 @@
-"""Which files of a checkpoint the other checks show to be of one save, each under its own name.
+"""The files of a checkpoint that the other checks show to be of one save, each under its own name.
 
-A model file says its step. An optimizer file says it where the optimizer counts steps (SGD and Lion
-do not), and whose it is where torch wrote it by its name. What has masters says it by them: they
-are the weights of a model file. Files of layers and experts say neither, but hold such weights.
+A model file records its step. An optimizer file records it if the optimizer counts steps (SGD and
+Lion do not), and its rank if torch wrote it by its name. Masters also show it: they are the weights
+of a model file. Files of layers and experts record neither, but hold such weights.
 
 So at stage 3 the files of an optimizer that counts no steps may be of any save, and files that were
-written to an open file (their folder is `archive`) of any rank. Nothing tells two runs apart that
-saved the same step under one tag, where there are no weights beside the masters.
+written to an open file (their folder is `archive`) of any rank. Without weights to compare with the
+masters, two runs that saved the same step under one tag look the same.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _files_of(tensor: Tensor) -> set[str]:
 
 
 def _models(source: Checkpoint, mp_shard: MpShard) -> Iterator[str]:
-    """Model files, whose steps are compared. At stage 3 each rank has one, with its part of what
-    is frozen."""
+    """Yield model files with comparable steps. At stage 3 each rank has one, with its part of the
+    frozen parameters."""
     first = mp_shard.model.file
     if not is_rank_file(first.name):
         yield first.name

@@ -1,4 +1,4 @@
-"""Where a DeepSpeed checkpoint comes from: the facts that hold for all of its files."""
+"""The origin of a DeepSpeed checkpoint: the facts that hold for all of its files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def origin_of(
     found: TagDirectory,
     mp_shards: Sequence[MpShard],
 ) -> Origin:
-    """Where the checkpoint comes from, and the facts that `inspect` shows."""
+    """Return the origin of the checkpoint, with the facts that `inspect` shows."""
     model, optim_states = mp_shards[0].model, present_optim_states(mp_shards)
     stage = optim_states[0].stage if optim_states else _said_stage(model)
     notes = found.notes
@@ -61,7 +61,7 @@ def origin_of(
 
 
 def _said_stage(model: ModelStates) -> int:
-    """The stage of a run whose optimizer files are not there, by its configuration."""
+    """Return the stage of a run without optimizer files, by its configuration."""
     stage = zero_optimization(model.ds_config).get(STAGE)
     return stage if model.groups is not None and isinstance(stage, int) else 0
 
@@ -69,13 +69,13 @@ def _said_stage(model: ModelStates) -> int:
 def _world_size(mp_shards: Sequence[MpShard]) -> int | None:
     model = mp_shards[0].model
     data_parallel = len(mp_shards[0].optim_states) or model.data_parallel_size
-    if mics_keys(zero_optimization(model.ds_config)):  # of which some have the same partitions
+    if mics_keys(zero_optimization(model.ds_config)):  # some of them have the same partitions
         data_parallel = model.data_parallel_size or data_parallel
     return data_parallel * len(mp_shards) if data_parallel else None
 
 
 def _precision(mp_shard: MpShard) -> DType:
-    """The type of the run's weights: of `module`, whose stage-3 placeholders have it too."""
+    """Return the type of the run's weights: that of `module`, also of its stage-3 placeholders."""
     buffers = mp_shard.model.buffer_names or frozenset()
     for name, stored in (mp_shard.model.module or {}).items():
         if name not in buffers and stored.dtype.is_float:

@@ -53,15 +53,15 @@ def read(
     layout: Path | None = None,
     weights_alone: bool = False,
 ) -> Checkpoint:
-    """The checkpoint that `path` means: a tag directory, a save directory, or a run's directory.
+    """Return the checkpoint at `path`: a tag directory, a save directory, or a run's directory.
 
-    Reads the pickles of the files, and no tensor data. Missing optimizer files are problems, and
-    become holes that `plan` refuses, unless the checkpoint was thinned to its weights; with
-    `weights_alone` it is read as if it were. `layout` is a file of rules for tensor-parallel
-    shards, which count in place of those that the checkpoint records.
+    Read the pickles of the files, and no tensor data. Missing optimizer files are problems, and
+    become holes that `plan` refuses, unless the checkpoint was thinned to its weights;
+    `weights_alone` reads it as if it were. `layout` is a file of rules for tensor-parallel shards;
+    they replace the checkpoint's own rules.
 
     Raises:
-        BadRequest: there is no such path or tag.
+        BadRequest: the path or tag does not exist.
         BadFile: it is not a DeepSpeed checkpoint, or a damaged one.
         Unsupported: a layout that the files do not explain.
     """
@@ -205,8 +205,8 @@ def _of_larger_run(directory: Path, listing: TagListing, mp_rank: int) -> Iterat
 def _lost_optimizers(
     directory: Path, listing: TagListing, models: Sequence[ModelStates]
 ) -> Iterator[Problem]:
-    """Ranks without an optimizer file beside others that have one; where their model files say what
-    they have trained, its masters are missed already."""
+    """Yield a problem for each rank without an optimizer file if others have one. If model files
+    list the trained parameters, the missing masters are reported already."""
     present = {mp_rank for mp_rank, *_ in listing.optim_files}
     for mp_rank, model in zip(listing.mp_ranks, models, strict=False):
         if present and mp_rank not in present and model.groups is None:
@@ -227,7 +227,8 @@ def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> Non
 
 
 def _rules(mp_shards: list[MpShard], layout: Path | None) -> ShardingRules | None:
-    """How tensor-parallel ranks share weights: what the user says, else what the files record."""
+    """Return the rules for tensor-parallel weights: the user's, else those that the files
+    record."""
     if layout is not None:
         return read_layout(layout)
     for mp_shard in mp_shards:

@@ -1,9 +1,10 @@
-"""Copies of tensors in files that are not read for them: they are compared where that is asked for.
+"""Copies of tensors in files that are not read for them: they are compared on request.
 
-At stage 3 every rank's model file has the buffers, and the first rank's are read. So are its single
-numbers of optimizer state, such as `step`, which every rank has. In a pipeline a tied layer is in
-the flat buffers of every stage that uses it, cut differently, and the first stage's are read. (What
-tensor-parallel ranks repeat are chunks of one tensor.)"""
+At stage 3 every rank's model file has the buffers, and the first rank's are read. The same holds
+for single numbers of optimizer state, such as `step`. In a pipeline a tied layer is in the flat
+buffers of every stage that uses it, cut differently, and the first stage's are read. (Copies on
+tensor-parallel ranks are chunks of one tensor.)
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class TensorPair(NamedTuple):
 
 
 def compare_copies(checkpoint: Checkpoint) -> int:
-    """Compare what is in several files and read from one; returns the bytes compared.
+    """Compare values that several files have and one is read from; return the bytes compared.
 
     Raises:
         BadFile: two differ, or a file is truncated.

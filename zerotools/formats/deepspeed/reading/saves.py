@@ -1,10 +1,10 @@
-"""Which files of a tag directory belong to one save.
+"""The files of a tag directory that belong to one save.
 
 A save into a tag that was used before overwrites the files of its own names and leaves the rest: a
 run of stage 3 leaves the model file of stage 2, a run of fp16 the optimizer files of bf16, a run
-without ZeRO all optimizer files. Which model file belongs to them follows from them: those of stage
-3 go with `zero_pp_rank_R_mp_rank_DD_model_states.pt`, the others with `mp_rank_DD_model_states.pt`,
-and none with a model file that was saved without ZeRO.
+without ZeRO all optimizer files. The optimizer files determine the model file: those of stage 3 go
+with `zero_pp_rank_R_mp_rank_DD_model_states.pt`, the others with `mp_rank_DD_model_states.pt`, and
+none with a model file that was saved without ZeRO.
 
 Source: DeepSpeed `runtime/engine.py`: `_get_ckpt_name`, `_get_zero_ckpt_name`, `save_checkpoint`.
 """
@@ -144,8 +144,8 @@ def _saves(
 def _shared_model(
     directory: Path, mp_rank: int, shared: str, families: list[dict[int, str]]
 ) -> ModelStates | None:
-    """The only model file of a rank; where it is lost, and that is tolerated, what stands in for
-    it; None where the optimizer files do not go with it.
+    """Return the only model file of a rank. If it is lost and that is tolerated, return its
+    substitute. Return None if the optimizer files do not match it.
 
     Raises:
         BadFile: it is missing or damaged.
@@ -164,8 +164,8 @@ def _shared_model(
 
 
 def _first_model(directory: Path, rank_files: Mapping[int, str]) -> ModelStates:
-    """That of the first rank; where it is lost, and that is tolerated, of the next one, which says
-    the same of everything but tied names.
+    """Return the first rank's model file. If it is lost and that is tolerated, return the next one,
+    which has the same values except tied names.
 
     Raises:
         BadFile: the file is damaged, or all are.
@@ -183,11 +183,11 @@ def _first_model(directory: Path, rank_files: Mapping[int, str]) -> ModelStates:
 
 
 def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates | None:
-    """The optimizer file of the lowest rank whose file can be read; of a damaged one the others
-    tell. None where all are lost and that is tolerated.
+    """Return the optimizer file of the lowest rank with a readable one; the other files report
+    damaged ones. Return None if all are lost and that is tolerated.
 
     Raises:
-        BadFile: none can be read; why the first cannot.
+        BadFile: none can be read; gives the reason for the first.
     """
     errors = []
     for rank in sorted(names):
@@ -200,8 +200,8 @@ def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates | 
 
 
 def is_without_zero(model: ModelStates) -> bool:
-    """Whether a model file was saved by a run without ZeRO: all of its optimizer is in it, or the
-    run's configuration has stage 0, and nothing lists parameters of optimizer files."""
+    """Return whether a run without ZeRO saved a model file: it contains the whole optimizer, or its
+    configuration has stage 0, and it lists no parameters of optimizer files."""
     if model.groups is not None or is_rank_file(model.file.name):
         return False
     # Without a configuration it is of a version that listed no parameters anywhere.
@@ -209,7 +209,7 @@ def is_without_zero(model: ModelStates) -> bool:
 
 
 def stage_of(model: ModelStates) -> int:
-    """The stage of the run's configuration; 0 where it has none."""
+    """Return the stage of the run's configuration, or 0 if it has none."""
     stage = zero_optimization(model.ds_config).get(STAGE)
     return stage if isinstance(stage, int) else 0
 
@@ -224,7 +224,7 @@ def _was_trained_with(model: ModelStates, optim: OptimStates) -> bool:
 
 
 def _contradicts_itself(save: SaveFiles) -> bool:
-    """Whether the model file says something else than its optimizer files."""
+    """Return whether the model file contradicts its optimizer files."""
     if save.lowest is None:
         return False
     if not could_be_of(step_of(save.lowest), save.model):
@@ -238,7 +238,7 @@ def _contradicts_itself(save: SaveFiles) -> bool:
 
 
 def bf16_optim_states(save: SaveFiles) -> bool:
-    """Whether the optimizer files have the prefix of a run in bf16."""
+    """Return whether the optimizer files have the prefix of a run in bf16."""
     return any(has_bf16_prefix(name) for name in save.optim_files.values())
 
 

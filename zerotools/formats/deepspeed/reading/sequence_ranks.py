@@ -1,12 +1,12 @@
-"""The files of sequence-parallel ranks, whose names have another `mp_rank` than the others.
+"""The files of sequence-parallel ranks, which have different `mp_rank` numbers in their names.
 
-With Ulysses, DeepSpeed 0.18 calls the files of a rank by its place among the ranks that share a
-sequence. Of four ranks in pairs:
+With Ulysses, DeepSpeed 0.18 names the files of a rank by its number among the ranks that share a
+sequence. Four ranks in pairs:
 
     zero_pp_rank_0_mp_rank_00_optim_states.pt    zero_pp_rank_1_mp_rank_01_optim_states.pt
     zero_pp_rank_2_mp_rank_00_optim_states.pt    zero_pp_rank_3_mp_rank_01_optim_states.pt
 
-All four share the flat buffers, and `mp_world_size` is 1. DeepSpeed 0.19.8 calls all of them
+All four share the flat buffers, and `mp_world_size` is 1. DeepSpeed 0.19.8 names all of them
 `mp_rank_00`.
 
 Source: DeepSpeed 0.18.9 `runtime/engine.py`: `_get_zero_ckpt_name`, `_get_ckpt_name`;
@@ -22,9 +22,9 @@ from zerotools.formats.deepspeed.schema.file_names import TagListing
 
 
 def with_sequence_ranks(listing: TagListing, size: int) -> TagListing:
-    """The listing of a run without model parallelism and with `size` ranks, in which the files of
-    all of them are of model-parallel rank 0. Files that do not fill exactly the gaps among its
-    ranks are left where they are: they are of another run."""
+    """Return the listing of a run with `size` ranks and no model parallelism, with all files at
+    model-parallel rank 0. Files that do not exactly fill the gaps among its ranks stay in their
+    position: they are of another run."""
     optim_files, models = dict(listing.optim_files), dict(listing.models)
     widths = [listing.sequence_ranks]
     for spelling in {spelling for _, _, spelling in optim_files}:
@@ -44,8 +44,8 @@ def with_sequence_ranks(listing: TagListing, size: int) -> TagListing:
 
 
 def _width(names: Collection[tuple[int, int]], size: int) -> int:
-    """How many ranks share a sequence, of the files (mp rank, dp rank); 0 where none do, or where
-    two files would be of one rank."""
+    """Return the number of ranks that share a sequence, from the files (mp rank, dp rank). Return 0
+    if none do, or if two files would be of one rank."""
     own = [(mp, dp) for mp, dp in names if dp < size]
     most = max((mp for mp, _ in own), default=0)
     if not most or len({dp for _, dp in own}) < len(own):

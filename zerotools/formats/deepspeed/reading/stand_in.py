@@ -1,11 +1,11 @@
-"""The model file of another checkpoint of the same run, in place of one that is lost.
+"""The model file of another checkpoint of the same run, as a substitute for a lost one.
 
 The optimizer files of stages 1 and 2 and of BF16_Optimizer have the masters of every parameter in
-flat buffers, and the model file alone lists their names and shapes: `param_shapes`, which is the
-same in every checkpoint of a run. So where it is lost, and the user names another checkpoint, that
-one's lists are taken, and none of its tensors. They must give every rank a partition of the size
-that it has, and where the optimizer files have names themselves (`param_slice_mappings`), these
-must come in the order of the lists.
+flat buffers, and only the model file lists their names and shapes: `param_shapes`, which is the
+same in every checkpoint of a run. So if it is lost and the user names another checkpoint, that
+checkpoint's lists are used, and none of its tensors. They must give every rank a partition of its
+size. If the optimizer files have names themselves (`param_slice_mappings`), these must be in the
+order of the lists.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OF_THE_RUN = (
     model_tree.DP_WORLD_SIZE, model_tree.MP_WORLD_SIZE, model_tree.DS_CONFIG, model_tree.DS_VERSION,
     model_tree.NUM_EXPERTS, model_tree.TENSOR_PARALLEL_INFO,
 )  # fmt: skip
-"""What every checkpoint of a run has alike."""
+"""The keys that are the same in every checkpoint of a run."""
 ADVICE = (
     "it alone has the names and shapes of the parameters: put another copy of it there, or name "
     "another checkpoint of the same run by --fill-from, which has the same ones"
@@ -50,11 +50,11 @@ def with_lost_models(listing: TagListing) -> TagListing:
 def stand_in_model(
     directory: Path, name: str, mp_rank: int, optim: OptimStates | None, error: BadFile
 ) -> ModelStates:
-    """What another checkpoint says in place of the model file `name`, which is lost for the reason
-    `error`; all of its tensors are lost. `optim` is one of its optimizer files.
+    """Return the substitute for the model file `name`, which is lost for the reason `error`; all of
+    its tensors are lost. `optim` is one of its optimizer files.
 
     Raises:
-        BadFile: `error`, where nothing stands in for it, or what does not fit the optimizer file.
+        BadFile: `error`, if there is no substitute or it does not fit the optimizer file.
     """
     other = stand_in()
     model = None if other is None or optim is None else _model_of(other, mp_rank)
@@ -76,7 +76,7 @@ def stand_in_model(
 
 
 def _model_of(path: Path, mp_rank: int) -> ModelStates | None:
-    """The model file of another checkpoint; None where it has none that lists parameters."""
+    """Return the model file of another checkpoint, or None if it has none that lists parameters."""
     try:
         found, listing = open_tag(path, None)
         name = listing.models.get((mp_rank, None))

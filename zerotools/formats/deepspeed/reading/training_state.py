@@ -1,4 +1,4 @@
-"""The run beside the tensors of a DeepSpeed checkpoint, in words that all formats share.
+"""The training state of a DeepSpeed checkpoint, in words that all formats share.
 
 DeepSpeed keeps numbers such as `step` once per group (stage 3: per sub-group), as a 0-d tensor or
 as a plain number, by optimizer; here each parameter has its own.
@@ -23,7 +23,7 @@ from zerotools.formats.deepspeed.schema.optimizer_tree import numbers_of, option
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """What the files of all model-parallel ranks say; they agree in everything but parameters.
+    """Return the state from the files of all model-parallel ranks; these differ only in parameters.
 
     Raises:
         BadFile: a number of the optimizer's state is in no file.
@@ -69,7 +69,8 @@ def _groups(mp_shard: MpShard) -> list[ParamGroup]:
 
 
 def _joined(of_mp_shards: Sequence[Sequence[ParamGroup]]) -> tuple[ParamGroup, ...]:
-    """Each model-parallel rank has its own parameters of every group."""
+    """Join the groups of model-parallel ranks, which each have their own parameters of every
+    group."""
     count = max(map(len, of_mp_shards), default=0)
     joined = []
     for number in range(count):

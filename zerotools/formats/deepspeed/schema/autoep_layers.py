@@ -1,4 +1,4 @@
-"""What files say of AutoEP's experts on a rank, and what they say on other numbers of ranks.
+"""The records of AutoEP's experts in files, and their change with the number of ranks.
 
     ds_autoep_layers[i]        the entry of a layer, which model files also have in
                                universal_checkpoint_info; the files of stage 3 each name their own
@@ -30,7 +30,7 @@ _MAPS, _PARAMS = "affine_maps", "params"
 
 
 def configured_ranks(config: Any) -> int | None:
-    """The expert-parallel ranks of AutoEP in a configuration; None where it is off."""
+    """Return the expert-parallel ranks of AutoEP in a configuration, or None if it is off."""
     table = config.get(EXPERT_PARALLEL) if isinstance(config, Mapping) else None
     if not isinstance(table, Mapping) or table.get("enabled") is not True:
         return None
@@ -110,7 +110,7 @@ def _entry(layer: Mapping[str, Any], placement: ExpertPlacement, rank: int) -> d
 
 
 def _maps_on(maps: Any, each: int, ranks: int) -> Any:
-    """Which elements of a weight of all experts a rank has: those of `each` experts."""
+    """Return the elements that a rank has of a weight of all experts: those of `each` experts."""
     params = maps.get(_PARAMS) if isinstance(maps, Mapping) else None
     if not isinstance(params, Mapping):
         return maps

@@ -1,4 +1,4 @@
-"""What the resuming run was asked to have, by flags or by its configuration."""
+"""The settings of the resuming run, from flags or from its configuration."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _STAGES = (1, 2, 3)
 
 @dataclass(frozen=True, slots=True)
 class ZeroSettings:
-    """What was asked for; None keeps what the source has. `ds_config` is the configuration of the
-    resuming run, whose every key then counts, also by its default."""
+    """The requested settings; None keeps the source's value. `ds_config` is the configuration of
+    the resuming run; every key of it counts, also with its default."""
 
     stage: int | None = None
     sub_group_size: int | None = None
@@ -30,7 +30,7 @@ class ZeroSettings:
     ds_config: Mapping[str, Any] | None = None
 
     def settled(self) -> ZeroSettings:
-        """With the values of `ds_config` where there is one.
+        """Return the settings with the values of `ds_config` if there is one.
 
         Raises:
             BadRequest: a value that DeepSpeed does not have, or a flag that contradicts it.
@@ -68,10 +68,10 @@ LARGEST_CONFIG = 2**20
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A DeepSpeed configuration, in JSON.
+    """Read a DeepSpeed configuration in JSON.
 
     Raises:
-        BadRequest: there is none at `path`.
+        BadRequest: `path` does not hold one.
     """
     try:
         with path.open("rb") as stream:  # a user's, who may give a pipe
@@ -91,7 +91,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def zero_optimization(config: Any) -> Mapping[str, Any]:
-    """That section of a configuration; empty where there is none."""
+    """Return that section of a configuration, or an empty one."""
     zero = config.get("zero_optimization") if isinstance(config, Mapping) else None
     return zero if isinstance(zero, Mapping) else {}
 
@@ -132,20 +132,22 @@ PRECISION_KEYS: Mapping[str, DType] = {"bf16": BFLOAT16, "fp16": FLOAT16}
 
 
 def computed_type(stored: DType | None) -> DType:
-    """What a run computes in whose weights are of a type: one of 16 bits, or fp32."""
+    """Return the type that a run with weights of type `stored` computes in: one of 16 bits, or
+    fp32."""
     return stored if stored in (FLOAT16, BFLOAT16) else FLOAT32
 
 
 def optimizer_name(config: Any) -> str | None:
-    """The type that a configuration names; a client's own optimizer is not in it."""
+    """Return the optimizer type that a configuration names; a client's own optimizer is not in
+    it."""
     section = config.get("optimizer") if isinstance(config, Mapping) else None
     kind = section.get("type") if isinstance(section, Mapping) else None
     return kind if isinstance(kind, str) else None
 
 
 def configured_precision(config: Mapping[str, Any] | None) -> DType | None:
-    """The type that a configuration trains in; None where there is no configuration, or it leaves
-    the choice ("auto") to its reader."""
+    """Return the type that a configuration trains in. Return None without a configuration, or if it
+    leaves the choice ("auto") to its reader."""
     if config is None:
         return None
     for key, dtype in PRECISION_KEYS.items():
@@ -168,7 +170,7 @@ def masters_type(config: Any) -> DType:
 
 
 def adds_up_in_fp32(config: Any) -> bool:
-    """Whether a bf16 run of stage 1 with this configuration has BF16_Optimizer.
+    """Return whether a bf16 run of stage 1 with this configuration has BF16_Optimizer.
 
     Source: DeepSpeed `runtime/engine.py`: `_do_optimizer_sanity_check`.
     """
@@ -179,6 +181,7 @@ def adds_up_in_fp32(config: Any) -> bool:
 
 
 def offloads_optimizer(config: Any) -> bool:
-    """Whether a run of stage 1 or 2 with this configuration keeps its optimizer on the CPU."""
+    """Return whether a run of stage 1 or 2 with this configuration keeps its optimizer on the
+    CPU."""
     offload = zero_optimization(config).get("offload_optimizer")
     return isinstance(offload, Mapping) and offload.get("device") == "cpu"

@@ -1,8 +1,8 @@
-"""Which data-parallel rank has which experts, and what they are called over all ranks.
+"""The experts of each data-parallel rank, and their names over all ranks.
 
 The ranks of a run are cut into expert-parallel ranks, each with as many experts of a layer as any
-other; those that have the same ones share their partitions. Optimizer files and `param_shapes` call
-an expert by its number on its rank, expert files by its number over all.
+other; those that have the same ones share their partitions. Optimizer files and `param_shapes` use
+an expert's number on its rank, expert files its number over all ranks.
 
 Source: DeepSpeed `utils/groups.py`: `_create_expert_and_data_parallel`; `runtime/engine.py`:
 `_save_moe_checkpoint`.
@@ -33,7 +33,7 @@ class ExpertPlacement:
 
     @property
     def expert_dp_size(self) -> int:
-        """Ranks that have the same experts."""
+        """The number of ranks that have the same experts."""
         return self.dp_size // self.ep_size
 
     def of(self, rank: int) -> tuple[int, int]:
@@ -43,7 +43,7 @@ class ExpertPlacement:
         return rank % self.ep_size, rank // self.ep_size
 
     def ranks_of(self, expert_rank: int) -> range:
-        """The ranks that have its experts, in the order of their parts."""
+        """Return the ranks that have its experts, in the order of their parts."""
         if self.data_first:
             return range(expert_rank * self.expert_dp_size, (expert_rank + 1) * self.expert_dp_size)
         return range(expert_rank, self.dp_size, self.ep_size)
@@ -51,9 +51,9 @@ class ExpertPlacement:
 
 @dataclass(frozen=True, slots=True)
 class ExpertNaming:
-    """`local` has the number of experts that one rank has, and `total` that of all ranks, each by
-    layer and as far as names tell; layers may differ. `stacked` are AutoEP's, whose names are one
-    for all."""
+    """The names of experts over all ranks. `local` has the number of experts on one rank, and
+    `total` that on all ranks, each by layer and as far as names show; layers may differ. `stacked`
+    are AutoEP's, which have one name for all."""
 
     local: Mapping[str, int] = field(default_factory=dict)
     total: Mapping[str, int] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class ExpertNaming:
         return cls(*counts, is_data_first(config), stacked or StackedExperts())
 
     def global_name(self, name: str, expert_rank: int, ep_size: int) -> str:
-        """The name over all ranks of what `expert_rank` calls `name`."""
+        """Return the name over all ranks for the name that `expert_rank` uses."""
         match = _EXPERT.fullmatch(name)
         if match is None:
             return name
@@ -84,20 +84,20 @@ class ExpertNaming:
 
 
 def is_expert(name: str) -> bool:
-    """Whether a parameter is one of an expert's."""
+    """Return whether a parameter belongs to an expert."""
     return _EXPERT.fullmatch(name) is not None
 
 
 def experts_of_first_rank(names: Iterable[str], ep_size: int) -> list[str]:
-    """Those of `names`, over all ranks, that are experts of expert-parallel rank 0, in their
-    order."""
+    """Return the names that are experts of expert-parallel rank 0, in order; `names` are over all
+    ranks."""
     every = [match for name in names if (match := _EXPERT.fullmatch(name))]
     total = _counts(match[0] for match in every)
     return [m[0] for m in every if int(m["number"]) * ep_size < total[m["layer"]]]
 
 
 def same_weight(name: str, other: str) -> bool:
-    """Whether two names are of the same weight of two experts of a layer."""
+    """Return whether two names are of the same weight of two experts of a layer."""
     one, two = _EXPERT.fullmatch(name), _EXPERT.fullmatch(other)
     if one is None or two is None:
         return False
@@ -105,7 +105,7 @@ def same_weight(name: str, other: str) -> bool:
 
 
 def is_data_first(config: Any) -> bool:
-    """Whether a configuration has neighbouring ranks share their experts."""
+    """Return whether a configuration lets consecutive ranks share their experts."""
     return isinstance(config, Mapping) and config.get(DATA_FIRST) is True
 
 

@@ -1,4 +1,4 @@
-"""Typed access to the dicts of a file, whose every mistake is the file's."""
+"""Typed access to the dicts of a file; every error is the file's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_RANKS = 2**16
 
 
 class Fields:
-    """A dict from the file at `path`; `where` says which, for messages."""
+    """A dict from the file at `path`; `where` names it in messages."""
 
     def __init__(self, path: Path, tree: Any, where: str = "its top level") -> None:
         if tree == "":
@@ -42,7 +42,7 @@ class Fields:
         return value
 
     def maybe(self, key: str, kind: type[Kind]) -> Kind | None:
-        """The value of `key`, or None where it is absent or None.
+        """Return the value of `key`, or None if it is absent or None.
 
         Raises:
             BadFile: it is of another kind.
@@ -57,10 +57,10 @@ class Fields:
         return value
 
     def rank_count(self, key: str) -> int | None:
-        """A number of ranks: as many files are looked for.
+        """Return a number of ranks, which is also the number of files to look for.
 
         Raises:
-            BadFile: it is no number that a run can have.
+            BadFile: a run cannot have this number of ranks.
         """
         value = self.maybe(key, int)
         if value is not None and not 0 <= value <= MOST_RANKS:
@@ -76,14 +76,15 @@ class Fields:
 
 
 def shape_of(value: Any, path: Path, name: str) -> tuple[int, ...]:
-    """A torch.Size, or the plain tuple that MoE checkpoints have in its place."""
+    """Return the shape of a torch.Size, or of the plain tuple that MoE checkpoints have instead."""
     if isinstance(value, Sequence) and all(type(n) is int and n >= 0 for n in value):
         return tuple(value)
     raise BadFile(f"{path}: the shape of {name} is {value!r:.60}")
 
 
 def counts_of(value: Any, path: Path, what: str) -> tuple[int, ...]:
-    """Sizes, as a list, a tuple or a torch.Size; `what` has them, for messages."""
+    """Return sizes from a list, a tuple or a torch.Size; `what` names their container in
+    messages."""
     if isinstance(value, list | tuple) and all(type(n) is int and 0 <= n < 2**62 for n in value):
         return tuple(value)
     raise BadFile(f"{path}: {what} has {value!r:.60} where sizes should be")
@@ -97,7 +98,7 @@ def shapes_of(value: Any, path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def integer_of(value: Any) -> int | None:
-    """An int, also where it is pickled as a member of an enum."""
+    """Return an int, also from a pickled member of an enum, or None."""
     if isinstance(value, Opaque) and len(value.args) == 1:
         value = value.args[0]
     return value if type(value) is int else None

@@ -56,7 +56,7 @@ def model_file(mp_rank: int, dp_rank: int | None = None) -> str:
 
 
 def optim_file(mp_rank: int, dp_rank: int, *, bf16: bool = False) -> str:
-    """The optimizer file of one rank; a run in bf16 has a prefix of its own."""
+    """Return the name of one rank's optimizer file; bf16 runs use a prefix."""
     prefix = _BF16_PREFIX if bf16 else ""
     return f"{prefix}{_RANK_PREFIX}{dp_rank}_mp_rank_{mp_rank:02d}_optim_states.pt"
 
@@ -72,12 +72,12 @@ def expert_file(layer: int, expert: int, mp_rank: int) -> str:
 
 
 def is_layer_file(name: str) -> bool:
-    """Whether a name is that of a layer's file, or of an expert's."""
+    """Return whether a name is that of a layer's or an expert's file."""
     return name.startswith("layer_")
 
 
 def is_rank_file(name: str) -> bool:
-    """Whether a model file is one data-parallel rank's, as those of stage 3 are."""
+    """Return whether a model file is of one data-parallel rank, as at stage 3."""
     return name.startswith(_RANK_PREFIX)
 
 
@@ -86,20 +86,21 @@ def has_bf16_prefix(name: str) -> bool:
 
 
 def name_for_rank(name: str, dp_rank: int, mp_rank: int | None = None) -> str:
-    """What a file of one data-parallel rank is called on another, and on another model-parallel
-    rank where one is given."""
+    """Return the name of a file on another data-parallel rank, and on another model-parallel rank
+    if one is given."""
     named = re.sub(r"pp_rank_\d+_", f"pp_rank_{dp_rank}_", name)
     return named if mp_rank is None else re.sub(r"mp_rank_\d+", f"mp_rank_{mp_rank:02d}", named)
 
 
 @dataclass
 class TagListing:
-    """The files of a tag directory by what they are; ranks and layers are the keys.
+    """The files of a tag directory by kind; ranks and layers are the keys.
 
-    `models` and `optim_files` are keyed by (mp rank, dp rank), and optimizer files by how their
-    name is spelt too; the dp rank of a model file is None where all data-parallel ranks share it
-    (stages 0 to 2). Files of `sequence_ranks` that share a sequence may have their number among
-    these as the mp rank in their names."""
+    `models` and `optim_files` are keyed by (mp rank, dp rank), optimizer files also by the spelling
+    of their name. The dp rank of a model file is None if all data-parallel ranks share it (stages 0
+    to 2). If `sequence_ranks` share a sequence, their files may have the rank's number among these
+    as the mp rank in their names.
+    """
 
     models: dict[tuple[int, int | None], str] = field(default_factory=dict)
     optim_files: dict[tuple[int, int, str], str] = field(default_factory=dict)
@@ -115,8 +116,8 @@ class TagListing:
 
     @property
     def tensor_ranks(self) -> int:
-        """Tensor-parallel ranks of a stage. A pipeline has layer files, which are named by them;
-        where there are none, all model-parallel ranks are tensor-parallel."""
+        """The number of tensor-parallel ranks of a stage. A pipeline has layer files with their
+        numbers; without these, all model-parallel ranks are tensor-parallel."""
         if self.layers:
             return 1 + max(rank for _, rank in self.layers)
         return len(self.mp_ranks)
@@ -127,13 +128,13 @@ def list_files(directory: Path) -> TagListing:
 
     Raises:
         Unsupported: files split over several writers (`-W.T`), which only DeepSpeed's own fast
-            writer puts together.
+        writer joins.
     """
     return _sort(directory, sorted(entry.name for entry in directory.iterdir()))
 
 
 def is_tag_directory(directory: Path) -> bool:
-    """Whether a directory holds the files of one tag, also where all model files are lost."""
+    """Return whether a directory holds the files of one tag, also if all model files are lost."""
     if not directory.is_dir():
         return False
     return any(
@@ -143,7 +144,8 @@ def is_tag_directory(directory: Path) -> bool:
 
 
 def identity_of(name: str) -> tuple[str, ...] | None:
-    """What a file is by its name: its kind, and its rank, layer or expert; None for other files."""
+    """Return the identity in a file's name: its kind, and its rank, layer or expert; None for
+    others."""
     for kind, pattern in _KINDS.items():
         if match := pattern.fullmatch(name):
             numbers = match.groupdict().items()

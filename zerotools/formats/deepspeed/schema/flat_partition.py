@@ -22,10 +22,10 @@ class FlatPartition:
 
 
 def flat_partition_of(file: TorchFile, value: Any, what: str) -> FlatPartition:
-    """`value`, from the tree of `file`, as a contiguous 1-D tensor; `what` is for messages.
+    """Return `value`, from the tree of `file`, as a contiguous 1-D tensor; `what` is for messages.
 
     Raises:
-        BadFile: it is something else.
+        BadFile: it is not one.
     """
     tensor = as_tensor(value)
     if tensor is None or len(tensor.shape) != 1 or (tensor.strides != (1,) and tensor.shape[0] > 1):

@@ -29,14 +29,14 @@ _MODULE = "deepspeed.runtime.fp16.loss_scaler"
 
 @dataclass(frozen=True)
 class Scaler:
-    """`is_new` says that it is where training begins, as the source had none."""
+    """A loss scaler. `is_new` means that the source had none, so it is in its first state."""
 
     value: Opaque
     is_dynamic: bool
     is_new: bool = False
 
     def keys(self) -> dict[str, Any]:
-        """What an optimizer's state has of it where training begins."""
+        """Return the values that an optimizer's state has of it at the start of training."""
         return {LOSS_SCALER: self.value, DYNAMIC_LOSS_SCALE: self.is_dynamic, OVERFLOW: False}
 
 
@@ -97,13 +97,13 @@ def loss_scaler_of(saved: Mapping[str, Any]) -> LossScale | None:
 
 
 def saved_scaler(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of the scaler as they were saved; one that scales by 1 where there is none."""
+    """Return the saved keys of the scaler, or those of one that scales by 1."""
     unscaled = Scaler(_static(1.0), is_dynamic=False).keys()
     return {key: saved.get(key, value) for key, value in unscaled.items()}
 
 
 def counters_of(scaler: Any) -> dict[str, Any]:
-    """The numbers of a scaler that all ranks of a save have alike, by what to call them."""
+    """Return the numbers of a scaler that all ranks of a save share, by the name for messages."""
     if not isinstance(scaler, Opaque) or not isinstance(scaler.state, Mapping):
         return {}
     return {name: scaler.state.get(name) for name in (_SCALE, "cur_iter")}

@@ -1,8 +1,8 @@
-"""What a `*_model_states.pt` says: weights, buffers, and the order of the flat buffers.
+"""The contents of a `*_model_states.pt`: weights, buffers, and the order of the flat buffers.
 
-Which keys are there depends on the version. `param_shapes` lists, per param group
-(stage 3: per sub-group), the trainable parameters in exactly the order of the flat buffer; nothing
-else in a checkpoint records that order. Before 0.6.0 it stood in the optimizer file.
+The keys depend on the version. `param_shapes` lists, per param group (stage 3: per sub-group), the
+trainable parameters in exactly the order of the flat buffer; nothing else in a checkpoint records
+that order. Before 0.6.0 it was in the optimizer file.
 
 Source: DeepSpeed `runtime/engine.py`, `_save_checkpoint` and `_get_zero_param_shapes`.
 """
@@ -33,11 +33,11 @@ and so `module`, leave it out; `param_shapes` and the other lists have it."""
 
 @dataclass(frozen=True)
 class ModelStates:
-    """One model file. `module`, under the names that the lists of the file have for parameters, is
-    None for a pipeline, whose weights are in layer files.
+    """One model file. `module`, under the names that the file's lists have for parameters, is None
+    for a pipeline, because layer files hold its weights.
 
-    `groups` is None where no ZeRO optimizer was used, or where the optimizer file has the shapes.
-    `fragments` are frozen parameters: whole at stage 2, this rank's partition at stage 3.
+    `groups` is None without a ZeRO optimizer, or if the optimizer file has the shapes. `fragments`
+    are frozen parameters: whole at stage 2, this rank's partition at stage 3.
     """
 
     file: TorchFile
@@ -69,7 +69,7 @@ class ModelStates:
 
     @property
     def ds_config(self) -> Any:
-        """The run's configuration, as the file has it: a dict where it is sound."""
+        """The run's configuration from the file: a dict if it is valid."""
         return self.fields.tree.get(model_tree.DS_CONFIG)
 
     @property
@@ -79,7 +79,7 @@ class ModelStates:
 
     @property
     def num_experts(self) -> Any:
-        """The experts of each layer that has some: a list where it is sound."""
+        """The number of experts of each layer with experts: a list if it is valid."""
         return self.fields.tree.get(model_tree.NUM_EXPERTS)
 
     @property
@@ -95,7 +95,7 @@ class ModelStates:
 
     @property
     def is_folded(self) -> bool:
-        """Whether tensor-parallel ranks share AutoEP's experts."""
+        """Return whether tensor-parallel ranks share AutoEP's experts."""
         return model_tree.FOLDING in self.fields
 
     @property

@@ -45,7 +45,7 @@ AUTOEP_LAYERS = "ds_autoep_layers"
 AUTOEP_LAYERS_BEFORE = "autoep_layers"
 FOLDING = "folding"
 AUTOEP_KEYS = (NUM_EXPERTS, AUTOEP_LAYERS, AUTOEP_LAYERS_BEFORE, TENSOR_PARALLEL_INFO)
-"""What says in a model file which experts of AutoEP there are."""
+"""The keys of a model file that describe AutoEP's experts."""
 
 _ORDER = (
     MODULE, BUFFER_NAMES, OPTIMIZER, PARAM_SHAPES, FROZEN_SHAPES, SHARED_PARAMS, FROZEN_FRAGMENTS,
@@ -58,15 +58,15 @@ OWN_KEYS = frozenset(
         FOLDING, "sparse_tensor_module_names", "csr_tensor_module_names",
     }
 )  # fmt: skip
-"""What DeepSpeed saves itself; every other key is the caller's `client_state`."""
+"""The keys that DeepSpeed saves itself; every other key is the caller's `client_state`."""
 
 VERSION = "0.19.8"
-"""The DeepSpeed whose trees are written."""
+"""The DeepSpeed version that trees are written for."""
 
 
 def new_model_tree(training: TrainingState, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a run that is at `training`, in DeepSpeed's order. `values` are what its keys
-    have; of those that DeepSpeed always writes, the others are None, or as of one rank."""
+    """Return the tree of a run that is at `training`, in DeepSpeed's order. `values` are the values
+    of its keys; other keys that DeepSpeed always writes are None, or as for one rank."""
     found = {
         OPTIMIZER: None,
         PARAM_SHAPES: None,
@@ -85,6 +85,6 @@ def new_model_tree(training: TrainingState, values: Mapping[str, Any]) -> dict[s
 
 
 def schedule_of(training: TrainingState) -> Any:
-    """The state of DeepSpeed's own schedulers; that of others is their owner's to keep."""
+    """Return the state of DeepSpeed's own schedulers, or None for others."""
     saved = training.lr_scheduler
     return saved if isinstance(saved, Mapping) and "last_batch_iteration" in saved else None

@@ -1,4 +1,4 @@
-"""What the `*_optim_states.pt` of all data-parallel ranks say: masters and optimizer state.
+"""The contents of all data-parallel ranks' `*_optim_states.pt`: masters and optimizer state.
 
 Three shapes of file, distinguished by their keys, never by their version:
 
@@ -40,10 +40,10 @@ _PLAIN_NAME = re.compile(r"[\w-]{1,200}")
 class OptimStates:
     """One rank's file. Partition i of `masters` belongs to group (stage 3: sub-group) i.
 
-    `states[i]` maps a state's name (`exp_avg`) to its partition; it is empty where the group was
-    never stepped. `scalars[i]` holds what is not a partition, such as `step`. `param_groups` are
+    `states[i]` maps a state's name (`exp_avg`) to its partition; it is empty if the group was never
+    stepped. `scalars[i]` holds values that are not a partition, such as `step`. `param_groups` are
     torch's, with hyper-parameters; None for elastic state. `swapped[i]` maps the states of a group
-    that lie on NVMe, masters as `param`, to the names of their swap files without the suffix.
+    on NVMe, masters as `param`, to the names of their swap files without the suffix.
     """
 
     file: TorchFile
@@ -66,7 +66,7 @@ def parse_optim_states(file: TorchFile) -> OptimStates:
 
     Raises:
         BadFile: a key is missing or of the wrong kind.
-        Unsupported: legacy stage 1 (before 0.4.0), whose partitions are interleaved.
+        Unsupported: legacy stage 1 (before 0.4.0) with interleaved partitions.
     """
     top = Fields(file.path, file.tree)
     fields = top.inside(keys.STATE_DICT)
@@ -151,7 +151,8 @@ def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
 
 
 def _partition_count(fields: Fields) -> list[int] | int | None:
-    """How many ranks share all groups, or each; None for what says neither."""
+    """Return the number of ranks that share all groups, or each group; None if neither is
+    recorded."""
     count = fields.tree.get(keys.PARTITION_COUNT)
     counts: list[Any] = count if isinstance(count, list) else [count]
     if not all(type(each) is int for each in counts):
@@ -169,7 +170,8 @@ def _counts(fields: Fields, key: str, counts: list[Any]) -> list[int]:
 
 
 def _zero3_counts(fields: Fields, sub_groups: int) -> Sequence[int] | int | None:
-    """Of each sub-group, where AutoEP has ranks of its own for experts; else of all."""
+    """Return the number for each sub-group if AutoEP has separate ranks for experts, else for
+    all."""
     listed = fields.maybe(keys.ZERO3_GROUPS, list)
     if listed is None:
         count = _partition_count(fields)
@@ -248,7 +250,7 @@ def first_of(optim_states: Sequence[OptimStates | None]) -> OptimStates:
 
 
 def scalar_of(optim: OptimStates, value: Any) -> Scalar | None:
-    """A number of the optimizer's state; None for what is none."""
+    """Return a number of the optimizer's state, or None if the value is not a number."""
     stored = as_tensor(value)
     if stored is not None:
         single = stored.shape == ()

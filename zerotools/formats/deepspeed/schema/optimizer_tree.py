@@ -13,10 +13,10 @@
       param_slice_mappings
     ds_config, ds_version
 
-Elastic state has a list in place of `base_optimizer_state`, a dict for each group. BF16_Optimizer
-has no `zero_stage`. `param_alignment_paddings` is there where parameters are aligned. With AutoEP
-stage 3 has `ds_zero_partition_groups` after `partition_count`: the ranks of each sub-group. What
-is on NVMe is a tensor without elements (`partitioning/swap_files.py`).
+Elastic state has a list instead of `base_optimizer_state`, a dict for each group. BF16_Optimizer
+has no `zero_stage`. `param_alignment_paddings` exists if parameters are aligned. With AutoEP stage
+3 has `ds_zero_partition_groups` after `partition_count`: the ranks of each sub-group. A tensor on
+NVMe has no elements here (`partitioning/swap_files.py`).
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py`, `bf16_optimizer.py`: `state_dict`;
 `runtime/zero/stage3.py`: `_rigid_state_dict`.
@@ -67,7 +67,8 @@ def zero_stage(stage: int) -> Opaque:
 def zero12_state(
     scaler: Mapping[str, Any], clip_grad: float | None, base: Any, stage: int, version: Any
 ) -> dict[str, Any]:
-    """What DeepSpeedZeroOptimizer saves at stages 1 and 2; the writer fills in what is None."""
+    """Return the state of DeepSpeedZeroOptimizer at stages 1 and 2; the writer fills in None
+    values."""
     return {
         **scaler,
         **({} if clip_grad is None else {CLIP_GRAD: clip_grad}),
@@ -82,7 +83,7 @@ def zero12_state(
 
 
 def zero3_state(scaler: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """What DeepSpeedZeroOptimizer_Stage3 saves; the writer fills in what is None."""
+    """Return the state of DeepSpeedZeroOptimizer_Stage3; the writer fills in None values."""
     return {
         ZERO_STAGE: zero_stage(3),
         **scaler,
@@ -114,15 +115,15 @@ def numbers_of(group: Mapping[str, Any]) -> list[int]:
 
 
 def slice_mappings(saved: Any) -> list[Mapping[Any, Any]]:
-    """`param_slice_mappings` of an optimizer's state: where each parameter lies in the partition of
-    its group, by name; an empty mapping where one is damaged."""
+    """Return `param_slice_mappings` of an optimizer's state: the position of each parameter in the
+    partition of its group, by name. A damaged mapping is empty."""
     mappings = saved.get(SLICE_MAPPINGS) if isinstance(saved, Mapping) else None
     found = mappings if isinstance(mappings, list) else []
     return [each if isinstance(each, Mapping) else {} for each in found]
 
 
 def fragment_class(mappings: Sequence[Mapping[Any, Any]]) -> Opaque:
-    """The class that the source uses for a place in a partition; it moved between versions."""
+    """Return the source's class for a position in a partition; it moved between versions."""
     places = (value for mapping in mappings for value in mapping.values())
     return next((value for value in places if isinstance(value, Opaque)), _FRAGMENT)
 
@@ -138,12 +139,12 @@ def slice_mapping(kind: Opaque, places: Iterator[tuple[str, int, int]]) -> Order
 
 
 def numel_of(place: Any) -> int:
-    """The elements of a place in a partition; 0 where it is damaged."""
+    """Return the number of elements of a position in a partition; 0 if it is damaged."""
     return _number(place, "numel")
 
 
 def start_of(place: Any) -> int:
-    """The first element of a place in a partition; 0 where it is damaged."""
+    """Return the first element of a position in a partition; 0 if it is damaged."""
     return _number(place, "start")
 
 

@@ -1,4 +1,4 @@
-"""The names by which DeepSpeed's checkpoints are known, and what tells the two formats apart."""
+"""The names that identify DeepSpeed's checkpoints, and the difference between the two formats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ONE_FILE = re.compile(r"(mp_rank|expert|layer)_\d+.*_(model|optim)_states\.pt")
 
 
 def is_deepspeed(path: Path, names: Iterable[str]) -> bool:
-    """Whether `path` is a tag directory, or a save directory with one in it."""
+    """Return whether `path` is a tag directory, or a save directory that contains one."""
     if any(map(_FILE.fullmatch, names)):
         return True
     inside = (entry for entry in path.iterdir() if entry.is_dir())

@@ -1,5 +1,4 @@
-"""AutoEP's experts: one tensor of each weight of a layer, of which every expert-parallel rank has a
-block.
+"""AutoEP's experts: one tensor for each weight of a layer; every expert-parallel rank has a block.
 
     ds_autoep_layers: [{expert_key_prefix: "model.layers.0.mlp.experts", num_experts: 4, ep_size: 2,
                         expert_placement: {ranks: [{rank: 0, experts: [0, 1]}, ...]}}]
@@ -48,22 +47,23 @@ class StackedExperts:
         return next((len(blocks) for blocks in self.layers.values()), None)
 
     def blocks(self, name: str) -> tuple[ExpertBlock, ...]:
-        """That of each expert-parallel rank, of the weight `name`; () for what is no expert's."""
+        """Return the block of each expert-parallel rank of the weight `name`; () if it is not an
+        expert's."""
         return self.layers.get(name.rpartition(".")[0], ())
 
     def whole_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape over all ranks of what has `shape` on each."""
+        """Return the shape over all ranks of a tensor that has `shape` on each."""
         blocks = self.blocks(name)
         return (blocks[0].total, *shape[1:]) if blocks else shape
 
     def local_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape on each rank of what has `shape` over all."""
+        """Return the shape on each rank of a tensor that has `shape` over all."""
         blocks = self.blocks(name)
         return (blocks[0].count, *shape[1:]) if blocks else shape
 
     def of_file(self, name: str) -> tuple[str, ExpertBlock] | None:
-        """The weight, and the block of one, that an expert's file calls `name`; None for what is no
-        expert's."""
+        """Return the weight, and the block of one expert, for `name` in an expert's file; None for
+        others."""
         weight, _, number = name.rpartition(".")
         blocks = self.blocks(weight)
         if not blocks or not number.isdecimal() or int(number) >= blocks[0].total:
@@ -71,7 +71,7 @@ class StackedExperts:
         return weight, ExpertBlock(int(number), 1, blocks[0].total)
 
     def routers(self, names: Iterable[str]) -> dict[str, str]:
-        """Those of `names`, a module's, that are second names of a layer's router."""
+        """Return the second names of a layer's router among `names` of a module."""
         known, found = set(names), {}
         for prefix in self.layers:
             layer = prefix.removesuffix("experts")

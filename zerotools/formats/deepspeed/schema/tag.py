@@ -19,7 +19,7 @@ _LARGEST_LATEST = 4096
 
 @dataclass(frozen=True, slots=True)
 class TagDirectory:
-    """A tag directory; `others` are the tags beside it, `notes` what the user should know."""
+    """A tag directory; `others` are the tags next to it, `notes` are sentences for the user."""
 
     directory: Path
     others: tuple[str, ...] = ()
@@ -31,13 +31,13 @@ class TagDirectory:
 
 
 def find_tag(path: Path, tag: str | None = None) -> TagDirectory | None:
-    """The tag directory that `path` means, or None where nothing of DeepSpeed lies there.
+    """Return the tag directory of `path`, or None if it holds no DeepSpeed files.
 
-    In this order: `tag` of a save directory, the directory itself, what `latest` says, the only
-    tag directory in it.
+    Try in this order: `tag` of a save directory, the directory itself, the tag in `latest`, the
+    only tag directory in it.
 
     Raises:
-        BadRequest: there is no such tag, or several and nothing says which.
+        BadRequest: the tag does not exist, or there are several and no choice.
         BadFile: `latest` is damaged.
     """
     if tag is not None:
@@ -51,11 +51,11 @@ def find_tag(path: Path, tag: str | None = None) -> TagDirectory | None:
 
 
 def open_tag(path: Path, tag: str | None) -> tuple[TagDirectory, TagListing]:
-    """The tag directory that `path` means, and its files, of which one has the model.
+    """Return the tag directory of `path` and its files, with at least one model file.
 
     Raises:
-        BadRequest: there is no such path or tag.
-        BadFile: nothing of DeepSpeed lies there, or its model files are lost.
+        BadRequest: the path or tag does not exist.
+        BadFile: it holds no DeepSpeed files, or its model files are lost.
     """
     if not path.exists():
         raise BadRequest(f"{path} does not exist")
@@ -73,8 +73,8 @@ def open_tag(path: Path, tag: str | None) -> tuple[TagDirectory, TagListing]:
 
 
 def is_universal(path: Path, tag: str | None) -> bool:
-    """Whether the tag that `path` means is a universal checkpoint. Of a path whose tag is not clear
-    this is False: the native reader says what is wrong."""
+    """Return whether the tag of `path` is a universal checkpoint. Return False if the tag is not
+    clear: the native reader reports the error."""
     try:
         found = find_tag(path, tag)
     except ZerotoolsError:
@@ -90,8 +90,8 @@ def run_directory(source: Checkpoint) -> Path | None:
 
 
 def false_hints(source: Checkpoint) -> Iterator[Problem]:
-    """A `latest` beside the tag that names no tag there: who resumes from the directory finds
-    nothing, or another checkpoint."""
+    """Yield a problem for a `latest` next to the tag that names no existing tag: a run that resumes
+    from the directory finds nothing, or another checkpoint."""
     directory = source.root.parent
     for name in LATEST:
         file = directory / name

@@ -1,10 +1,10 @@
-"""How tensor-parallel ranks share each parameter, as the checkpoint or the user says.
+"""The sharing of each parameter by tensor-parallel ranks, from the checkpoint or the user.
 
 `universal_checkpoint_info`, put into the files by AutoTP, Megatron-DeepSpeed and other clients,
 names parameters by regular expressions, matched at the start of the name, in lists by category
-(`core.patterns.name_patterns` follows them: the file may be made to keep us busy);
-since 0.19.8 an `affine_map` describes them by geometry, and then counts alone. What no pattern
-names is joined along dimension 0, as DeepSpeed's own converter does.
+(`core.patterns.name_patterns` follows them: the file may be made to keep us busy); since 0.19.8 an
+`affine_map` describes them by geometry, and then only it counts. A parameter that no pattern names
+is joined along dimension 0, as in DeepSpeed's own converter.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py` (merge_tp_slices), `checkpoint/affine.py`.
 """
@@ -53,9 +53,9 @@ class ShardingRules:
     def rule_of(
         self, name: str, shards: ShardShapes, otherwise: ShardingRule | None = None
     ) -> ShardingRule:
-        """The rule of one tensor, whose shards have these shapes in rank order.
+        """Return the rule of one tensor; `shards` are the shapes of its shards in rank order.
 
-        `otherwise` is the rule of a name that no pattern matches, in place of the default.
+        `otherwise` is the rule of a name that no pattern matches, instead of the default.
 
         Raises:
             Unsupported: its shards hold computed values (averages, scaled copies).
@@ -214,7 +214,8 @@ def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]
 
 
 def _pieces(path: Path, name: str, value: Any, shards: ShardShapes) -> ShardingRule:
-    """An affine map whose views are boxes on both sides, as all of DeepSpeed's are."""
+    """Return the rule of an affine map with views that are boxes on both sides, as all of
+    DeepSpeed's are."""
     fields = Fields(path, value, f"the affine map of {name}")
     shape = counts_of(fields.need("logical_shape", object), path, f"the affine map of {name}")
     ranks = fields.need("ranks", dict)
@@ -256,7 +257,8 @@ def _piece(
 def _corner(
     path: Path, name: str, view: Any, shape: tuple[int, ...], block: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Where a strided view of a row-major tensor starts, as an index; it must be a box of it."""
+    """Return the start of a strided view of a row-major tensor, as an index; it must be a box of
+    it."""
     strides = row_major_strides(shape)
     if not isinstance(view, list | tuple) or len(view) != 2 or type(view[0]) is not int:
         raise BadFile(f"{path}: a piece of {name} has no offset and strides")

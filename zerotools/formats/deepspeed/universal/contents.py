@@ -1,4 +1,4 @@
-"""What goes into a universal checkpoint, checked against what DeepSpeed's loaders take.
+"""The contents of a universal checkpoint, checked against what DeepSpeed's loaders accept.
 
 They look for a directory per trained parameter, and in stages 1 and 2 for the same kinds of state
 in all parameters of a group, each as long as the parameter, and for one `step` to a group.
@@ -32,10 +32,14 @@ _LONGEST_NAME = 255 - len(".pt")
 
 @dataclass(frozen=True)
 class UniversalContents:
-    """`groups` are names and shapes in the optimizer's order. `states` are the tensors of trained
-    parameters, `step` among them where it is one; `numbers` are the steps of all of them. `begun`
-    are states where they begin, zero: of parameters that no gradient reached yet. `whole` are the
-    tensors of the model file: buffers, frozen weights and 16-bit copies."""
+    """The contents of a universal checkpoint. `groups` are names and shapes in the optimizer's
+    order.
+
+    `states` are the tensors of trained parameters, with `step` if it is a tensor; `numbers` are the
+    steps of all of them. `begun` are states in their first value, zero: of parameters that had no
+    gradient yet. `whole` are the tensors of the model file: buffers, frozen weights and 16-bit
+    copies.
+    """
 
     groups: Sequence[Mapping[str, tuple[int, ...]]]
     states: Mapping[Key, Tensor]
@@ -46,7 +50,7 @@ class UniversalContents:
 
     @property
     def roles(self) -> set[str]:
-        """The kinds of state beside masters and `step`."""
+        """The kinds of state besides masters and `step`."""
         return {key.role for key in (*self.states, *self.begun)} - {"param", STEP}
 
     def steps_of(self, group: Mapping[str, tuple[int, ...]]) -> set[float]:
@@ -56,13 +60,13 @@ class UniversalContents:
 def contents_of(
     source: Checkpoint, training: TrainingState, stage: int | None = None
 ) -> UniversalContents:
-    """Sort the tensors of `source`. At `stage` 3 Adam's state is there also before its first step,
-    as DeepSpeed's loader reads it.
+    """Sort the tensors of `source`. At `stage` 3 Adam's state exists also before its first step,
+    because DeepSpeed's loader reads it.
 
     Raises:
-        BadRequest: nothing says what was trained, or it is not there.
+        BadRequest: no value lists the trained parameters, or one of them is missing.
         Unsupported: experts, or state that DeepSpeed's loader refuses.
-        BadFile: a name cannot be that of a file.
+        BadFile: a name cannot be a file name.
     """
     groups = [_shapes(source, group) for group in training.groups]
     trained = {name for group in groups for name in group}
@@ -107,7 +111,7 @@ def contents_of(
 
 
 def _numbers(source: Checkpoint, training: TrainingState) -> dict[str, Scalar]:
-    """Steps by name, as the optimizer of the resuming run counts them."""
+    """Return steps by name, in the type that the resuming run's optimizer counts them in."""
     found = {key.name: number for key, number in training.scalars.items() if key.role == STEP}
     is_native = isinstance(source.native, DeepSpeedNative | UniversalNative)
     if is_native or not steps_are_numbers(training.ds_config):
@@ -134,8 +138,8 @@ def _begun(
 
 
 def _first_step(training: TrainingState) -> Scalar | None:
-    """Where Adam begins to count: torch's a tensor, DeepSpeed's a number; None if it is not Adam.
-    torch's alone has the option `capturable`."""
+    """Return Adam's first step: torch's is a tensor, DeepSpeed's a number; None for another
+    optimizer. Only torch's has the option `capturable`."""
     options = [group.options for group in training.groups if group.params]
     if not options or any("betas" not in each or "eps" not in each for each in options):
         return None

@@ -1,4 +1,4 @@
-"""Any checkpoint as one of DeepSpeed's universal checkpoints, which its engine cuts as it loads.
+"""Write any checkpoint as a DeepSpeed universal checkpoint, which the engine partitions on load.
 
     OUT/latest_universal
     OUT/<tag>_universal/mp_rank_00_model_states.pt                stages 1 and 2, and what is whole
@@ -6,8 +6,8 @@
     OUT/<tag>_universal/zero/optimizer_state.pt
     OUT/<tag>_universal/zero/<parameter>/{fp32,exp_avg,...,step}.pt
 
-Every stage loads a dict with the tensor in its own shape. Stage 3 does so since DeepSpeed 0.19.2
-alone; earlier it takes a bare flat tensor, which stages 1 and 2 do not.
+Every stage loads a dict with the tensor in its own shape. Stage 3 does so only since DeepSpeed
+0.19.2; earlier versions take a bare flat tensor, which stages 1 and 2 do not.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ _SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
 
 @dataclass
 class _Files:
-    """What is laid out so far, below the tag. `carried` are tensors that are known already."""
+    """The output laid out so far, below the tag. `carried` are tensors with bytes that are already
+    known."""
 
     tag: str
     plans: dict[str, FilePlan] = field(default_factory=dict)
@@ -106,12 +107,12 @@ def lay_out_universal(
     *,
     stage: int | None = None,
 ) -> Target:
-    """Lay `source` out for any number of ranks and, where `stage` is None, any stage from 1 to 3.
+    """Lay `source` out for any number of ranks and, if `stage` is None, for any stage from 1 to 3.
 
-    With a `stage` only engines of that stage load it: 3 also those before DeepSpeed 0.19.2.
+    With a `stage` only engines of that stage load it; with 3 also those before DeepSpeed 0.19.2.
 
     Raises:
-        BadRequest: another stage, or no param groups: nothing says what was trained.
+        BadRequest: another stage, or no param groups, so the trained parameters are unknown.
         Unsupported: state that DeepSpeed's loader takes for damage, or experts.
         BadFile: a parameter or a kind of state has a name that is not a file name.
     """
@@ -142,7 +143,7 @@ def lay_out_universal(
 
 
 def _tag(source: Checkpoint, training: TrainingState) -> str:
-    """DeepSpeed's own tag, or what it would call this step."""
+    """Return DeepSpeed's own tag, or the tag that it would give this step."""
     if source_model(source) is not None:
         return source.root.name.removesuffix(SUFFIX) + SUFFIX
     name = source.root.name if training.steps is None else f"global_step{training.steps}"
@@ -225,7 +226,7 @@ def _add_models(
 
 
 def _client(source: Checkpoint, training: TrainingState) -> tuple[dict[str, Any], list[str]]:
-    """What the caller saved, and the names of what cannot be written."""
+    """Return the caller's values that can be written, and the names of the others."""
     model = source_model(source)
     file = model.file if model is not None else None
     kept = {key: value for key, value in training.client.items() if is_writable(value, file)}
@@ -248,7 +249,7 @@ def _dropped(
 
 
 def _around(source: Checkpoint) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
-    """What lies beside the tag or belongs to the model."""
+    """Return the files next to the tag, or those that belong to the model."""
     if source_model(source) is not None:
         plans, notes = run_sidecars(source, same_ranks=False)
         return {n: plan for n, plan in plans.items() if n not in (*LATEST, *_SCRIPTS)}, notes

@@ -20,7 +20,7 @@ def check_weights(source: Checkpoint) -> None:
 
 
 def weight_pairs(source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Name, master and weight. Stage 3 has placeholders in place of weights."""
+    """Yield name, master and weight. Stage 3 has placeholders instead of weights."""
     model = native_of(source).model
     trained = {name for group in model.groups or () for name in group}
     for name, stored in (model.module or {}).items():

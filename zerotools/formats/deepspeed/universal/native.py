@@ -1,4 +1,4 @@
-"""What is kept of a universal checkpoint for its own writer."""
+"""The values of a universal checkpoint that only its own writer needs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from zerotools.formats.deepspeed.universal.optimizer_state import UniversalState
 
 @dataclass(frozen=True, slots=True)
 class UniversalNative:
-    """One model file, what `optimizer_state.pt` says, and the numbers of optimizer state that are
-    not tensors."""
+    """One model file, the contents of `optimizer_state.pt`, and the numbers of optimizer state that
+    are not tensors."""
 
     model: ModelStates
     saved: UniversalState
@@ -21,7 +21,7 @@ class UniversalNative:
 
 
 def native_of(checkpoint: Checkpoint) -> UniversalNative:
-    """That of a checkpoint which `universal.read` gave."""
+    """Return the native values of a checkpoint that `universal.read` returned."""
     native = checkpoint.native
     if not isinstance(native, UniversalNative):
         raise TypeError(f"{checkpoint.origin.path} is not a universal checkpoint")

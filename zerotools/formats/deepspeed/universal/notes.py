@@ -1,4 +1,4 @@
-"""What the user of a universal checkpoint should know of the loaders, which are DeepSpeed's own."""
+"""Notes for users of a universal checkpoint on DeepSpeed's loaders."""
 
 from __future__ import annotations
 

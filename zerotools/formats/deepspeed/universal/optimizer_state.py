@@ -1,8 +1,8 @@
 """`zero/optimizer_state.pt` of a universal checkpoint: param groups, loss scaler, counters.
 
-Three writers of it: `ds_to_universal` of stages 1 and 2, where group i has the parameters of
-`param_shapes[i]`; of stage 3, where it is rank 0's whole file and a group lists its sub-groups;
-and `lay_out_universal`, whose `param_shapes` has the groups, and which says in which order.
+It has three writers. `ds_to_universal` of stages 1 and 2: group i has the parameters of
+`param_shapes[i]`. `ds_to_universal` of stage 3: it is rank 0's whole file, and a group lists its
+sub-groups. `lay_out_universal`: `param_shapes` has the groups, and a key names their order.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py`, `_save_optimizer_state`.
 """
@@ -31,8 +31,9 @@ ORDER, OPTIMIZERS, UNKNOWN = "param_shapes_order", "optimizer", "unknown"
 
 @dataclass(frozen=True)
 class UniversalState:
-    """`file` is None where there is none; `tree` is then empty. `shapes` are the names in each
-    mapping of the model file's `param_shapes`: a group's, or at stage 3 a sub-group's."""
+    """The contents of the file. `file` is None if it does not exist, and `tree` is then empty.
+    `shapes` are the names in each mapping of the model file's `param_shapes`: a group's, or at
+    stage 3 a sub-group's."""
 
     file: TorchFile | None
     tree: Mapping[str, Any]
@@ -57,12 +58,12 @@ class UniversalState:
 
 
 def is_ours(tree: Mapping[str, Any]) -> bool:
-    """Whether `lay_out_universal` wrote it."""
+    """Return whether `lay_out_universal` wrote it."""
     return tree.get(ORDER) in (OPTIMIZERS, UNKNOWN)
 
 
 def parse_state(directory: Path, model: ModelStates) -> UniversalState:
-    """What the file says of the parameters that the model file lists.
+    """Return the file's values for the parameters that the model file lists.
 
     Raises:
         BadFile: it is damaged.
@@ -118,8 +119,9 @@ def _is_round_robin(tree: Mapping[str, Any], model: ModelStates) -> bool:
 
 
 def misplaced(saved: UniversalState, model: ModelStates) -> Iterator[Problem]:
-    """What `ds_to_universal` put under wrong names: under round robin it takes the buffers to be in
-    the optimizer's order. Where parameters are aligned, DeepSpeed writes down their real places."""
+    """Yield problems for values that `ds_to_universal` put under wrong names: under round robin it
+    assumes the optimizer's order. If parameters are aligned, DeepSpeed records their real
+    positions."""
     aligned = saved.tree.get(keys.ALIGNMENT_PADDINGS)
     if is_ours(saved.tree) or not _is_round_robin(saved.tree, model):
         return

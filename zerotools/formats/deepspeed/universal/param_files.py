@@ -1,7 +1,7 @@
-"""The files of each parameter in a universal checkpoint, and what of them is lost or misplaced.
+"""The files of each parameter in a universal checkpoint, and the lost and misplaced ones.
 
-What is lost is a hole, which whatever needs it refuses, and a problem that names the file. The
-model file lists what was trained; a directory tells of a parameter that is lost there too.
+A lost file is a hole, which every use refuses, and a problem that names the file. The model file
+lists the trained parameters; if one is lost there too, its directory shows it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _KINDS = ("fp32", "exp_avg", "exp_avg_sq", "step")
 def states_of(
     directory: Path, model: ModelStates, shapes: Shapes, problems: list[Problem]
 ) -> Iterator[tuple[Key, Tensor | int | float]]:
-    """Tensors, and numbers that are none, by name and role; a lost master is a hole."""
+    """Yield tensors, and numbers that are not tensors, by name and role; a lost master is a
+    hole."""
     # Of a tensor-parallel run the model file has the shapes of one rank.
     is_whole = model.model_parallel_size in (None, 1)
     for name, shape in shapes.items():
@@ -74,9 +75,9 @@ def lost_state(
     problems: list[Problem],
     muons: Set[str] = frozenset(),
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Holes for the kinds of state that a parameter lacks and others have. Where no parameter of a
-    group has any, it was never stepped. `muons` are the parameters that Muon updates, whose state
-    is of another kind than that of all others."""
+    """Yield holes for the kinds of state that a parameter lacks and others have. If no parameter of
+    a group has any, it was never stepped. `muons` are the parameters that Muon updates; their state
+    is of another kind."""
     of_muon = {key: value for key, value in found.items() if key.name in muons}
     of_others = {key: value for key, value in found.items() if key.name not in muons}
     both = (_kinds(of_others), _kinds(of_muon))
@@ -130,14 +131,16 @@ def unlisted(directory: Path, model: ModelStates, shapes: Shapes) -> Iterator[Pr
 
 
 def emptied(directory: Path, shapes: Shapes) -> Iterator[Problem]:
-    """Folders without a file, of what was not trained: the model file has it, too."""
+    """Yield a problem for each folder without a file, of untrained parameters; the model file has
+    these too."""
     for folder in sorted((directory / ZERO).iterdir()):
         if folder.is_dir() and folder.name not in shapes and not any(folder.iterdir()):
             yield Problem(f"{folder / MASTER} is missing", f"{ZERO}/{folder.name}/{MASTER}")
 
 
 def _value(file: TorchFile, shape: tuple[int, ...], role: str) -> Tensor | int | float:
-    """The tensor of one file, in its own shape or the model file's; or the number of `step`."""
+    """Return the tensor of one file, in its own shape or the model file's, or the number of
+    `step`."""
     value = file.tree.get("param") if isinstance(file.tree, Mapping) else file.tree
     stored, scalar = as_tensor(value), role == "step"
     if stored is None and scalar and isinstance(value, int | float):

@@ -4,11 +4,11 @@
     X/zero/<parameter>/{fp32,exp_avg,exp_avg_sq,step}.pt
     X/zero/optimizer_state.pt
 
-From stages 1 and 2, each file is a dict whose `param` is the whole tensor in its own shape. From
-stage 3, it is the flattened tensor alone, whose shape is in the model file, and `step` is in
-`optimizer_state.pt`. There are directories for buffers, frozen weights and tied names too, with
-values cast to fp32: those are read from the model file instead, where they still have their own
-type. What `lay_out_universal` writes has the files of both, and those of stages 1 and 2 count.
+From stages 1 and 2, each file is a dict: `param` is the whole tensor in its own shape. From stage
+3, it is only the flattened tensor; the model file has its shape, and `step` is in
+`optimizer_state.pt`. Buffers, frozen weights and tied names have directories too, with values cast
+to fp32: they are read from the model file instead, where they have their own type.
+`lay_out_universal` writes the files of both, and those of stages 1 and 2 count.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py`.
 """
@@ -44,10 +44,10 @@ from zerotools.io.torchzip.pt_file import TorchFile
 
 
 def read(path: Path, *, tag: str | None = None) -> Checkpoint:
-    """The universal checkpoint that `path` means: a tag directory, or a save directory.
+    """Return the universal checkpoint at `path`: a tag directory, or a save directory.
 
     Raises:
-        BadRequest: there is no such path or tag.
+        BadRequest: the path or tag does not exist.
         BadFile: a file is damaged, or disagrees with the model file.
     """
     found_tag, listing = open_tag(path, tag)

@@ -1,8 +1,8 @@
-"""What stays of a universal checkpoint without the state of the optimizer: `zero/*/fp32.pt`, and of
-`zero/optimizer_state.pt` all but the moments and steps that its stage-3 form has.
+"""A universal checkpoint without the optimizer's state: `zero/*/fp32.pt`, and
+`zero/optimizer_state.pt` without the moments and steps that its stage-3 form has.
 
-DeepSpeed reads of each parameter the files that are there, so that the masters load as they are.
-The masters stay always: its loaders read weights nowhere else.
+DeepSpeed reads the existing files of each parameter, so the masters load unchanged. The masters
+always stay, because its loaders read weights only from them.
 
 Source: DeepSpeed `checkpoint/universal_checkpoint.py`, `load_hp_checkpoint_state`;
 `runtime/zero/stage3.py`, `load_module_checkpoint_state_from_checkpoint_dir_stage3`.

@@ -1,4 +1,4 @@
-"""The run beside the tensors of a universal checkpoint, in words that all formats share."""
+"""The training state of a universal checkpoint, in words that all formats share."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _NOT_STATE = ("param", "param16", "buffer")
 
 
 def universal_training(checkpoint: Checkpoint) -> TrainingState:
-    """What the model file and `optimizer_state.pt` say. A `step` that is a tensor is read
-    when it is asked for.
+    """Return the state from the model file and `optimizer_state.pt`. Read a `step` that is a tensor
+    on access.
 
     Raises:
         BadFile: the file of the param groups is missing.
@@ -69,7 +69,7 @@ def _precision(said: DType | None, config: Any) -> DType | None:
 
 
 def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> Mapping[Key, Scalar]:
-    """Tensors of no dimension, by parameter, and plain numbers."""
+    """Return the 0-d tensors by parameter, and the plain numbers."""
     found: dict[Key, Tensor | Scalar] = {
         key: tensor
         for key, tensor in checkpoint.tensors.items()
@@ -89,6 +89,6 @@ def _number(checkpoint: Checkpoint, key: Key, tensor: Tensor) -> Scalar:
 
 
 def _is_scalar_parameter(checkpoint: Checkpoint, key: Key) -> bool:
-    """Whether the parameter itself has no dimension, so that its moments have none either."""
+    """Return whether the parameter itself is a 0-d tensor, so that its moments are too."""
     weight = checkpoint.tensors.get(Key(key.name, "param"))
     return key.role != "step" and weight is not None and not weight.shape

@@ -1,10 +1,10 @@
-"""What the files of a universal checkpoint hold, so that DeepSpeed's loaders of all stages take it.
+"""The trees of a universal checkpoint's files, which DeepSpeed's loaders of all stages accept.
 
-Stages 1 and 2 read of `optimizer_state.pt` the scaler, `clip_grad`, `ds_version`, and the options
-of each of `param_groups`. Stage 3 reads the scaler, `state[0]["step"]` for every sub-group, and the
-options of the first group for all of them: so it is given only the options that are equal in all,
-and leaves the others as the resuming run has them. Frozen weights and buffers, which no loader
-reads, are in the model file, whole.
+From `optimizer_state.pt`, stages 1 and 2 read the scaler, `clip_grad`, `ds_version`, and the
+options of each of `param_groups`. Stage 3 reads the scaler, `state[0]["step"]` for every sub-group,
+and the options of the first group for all of them: so it gets only the options that are equal in
+all groups, and keeps the resuming run's values for the others. Frozen weights and buffers, which no
+loader reads, are in the model file, whole.
 
 Source: DeepSpeed `runtime/base_optimizer.py` and `runtime/zero/stage3.py`,
 `load_hp_checkpoint_state_from_checkpoint_dir[_stage3]`; `runtime/engine.py`, `_load_checkpoint`.
@@ -56,7 +56,7 @@ def expert_tree(stored: StoredTensor, experts: int) -> dict[str, Any]:
 
 
 def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str, Any]]:
-    """One of its optimizer files, and what that says for all ranks; None where all are gone."""
+    """Return one of its optimizer files, and its values for all ranks; None if no file exists."""
     native = source.native
     if isinstance(native, DeepSpeedNative):
         present = [optim for optim in native.mp_shards[0].optim_states if optim is not None]
@@ -67,7 +67,7 @@ def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str,
 
 
 def is_writable(value: Any, file: TorchFile | None) -> bool:
-    """Whether a tree can be pickled with what `file` holds of it."""
+    """Return whether a tree can be pickled with the values that `file` holds."""
     return not any(
         isinstance(part, TensorRef) or (file is None and isinstance(part, StoredTensor | Storage))
         for part in walk(value)
@@ -81,7 +81,7 @@ def universal_model_tree(
     weights: Mapping[str, StoredTensor],
     client: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """`mp_rank_00_model_states.pt`; `weights` are what it has of `module`."""
+    """Return the tree of `mp_rank_00_model_states.pt`; `weights` are the values of its `module`."""
     model = source_model(source)
     known = dict(model.fields.tree) if model is not None else {}
     buffers = [key.name for key in source.tensors if key.role == "buffer"]
@@ -111,7 +111,7 @@ def universal_model_tree(
 def _module(
     model: ModelStates | None, weights: Mapping[str, StoredTensor], aliases: Mapping[str, str]
 ) -> Ordered:
-    """In the order of the source's own; a tied name is another of the same tensor."""
+    """Return `module` in the source's order; a tied name is another name of the same tensor."""
     named = dict(weights) | {
         alias: weights[name] for alias, name in aliases.items() if name in weights
     }
@@ -120,7 +120,7 @@ def _module(
 
 
 def optimizer_tree(source: Checkpoint, training: TrainingState, step: Any) -> dict[str, Any]:
-    """`zero/optimizer_state.pt`; `step` is that of the first parameter, None where it has none."""
+    """Return `zero/optimizer_state.pt`; `step` is that of the first parameter, None without one."""
     _, saved = source_optimizer(source)
     kept = (
         _KEPT if loss_scaler_of(saved) == training.loss_scaler else _KEPT[len(keys.SCALER_KEYS) :]

@@ -1,4 +1,4 @@
-"""What of DeepSpeed's checkpoints can be laid out again, and whether the bytes say so too."""
+"""Checks that a DeepSpeed checkpoint can be laid out again, and that its bytes agree."""
 
 from __future__ import annotations
 
@@ -129,19 +129,18 @@ def check_weights(source: Checkpoint) -> None:
 def check_masters(source: Checkpoint, mp_rank: int) -> None:
     """Compare the beginning of every part of every master with the weight that was cast from it.
 
-    Where they agree, the files are of one save, and the flat buffers are in the order that
-    `param_shapes` says, whatever the run's configuration says. Stage 3 keeps no weights to compare
-    with.
+    If they agree, the files are of one save, and the flat buffers are in the order of
+    `param_shapes`, whatever the run's configuration says. Stage 3 keeps no weights to compare with.
 
     Raises:
-        Unsupported: they disagree: the order of the flat buffers is not what the files say.
+        Unsupported: they disagree: the order of the flat buffers is not the recorded one.
     """
     compare_weights(source, pairs_of(source, mp_rank))
 
 
 def compare_weights(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]]) -> None:
-    """Compare the beginning of every part of each master with the weight beside it, which was cast
-    from it; both come with their name.
+    """Compare the beginning of every part of each master with the weight that was cast from it;
+    both come with their name.
 
     Raises:
         Unsupported: they disagree.

@@ -1,7 +1,7 @@
 """A DeepSpeed checkpoint for another number of ranks or stage, as DeepSpeed itself would save it.
 
-The output is a save directory: the tag with its files, `latest`, and what lay around the tag.
-Every model-parallel rank is laid out on its own.
+The output is a save directory: the tag with its files, `latest`, and the files around the tag.
+Every model-parallel rank is laid out separately.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ def lay_out(
         BadRequest: `world_size` is not a multiple of the model- or expert-parallel ranks, or a
             setting that does not fit.
         Unsupported: a checkpoint without ZeRO; stage 3 of model-parallel ranks or of experts; files
-            that do not say what is needed.
-        BadFile: its files disagree.
+        without the needed values. BadFile: its files contradict each other.
     """
     mp_shards = native_of(source).mp_shards
     ranks = data_parallel(source, world_size)
@@ -140,7 +139,7 @@ def lay_out_mp_rank(
 
 
 def unlisted_keys(tensors: Iterable[Key]) -> frozenset[Key]:
-    """Those that the reader does not name, because they repeat others."""
+    """Return the keys that the reader does not name, because they repeat others."""
     return frozenset(key for key in tensors if key.role == COPY or REPEATED in key.role)
 
 
@@ -178,7 +177,8 @@ def _below(tag: str, tensor: Tensor) -> Tensor:
 
 
 def _apart(files: OutputFiles, mp_rank: int, mp_shard: MpShard) -> OutputFiles:
-    """The files of one of several model-parallel ranks, whose tensors have names of their own."""
+    """Return the files of one of several model-parallel ranks, with separate names for its
+    tensors."""
     sources = {key: files.sources.get(key) or mp_shard.tensors[key] for key in files.tensors}
     return OutputFiles(
         files.plans,
@@ -219,10 +219,10 @@ def _dropped(source: Checkpoint, layout: TargetLayout) -> tuple[Dropped, ...]:
 
 
 def is_already_laid_out(source: Checkpoint, world_size: int, settings: ZeroSettings) -> bool:
-    """Whether `source` is laid out for `world_size` ranks and with `settings` already.
+    """Return whether `source` is already laid out for `world_size` ranks and with `settings`.
 
     Raises:
-        BadRequest: settings that contradict one another.
+        BadRequest: settings that contradict each other.
     """
     if source.origin.world_size != world_size or native_of(source).is_elastic:
         return False

@@ -146,7 +146,7 @@ def _foreign(
 
 
 def counted_steps(training: TrainingState) -> int | None:
-    """The steps that the optimizer counted, where the run's own counter is not known."""
+    """Return the steps that the optimizer counted, for runs without a counter of their own."""
     counts = (scalar.value for key, scalar in training.scalars.items() if key.role == "step")
     return int(max(counts, default=0)) or None
 
@@ -165,12 +165,12 @@ def _precision(source: Checkpoint, training: TrainingState, settled: ZeroSetting
 
 
 def _least_config(precision: DType) -> dict[str, Any]:
-    """What the files say of a run whose configuration is not known."""
+    """Return the configuration to record for a run without a known one."""
     return {key: {"enabled": True} for key, dtype in PRECISION_KEYS.items() if dtype == precision}
 
 
 def _with_zeros(files: OutputFiles, names: set[str]) -> OutputFiles:
-    """Zeros for the state of parameters that have none: where it begins at their first step."""
+    """Add zeros for the state of parameters without state: its value at their first step."""
     if not names:
         return files
     filled = {

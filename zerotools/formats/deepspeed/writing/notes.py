@@ -1,4 +1,4 @@
-"""What the user should know of a checkpoint that was laid out anew."""
+"""Notes for the user on a checkpoint with a new layout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def notes_on(
 def needed_settings(
     logical: LogicalState, layout: TargetLayout, settings: ZeroSettings
 ) -> list[str]:
-    """Keys of the configuration that the resuming run must have; none where it was given."""
+    """Return the configuration keys that the resuming run needs; empty if a configuration was
+    given."""
     needed = needed_keys(logical, layout)
     if settings.ds_config is not None:
         return []
@@ -62,7 +63,7 @@ def _client_state(mp_shard: MpShard, layout: TargetLayout) -> list[str]:
 
 
 def _batch(mp_shard: MpShard, ranks: int) -> list[str]:
-    """What keeps the global batch, and so the schedule, equal."""
+    """Return a note with the values that keep the global batch, and so the schedule, equal."""
     before = mp_shard.model.data_parallel_size or len(mp_shard.optim_states)
     config: Any = mp_shard.model.ds_config
     keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -81,7 +82,8 @@ def _batch(mp_shard: MpShard, ranks: int) -> list[str]:
 
 
 def _sequence_ranks(mp_shard: MpShard) -> list[str]:
-    """Whether the names of the run's files had the place of a rank among those of a sequence."""
+    """Return a note if the names of the run's files had a rank's number among those of a
+    sequence."""
     model, names = mp_shard.model, [o.file.name for o in mp_shard.optim_states if o is not None]
     own = {name_for_rank(name, 0) for name in names}
     if model.model_parallel_size != 1 or len(own) < 2:

@@ -1,7 +1,7 @@
-"""The flat buffers of the output and the state beside them, at all stages.
+"""The flat buffers of the output and the state next to them, at all stages.
 
-A flat buffer has one partition of each role on every rank: it is a param group at stages 1 and 2,
-a sub-group at stage 3.
+A flat buffer has one partition of each role on every rank: it is a param group at stages 1 and 2, a
+sub-group at stage 3.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ BufferRole = tuple[int, str]
 
 @dataclass(frozen=True)
 class FlatBuffer:
-    """`state_part` is one of those that its parameters come from, which are equal in everything
-    else. `geometry` is over the ranks that share the buffer, `expert_placement` over all; `experts`
-    are what its parameters are called on each expert-parallel rank, if those have their own. Of
+    """A flat buffer of the output. `state_part` is one of the sources of its parameters, which
+    differ only in these.
+
+    `geometry` is over the ranks that share the buffer, `expert_placement` over all. `experts` are
+    the names of its parameters on each expert-parallel rank, if those have their own. For
     `whole_roles` a rank has the whole of each parameter that its partition has a part of.
-    `is_stacked` is of AutoEP's experts, of which each expert-parallel rank has a block."""
+    `is_stacked` marks AutoEP's experts: each expert-parallel rank has a block of them.
+    """
 
     geometry: FlatLayout
     state_part: StatePart
@@ -42,18 +45,18 @@ class FlatBuffer:
     is_stacked: bool = False
 
     def part_of(self, rank: int) -> int:
-        """Which of its partitions `rank` has."""
+        """Return the index of the partition that `rank` has."""
         return self.expert_placement.of(rank)[1]
 
     def names(self, expert_rank: int) -> Sequence[str]:
-        """What its parameters on one expert-parallel rank are called over all ranks."""
+        """Return the names over all ranks of its parameters on one expert-parallel rank."""
         return list(self.experts[expert_rank].values() if self.experts else self.geometry.shapes)
 
     def tensors(
         self, role: str, partitions: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
-        """Its parameters by those names, cut out of one partition for each of all ranks; None where
-        a rank has nothing of a role."""
+        """Yield its parameters by those names, cut out of one partition for each of all ranks; None
+        if a rank has nothing of a role."""
         dtype = self.state_part.dtypes[role]
         layout = WholeParameters(self.geometry) if role in self.whole_roles else self.geometry
         stacked: dict[str, list[tuple[ExpertBlock, Tensor]]] = {}
@@ -75,15 +78,15 @@ class FlatBuffer:
 
 @dataclass
 class BufferScalars:
-    """Tensors of no dimension, such as `step`, by place. `copies` are storages of the source by
-    the key of their copy: where a group was split each part counts for itself, in place."""
+    """0-d tensors, such as `step`, by position. `copies` are storages of the source by the key of
+    their copy: each part of a split group has its own."""
 
     found: dict[BufferRole, StoredTensor] = field(default_factory=dict)
     copies: dict[str, Storage] = field(default_factory=dict)
 
 
 def scalars_of(buffers: Sequence[FlatBuffer]) -> BufferScalars:
-    """The tensors of no dimension of all buffers, each in a storage of its own."""
+    """Return the 0-d tensors of all buffers, each in a separate storage."""
     scalars, used = BufferScalars(), set[str]()
     for number, buffer in enumerate(buffers):
         for role, value in (buffer.state_part.state or {}).items():
@@ -105,8 +108,8 @@ def placed_scalars(
     outputs: Sequence[FileLayout],
     files: Sequence[str],
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Where the output has them: all ranks' files have the same, and the first that has a parameter
-    counts."""
+    """Yield their positions in the output: all ranks' files have the same values, and the first
+    rank with a parameter counts."""
     for (number, role), stored in scalars.found.items():
         buffer = buffers[number]
         for expert_rank in range(buffer.expert_placement.ep_size):

@@ -1,8 +1,8 @@
-"""One `.pt` to be written: its tree, the partitions that are filled anew, and what is carried over.
+"""One new `.pt`: its tree, the partitions that copies fill, and the bytes that are carried over.
 
-The tree is the source's own with a few values replaced, so that every foreign object, number and
-small tensor stays as it was. Tensors that are not replaced bring their storages along, byte by
-byte and with the CRC-32 that the source's zip has for them, so that damage stays visible.
+The tree is the source's own with a few values replaced, so every foreign object, number and small
+tensor stays the same. Tensors that are not replaced keep their storages, byte by byte and with the
+CRC-32 of the source's zip, so that damage stays visible.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Gaps = Iterable[tuple[int, int]]
 def new_partition(
     key: str, dtype: DType, numel: int, *, requires_grad: bool = False
 ) -> StoredTensor:
-    """A flat tensor in a storage of its own, to be filled by copies. `key` is unique in its tree,
-    and no number, so that it differs from those of the source."""
+    """Return a flat tensor in a new storage, which copies fill. `key` is unique in its tree, and
+    not a number, so that it differs from the source's keys."""
     storage = Storage(key, dtype, numel)
     return StoredTensor(storage, dtype, 0, (numel,), (1,), requires_grad)
 
 
 @dataclass(frozen=True)
 class FileDraft:
-    """What goes into a file, whatever its name; ranks whose trees are equal share one.
+    """The contents of a file without its name; ranks with equal trees share one.
 
-    `storages` are those of the pickle by number, and `origins` where the bytes of each come from.
+    `storages` are those of the pickle by number, and `origins` the sources of their bytes.
     """
 
     pickle: bytes
@@ -62,9 +62,11 @@ class FileDraft:
         copies: Mapping[str, Storage] = MappingProxyType({}),
         known: Mapping[str, bytes] = MappingProxyType({}),
     ) -> FileDraft:
-        """Those of `tree`, whose storages are those of `made` and of `source`, and copies: `copies`
-        has the storage of the source by the key of its copy. `known` are the bytes of storages
-        that are in no file."""
+        """Return the draft of `tree`, with storages of `new_tensors` and of `source`, and copies.
+
+        `copies` has the storage of the source by the key of its copy. `known` are the bytes of
+        storages that are in no file.
+        """
         new = {tensor.storage.key: tensor for tensor in new_tensors}
         records = source.records if source is not None else {}
         pickle, storages = dumps_renumbered(tree)
@@ -85,8 +87,8 @@ class FileDraft:
         return cls(pickle, storages, origins, crcs, data, source, new, kept)
 
     def at(self, file: str) -> FileLayout:
-        """The layout of the file of that name. Its folder says which file it is, as torch's do:
-        one under another rank's name is found."""
+        """Return the layout of the file of that name. Its folder has the file's name, as torch's
+        do, so that a file under another rank's name is detected."""
         sizes = [storage.nbytes for storage in self.storages]
         folder = PurePosixPath(file).stem
         layout = archives.lay_out(self.pickle, sizes, self.crcs, folder=folder)
@@ -133,18 +135,19 @@ class FileLayout:
                 yield ZeroBytes(self.offsets[key] + start * dtype.itemsize, count * dtype.itemsize)
 
     def partition(self, file: str, tensor: StoredTensor) -> FlatPartition:
-        """Where a new partition is in `file`, which has this layout."""
+        """Return the position of a new partition in `file`, which has this layout."""
         offset = self.offsets.get(tensor.storage.key, 0)
         return FlatPartition(file, offset, tensor.shape[0], tensor.dtype)
 
     def placed(self, file: str, stored: StoredTensor) -> Tensor:
-        """Where a small tensor of the tree is in `file`."""
+        """Return the position of a small tensor of the tree in `file`."""
         offset = self.offsets[stored.storage.key] + stored.offset * stored.dtype.itemsize
         chunk = Chunk(Box.whole(stored.shape), file, offset, stored.strides)
         return Tensor(stored.dtype, stored.shape, [chunk])
 
     def carried(self, file: str, tensor: Tensor) -> Tensor | None:
-        """Where a tensor of the source is in `file`; None if its bytes are not carried over."""
+        """Return the position of a source's tensor in `file`, or None if its bytes are not carried
+        over."""
         chunks = [self._moved(file, chunk) for chunk in tensor.chunks]
         moved = [chunk for chunk in chunks if chunk is not None]
         if len(moved) < len(chunks):
@@ -166,8 +169,8 @@ class FileLayout:
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """Files by name, tensors to be copied into them, tensors in what they carry over, and sources
-    of tensors that only the output has under their names."""
+    """Files by name, tensors to copy into them, tensors in carried bytes, and the sources of
+    tensors that only the output has under their names."""
 
     plans: Mapping[str, FilePlan]
     tensors: Mapping[Key, Tensor]
@@ -182,7 +185,8 @@ REPEATED = " of rank "
 def carried_tensors(
     held: Mapping[Key, Tensor], elsewhere: Collection[Key], files: Mapping[str, FileLayout]
 ) -> dict[Key, Tensor]:
-    """Where the tensors that are not `elsewhere` lie in the bytes that `files` carry over."""
+    """Return the positions of the tensors that are not `elsewhere` in the bytes that `files` carry
+    over."""
     found = {}
     for key, tensor in held.items():
         if key in elsewhere:

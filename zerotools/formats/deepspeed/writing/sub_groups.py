@@ -1,4 +1,4 @@
-"""Stage 3: which parameters share a sub-group, which follows from the number of ranks.
+"""Stage 3: the parameters that share a sub-group, which depend on the number of ranks.
 
 A param group is one sub-group if the partitions of one rank are no more than `sub_group_size`
 elements together; otherwise parameters are added one by one, and a sub-group is closed as soon as
@@ -46,10 +46,10 @@ def size_of(logical: LogicalState) -> int:
 
 
 def check_explained(logical: LogicalState, ranks: int) -> None:
-    """Check that the sub-groups of `ranks` ranks are cut as the configuration says.
+    """Check that the sub-groups of `ranks` ranks match the configuration.
 
     Raises:
-        Unsupported: they are not, so that nobody knows how the resuming run would cut them.
+        Unsupported: they do not, so the resuming run's sub-groups are unknown.
     """
     limit = size_of(logical)
     for group in logical.groups:
@@ -66,10 +66,10 @@ def check_explained(logical: LogicalState, ranks: int) -> None:
 
 
 def sub_groups(group: LogicalGroup, placement: ExpertPlacement, limit: int) -> list[FlatBuffer]:
-    """The sub-groups of one param group, which ranks share by `placement`.
+    """Return the sub-groups of one param group, which ranks share by `placement`.
 
     Raises:
-        Unsupported: parts to be merged differ in what must be equal.
+        Unsupported: merged parts differ in a value that must be equal.
     """
     ranks, own = placement.expert_dp_size, group.shapes_on(placement.ep_size)
     return [
@@ -84,7 +84,7 @@ def sub_groups(group: LogicalGroup, placement: ExpertPlacement, limit: int) -> l
 
 
 def split_sub_groups(shapes: Shapes, ranks: int, limit: int) -> list[Shapes]:
-    """The sub-groups of one param group; none where it has no parameters."""
+    """Return the sub-groups of one param group; empty if it has no parameters."""
     widths = {name: -(-prod(shape) // ranks) for name, shape in shapes.items()}
     if not shapes or limit >= sum(widths.values()):
         return [shapes] if shapes else []

@@ -16,7 +16,7 @@ from zerotools.io.output.plain_files import literal
 def run_sidecars(
     source: Checkpoint, *, same_ranks: bool
 ) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
-    """The files beside the tag's directory, with `latest` naming it, and what to say of them."""
+    """Return the files next to the tag's directory, with `latest` naming it, and notes on them."""
 
     def is_own(path: Path) -> bool:
         tags = path == source.root or (path.is_dir() and is_tag_directory(path))

@@ -1,4 +1,4 @@
-"""How to lay a logical state out: what was asked for, and for the rest what the source has."""
+"""The layout of a logical state: as requested, else as in the source."""
 
 from __future__ import annotations
 
@@ -41,10 +41,13 @@ from zerotools.formats.deepspeed.writing.sub_groups import check_explained, size
 
 @dataclass(frozen=True, slots=True)
 class TargetLayout:
-    """`kind` is that of the optimizer files; `stage` is None for BF16_Optimizer. `alignment` is in
-    elements; None: parameters are not aligned. Sub-groups are of stage 3, the rest of the others.
-    `data_first` has neighbouring ranks share their experts. `is_offloaded` is of the optimizer.
-    `autoep_size` are AutoEP's expert-parallel ranks, None without AutoEP.
+    """The layout of the output. `kind` is that of the optimizer files; `stage` is None for
+    BF16_Optimizer.
+
+    `alignment` is in elements; None: parameters are not aligned. Sub-groups are of stage 3, the
+    rest of the others. With `data_first`, consecutive ranks share their experts. `is_offloaded` is
+    of the optimizer. `autoep_size` is the number of AutoEP's expert-parallel ranks, None without
+    AutoEP.
     """
 
     dp_size: int
@@ -73,8 +76,8 @@ class TargetLayout:
 def target_layout_of(
     logical: LogicalState, settings: ZeroSettings, dp_size: int, saved_dp_size: int | None = None
 ) -> TargetLayout:
-    """The layout for `ranks` ranks of what `saved_ranks` of DeepSpeed saved; None: no such ranks
-    did.
+    """Return the layout for `dp_size` ranks of a state that `saved_dp_size` ranks of DeepSpeed
+    saved; None: no ranks of DeepSpeed did.
 
     Raises:
         BadRequest: a setting that the stage does not have, or ranks that cannot share experts.
@@ -128,7 +131,7 @@ def target_layout_of(
 
 
 def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> bool:
-    """The placement of experts, whose expert-parallel ranks stay as many as they are."""
+    """Return the placement of experts; the number of expert-parallel ranks stays the same."""
     for group in logical.groups:
         if dp_size % group.ep_size:
             where = group.parts[0].where
@@ -176,7 +179,8 @@ def _check_precision(logical: LogicalState, settings: ZeroSettings) -> None:
 def _class_of(
     logical: LogicalState, settings: ZeroSettings, stage: int | None
 ) -> tuple[str, int | None]:
-    """What writes the optimizer files. BF16_Optimizer loads those of the other class too."""
+    """Return the class that writes the optimizer files. BF16_Optimizer loads those of the other
+    class too."""
     if stage is None:
         return logical.kind, logical.stage
     if stage == 3:
@@ -187,7 +191,7 @@ def _class_of(
 
 
 def _is_bf16_optimizers(logical: LogicalState, settings: ZeroSettings, stage: int | None) -> bool:
-    """Whether the run that resumes has BF16_Optimizer, whose buffers are in plain order."""
+    """Return whether the resuming run has BF16_Optimizer with its buffers in plain order."""
     was = logical.kind == BF16_OPTIMIZER
     if stage is None:
         return was
@@ -195,7 +199,7 @@ def _is_bf16_optimizers(logical: LogicalState, settings: ZeroSettings, stage: in
         return False
     if settings.ds_config is None:
         return was or adds_up_in_fp32(logical.model.get(model_tree.DS_CONFIG))
-    # A pipeline in bf16 has it whatever the configuration says.
+    # A pipeline in bf16 has it, whatever the configuration says.
     is_pipeline = logical.model.get(model_tree.MODULE) is None
     return (was and is_pipeline) or adds_up_in_fp32(settings.ds_config)
 
@@ -212,7 +216,7 @@ def _alignment(logical: LogicalState, settings: ZeroSettings) -> int | None:
 
 
 def configured(logical: LogicalState, layout: TargetLayout) -> LogicalState:
-    """The logical state whose saved configuration says how the output is laid out."""
+    """Return the logical state with a saved configuration that matches the output's layout."""
     changed = dict(_differing(logical, layout))
     placed = dict(_placed(logical, layout))
     if not changed and not placed and not mics_keys(logical.zero):
@@ -226,7 +230,7 @@ def configured(logical: LogicalState, layout: TargetLayout) -> LogicalState:
 
 
 def _placed(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, Any]]:
-    """What changes of a configuration beside `zero_optimization`."""
+    """Yield the changes of a configuration outside `zero_optimization`."""
     known = is_data_first(logical.model.get(model_tree.DS_CONFIG))
     if logical.has_experts and known != layout.data_first:
         yield DATA_FIRST, layout.data_first
@@ -273,8 +277,8 @@ def _with_config(
 
 
 def needed_keys(source: LogicalState, layout: TargetLayout) -> dict[str, Any]:
-    """Keys of `zero_optimization` that the resuming run must have: what is not DeepSpeed's default,
-    and what is no longer as the source had it."""
+    """Return the keys of `zero_optimization` that the resuming run needs: those that differ from
+    DeepSpeed's default or from the source."""
     needed = dict(_differing(source, layout))
     if layout.round_robin:
         needed[ROUND_ROBIN] = True

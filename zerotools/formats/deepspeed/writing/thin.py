@@ -1,4 +1,4 @@
-"""What stays of DeepSpeed's files without the state of the optimizer.
+"""DeepSpeed's files without the optimizer's state.
 
     stages 1 and 2, `weights`     the model files have the weights; the optimizer files go
     stages 1 and 2, `masters`     optimizer files with their masters, and no `state`
@@ -7,9 +7,9 @@
     without ZeRO, `weights`       the model file without its `optimizer`
     without ZeRO, `masters`       ... without the `state` in it
 
-Of torch's state dict the param groups stay, for whoever wants to know them, and the key `state`
-goes: an empty one torch would load without a word, and the run would go on with moments of zero;
-without the key DeepSpeed fails.
+Of torch's state dict the param groups stay for inspection, and the key `state` is removed. torch
+would silently load an empty one, and the run would continue with moments of zero; without the key
+DeepSpeed fails.
 
 Source: torch `optim/optimizer.py`, `load_state_dict`; DeepSpeed `runtime/zero/stage_1_and_2.py`,
 `stage3.py`, `bf16_optimizer.py`: `load_state_dict`; `runtime/engine.py`, `load_checkpoint`, which
@@ -33,7 +33,7 @@ from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, Optim
 from zerotools.io.torchzip.pt_file import repacked
 
 STAYS = ("param", "param16", "buffer")
-"""Roles of tensors that are no state of an optimizer."""
+"""Roles of tensors that are not optimizer state."""
 _DEEPEST = 4
 
 
@@ -54,8 +54,8 @@ def masters_alone(source: Checkpoint) -> Thinning:
 
 
 def weights_alone(source: Checkpoint, after: Checkpoint) -> Thinning | None:
-    """`source` without its optimizer files; `after` is what the reader finds then. None: some
-    weights lie in those files alone."""
+    """Return the thinning of `source` without its optimizer files; `after` is what the reader finds
+    then. Return None if some weights lie only in those files."""
     kept: dict[Key, Key] = {}
     for key, tensor in after.tensors.items():
         held = _same(source, key, tensor)
@@ -74,7 +74,7 @@ def weights_alone(source: Checkpoint, after: Checkpoint) -> Thinning | None:
 
 
 def has_weights_beside(source: Checkpoint) -> bool:
-    """Whether its model files may hold the weights: at stages 1 and 2, and without ZeRO."""
+    """Return whether its model files may hold the weights: at stages 1 and 2, and without ZeRO."""
     kinds = {optim.kind for shard in native_of(source).mp_shards for optim in _present(shard)}
     return kinds <= {STAGE_1_AND_2}
 
@@ -84,7 +84,7 @@ def _present(mp_shard: MpShard) -> Iterator[OptimStates]:
 
 
 def _same(source: Checkpoint, key: Key, tensor: Tensor) -> Key | None:
-    """Where the source has the tensor that is left of it: a 16-bit weight was beside its master."""
+    """Return the source's key of a tensor that is left: a 16-bit weight was next to its master."""
     for role in ("param16", "param") if key.role == "param" else (key.role,):
         held = source.tensors.get(Key(key.name, role))
         if held is not None and (held.dtype, held.shape) == (tensor.dtype, tensor.shape):
@@ -104,7 +104,7 @@ def _model_files(mp_shard: MpShard, keep: Keep) -> dict[str, FilePlan]:
 
 
 def _without_state_of(optim: OptimStates) -> Any:
-    """The tree of an optimizer file with its masters; None where it has no state."""
+    """Return the tree of an optimizer file with its masters, or None if it has no state."""
     outer = optim.file.tree
     saved: Mapping[str, Any] = optim.fields.tree
     left = without_state(saved)
@@ -116,8 +116,8 @@ def _without_state_of(optim: OptimStates) -> Any:
 
 
 def without_state(saved: Any, depth: int = _DEEPEST) -> Any:
-    """A tree of dicts without the `state` of the torch optimizers in it; the very same where there
-    is none."""
+    """Return a tree of dicts without the `state` of the torch optimizers in it; the same object if
+    it has none."""
     if not isinstance(saved, dict) or not depth:
         return saved
     if saved.get(keys.STATE) and keys.PARAM_GROUPS in saved:

@@ -57,7 +57,7 @@ def lay_out_zero12(
     """The model file `model_name`, and `names[r]` for the partitions of rank r.
 
     Raises:
-        Unsupported: parts of a group that differ in what must be equal.
+        Unsupported: parts of a group that differ in a value that must be equal.
     """
     buffers = _buffers(logical, layout)
     scalars = scalars_of(buffers)
@@ -125,8 +125,8 @@ def _buffers(logical: LogicalState, layout: TargetLayout) -> list[FlatBuffer]:
 
 
 def _whole_roles(layout: TargetLayout, group: LogicalGroup, part: StatePart) -> frozenset[str]:
-    """The roles of which ranks keep whole parameters. DeepSpeed throws a momentum of another length
-    away without a word."""
+    """Return the roles that ranks keep whole parameters of. DeepSpeed silently discards a momentum
+    of another length."""
     if layout.is_offloaded:
         return frozenset()
     return frozenset(role for role in part.dtypes if is_of_muon(role, group.options))
@@ -235,6 +235,6 @@ def _booked(kind: str, buffer: FlatBuffer, rank: int) -> int:
 
 
 def _mapping(content: PartitionContents, order: Sequence[str], kind: Opaque) -> Ordered:
-    """Places by name, in the optimizer's order, whatever the buffer's is."""
+    """Return positions by name, in the optimizer's order, which may differ from the buffer's."""
     places = {name: (start, count) for name, start, count in content.parts}
     return keys.slice_mapping(kind, ((name, *places[name]) for name in order if name in places))

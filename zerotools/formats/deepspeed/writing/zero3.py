@@ -103,7 +103,7 @@ def lay_out_zero3(
 
 
 def _differing_ranks(layout: TargetLayout) -> range:
-    """The ranks whose trees differ: one for all without AutoEP."""
+    """Return the ranks with different trees: one for all without AutoEP."""
     return range(layout.dp_size if layout.autoep_size is not None else 1)
 
 
@@ -129,7 +129,8 @@ def _gaps(buffer: FlatBuffer) -> list[list[tuple[int, int]]]:
 def _repeated(
     logical: LogicalState, models: Sequence[FileLayout], names: Sequence[str]
 ) -> dict[Key, tuple[Key, Tensor]]:
-    """What the model files of all ranks but the first have whole too, and which tensor it is."""
+    """Return the tensors that the model files of all ranks but the first repeat, each with its
+    tensor."""
     return {
         Key(key.name, f"{key.role}{REPEATED}{rank}"): (key, models[rank].placed(name, each))
         for rank, name in enumerate(names)
@@ -188,8 +189,8 @@ def _model_files(
     names: Sequence[str],
     plans: dict[str, FilePlan],
 ) -> tuple[list[FileLayout], dict[Key, Tensor]]:
-    """Adds the model files to `plans`; returns them, and what is filled in them: the partitions
-    of frozen parameters in all, and in the first the weights of `logical`."""
+    """Add the model files to `plans`. Return them and the tensors to fill: the partitions of frozen
+    parameters in all files, and in the first the weights of `logical`."""
     frozen, ranks = logical.frozen, layout.dp_size
     layouts = {
         name: FlatLayout({name: each.shape}, (), ranks, None) for name, each in frozen.items()

@@ -1,10 +1,10 @@
-"""Legacy rank files: what each rank of a model held, put together.
+"""Legacy rank files: the tensors of each rank of a model, joined.
 
-rank_layout     which rank files there should be
+rank_layout     the expected rank files
 saved_rank      one rank's file of the model
 rank_checks     files that are missing, or of another save
-rank_cuts       how tensor-parallel ranks share each weight
-rank_optimizer  what one rank's optimizer keeps
+rank_cuts       the sharing of each weight by tensor-parallel ranks
+rank_optimizer  the state of one rank's optimizer
 whole_model     the tensors of all ranks as one
 rank_names      the weights of a rank by their names in the whole model
 rank_files      the files of all ranks as one Checkpoint

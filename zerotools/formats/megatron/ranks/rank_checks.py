@@ -1,4 +1,4 @@
-"""What is wrong with the files of ranks: some are missing, or of another save."""
+"""Checks of the files of ranks: missing ones, and those of another save."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def disagreements(
     ranks: list[SavedRank],
     opened: Mapping[str, TorchFile],
 ) -> Iterator[Problem]:
-    """Ranks that are missing, are too many, or are of another save."""
+    """Yield problems for ranks that are missing, too many, or of another save."""
     for name in expected:
         if name not in opened:
             where = model_of(name)
@@ -66,7 +66,7 @@ def lost_optimizers(path: Path, names: list[str], facts: MegatronFacts) -> Itera
 
 
 def _is_distributed(facts: MegatronFacts) -> bool:
-    """Whether a rank's optimizer keeps its state in a file of its own."""
+    """Return whether a rank's optimizer keeps its state in a separate file."""
     groups = [group for each in optimizers_in(facts.tree) for group in groups_in(each)]
     is_said = facts.args.get("use_distributed_optimizer") is True
     return is_said and bool(groups) and not any("params" in group for group in groups)

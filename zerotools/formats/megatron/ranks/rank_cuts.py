@@ -36,7 +36,7 @@ _GATED = "linear_fc1"
 
 
 class CutPart(NamedTuple):
-    """The box `box` of the whole tensor is what begins at `start` in that of one rank."""
+    """A part of a cut: the box `box` of the whole tensor begins at `start` in one rank's tensor."""
 
     start: tuple[int, ...]
     box: Box
@@ -49,13 +49,13 @@ class Cut(NamedTuple):
     halves: int = 1
 
     def whole(self, shape: tuple[int, ...], ranks: int) -> tuple[int, ...]:
-        """The shape of the whole of which each rank has `shape`."""
+        """Return the shape of the whole if each rank has `shape`."""
         if self.axis is None:
             return shape
         return (*shape[: self.axis], shape[self.axis] * ranks, *shape[self.axis + 1 :])
 
     def parts(self, shape: tuple[int, ...], rank: int, ranks: int) -> list[CutPart]:
-        """Where the tensor of one rank, of `shape`, lies in the whole."""
+        """Return the positions in the whole of one rank's tensor of `shape`."""
         zeros = (0,) * len(shape)
         if self.axis is None:
             return [CutPart(zeros, Box(zeros, shape))]
@@ -73,10 +73,10 @@ class Cut(NamedTuple):
 
 
 def cut_of(name: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any]) -> Cut:
-    """How `ranks` ranks share the weight `name`, of which one has `shape`.
+    """Return the cut of the weight `name` over `ranks` ranks; one rank has `shape`.
 
     Raises:
-        Unsupported: it is not known, or the arguments do not say what it depends on.
+        Unsupported: it is not known, or depends on a value that the arguments lack.
     """
     if ranks == 1:
         return Cut(None)
@@ -103,7 +103,7 @@ def cut_of(name: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any
 
 
 def _whole(name: str, module: str, leaf: str) -> Cut:
-    """Of what all ranks have: norms, the router, numbers of its experts."""
+    """Return the cut of a tensor that all ranks have: norms, the router, numbers of its experts."""
     known = "norm" in module or leaf.startswith("layer_norm_") or module in _WHOLE
     if not known:
         raise _unknown(name, "is not known")

@@ -1,11 +1,11 @@
-"""Legacy rank files: what each rank of a model held, one or two torch files per rank, put together.
+"""Legacy rank files: the tensors of each rank of a model, one or two torch files per rank, joined.
 
     mp_rank_00_001/model_optim_rng.pt    model (or model0, model1, ...: one for each virtual stage)
     mp_rank_00_001/distrib_optim.pt      the distributed optimizer's state
 
 Names are local: layer 0 is the first of a pipeline stage, expert 0 the first of an expert-parallel
 rank. Layers are counted over the stages: first virtual stage 0 of every pipeline stage, then
-virtual stage 1, and so on. What several ranks have whole is there as often, as replicas.
+virtual stage 1, and so on. A tensor that several ranks have whole is kept as replicas.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LEFT_OUT = (
 
 
 def read_ranks(path: Path) -> Checkpoint:
-    """The model of all ranks whose directories are below `path`, or of the one in `path` itself.
+    """Return the model of all ranks with directories below `path`, or of the rank in `path` itself.
 
     Raises:
         BadFile: no file can be read, or the ranks contradict each other.
@@ -95,7 +95,8 @@ def read_ranks(path: Path) -> Checkpoint:
 
 
 def _read_each(merged: WholeModel, ranks: list[SavedRank]) -> None:
-    """Add what each rank has; of no rank the optimizer's state, where that of one is not proved."""
+    """Add the tensors of each rank. Add no rank's optimizer state if one rank's order cannot be
+    proved."""
     firsts = first_layers(ranks, merged)
     found: list[tuple[RankPlace, list[Local], list[Local]]] = []
     for rank in ranks:
@@ -117,7 +118,7 @@ def _read_each(merged: WholeModel, ranks: list[SavedRank]) -> None:
 
 
 def _state(merged: WholeModel, rank: SavedRank, weights: list[Local]) -> list[Local]:
-    """What the rank's optimizer has of them."""
+    """Return the state of the weights in the rank's optimizer."""
     where = optimizer_of(rank.name)
     try:
         if (merged.path / where).exists():

@@ -1,10 +1,10 @@
-"""Which ranks a directory of legacy rank files should have, and where each lies in the model.
+"""The expected ranks of a directory of legacy rank files, and their positions in the model.
 
 `mp_rank_TT[_PPP][_EEE]` counts tensor-parallel ranks, pipeline stages and expert-parallel ranks;
-PPP and EEE are there where there are several. With experts, Megatron writes one file for each rank
-of the first expert-data-parallel replica: of a stage the ranks 0 to TP - 1, or to ETP x EP - 1 if
-those are more, of which rank r is tensor-parallel rank r % TP, expert-parallel rank r // ETP % EP,
-and expert-tensor-parallel rank r % ETP. With TP 2, EP 2 and ETP 1 these are mp_rank_00_000 and
+PPP and EEE exist if there are several. With experts, Megatron writes one file for each rank of the
+first expert-data-parallel replica: of a stage the ranks 0 to TP - 1, or to ETP x EP - 1 if those
+are more. Rank r is tensor-parallel rank r % TP, expert-parallel rank r // ETP % EP, and
+expert-tensor-parallel rank r % ETP. With TP 2, EP 2 and ETP 1 these are mp_rank_00_000 and
 mp_rank_01_001.
 
 Source: megatron/training/checkpointing.py (`get_checkpoint_name`), core/parallel_state.py.
@@ -43,15 +43,15 @@ _MOST = 2**20
 
 
 def degrees_of(facts: MegatronFacts) -> Degrees:
-    """As the arguments say; 1 where they say nothing."""
+    """Return the degrees from the arguments; 1 if they do not record one."""
     sizes = facts.sizes
     tensor = sizes.get("TP") or 1
     return Degrees(tensor, sizes.get("PP") or 1, sizes.get("EP") or 1, sizes.get("ETP") or tensor)
 
 
 def places(degrees: Degrees) -> dict[str, RankPlace]:
-    """The directory of each rank that is saved, and its place. Empty where there would be more
-    ranks than any run has."""
+    """Return the directory of each saved rank, and its position. Empty if there would be more ranks
+    than any run has."""
     if max(degrees) > _MOST or degrees.stages * degrees.tensor * degrees.experts > _MOST:
         return {}
     count = degrees.tensor

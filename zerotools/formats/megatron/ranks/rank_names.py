@@ -28,11 +28,11 @@ _JOINED = re.compile(r".*\.experts\.weight[12]", re.S)
 def first_layers(
     ranks: list[SavedRank], merged: WholeModel
 ) -> dict[tuple[int, int], dict[str, int]]:
-    """Of each virtual stage of each stage, the number of its first layer, by what is before the
-    number in the names.
+    """Return the number of the first layer of each virtual stage of each stage, by the text before
+    the number in the names.
 
     Raises:
-        BadFile: there are not as many layers as the arguments say.
+        BadFile: the number of layers is not that of the arguments.
     """
     counts: dict[tuple[int, int], dict[str, int]] = {}
     for rank in ranks:

@@ -1,11 +1,11 @@
-"""What one rank's optimizer keeps of the tensors that this rank has.
+"""The state of one rank's optimizer for the tensors of this rank.
 
 Without the distributed optimizer, state is numbered: param groups list numbers, and have, each,
 the parameters of the model that fit them (`training_state`), in the order of the model. With it,
 distrib_optim.pt has flat buffers, one for each type of parameter: the parameters of the model in
 reverse order, each beginning at a multiple of 64 elements. The last one ends at `numel_unpadded`.
 
-Both are taken only where all shapes, or the end of each buffer, agree with that.
+Both are used only if all shapes, or the end of each buffer, agree.
 
 Source: megatron/core/optimizer/optimizer.py, distrib_optimizer.py (`get_parameter_state_dp_zero`),
 distributed/param_and_grad_buffer.py of 0.12 to 0.16.
@@ -41,7 +41,7 @@ class Local(NamedTuple):
 
 
 class Unproved(Exception):
-    """The state does not agree with the parameters; says how."""
+    """The state does not fit the parameters; the message says how."""
 
 
 def numbered_state(

@@ -1,4 +1,4 @@
-"""One rank's file of the model, as it was opened."""
+"""One rank's opened file of the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK = re.compile(r"model(\d{0,4})")
 
 @dataclass(frozen=True, slots=True)
 class SavedRank:
-    """`name` is its directory, `facts` what its own file says."""
+    """`name` is its directory, `facts` are its file's records."""
 
     name: str
     place: RankPlace

@@ -15,7 +15,7 @@ from zerotools.formats.megatron.ranks.rank_optimizer import Local
 
 
 class WholeModel:
-    """The tensors of all ranks as one: what each has, by key."""
+    """The tensors of all ranks as one: the parts of each rank, by key."""
 
     def __init__(self, path: Path, degrees: Degrees, facts: MegatronFacts) -> None:
         self.path, self.degrees, self.facts = path, degrees, facts
@@ -24,11 +24,11 @@ class WholeModel:
         self._found: dict[Key, tuple[Local, Cut, list[Chunk]]] = {}
 
     def add(self, local: Local, place: RankPlace) -> None:
-        """Add what one rank has.
+        """Add a tensor of one rank.
 
         Raises:
             BadFile: another rank has another shape or type of it.
-            Unsupported: it is not known how ranks share it.
+            Unsupported: the sharing of the tensor by ranks is not known.
         """
         is_expert = ".local_experts." in local.name
         ranks = self.degrees.expert_tensor if is_expert else self.degrees.tensor

@@ -1,11 +1,11 @@
-"""common.pt and metadata.json: what is not sharded.
+"""common.pt and metadata.json: the values that are not sharded.
 
     {"args": Namespace, "checkpoint_version": 3.0, "iteration": 10, "content_metadata": {...},
      "num_floating_point_operations_so_far": 0, "opt_param_scheduler": {...},
      "optimizer": {"optimizer": {"param_groups": [...]}, "param_state_sharding_type": ...}}
 
 With experts in parallel `optimizer` has one such entry for each of two optimizers, by number.
-`content_metadata` tells Megatron in which form to ask for the tensors.
+`content_metadata` tells Megatron the form of the tensors to request.
 
 Source: megatron/training/checkpointing.py, megatron/core/dist_checkpointing/serialization.py, 0.16.
 """
@@ -34,8 +34,8 @@ def common_state(
     flops: Any = 0,
     scheduler: Any = None,
 ) -> dict[str, Any]:
-    """The tree of common.pt. `arguments` are those of the training script, by name; `scheduler` is
-    what Megatron saved of its schedule, None: it saved none. `is_uniform` says that the layers are
+    """Return the tree of common.pt. `arguments` are those of the training script, by name.
+    `scheduler` is Megatron's saved schedule, or None. `is_uniform` means that the layers are
     stacked."""
     metadata: dict[str, Any] = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
     if not is_uniform:
@@ -67,7 +67,7 @@ def _unsharded(groups: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
 
 
 def _schedule(optimizer: WrittenOptimizer, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A schedule that says what is known, for runs that override it with their own options."""
+    """Return a schedule with the known values, for runs that override it with their own options."""
     group = optimizer.optimizers[0][0]
     return {
         "max_lr": group["lr"],

@@ -63,14 +63,15 @@ def lay_out(
     expert_parallel: int | None = None,
     chunk_bytes: int = LARGEST_CHUNK,
 ) -> Target:
-    """Lay `source`, whose weights have Megatron's names, out in the run directory `destination`.
-    Files are of at most `shard_bytes`, and chunks of `chunk_bytes`, where one row is not larger.
-    `expert_parallel` is how many ranks will share the experts; None: as the source says, else more
-    than one.
+    """Lay `source`, with Megatron's names, out in the run directory `destination`.
+
+    Files have at most `shard_bytes`, and chunks `chunk_bytes`, unless one row is larger.
+    `expert_parallel` is the number of ranks that will share the experts; None: the source's number,
+    else more than one.
 
     Raises:
-        BadRequest: other names, a layer or expert that is missing, no experts to be shared, or
-            options of the optimizer that are known from nowhere.
+        BadRequest: other names, a missing layer or expert, no experts to share, or unknown
+            options of the optimizer.
         Unsupported: stacked tensors that are quantised.
         BadFile: config.json is damaged.
     """
@@ -132,7 +133,7 @@ def _renamed(singles: SingleTensors) -> SingleTensors:
 
 
 def _weights(tensors: Mapping[Key, Tensor]) -> dict[str, Tensor]:
-    """What the model has, by name: the 16-bit weights, where there are masters beside them."""
+    """Return the model's weights by name: the 16-bit weights if masters are next to them."""
     found = {key.name: t for key, t in tensors.items() if key.role in ("param", "buffer")}
     return found | {key.name: t for key, t in tensors.items() if key.role == "param16"}
 
@@ -149,7 +150,7 @@ def _refuse_other_names(source: Checkpoint, weights: Mapping[str, Tensor]) -> No
 def _are_experts_apart(
     source: Checkpoint, weights: Mapping[str, Tensor], expert_parallel: int | None
 ) -> bool | None:
-    """Whether experts have an optimizer of their own, as far as the user says."""
+    """Return whether experts have a separate optimizer, or None if the user has not set it."""
     if expert_parallel is None:
         return None
     if expert_parallel < 1 or not any(map(is_of_expert, weights)):
@@ -177,7 +178,7 @@ def _stored(
 
 
 def _prefixes(key: Key, tensor: Tensor, *, has_half: bool, with_state: bool) -> list[str]:
-    """What the keys of a tensor begin with. Masters without 16-bit weights are both."""
+    """Return the prefixes of a tensor's keys. Masters without 16-bit weights have both."""
     if key.role in MOMENTS:
         return [f"{_STATE}{key.role}."] if with_state else []
     if key.role == "param16":
@@ -188,7 +189,7 @@ def _prefixes(key: Key, tensor: Tensor, *, has_half: bool, with_state: bool) -> 
 
 
 def _places(name: str, places: StoredPlaces, norms: NormNames) -> Iterator[StoredPlace]:
-    """Where a weight lies, and once more under its second name."""
+    """Yield the position of a weight, and that of its second name if it has one."""
     yield places.of(name)
     if (second := norms.second.get(name)) is not None:
         yield places.of(second)
@@ -210,7 +211,7 @@ def _iteration(
 
 
 def _run_arguments(training: TrainingState) -> Mapping[str, Any] | None:
-    """The arguments of Megatron's script, where the source has them."""
+    """Return the arguments of Megatron's script if the source has them."""
     found = training.client.get("args")
     return found if isinstance(found, Mapping) and "num_layers" in found else None
 
@@ -218,7 +219,8 @@ def _run_arguments(training: TrainingState) -> Mapping[str, Any] | None:
 def _arguments(
     source: Checkpoint, training: TrainingState, weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """config.json, and the arguments of the script: the run's own, else those of config.json."""
+    """Return config.json and the arguments of the script: the run's own, else those of
+    config.json."""
     run = _run_arguments(training)
     rows = weights[EMBEDDING].shape[0] if EMBEDDING in weights else None
     if run is not None:
@@ -237,7 +239,7 @@ def _arguments(
 
 
 def _schedule(training: TrainingState) -> Any:
-    """Megatron's own, as it is."""
+    """Return Megatron's own schedule unchanged, or None."""
     found = training.lr_scheduler
     is_megatrons = isinstance(found, Mapping) and {"lr_decay_style", "num_steps"} <= found.keys()
     return found if is_megatrons else None

@@ -1,8 +1,8 @@
-"""The arguments of Megatron's training script for a model, of config.json and of its tensors.
+"""The arguments of Megatron's training script for a model, from config.json and its tensors.
 
-What shapes tell is taken from the tensors, the rest from config.json. `--use-checkpoint-args` reads
-the names in `megatron/training/checkpointing.py` (`load_args_from_checkpoint`); what it does not
-read, such as how RoPE is scaled, must be given to the script, and `unsaid` names it.
+Shapes come from the tensors, other values from config.json. `--use-checkpoint-args` reads the names
+in `megatron/training/checkpointing.py` (`load_args_from_checkpoint`); values that it does not read,
+such as the scaling of RoPE, must be given to the script, and `unsaid` names them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ PARALLEL = {
     "data_parallel_size": 1,
     "world_size": 1,
 }
-"""Of no run: the checkpoint is for any degrees of parallelism."""
+"""Arguments that the checkpoint does not set: it is for any degrees of parallelism."""
 
 
 def _rows(tensor: Tensor | None) -> int | None:
@@ -96,8 +96,8 @@ def _sizes(
 
 
 def _multiple(rows: int | None, vocabulary: Any) -> int | None:
-    """What the vocabulary was padded to a multiple of, so that whoever reads the checkpoint finds
-    which rows are padding: the usual one where it fits, else the largest power of two that does."""
+    """Return the multiple that the vocabulary was padded to, so that readers find the padding rows:
+    the usual one if it fits, else the largest power of two that does."""
     if rows is None or type(vocabulary) is not int or vocabulary < 1:
         return None
     usual = [_USUAL_MULTIPLE, *(2**power for power in range(20, -1, -1))]
@@ -189,7 +189,7 @@ def _precision(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def unsaid(config: Mapping[str, Any]) -> Iterator[str]:
-    """What of config.json the script must be told by options."""
+    """Yield the settings of config.json that the script needs as options."""
     config = flat_config(config)
     rope = rope_of(config)
     if rope.get("rope_type", rope.get("type")) not in _PLAIN_ROPE:

@@ -12,7 +12,7 @@
     self_attention.linear_kv_up_proj.layer_norm_weight  self_attention.kv_layernorm.weight
 
 Only the first of the second table is not of latent attention. A norm is written under the name of
-Transformer Engine's layers, and where Megatron's own layers ask for another, under that as well.
+Transformer Engine's layers, and also under the name of Megatron's own layers if it differs.
 
 Source: megatron/core/models/gpt/gpt_layer_specs.py of 0.16 (`sharded_state_dict_keys_map`).
 """
@@ -34,8 +34,8 @@ _LATENT = {
 
 @dataclass(frozen=True)
 class NormNames:
-    """`written` is what each norm is called; `second` has the other name of those, by what they are
-    written as."""
+    """`written` maps each norm to its written name; `second` maps a written name to its other
+    name."""
 
     written: Mapping[str, str]
     second: Mapping[str, str]
@@ -60,7 +60,7 @@ def norm_names(names: Collection[str]) -> NormNames:
 
 
 def _pairs(layer: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """(what Transformer Engine's layer calls a norm, what Megatron's own calls it)."""
+    """Yield (a norm's name in Transformer Engine's layer, its name in Megatron's own)."""
     if f"{layer}self_attention.linear_qkv.weight" in names:
         yield _QKV, _INPUT
     is_dense = f"{layer}mlp.linear_fc1.weight" in names
@@ -71,6 +71,6 @@ def _pairs(layer: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def _asks_for_both(layer: str, own: str, fused: str, names: Collection[str]) -> bool:
-    """Whether the two kinds of layers do not save the norm under one name."""
+    """Return whether the two kinds of layers save the norm under different names."""
     is_latent = f"{layer}self_attention.linear_kv_up_proj.weight" in names
     return fused == _PRE_MLP or own in _LATENT or (is_latent and fused == _FC1)

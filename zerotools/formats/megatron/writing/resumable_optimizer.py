@@ -1,7 +1,7 @@
-"""What of a run's optimizer Megatron resumes from: masters, two moments, param groups, one step.
+"""The optimizer state that Megatron resumes from: masters, two moments, param groups, one step.
 
-Megatron groups parameters by its own rule (`groups`), whatever grouped them before: what has one
-dimension, and biases, without weight decay; experts apart where they are in parallel. Its groups
+Megatron groups parameters by its own rule (`groups`), whatever grouped them before. Tensors with
+one dimension, and biases, have no weight decay; parallel experts are in separate groups. Its groups
 are found by `wd_mult`, `lr_mult`, `is_expert_parallel`, `is_decoupled_lr`, and have one step.
 
 Source: `_get_param_groups` of megatron/core/optimizer/__init__.py and `load_state_dict` of
@@ -33,8 +33,8 @@ _EXPERT = ".experts.local_experts."
 
 @dataclass(frozen=True)
 class WrittenOptimizer:
-    """`optimizers` are the param groups of each: one, or that of experts behind that of all other
-    weights. `steps` is the optimizer's own count."""
+    """`optimizers` are the param groups of each optimizer: one, or that of all other weights
+    followed by that of experts. `steps` is the optimizer's own count."""
 
     optimizers: tuple[tuple[Mapping[str, Any], ...], ...]
     steps: int
@@ -43,7 +43,8 @@ class WrittenOptimizer:
 
 @dataclass(frozen=True)
 class LeftOptimizer:
-    """Why there is nothing that Megatron resumes from; empty: there was no optimizer."""
+    """The reason why there is no state that Megatron resumes from; empty: there was no
+    optimizer."""
 
     why: str = ""
 
@@ -56,12 +57,12 @@ def written_optimizer(
     *,
     apart: bool | None = None,
 ) -> WrittenOptimizer | LeftOptimizer:
-    """The optimizer of `source`, whose tensors are `tensors`, one for each weight; `names` has
-    those that each name of `training` is. `apart` says whether experts have an optimizer of their
-    own; None: as in the source, else they have.
+    """Return the optimizer of `source` with `tensors`, one for each weight; `names` maps each name
+    of `training` to theirs. `apart` is True if experts have a separate optimizer; None: as in the
+    source, else True.
 
     Raises:
-        BadRequest: its options are known from nowhere, and the user can give them.
+        BadRequest: its options are unknown, and the user can give them.
     """
     roles = {key.role for key in tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE)}
     if not roles:
@@ -87,7 +88,7 @@ def written_optimizer(
 
 
 def _steps(training: TrainingState) -> int | str:
-    """The step that all weights have, or what is wrong with it."""
+    """Return the step that all weights have, or the text of an error."""
     found = {scalar.value for key, scalar in training.scalars.items() if key.role == "step"}
     known = sorted(found) or ([] if training.steps is None else [training.steps])
     if not known:
@@ -130,7 +131,7 @@ def _groups_by_name(
 def _of_megatron(
     training: TrainingState, weights: Mapping[str, Tensor], steps: int, apart: bool | None
 ) -> WrittenOptimizer | None:
-    """The groups that Megatron made, as they are, or with experts apart or not."""
+    """Return Megatron's groups as they are, or with experts separated or joined."""
     options = [{**group.options, "step": steps} for group in training.groups]
     if not all({"wd_mult", "lr_mult", "is_expert_parallel"} <= each.keys() for each in options):
         return None
@@ -155,7 +156,7 @@ def _of_megatron(
 
 
 def is_of_expert(name: str) -> bool:
-    """Whether a weight is one expert's, by the name that it has in a model on one rank."""
+    """Return whether a weight is one expert's, by its name in a model on one rank."""
     return _EXPERT in name
 
 

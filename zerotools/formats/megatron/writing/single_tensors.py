@@ -35,12 +35,12 @@ class SingleTensors:
 
 
 def single_tensors(source: Checkpoint) -> SingleTensors:
-    """What of `source` is of one weight each; no byte is read. What names no parameter and numbers
-    of an optimizer are left out.
+    """Return the tensors of `source`, one for each weight; no byte is read. Tensors without a
+    parameter's name, and numbers of an optimizer, are left out.
 
     Raises:
         BadRequest: two tensors get one name, or there are more layers than any model has.
-        Unsupported: a stacked tensor that is computed of others.
+        Unsupported: a stacked tensor that is computed from others.
     """
     kept = _StackedChunks()
     tensors: dict[Key, Tensor] = {}
@@ -80,14 +80,14 @@ def _singles(
 
 
 class _StackedChunks:
-    """The chunks of the few stacked tensors that were looked at last, by their index along the
-    leading axes: the parts of one are planned one after the other."""
+    """The chunks of the last few stacked tensors, by their index along the leading axes: the parts
+    of one are planned one after the other."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[int, tuple[Tensor, dict[_Index, list[Chunk]]]] = OrderedDict()
 
     def at(self, tensor: Tensor, index: _Index) -> list[Chunk]:
-        """The chunks of the part at `index`, in its own coordinates."""
+        """Return the chunks of the part at `index`, in its own coordinates."""
         known = self._found.get(id(tensor))
         if known is None:
             known = self._found[id(tensor)] = tensor, _by_index(tensor, len(index))

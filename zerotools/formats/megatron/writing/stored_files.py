@@ -1,8 +1,8 @@
 """The data files of a torch_dist checkpoint, and its `.metadata`.
 
-A chunk is one weight of one layer and one expert, or some rows of it where it is large: Megatron
-reads an archive as a whole, whatever part of it a rank needs. Files are as large as the user wants;
-which of them has what is in `.metadata` alone.
+A chunk is one weight of one layer and one expert, or some rows of it if it is large: Megatron reads
+an archive as a whole, even if a rank needs only a part of it. Files are as large as the user wants;
+only `.metadata` records their contents.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LARGEST_CHUNK = 2**28
 
 @dataclass(frozen=True)
 class StoredTensorPlace:
-    """A tensor `key`, the part at `index` of what has the shape `stored` under each of the keys
-    `flats`."""
+    """A tensor `key`: the part at `index` of the tensor that is stored under each of the keys
+    `flats`, which has `counts` parts along its leading axes."""
 
     key: Key
     tensor: Tensor
@@ -37,8 +37,8 @@ class StoredTensorPlace:
 
 @dataclass
 class StoredFiles:
-    """What is laid out so far, in the directory `prefix` of the output. `tensors` are those of the
-    target, by key."""
+    """The files laid out so far, in the directory `prefix` of the output. `tensors` are those of
+    the target, by key."""
 
     prefix: str
     shard_bytes: int
@@ -64,7 +64,7 @@ class StoredFiles:
         self.tensors[place.key] = Tensor(tensor.dtype, tensor.shape, chunks)
 
     def add_extra_states(self, keys: Sequence[str]) -> None:
-        """Add empty states, all of which are one archive."""
+        """Add empty states, which all share one archive."""
         if keys:
             item = self._file(0).add_archive(archive_of(EMPTY))
             for key in keys:
@@ -78,7 +78,7 @@ class StoredFiles:
         return {**plans, self.prefix + METADATA: literal(metadata_bytes(written, paths))}
 
     def _file(self, nbytes: int) -> PlannedFile:
-        """The file that has room for so much; one that is empty has."""
+        """Return a file with space for `nbytes`; an empty file always has."""
         if not self._files or (
             self._files[-1].size and self._files[-1].size + nbytes > self.shard_bytes
         ):
@@ -87,7 +87,7 @@ class StoredFiles:
 
 
 def _pieces(tensor: Tensor, most: int) -> Iterator[Box]:
-    """The tensor in pieces of whole rows of at most so many bytes, where a row is not larger."""
+    """Yield the tensor in pieces of whole rows of at most `most` bytes, unless a row is larger."""
     if not tensor.shape or not tensor.numel:
         yield Box.whole(tensor.shape)
         return

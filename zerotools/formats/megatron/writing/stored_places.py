@@ -1,10 +1,10 @@
-"""Which key of torch_dist each tensor belongs to, and where it lies in what that key has.
+"""The torch_dist key of each tensor, and its position in that key's tensor.
 
     decoder.layers.7.mlp.linear_fc2.weight            decoder.layers.mlp.linear_fc2.weight [7]
     decoder.layers.7.mlp.experts.local_experts.3. ..  decoder.layers.mlp.experts.experts. .. [7, 3]
 
-A block of layers is stacked where all its layers are alike, as Megatron asks for it then; else
-each layer has keys of its own. Other layers (`mtp.layers.0.`) are never stacked.
+A block of layers is stacked if all its layers are alike, because Megatron then requests it so; else
+each layer has separate keys. Other layers (`mtp.layers.0.`) are never stacked.
 
 Source: megatron/core/transformer/transformer_block.py (`sharded_state_dict`) of 0.12 to 0.16.
 """
@@ -25,7 +25,8 @@ _EXPERT = re.compile(r"(.*\.experts\.)local_experts\.(\d+)\.(.+)", re.S)
 
 @dataclass(frozen=True, slots=True)
 class StoredPlace:
-    """The part at `index` of what is stored as `flat`; nothing of what is stored as a whole."""
+    """The part at `index` of the tensor stored as `flat`; `index` is empty for a tensor stored as a
+    whole."""
 
     flat: str
     index: tuple[int, ...]
@@ -33,8 +34,8 @@ class StoredPlace:
 
 @dataclass(frozen=True)
 class StoredPlaces:
-    """`counts` is how many parts each weight's key has along its leading axes, by the weight's
-    name. `alike` says of each block whether its layers are stacked."""
+    """`counts` has the number of parts of each weight's key along its leading axes, by the weight's
+    name. `alike` says for each block whether its layers are stacked."""
 
     counts: Mapping[str, tuple[int, ...]]
     alike: Mapping[str, bool]
@@ -44,13 +45,13 @@ class StoredPlaces:
         return all(self.alike.values())
 
     def of(self, name: str) -> StoredPlace:
-        """Where the weight of this name lies."""
+        """Return the position of the weight of this name."""
         return _place(name, self.alike)
 
 
 def stored_places(path: Path, tensors: Mapping[str, Tensor]) -> StoredPlaces:
-    """The places of the weights `tensors`, by the names of a model on one rank, of the checkpoint
-    at `path`.
+    """Return the positions of the weights `tensors`, by the names of a model on one rank, of the
+    checkpoint at `path`.
 
     Raises:
         BadRequest: a layer or an expert is missing, or experts of one layer differ in shape.

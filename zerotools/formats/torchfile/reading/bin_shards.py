@@ -50,7 +50,7 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
 
 
 def _readable(path: Path, name: str, weight_map: Mapping[str, str] | None) -> Checkpoint | None:
-    """One file; None for one that is lost, where that is tolerated."""
+    """Return one file's checkpoint, or None if it is lost and that is tolerated."""
     try:
         return _read(path, name)
     except BadFile as error:

@@ -17,8 +17,8 @@ FileTensors = tuple[TorchFile, Mapping[K, PartialTensor]]
 
 
 def merge_rank_files(files: Sequence[FileTensors[K]]) -> dict[K, Tensor]:
-    """Each tensor with the blocks of all files. One that every rank has whole has as many copies,
-    of which the first rank's counts.
+    """Return each tensor with the blocks of all files. A tensor that every rank has whole has as
+    many copies, and the first rank's counts.
 
     Raises:
         BadFile: files disagree on type, shape or kind of a tensor.

@@ -36,11 +36,11 @@ _FEWEST_COMPARED = 3
 
 
 def choose_rank_group(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
-    """The one group of a directory that holds a model.
+    """Return the only group of a directory that holds a model.
 
     Raises:
         BadRequest: there are several.
-        BadFile: there is none.
+        BadFile: the directory has none.
     """
     models = [group for group in groups if not group.is_optimizer]
     said = _said_size(path)
@@ -55,13 +55,13 @@ def choose_rank_group(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
 
 
 def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Checkpoint:
-    """The model of `model`'s files, with the optimizer that was saved beside it.
+    """Return the model of `model`'s files, with the optimizer that was saved next to it.
 
     A missing rank is a problem, and leaves holes.
 
     Raises:
         BadFile: files are damaged or disagree.
-        Unsupported: files that do not say which part of a tensor they hold.
+        Unsupported: files that do not record their part of a tensor.
     """
     listed = [model]
     model, parts = _open_all(path, model)
@@ -111,8 +111,8 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
 
 
 def _open_all(path: Path, group: RankGroup) -> tuple[RankGroup, list[OpenedFile]]:
-    """The files of all ranks in their order. Those that are lost are none of the group's, where
-    that is tolerated."""
+    """Return the files of all ranks in order. Lost files are removed from the group if that is
+    tolerated."""
     opened = {}
     for rank in sorted(group.files):
         try:
@@ -132,7 +132,8 @@ def _refuse_unaddressed(path: Path, parts: Sequence[OpenedFile]) -> None:
 
 
 def _world_size(model: RankGroup, parts: Sequence[OpenedFile]) -> int:
-    """As the names say, else as the first rank's pickle does: others may be of an older run."""
+    """Return the world size in the names, else that of the first rank's pickle: others may be of an
+    older run."""
     if model.size is not None:
         return model.size
     for _, contents in parts:
@@ -143,7 +144,7 @@ def _world_size(model: RankGroup, parts: Sequence[OpenedFile]) -> int:
 
 
 def _within(group: RankGroup, parts: Sequence[OpenedFile], size: int) -> list[OpenedFile]:
-    """The files of the run's own ranks."""
+    """Return the files of the run's own ranks."""
     return [
         part for rank, part in zip(sorted(group.files), parts, strict=True) if rank < size
     ] or list(parts)
@@ -166,7 +167,7 @@ def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
 
 
 def _misplaced(parts: Sequence[OpenedFile], model: RankGroup) -> Iterable[Problem]:
-    """Files whose tensors say that another rank saved them."""
+    """Yield problems for files with tensors that another rank saved."""
     ranks = {name: rank for rank, name in model.files.items()}
     for file, contents in parts:
         said = {pieces.rank for pieces in contents.all() if pieces.rank is not None}
@@ -176,8 +177,8 @@ def _misplaced(parts: Sequence[OpenedFile], model: RankGroup) -> Iterable[Proble
 
 
 def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
-    """Files of another step than most of the others. Each rank counts the steps of its parameters,
-    of which one is read in each file."""
+    """Yield problems for files of another step than most of the others. Each rank counts the steps
+    of its parameters, and one count of each file is read."""
     steps: dict[str, int | float] = {}
     for file, contents in files:
         found = (each for (_, role), each in contents.moments.items() if role == "step")
@@ -185,7 +186,7 @@ def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
         if first is not None and first.kind == WHOLE:
             try:
                 steps[file.name] = read_scalar(path, file.tensor(first.blocks[0][1])).value
-            except (BadFile, Unsupported):  # whoever reads it is told
+            except (BadFile, Unsupported):  # reading it reports the error
                 return
     if len(set(steps.values())) < 2:
         return
@@ -201,10 +202,10 @@ def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
 
 
 def _other_names(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
-    """The one file whose tensors have other names than those of all others, which agree.
+    """Yield a problem for the only file with other tensor names than all others, which agree.
 
-    Stages of a pipeline differ, too, but each in as many files as it has ranks; and of two files
-    nobody can tell which is the wrong one.
+    Stages of a pipeline differ too, but each in as many files as it has ranks; and of two files it
+    is not known which one is wrong.
     """
     held = {file.name: frozenset(contents.weights) for file, contents in files}
     (usual, count), *rest = Counter(held.values()).most_common(2)
@@ -237,7 +238,7 @@ def _notes(model: RankGroup, parts: Sequence[OpenedFile], said: str | None) -> t
 
 
 def _said_size(path: Path) -> int | None:
-    """The number of ranks that verl's fsdp_config.json says."""
+    """Return the number of ranks in verl's fsdp_config.json, or None."""
     try:
         tree: Any = json.loads(read_regular(path / _VERL_CONFIG, _LARGEST_CONFIG))
     except (OSError, BadFile, ValueError, RecursionError):

@@ -83,7 +83,7 @@ def read_state(path: Path, weights: Mapping[str, Shape]) -> Checkpoint:
 
 
 def _read_file(path: Path) -> Checkpoint:
-    """One file; where it is one rank's, those of all ranks."""
+    """Return the checkpoint of one file, or of all ranks' files if it is one rank's."""
     opened = open_file(path.parent, path.name)
     if opened.contents.is_whole:
         _refuse_state(path, opened)

@@ -1,4 +1,4 @@
-"""What torch files say of the run beside their tensors: a torch optimizer's groups, above all."""
+"""The training state of torch files: above all, the groups of a torch optimizer."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _NOT_OPTIONS = ("params", "param_names")
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Param groups and numbers by the names of the weights; where nothing says which parameter a
-    number stands for, it is `optimizer.state.<number>`, as its tensors are called."""
+    """Return param groups and numbers by the names of the weights. If the name of a parameter's
+    number is unknown, it is `optimizer.state.<number>`, as for its tensors."""
     state = checkpoint.state
     groups, unnamed = _groups(checkpoint)
     trained = any(key.role not in (*WEIGHT_ROLES, STATE_ROLE) for key in checkpoint.tensors)
@@ -67,7 +67,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
 
 
 def _said(found: TrainingState, state: Mapping[str, Any]) -> TrainingState:
-    """With what `lay_out_training` writes beside model and optimizer."""
+    """Return `found` with the values that `lay_out_training` writes next to model and optimizer."""
     frozen, precision, client = (state.get(key) for key in (FROZEN, PRECISION, CLIENT))
     name = state.get(OPTIMIZER)
     return replace(

@@ -23,8 +23,8 @@ from zerotools.formats.torchfile.schema.training_keys import BUFFER_NAMES
 def read_single(
     path: Path, opened: OpenedFile, weights: Mapping[str, Shape] | None = None
 ) -> Checkpoint:
-    """The checkpoint in one file; `path` is what was asked for. `weights` are those of the model,
-    where the file holds its optimizer alone.
+    """Return the checkpoint in one file; `path` is the requested path. `weights` are those of the
+    model, if the file holds only its optimizer.
 
     Raises:
         BadFile: it holds no tensors.
@@ -68,14 +68,14 @@ def read_single(
 
 
 def _buffers(contents: FileContents) -> Set[str]:
-    """Names of buffers, where the file lists them beside its weights as DeepSpeed does."""
+    """Return the names of buffers if the file lists them next to its weights, as DeepSpeed does."""
     listed = contents.state.get(BUFFER_NAMES) if contents.wrapper is not None else None
     names = listed if isinstance(listed, list) else []
     return {name for name in names if isinstance(name, str)}
 
 
 def _notes(name: str, contents: FileContents) -> list[str]:
-    """Where the weights were found, and what lies beside them."""
+    """Return notes on the position of the weights, and on other values next to them."""
     if contents.wrapper is None:
         return []
     notes = [f"took the weights below {contents.wrapper!r} in {name}"]

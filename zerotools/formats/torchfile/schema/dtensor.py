@@ -1,9 +1,9 @@
-"""FSDP2's DTensor: a local tensor, and how a mesh of ranks cuts the whole one.
+"""FSDP2's DTensor: a local tensor, and the way in which a mesh of ranks cuts the whole one.
 
-A dimension of `n` elements over `w` ranks is cut as torch.chunk does: ceil(n / w) each, until none
-are left. Several mesh dimensions that cut the same tensor dimension cut one after the other: the
-first of the mesh first, unless `_StridedShard` or `shard_order` says otherwise. FSDP2 over tensor
-parallelism does: it cuts what a tensor rank has, and its dimension of the mesh is the first.
+A dimension of `n` elements over `w` ranks is cut as in torch.chunk: ceil(n / w) each, until all are
+used. Several mesh dimensions that cut the same tensor dimension cut one after the other: the first
+of the mesh first, unless `_StridedShard` or `shard_order` says otherwise. FSDP2 over tensor
+parallelism does: it cuts the part of a tensor rank, and its dimension of the mesh is the first.
 
 Source: torch/distributed/tensor/_utils.py (`compute_local_shape_and_global_offset`),
 torch/distributed/tensor/placement_types.py (`_StridedShard`), torch/distributed/device_mesh.py
@@ -120,7 +120,8 @@ def _ranks(mesh: Mapping[str, Any]) -> int | None:
 def _cuts(
     spec: Mapping[str, Any], sizes: tuple[int, ...], place: tuple[int, ...], dimensions: int
 ) -> Iterator[tuple[int, int, int]]:
-    """For each mesh dimension that cuts: its size, this rank's place, and the dimension it cuts."""
+    """Yield for each mesh dimension that cuts: its size, this rank's coordinate, and the dimension
+    it cuts."""
     placements = _sequence(spec.get("placements"))
     if not len(placements) == len(sizes) == len(place):
         raise BadFile(
@@ -164,7 +165,7 @@ def _turn(split_factor: int, sizes: Sequence[int]) -> int:
 
 
 def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
-    """What a placement cuts; None where it replicates."""
+    """Return the dimension that a placement cuts, or None if it replicates."""
     if not isinstance(placement, Opaque):
         raise BadFile(f"a DTensor's placement is a {describe(placement)}")
     if placement.name == "Replicate":
@@ -186,8 +187,8 @@ def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
 
 
 def _said_order(spec: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
-    """For each dimension of the tensor, the mesh dimensions that cut it, from the first to the last
-    cut, where a newer torch says it."""
+    """Yield for each dimension of the tensor the mesh dimensions that cut it, from the first to the
+    last cut, if the torch version records it."""
     for entry in _sequence(spec.get("shard_order") or ()):
         if isinstance(entry, Opaque) and len(entry.args) == 2 and type(entry.args[0]) is int:
             yield entry.args[0], list(counts(entry.args[1], "a DTensor's shard order"))

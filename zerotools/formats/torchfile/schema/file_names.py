@@ -1,10 +1,10 @@
-"""Which torch files of a directory belong together, by their names.
+"""The torch files of a directory that belong together, by their names.
 
 pytorch_model.bin, adapter_model.bin, pytorch_model_fsdp.bin      one file
 pytorch_model.bin.index.json, pytorch_model-00001-of-00002.bin    Hugging Face shards
 model_world_size_4_rank_0.pt, optim_world_size_4_rank_0.pt        verl, one per rank
 pytorch_model_fsdp_0_rank0.bin, optimizer_0_rank0.bin             accelerate, one per rank
-checkpoint.pt                                                     where there is none of those
+checkpoint.pt                                                     if none of those exists
 trainer_0.pt, trainer_1.pt                                        of any name, one per rank
 """
 
@@ -51,8 +51,8 @@ def rank_groups(names: Iterable[str]) -> list[RankGroup]:
 
 
 def numbered_groups(names: Iterable[str]) -> list[RankGroup]:
-    """Files of other names that number themselves from 0, as ranks do. Only what is in them tells
-    whether they are those of ranks."""
+    """Return the groups of files with other names that are numbered from 0, as ranks are. Only
+    their contents show whether they are ranks'."""
     return [group for group in _groups(names, _OWN_NAME) if 0 in group.files]
 
 

@@ -1,6 +1,6 @@
-"""What a file of `torch.save` is that holds no weights: the states that runs save beside them.
+"""`torch.save` files without weights: the states that runs save next to them.
 
-Told by what is in it, as the names of such files vary. Sources: transformers/trainer.py
+They are recognised by their contents, because their names vary. Sources: transformers/trainer.py
 (`_save_rng_state`, training_args.bin), accelerate/checkpointing.py (random_states),
 torch/optim/lr_scheduler.py and torch/amp/grad_scaler.py (`state_dict`).
 """
@@ -26,10 +26,10 @@ _ELSEWHERE = "name the file or directory of the model"
 
 
 def refuse_other(tree: Any) -> None:
-    """Refuse what is not a tree of named tensors, by what it is.
+    """Raise an error for a value that is not a tree of named tensors, by its kind.
 
     Raises:
-        BadFile: it is a state without weights, or something that no checkpoint is.
+        BadFile: it is a state without weights, or not a part of any checkpoint.
         Unsupported: it is a placeholder, or a pickled object.
     """
     if isinstance(tree, str | bytes):
@@ -56,10 +56,10 @@ def _pickled(tree: Opaque) -> str:
 
 
 def refuse_no_parameter(weights: Mapping[str, PartialTensor]) -> None:
-    """Refuse tensors of which none could be a parameter.
+    """Raise an error if none of the tensors can be a parameter.
 
-    A parameter has a dimension at least, and is floating-point, complex, or packed into bytes of
-    two dimensions: one of them is the state of a generator of random numbers.
+    A parameter has at least one dimension, and is floating-point, complex, or packed into bytes of
+    two dimensions. Bytes of one dimension are the state of a random number generator.
 
     Raises:
         BadFile: there are tensors, and all of them are single numbers or wider integers.

@@ -1,4 +1,4 @@
-"""An opened file with what is in it, and the keys of its tensors."""
+"""An opened file with its contents, and the keys of its tensors."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class OpenedFile(NamedTuple):
 
 
 def open_file(root: Path, name: str) -> OpenedFile:
-    """The file `root / name` and what is in it; no tensor data is read.
+    """Return the file `root / name` with its contents; no tensor data is read.
 
     Raises:
         BadFile: it is missing or damaged, or holds no tensors.
-        Unsupported: it holds something else than a tree of tensors.
+        Unsupported: it does not hold a tree of tensors.
     """
     file = TorchFile.open(root, name, alone=True)
     try:

@@ -24,9 +24,10 @@ def numbered_name(number: int) -> str:
 def names_by_number(
     groups: Sequence[Any], moments: Moments, weights: Mapping[str, Shape]
 ) -> tuple[dict[int, str], str | None]:
-    """Names of the numbered parameters of a torch optimizer, and a sentence for the user.
+    """Return the names of the numbered parameters of a torch optimizer, and a sentence for the
+    user.
 
-    The groups say them (`param_names`, torch 2.6 and later) where the optimizer was made of named
+    The groups have them (`param_names`, torch 2.6 and later) if the optimizer was made from named
     parameters. Else shapes may prove them. Else the state keeps its numbers. `weights` are those of
     floating-point types.
     """

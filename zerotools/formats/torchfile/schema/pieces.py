@@ -1,4 +1,4 @@
-"""What one file holds of a tensor: all of it, or one rank's pieces."""
+"""The part of a tensor in one file: all of it, or one rank's pieces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PartialTensor:
     """A tensor of `shape`, and the blocks of it that one file holds.
 
     `kind` is WHOLE for a plain tensor. `rank` and `ranks` are the saving rank and the number of
-    them, None where the value does not say.
+    ranks, None if the value does not record them.
     """
 
     dtype: DType
@@ -32,7 +32,7 @@ class PartialTensor:
 
 
 def attributes(value: Any, name: str) -> Mapping[str, Any]:
-    """What was set on an object of class `name`: its `__dict__` and its slots.
+    """Return the attributes of an object of class `name`: its `__dict__` and its slots.
 
     Raises:
         BadFile: it is something else.
@@ -54,10 +54,10 @@ def table(state: Any, name: str) -> Mapping[str, Any]:
 
 
 def counts(values: Any, what: str) -> tuple[int, ...]:
-    """A tuple of sizes or offsets.
+    """Return a tuple of sizes or offsets.
 
     Raises:
-        BadFile: it is none.
+        BadFile: it is not one.
     """
     if not isinstance(values, tuple | list) or len(values) > 64:
         raise BadFile(f"{what} is not a list of at most 64 counts")

@@ -1,4 +1,4 @@
-"""What one rank of another program holds, in a file of any name: no names, or a part of the model.
+"""One rank's state of another program, in a file of any name: no names, or a part of the model.
 
 Such a file is known by its keys. Its own format reads it under the name that the program gives it.
 Sources: deepspeed/runtime/zero/stage_1_and_2.py, stage3.py and bf16_optimizer.py (`state_dict`),
@@ -36,15 +36,16 @@ _LEVELS = 2
 
 
 def is_partition(value: Any) -> bool:
-    """Whether it is, or has in it, one rank's partition of an optimizer's flat buffers."""
+    """Return whether a value is, or contains, one rank's partition of an optimizer's flat
+    buffers."""
     return _program(value) is not None
 
 
 def refuse_partition(tree: Any) -> None:
-    """Refuse one rank's optimizer state, which has neither names nor shapes of weights.
+    """Raise an error for one rank's optimizer state, which has neither names nor shapes of weights.
 
     Raises:
-        Unsupported: says whose it is, and what to name instead.
+        Unsupported: names the program, and the path to name instead.
     """
     program = _program(tree)
     if program is not None:
@@ -56,13 +57,13 @@ def refuse_partition(tree: Any) -> None:
 
 
 def _program(value: Any) -> str | None:
-    """The program whose partition is in it."""
+    """Return the program that saved the partition in it, or None."""
     found = (program for each in _tables(value) if (program := _owner(each)) is not None)
     return next(found, None)
 
 
 def _tables(value: Any) -> Iterator[Mapping[Any, Any]]:
-    """It and the dicts in it, each once however often the tree shares it."""
+    """Yield the value and the dicts in it, each once even if the tree shares it."""
     level, seen = [value], set[int]()
     for _ in range(_LEVELS + 1):
         tables = [each for each in level if isinstance(each, Mapping) and id(each) not in seen]
@@ -81,10 +82,10 @@ def _owner(table: Mapping[Any, Any]) -> str | None:
 
 
 def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> None:
-    """Refuse weights that are one rank's part of the model, or placeholders of it.
+    """Raise an error for weights that are one rank's part of the model, or placeholders of it.
 
     Raises:
-        Unsupported: says by what they are known.
+        Unsupported: names the sign of it.
     """
     flat = next((name for name in weights if _FLAT_PARAM.fullmatch(name)), None)
     if flat is not None:
@@ -111,7 +112,7 @@ def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> Non
 
 
 def _model_parallel(tree: Any) -> Iterator[str]:
-    """Over what the model is cut, as DeepSpeed's and Megatron's files say."""
+    """Yield the ranks that share the model, as DeepSpeed's and Megatron's files record them."""
     if not isinstance(tree, Mapping):
         return
     ranks = tree.get(_MODEL_PARALLEL)

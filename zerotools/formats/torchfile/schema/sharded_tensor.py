@@ -1,6 +1,6 @@
-"""FSDP1's ShardedTensor: local shards, each with its place in the whole.
+"""FSDP1's ShardedTensor: local shards, each with its position in the whole.
 
-What was saved is (local shards, metadata, process group, sharding spec, init_rrefs).
+The saved value is (local shards, metadata, process group, sharding spec, init_rrefs).
 
 Source: torch/distributed/_shard/sharded_tensor/api.py (`ShardedTensor.__getstate__`).
 """
@@ -18,7 +18,7 @@ from zerotools.io.torchzip.tensors import as_tensor
 
 
 def pieces(state: Any) -> PartialTensor:
-    """The blocks of a ShardedTensor that the saving rank has.
+    """Return the blocks of a ShardedTensor that the saving rank has.
 
     Raises:
         BadFile: a shard has another shape than its metadata says, or lies outside the tensor.

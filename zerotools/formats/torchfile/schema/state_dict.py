@@ -1,4 +1,4 @@
-"""What was saved, taken apart: the weights, one torch optimizer, and the rest."""
+"""A saved tree, split into the weights, one torch optimizer, and the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _STEPS_PER_PART = 2 * _DEEPEST
 @dataclass
 class FileContents:
     """One file's tensors. `weights` and `rest` are by dotted name, `moments` by the parameter's
-    name or number in the optimizer and the role. `wrapper` is where the weights were found."""
+    name or number in the optimizer and the role. `wrapper` is the key that the weights were found
+    below."""
 
     weights: dict[str, PartialTensor] = field(default_factory=dict)
     moments: dict[tuple[str | int, str], PartialTensor] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class FileContents:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no tensor is one rank's part of a larger one."""
+        """Return whether no tensor is one rank's part of a larger one."""
         return all(pieces.kind == WHOLE for pieces in self.all())
 
     def all(self) -> Iterator[PartialTensor]:
@@ -56,7 +57,7 @@ def sort_tensors(tree: Any) -> FileContents:
     """Sort the tensors of a saved tree.
 
     A dict is a state dict, nested ones with dotted names; one below a key such as "model" is taken
-    alone, and the tensors beside it are state. A torch optimizer is known by its two keys.
+    alone, and the tensors next to it are state. A torch optimizer is recognised by its two keys.
 
     Raises:
         BadFile: it is not a tree of tensors, or a damaged one.
@@ -92,7 +93,7 @@ def sort_tensors(tree: Any) -> FileContents:
 
 
 def is_optimizer(value: Any) -> bool:
-    """Whether it is a torch optimizer's state_dict."""
+    """Return whether a value is a torch optimizer's state_dict."""
     return (
         isinstance(value, dict)
         and isinstance(value.get("state"), dict)
@@ -108,8 +109,8 @@ def _optimizer(value: Any) -> dict[Any, Any] | None:
 
 
 def without_optimizers(tree: Any) -> Any:
-    """A saved tree without the optimizers in it, several in a list included; the very same where
-    there is none."""
+    """Return a saved tree without its optimizers, also without lists of them; the same object if it
+    has none."""
     if not isinstance(tree, dict):
         return tree
     left = {key: value for key, value in tree.items() if not _is_of_optimizers(value)}
@@ -123,8 +124,9 @@ def _is_of_optimizers(value: Any) -> bool:
 
 
 def _wrapper(tree: Mapping[Any, Any], taken: _Taken, *, trained: bool) -> str | None:
-    """Where the weights lie. A weight beside it means that it is a part of a larger model; a loss,
-    a counter or the state of a generator does not, nor anything in a file that trains on."""
+    """Return the key that the weights lie below. If there are weights next to it, it is a part of a
+    larger model, and None is returned. A loss, a counter, a generator's state or a training file
+    does not count."""
     for name in WRAPPERS:
         if isinstance(tree.get(name), dict) and taken.holds_tensors(tree[name]):
             return name if trained or not any(map(_is_weight, tree.values())) else None
@@ -153,7 +155,8 @@ class _Taken:
                 _add(self.contents.weights, dotted(at), pieces)
 
     def _pieces(self, at: tuple[Any, ...], leaf: Any) -> PartialTensor | None:
-        """A tensor, or None for what is none; one that is not read is kept for `refuse_unread`."""
+        """Return a tensor, or None for other values; a tensor that is not read is kept for
+        `refuse_unread`."""
         try:
             pieces = partial_tensor_of(leaf)
         except ZerotoolsError as error:
@@ -210,7 +213,7 @@ class _Taken:
         return False
 
     def _holds_weights(self, value: Any) -> bool:
-        """As `holds_tensors`, of tensors that are not read too."""
+        """Return the same as `holds_tensors`, also for tensors that are not read."""
         for part in walk(value):
             self._step()
             if isinstance(part, StoredTensor) or unread(part) is not None:
@@ -220,7 +223,8 @@ class _Taken:
     def _leaves(
         self, value: Any, path: tuple[Any, ...], is_of_interest: Callable[[Any], bool]
     ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """What a tree holds, in order; a container without something of interest is one leaf."""
+        """Yield the leaves of a tree in order; a container without a value of interest is one
+        leaf."""
         self._step()
         is_table = isinstance(value, dict)
         if not (is_table or isinstance(value, list | tuple)) or not is_of_interest(value):
@@ -238,7 +242,8 @@ class _Taken:
 
 
 def _is_object(value: Opaque) -> bool:
-    """Not torch's own generators of random numbers, whose state is a tensor and not a weight."""
+    """Return whether it is an object other than torch's random number generator: its state is a
+    tensor but not a weight."""
     return (value.module, value.name) != ("torch._C", "Generator")
 
 

@@ -1,4 +1,5 @@
-"""What a value in a torch file is: a whole tensor, one rank's pieces of a larger one, or none."""
+"""A value in a torch file as a tensor: whole, one rank's pieces of a larger one, or not a
+tensor."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ _DISTRIBUTED = "torch.distributed."
 
 
 def partial_tensor_of(value: Any) -> PartialTensor | None:
-    """The tensor that `value` is, whole or in part; None where it is not one that is read.
+    """Return `value` as a tensor, whole or in part, or None if it is not a tensor that is read.
 
     Raises:
-        BadFile: a distributed tensor whose parts contradict each other.
-        Unsupported: one that is not cut into blocks, or of an unknown class.
+        BadFile: a distributed tensor with parts that contradict each other.
+        Unsupported: a tensor that is not cut into blocks, or of an unknown class.
     """
     plain = as_tensor(value)
     if plain is not None:
@@ -38,7 +39,7 @@ def partial_tensor_of(value: Any) -> PartialTensor | None:
 
 
 def _of_class(kind: Any, state: Any) -> PartialTensor:
-    """A tensor of another class than torch's own."""
+    """Return a tensor of another class than torch's own."""
     if isinstance(kind, Global) and kind.module.startswith(_DISTRIBUTED):
         if kind.name == DTENSOR:
             return dtensor.pieces(state)

@@ -1,7 +1,7 @@
-"""The keys of `checkpoint.pt`, a training file as zerotools writes it, beside model and optimizer.
+"""The keys of `checkpoint.pt`, a training file that zerotools writes, next to model and optimizer.
 
-A file has them all where `MARK` says `VERSION`. `BUFFER_NAMES` is DeepSpeed's word: model files of
-its own have it too.
+A file has them all if `MARK` has the value `VERSION`. `BUFFER_NAMES` is DeepSpeed's key: its own
+model files have it too.
 """
 
 from __future__ import annotations

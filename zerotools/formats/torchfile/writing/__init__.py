@@ -4,7 +4,7 @@ Imports `schema`.
 
 lay_out               a model directory that `torch.load` and `from_pretrained` read
 lay_out_other_format  one file with the optimizer's state, from which a plain torch run resumes
-thin                  what stays without the optimizers
+thin                  the files without the optimizers
 one_file              the layout of one archive
-weights_only          what `torch.load(weights_only=True)` reads beside tensors
+weights_only          the values that `torch.load(weights_only=True)` reads besides tensors
 """

@@ -1,4 +1,4 @@
-"""One file from which a plain torch run resumes: `model`, `optimizer`, and what else is known.
+"""One file from which a plain torch run resumes: `model`, `optimizer`, and other known values.
 
     {"model": OrderedDict of names to tensors, tied names as views of one storage,
      "optimizer": {"state": {number: {role: tensor}}, "param_groups": [{..., "params": [number],
@@ -37,7 +37,7 @@ STEP = "step"
 def lay_out_training(source: Checkpoint, training: TrainingState, destination: Path) -> Target:
     """Lay the weights of `source` and the optimizer's state out in one file in `destination`.
 
-    The weights are the masters, as they are: plain torch has no 16-bit copies beside them.
+    The weights are the unchanged masters: plain torch has no 16-bit copies next to them.
 
     Raises:
         BadRequest: no weights, a name that is a parameter and a buffer, or optimizer state without
@@ -90,7 +90,7 @@ def _why(role: str) -> str:
 
 @dataclass
 class _Drops:
-    """What does not get into the file, each word once."""
+    """The values that do not get into the file, each word once."""
 
     found: list[Dropped] = field(default_factory=list)
 
@@ -145,8 +145,8 @@ def _optimizer(
 
 
 def _names_in_file(training: TrainingState) -> dict[str, str]:
-    """What this format's reader calls the optimizer state of each member of the groups: the number
-    where a parameter has no name, as the names are then in none of the groups."""
+    """Return the names that this format's reader gives to the optimizer state of the groups'
+    members. If a parameter has no name, the groups have no names, and it is the number."""
     members = [name for group in training.groups for name in group.params]
     if training.unnamed.keys().isdisjoint(members):
         return {name: name for name in members}
@@ -179,7 +179,7 @@ def _check_grouped(source: Checkpoint, training: TrainingState, state: Iterable[
 def _state_by_name(
     source: Checkpoint, training: TrainingState
 ) -> dict[str, dict[str, Tensor | Scalar]]:
-    """Tensors, and numbers that are none, of every parameter that has optimizer state."""
+    """Return tensors and plain numbers of every parameter with optimizer state."""
     known = {key.name for key in source.tensors if key.role == "param"}
     known |= {name for group in training.groups for name in group.params}
     found: dict[str, dict[str, Tensor | Scalar]] = {}
@@ -191,8 +191,8 @@ def _state_by_name(
 
 
 def _common_steps(training: TrainingState) -> dict[str, float]:
-    """A group's step for those of its parameters that have none of their own: FSDP1 keeps one for
-    all parameters that it joined."""
+    """Return a group's step for its parameters without one: FSDP1 keeps one step for all parameters
+    that it joined."""
     steps: dict[str, float] = {}
     for group in training.groups:
         own = (training.scalars.get(Key(name, STEP)) for name in group.params)
@@ -235,7 +235,7 @@ def _members(numbered: Mapping[int, str], source: Checkpoint) -> dict[str, Any]:
 
 
 def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
-    """What is known of the run, as plain values; the rest is dropped."""
+    """Return the known values of the run, as plain values; others are dropped."""
     scale = training.loss_scale
     beside: dict[str, Any] = {
         training_keys.MARK: training_keys.VERSION,

@@ -1,4 +1,4 @@
-"""The layout of one archive of torch.save whose tensors are copied, but for some known numbers."""
+"""The layout of one torch.save archive with copied tensors and a few known numbers."""
 
 from __future__ import annotations
 

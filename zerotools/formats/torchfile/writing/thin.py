@@ -1,6 +1,6 @@
-"""What stays of torch files without the optimizers in them: a file of an optimizer alone goes, one
-that has it beside a model is written anew, and so goes what a Hugging Face directory has in a file
-of its own."""
+"""Torch files without their optimizers: a file with only an optimizer is removed, and a file with
+an optimizer next to a model is written again. Separate optimizer files of a Hugging Face directory
+are removed too."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _STAYS = ("param", "param16", "buffer", "state")
 
 
 def thin(source: Checkpoint) -> Thinning:
-    """`source`, as the reader of torch files gave it, without the state of its optimizers.
+    """Return `source`, as the reader of torch files gave it, without the state of its optimizers.
 
     Raises:
-        Unsupported: without them nothing says which of its tensors are weights.
+        Unsupported: only the optimizers show which tensors are weights.
     """
     removed: set[str] = set()
     rewritten: dict[str, FilePlan] = {}
@@ -46,8 +46,8 @@ def thin(source: Checkpoint) -> Thinning:
 
 
 def _state_lost(file: TorchFile, left: object) -> set[str]:
-    """The tensors of several optimizers, which are read as other state. What is read as the model
-    must be the same afterwards."""
+    """Return the tensors of several optimizers, which are read as other state. The tensors that are
+    read as the model must stay the same."""
     before, after = sort_tensors(file.tree), sort_tensors(left)
     if before.wrapper != after.wrapper or before.weights.keys() != after.weights.keys():
         raise Unsupported(

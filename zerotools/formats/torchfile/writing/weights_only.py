@@ -1,4 +1,4 @@
-"""What `torch.load(weights_only=True)` reads beside tensors."""
+"""The values that `torch.load(weights_only=True)` reads besides tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, Size, DTy
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a tree holds nothing but numbers, text, bytes, element types and their containers."""
+    """Return whether a tree holds only numbers, text, bytes, element types and their containers."""
     return all(
         type(part) in _PLAIN or (type(part) is Ordered and part.attributes is None)
         for part in walk(value)
