@@ -1,4 +1,4 @@
-"""Show what a checkpoint holds, from its metadata alone."""
+"""Show the contents of a checkpoint, from its metadata only."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def inspect(path: StrPath, **options: Unpack[ReadingOptions]) -> InspectResult:
     """Read the metadata of the checkpoint at `path`: format, ranks, step, tensors, optimizer state,
     files and problems. If `path` is the directory of a run, the newest checkpoint is read.
 
-    No tensor data is read. For a damaged checkpoint, `problems` says what is wrong.
+    No tensor data is read. For a damaged checkpoint, `problems` lists the damage.
 
     Raises:
         BadRequest: `path` does not exist, or it lacks the tag or section.

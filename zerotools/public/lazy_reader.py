@@ -1,7 +1,7 @@
 """A thin lazy reader around a checkpoint.
 
-Nothing is read but metadata until a tensor's values are asked for. torch is imported only by
-`Entry.torch` and by a `load_state_dict` that returns its tensors.
+Only metadata is read until a tensor's values are accessed. torch is imported only by `Entry.torch`
+and by a `load_state_dict` that returns torch tensors.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ class Entry:
         return self._tensor.nbytes
 
     def numpy(self, dtype: object = None) -> Array:
-        """The values, as `dtype` if one is given; bfloat16 and float8 are types of ml_dtypes. In
-        another type than its own, the payload of a quantised weight is multiplied by its scales.
+        """Return the values, as `dtype` if one is given; bfloat16 and float8 are types of
+        ml_dtypes. In another type than its own, the payload of a quantised weight is multiplied by
+        its scales.
 
         Raises:
-            BadFile: the tensor is incomplete, its file damaged, or the checkpoint one of which
-                nothing can be made, such as one with files of two saves.
-            Unsupported: no such type, a cast that is not between floating-point types, or one of
-                a payload or scales of which no weight can be made.
+            BadFile: the tensor is incomplete, its file is damaged, or nothing can be made of the
+            checkpoint, for example because it has files of two saves. Unsupported: an unknown type,
+            a cast that is not between floating-point types, or a payload or scales that make no
+            weight.
         """
         from zerotools.ops.conversions.conversion import refuse_blocked
         from zerotools.ops.execution.load_arrays import load
@@ -114,7 +115,7 @@ class Reader(Mapping[str | tuple[str, str], Entry]):
 
     @cached_property
     def quantisation(self) -> Quantisation:
-        """Which weights are quantised, and how."""
+        """The quantised weights, with the kind of their quantisation."""
         from zerotools.ops.quantised.recognise import recognise
 
         return recognise(self.checkpoint)
@@ -137,13 +138,13 @@ def open(
     section: str | None = None,
 ) -> Reader:
     """Read the metadata of the checkpoint at `path`, in any format; `tag`, the file of rules
-    `layout` and `section` are as for `zerotools inspect`. Where a checkpoint has several models and
-    no section is named, each name has its section in front.
+    `layout` and `section` are as for `zerotools inspect`. If a checkpoint has several models and no
+    section is named, each name begins with its section.
 
     Raises:
-        BadRequest: there is nothing at `path`, or it has no such tag or section.
+        BadRequest: `path` does not exist, or it has no such tag or section.
         BadFile: it is not a checkpoint, or a damaged or unfinished one.
-        Unsupported: it is in a format that is not read.
+        Unsupported: its format is not read.
     """
     rules = None if layout is None else Path(layout)
     checkpoint = formats.read_any(path_of(path), tag=tag, layout=rules, section=section)
@@ -161,19 +162,18 @@ def load_state_dict(
     section: str | None = None,
     framework: Literal["torch", "numpy"] = "torch",
 ) -> dict[str, Any]:
-    """All tensors of a role by name, in memory: what `model.load_state_dict` takes.
+    """Return all tensors of a role by name, in memory, as `model.load_state_dict` takes them.
 
     `param` includes the buffers. `dtype` is for floating-point tensors of 16 bits or more; the
     others keep their type. With a `dtype` quantised weights are made plain, without one payloads
-    and scales are returned as they are. Tied names share one tensor. `framework` says whether torch
-    tensors or numpy arrays are returned.
+    and scales are returned as they are. Tied names share one tensor. `framework` selects torch
+    tensors or numpy arrays.
 
     Raises:
-        BadRequest: there is nothing at `path`, no tensor of that role, or several models of which
-            none is named by `section`.
-        BadFile: it is not a checkpoint, or not wholly one.
-        Unsupported: a format or a type that zerotools does not handle, or masters that are not
-            those of the weights beside them.
+        BadRequest: `path` does not exist, it has no tensor of that role, or several models and no
+        `section`. BadFile: it is not a checkpoint, or an incomplete one. Unsupported: a format or a
+        type that zerotools does not handle, or masters that do not belong to the weights next to
+        them.
     """
     from zerotools.ops.conversions.conversion import refuse_blocked, refuse_damaged_files
     from zerotools.ops.execution.load_arrays import load

@@ -136,7 +136,7 @@ def estimate(model: StrPath, **options: Unpack[EstimateKeywords]) -> Estimate:
 
 
 def refuse_fixed(says: str, given: Mapping[str, Any], allowed: Container[str] = ()) -> None:
-    """Refuse options for values that a job file or a config, `says`, has already.
+    """Raise an error for options with values that a job file or a config, `says`, has already.
 
     Raises:
         BadRequest: one that is not `allowed` was given.

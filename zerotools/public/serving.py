@@ -186,7 +186,7 @@ def serving(
             "of a bucket"
         )
     address, budget = _address(listen), budget_of(given)
-    # What is computed before (adapters that are added to their weights) lies here.
+    # Values that are computed in advance (adapters that are added to their weights) lie here.
     with TemporaryDirectory(prefix="zerotools-serve-") as scratch:
         conversion = prepare(
             path,

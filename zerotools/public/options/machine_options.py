@@ -67,8 +67,8 @@ class GivenMachine:
     def machine(
         self, *, on_gpu: bool = True, look: Callable[[], Snapshot] | None = None
     ) -> Machine:
-        """The machine. Its notes list the assumptions and their sources; `look` reads this machine
-        where something was not given."""
+        """Return the machine. Its notes list the assumptions and their sources; `look` reads this
+        machine if a value was not given."""
         memory, host = self.gpu_memory, self.host_memory
         count, notes = self.gpus, list(self.notes)
         if host is None or (on_gpu and (memory is None or count is None)):
@@ -119,8 +119,8 @@ def _look_here() -> Snapshot:
 
 
 def _memory_in(found: Snapshot) -> tuple[int, int | None, int, int]:
-    """Return the number of GPUs, the memory of the smallest, that of the host, and what programs
-    that only draw on a screen hold of that GPU."""
+    """Return the number of GPUs, the memory of the smallest, the memory of the host, and the memory
+    of that GPU that programs use for drawing on a screen."""
     sizes = [
         (gpu.memory_total_bytes - drawn_bytes(gpu), drawn_bytes(gpu))
         for gpu in found.gpus
