@@ -1,1 +1,1 @@
-"""Floor 3: what users ask for, each a few dozen lines over the core values."""
+"""Layer 3: the work of commands, as functions over the core values."""

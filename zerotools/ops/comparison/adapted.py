@@ -33,14 +33,14 @@ _STEP = {BFLOAT16: 2.0**-7, FLOAT16: 2.0**-10}
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """What an adapter changes in one weight; `halves` holds the tensors that are named."""
+    """The change that an adapter makes to one weight; `halves` holds the tensors that are named."""
 
     changes: tuple[Change, ...]
     halves: Checkpoint
 
 
 class AdaptedTensor(LocatedTensor):
-    """A weight with an adapter added, as a tensor of fp32. Its blocks are boxes, so that rows and
+    """A weight with an adapter added, as an fp32 tensor. Its blocks are boxes, so that rows and
     columns are known."""
 
     def __init__(self, checkpoint: Checkpoint, key: Key, adapted: Adapted) -> None:
@@ -56,7 +56,7 @@ class AdaptedTensor(LocatedTensor):
         self._last = local()
 
     def read(self, files: ThreadFiles, block: Block, raw: Array, buffer: Array) -> None:
-        """As `LocatedTensor.read`, of the sum."""
+        """Read the sum, in the same way as `LocatedTensor.read`."""
         box, dtype = block.box, self._stored.dtype
         assert box is not None, "a tensor without ranges is read by boxes"
         stored = np.empty((block.end - block.begin) * dtype.itemsize, np.uint8)
@@ -67,7 +67,8 @@ class AdaptedTensor(LocatedTensor):
         self._last.sizes = np.maximum(np.abs(values), np.abs(total - values)).ravel()
 
     def sizes(self) -> Array | None:
-        """Of both that were added: PEFT rounds what it adds, and little may be left of it."""
+        """Return the magnitudes of both summands: PEFT rounds what it adds, and their sum may be
+        small."""
         sizes: Array = self._last.sizes
         return sizes
 
@@ -75,13 +76,13 @@ class AdaptedTensor(LocatedTensor):
 def with_adapter(
     base: Checkpoint, path: Path, table: FormatTable = FORMATS
 ) -> tuple[Checkpoint, Mapping[Key, Adapted]]:
-    """The model `base` with the adapter in the directory `path`: what the adapter holds whole takes
-    the place of the base's, and the rest is added to weights while these are read.
+    """Return the model `base` with the adapter in the directory `path`. Modules that the adapter
+    holds whole replace the base's, and the rest is added to weights as they are read.
 
     Raises:
-        BadRequest: it is no adapter, or not one of this model.
+        BadRequest: it is not an adapter, or not one of this model.
         BadFile: its files are damaged, or half of it is missing.
-        Unsupported: it is of a kind whose sum is not computed here.
+        Unsupported: it is of a kind that is not summed here.
     """
     config = read_adapter_config(path)
     adapter = read_any(path, table=table)
@@ -91,13 +92,13 @@ def with_adapter(
     held = weights_from(adapter, MASTERS)
     model = on_base(held, plain_weights(held, DEFAULT), tensors, config, base)
     changes = {key: Adapted(each, model.halves) for key, each in model.changes.items()}
-    made = model.weights  # and of the run beside the tensors what B has
+    made = model.weights  # and the values of B for the run
     return replace(made, origin=base.origin, native=base.native, state=base.state), changes
 
 
 def tolerance_of_sums(merged: Checkpoint) -> str:
-    """How far a merged model may be from base and adapter: a step of its narrowest type, in which
-    the sum was rounded, and what the order of a sum in fp32 makes."""
+    """Return the allowed difference of a merged model from base and adapter: a rounding step of its
+    narrowest type, and the effect of the order of a sum in fp32."""
     types = {t.dtype for key, t in merged.tensors.items() if key.role in ("param", "param16")}
     steps = [_STEP[dtype] for dtype in types if dtype in _STEP]
     return f"abs=1e-06,rel={max(steps, default=1e-5):g}"

@@ -1,7 +1,7 @@
-"""The same elements of two tensors that lie in files in different ways, some at a time.
+"""The same elements of two tensors with different positions in files, block by block.
 
-Where both tensors are ranges of the flattened tensor, a block is any range; else it is a box whose
-elements are a range, too.
+If both tensors are ranges of the flattened tensor, a block is any range; else it is a box with
+elements that are also a range.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class LocatedTensor:
         gather(files, pieces, block.box, self.dtype, self.dtype, raw, buffer, numpy_cast)
 
     def sizes(self) -> Array | None:
-        """The magnitudes of what the elements that this thread read last were computed of; None of
-        elements that are stored."""
+        """Return the magnitudes of the summands of the elements that this thread read last; None
+        for elements that are stored."""
         return None
 
     def _pieces(self, block: Block) -> Iterator[Range]:
@@ -87,8 +87,8 @@ class TwoTensors:
         return self.ours.dtype.itemsize + self.theirs.dtype.itemsize
 
     def blocks(self, tile_bytes: int, wide_bytes: int) -> Iterator[Block]:
-        """All elements, in blocks that fit, of both tensors together, in a buffer of `tile_bytes`,
-        or of `wide_bytes` where one lies in its files in another order."""
+        """Yield all elements in blocks that fit, with both tensors, in a buffer of `tile_bytes`, or
+        of `wide_bytes` if one tensor lies in its files in another order."""
         is_in_order = self.ours.is_in_order and self.theirs.is_in_order
         room = tile_bytes if is_in_order else max(tile_bytes, wide_bytes)
         most = (room - 2 * _ALIGNMENT) // self.itemsize

@@ -1,6 +1,6 @@
-"""Whether two checkpoints of any format, stage and number of ranks are the same, and where not.
+"""Comparison of two checkpoints of any format, stage and number of ranks.
 
-Neither is consolidated: the same elements of both are read side by side, some at a time.
+Neither is consolidated: the same elements of both are read together, block by block.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ MAX_MEMORY = 96 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class DiffOptions:
-    """What `zerotools diff` was asked for: `roles` and names by the globs `include` (all, where
-    there are none), `rename` (`REGEX=REPL`), and a tolerance as `parse_tolerance` reads it. Where
-    roles or names are chosen, the run beside the tensors is not compared. `tag`, `layout` and
-    `section` are for each checkpoint whose format has such a thing. `adapter` is the directory
-    of a PEFT adapter that is added to B. Without a `tolerance` the bits must be equal, or with an
-    adapter as near as `tolerance_of_sums` says."""
+    """The options of `zerotools diff`: `roles` and names by the globs `include` (empty: all),
+    `rename` (`REGEX=REPL`), and a tolerance as `parse_tolerance` reads it. If roles or names are
+    selected, the runs are not compared. `tag`, `layout` and `section` are for each checkpoint with
+    a format that has them. `adapter` is the directory of a PEFT adapter that is added to B. Without
+    a `tolerance` the bits must be equal, or with an adapter as near as `tolerance_of_sums` allows.
+    """
 
     roles: Sequence[str] = ()
     include: Sequence[str] = ()
@@ -63,8 +63,8 @@ class DiffOptions:
 
 @dataclass(frozen=True)
 class PreparedDiff:
-    """Two checkpoints whose metadata are read and whose tensors are paired. `bytes` is what there
-    is to read."""
+    """Two checkpoints with their metadata read and their tensors paired. `bytes` is the amount to
+    read."""
 
     a: Side
     b: Side
@@ -87,9 +87,9 @@ def prepare_diff(
     """Read the metadata of both, and pair their tensors.
 
     Raises:
-        BadRequest: one does not exist, an option is wrong, or nothing is left to compare.
+        BadRequest: one does not exist, an option is wrong, or there is nothing to compare.
         BadFile: one is not a checkpoint, or its metadata is damaged.
-        Unsupported: one is in a format that is not read.
+        Unsupported: the format of one is not read.
     """
     if options.tolerance is not None:
         parse_tolerance(options.tolerance)
@@ -136,7 +136,7 @@ def carry_out_diff(
     budget: MemoryBudget | None = None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> CheckpointDiff:
-    """Read what was paired, and say how it differs. `on_bytes` is told what is done of
+    """Read the paired tensors, and return their differences. `on_bytes` gets the progress in
     `prepared.bytes`.
 
     Raises:
@@ -149,7 +149,7 @@ def carry_out_diff(
         trainings.append(training)
         notes += [f"{word}: {note}" for note in (*side.checkpoint.origin.notes, why) if note]
     different = _different_models(a, b, pairing)
-    if different is not None:  # names that are a format's own meet no others
+    if different is not None:  # names of only one format meet no others
         notes += [r for r in (a.checkpoint.origin.refusal, b.checkpoint.origin.refusal) if r]
     tensors: list[TensorDifference] = []
     if different is None:
@@ -187,7 +187,7 @@ def diff(a: Path, b: Path, options: DiffOptions, table: FormatTable = FORMATS) -
 
 
 def _different_models(a: Side, b: Side, pairing: Pairing) -> str | None:
-    """A sentence where the two have no tensor in common that could be compared."""
+    """Return a sentence if the two have no comparable tensor in common, or None."""
     if not pairing.pairs:
         if not pairing.only_a or not pairing.only_b:
             return None
@@ -210,14 +210,15 @@ def _weights(side: Side, only: Iterable[tuple[Key, Key]]) -> dict[str, tuple[int
 
 
 def _numbers(side: Side, training: TrainingState) -> set[Key]:
-    """Numbers of optimizer state that are no tensors in this checkpoint, such as `step`."""
+    """Return numbers of optimizer state that are not tensors in this checkpoint, such as `step`."""
     return {Key(side.new_name(key.name), key.role) for key in training.scalars}
 
 
 def _alone(
     side: Side, only: Iterable[tuple[Key, Key]], status: str, numbers: set[Key]
 ) -> list[TensorDifference]:
-    """What one side lacks; numbers that it keeps in another way are compared with the run."""
+    """Return the tensors that one side lacks. Numbers that it keeps in another way are compared
+    with the run."""
     found = []
     for key, own in only:
         if key in numbers:

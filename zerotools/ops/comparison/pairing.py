@@ -66,8 +66,8 @@ def _compared(key: Key, new_name: Callable[[str], str]) -> Key:
 
 @dataclass(frozen=True)
 class Pairing:
-    """`only_a` and `only_b` have what one side lacks: the key under which it is compared, and its
-    own. `notes` are sentences on tied names."""
+    """`only_a` and `only_b` have the tensors that the other side lacks: the key under which each is
+    compared, and its own. `notes` are sentences on tied names."""
 
     pairs: tuple[Pair, ...]
     only_a: tuple[tuple[Key, Key], ...]
@@ -78,8 +78,8 @@ class Pairing:
 def renamed_sides(
     a: Checkpoint, b: Checkpoint, rules: Sequence[RenameRule]
 ) -> tuple[Side, Side, list[str]]:
-    """Both checkpoints under the names that the rules make, and a note for each that does nothing.
-    A rule is for A, or for B where it matches no name of A.
+    """Return both checkpoints under the names that the rules make, and a note for each rule without
+    effect. A rule applies to A, or to B if it matches no name of A.
 
     Raises:
         BadRequest: two names of one checkpoint become one.
@@ -146,8 +146,8 @@ def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str
 
 
 def _copies(asked: Mapping[Key, Key], other: Side) -> Iterator[tuple[Key, Key, Key]]:
-    """16-bit weights whose other side has the weight of that name alone: the key under which each
-    is compared, its own, and that of the weight."""
+    """Yield 16-bit weights if the other side has only the weight of that name: the key under which
+    each is compared, its own, and that of the weight."""
     for key, own in asked.items():
         weight = other.keys.get(Key(key.name, WEIGHT))
         if key.role == COPY and key not in other.keys and weight is not None:

@@ -16,16 +16,16 @@ _INSERTED = (
     r"_checkpoint_wrapped_module\.",
     r"base_layer\.",
 )
-"""What torch.compile, FSDP, activation checkpointing and PEFT put into names."""
+"""The parts of names that torch.compile, FSDP, activation checkpointing and PEFT insert."""
 _MOST_ENDS = 4
 _LEAST_SHARE = 0.5
 MOST_PROPOSALS = 2
 
 
 def propose(ours: Shapes, theirs: Shapes) -> dict[str, int]:
-    """Rules to be given together, in this order, with the number of weights that each would make
-    meet; `ours` and `theirs` are weights that the other side lacks. Each must be of use for a part
-    of what is left of them."""
+    """Return rules to give together, in this order, with the number of weights that each would
+    match. `ours` and `theirs` are weights that the other side lacks. Each rule must match weights
+    that the rules before it leave."""
     found: dict[str, int] = {}
     for _ in range(MOST_PROPOSALS):
         rule, count = _best(ours, theirs)
@@ -45,7 +45,7 @@ def _best(ours: Shapes, theirs: Shapes) -> tuple[str, int]:
 
 
 def _left(ours: Shapes, theirs: Shapes, rule: str) -> tuple[Shapes, Shapes]:
-    """What does not meet once a rule is applied, under the names that it makes."""
+    """Return the weights without a match after a rule, under the names that it makes."""
     new_name = namer((), [parse_rule(rule)])
     if any(new_name(name) != name for name in ours):
         ours = {new_name(name): shape for name, shape in ours.items()}
@@ -59,7 +59,7 @@ def _left(ours: Shapes, theirs: Shapes, rule: str) -> tuple[Shapes, Shapes]:
 
 
 def _insertions(ours: Shapes, theirs: Shapes) -> dict[str, int]:
-    """Rules that take something out, from whichever side has it."""
+    """Return rules that remove a part, from either side."""
     found = {}
     for pattern in _INSERTED:
         for side, other in ((ours, theirs), (theirs, ours)):
@@ -71,7 +71,7 @@ def _insertions(ours: Shapes, theirs: Shapes) -> dict[str, int]:
 
 
 def _prefixes(ours: Shapes, theirs: Shapes) -> dict[str, int]:
-    """Rules that put one beginning of names in place of another."""
+    """Return rules that replace one beginning of names by another."""
     by_end: dict[str, list[str]] = {}
     for name in theirs:
         for _, end in _cuts(name):
@@ -95,7 +95,7 @@ def _prefixes(ours: Shapes, theirs: Shapes) -> dict[str, int]:
 
 
 def _cuts(name: str) -> Iterator[tuple[str, str]]:
-    """Every way to cut a name in two at a dot, which stays with the beginning."""
+    """Yield every way to cut a name in two at a dot, which stays with the beginning."""
     yield "", name
     for found in re.finditer(r"\.", name):
         yield name[: found.end()], name[found.end() :]

@@ -1,4 +1,4 @@
-"""What a comparison found: a value, its verdict, and its JSON."""
+"""The result of a comparison: a value, its verdict, and its JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATUSES = (EQUAL, CAST, WITHIN, DIFFERS, SHAPE, DTYPE, UNREADABLE, ONLY_A, ONLY
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A tensor as its own checkpoint has it."""
+    """A tensor as it is in its own checkpoint."""
 
     key: Key
     dtype: DType
@@ -49,7 +49,7 @@ class TensorDifference:
     message: str | None = None
 
     def is_difference(self, tolerance: Tolerance) -> bool:
-        """Whether the checkpoints differ by it."""
+        """Return whether it makes the checkpoints differ."""
         if self.status == CAST:
             return not (tolerance.allows_cast or self.is_copy)
         return self.status not in (EQUAL, WITHIN)
@@ -111,8 +111,8 @@ def index_of(extreme: Extreme, shape: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RunDifference:
-    """A point in which two runs differ; `params` counts the parameters that it is said of, where it
-    is an option of param groups or a number of the optimizer's state."""
+    """A point in which two runs differ. `params` is the number of parameters that it applies to, if
+    it is an option of param groups or a number of the optimizer's state."""
 
     what: str
     a: Any
@@ -122,8 +122,8 @@ class RunDifference:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """`only_a` and `only_b` are what one of the checkpoints says and the other does not: it is no
-    difference, as formats hold more or less of a run."""
+    """`only_a` and `only_b` are values that only one of the checkpoints records: they are not a
+    difference, because formats hold more or less of a run."""
 
     differences: tuple[RunDifference, ...] = ()
     only_a: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ class CheckpointDiff:
 
     @property
     def is_equal(self) -> bool:
-        """Whether no tensor and no point of the run differs, as far as the tolerance asks."""
+        """Return whether no tensor and no value of the run differs by more than the tolerance."""
         return not (self.different_models or self.differing or (self.run and self.run.differences))
 
     @property

@@ -1,6 +1,7 @@
-"""Two runs beside their tensors: counters, param groups, scaler, configuration.
+"""Comparison of two runs without their tensors: counters, param groups, scaler, configuration.
 
-What one checkpoint alone says is told apart from what differs: formats hold more or less of a run.
+A value that only one checkpoint records is separate from a difference: formats hold more or less of
+a run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from zerotools.ops.inspection.run_summary import plain, scaler_to_json
 
 _ABSENT = object()
 _OF_THE_WRITER = ("_name_or_path", "transformers_version")
-"""Keys of config.json that say who wrote it, and nothing of the model."""
+"""Keys of config.json that name its writer, and do not describe the model."""
 _TYPES = ("dtype", "torch_dtype")
 """Keys of config.json with the type of the weights."""
 _DEEPEST = 8
@@ -36,8 +37,8 @@ def compare_runs(
     *,
     is_of_sums: bool = False,
 ) -> RunComparison:
-    """Compare what both say; `compared` are the keys that were compared as tensors. With
-    `is_of_sums` an adapter was added, and the type that config.json says does not count.
+    """Compare the values that both record; `compared` are the keys that were compared as tensors.
+    With `is_of_sums` an adapter was added, and the type in config.json does not count.
 
     Raises:
         BadFile: a number of the optimizer's state, or config.json, cannot be read.
@@ -57,8 +58,8 @@ def compare_runs(
 def _said(
     checkpoint: Checkpoint, training: TrainingState, left_out: Collection[str]
 ) -> dict[str, Any]:
-    """What is said of the run, in words that all formats share, as plain values; what a checkpoint
-    does not say is not there."""
+    """Return the recorded values of the run, in words that all formats share; values that a
+    checkpoint does not record are omitted."""
     step = checkpoint.origin.step if training.steps is None else training.steps
     is_run = bool(training.groups or training.optimizer)
     config = _without(_config(checkpoint), left_out)
@@ -110,7 +111,7 @@ def _without(config: dict[str, Any] | None, left_out: Collection[str]) -> dict[s
 
 
 def _leaves(ours: Any, theirs: Any, path: str = "", depth: int = 0) -> Iterator[RunDifference]:
-    """Where two trees of plain values differ; what only one has is named once, as a whole."""
+    """Yield the differences of two trees of plain values; a part of only one tree is named once."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping) and depth < _DEEPEST:
         for key in dict.fromkeys((*ours, *theirs)):
             where = f"{path}.{key}" if path else str(key)
@@ -133,7 +134,7 @@ def _groups(side: Side, training: TrainingState) -> list[ParamGroup]:
 
 
 def _group_points(ours: list[ParamGroup], theirs: list[ParamGroup]) -> Iterator[RunDifference]:
-    """The options of every parameter, counted where they differ in the same way."""
+    """Yield the differences in the options of every parameter, with equal ones counted together."""
     if not ours or not theirs:
         if ours or theirs:
             what = "param groups"
@@ -163,7 +164,7 @@ def _group_points(ours: list[ParamGroup], theirs: list[ParamGroup]) -> Iterator[
 def _scalars(
     side: Side, training: TrainingState, compared: Collection[Key]
 ) -> dict[Key, Callable[[], Any]]:
-    """The numbers of the optimizer's state, read when they are asked for."""
+    """Return the numbers of the optimizer's state, each read on access."""
     aliases = side.checkpoint.aliases
 
     def value_of(key: Key) -> Callable[[], Any]:
@@ -179,8 +180,8 @@ def _scalars(
 def _scalar_points(
     ours: Mapping[Key, Callable[[], Any]], theirs: Mapping[Key, Callable[[], Any]]
 ) -> Iterator[RunDifference]:
-    """Counted by role and values. What one side alone has is not named: it is in its tensors, or
-    a format's own way to keep a number."""
+    """Yield the differences by role and values, with counts. A number of only one side is not
+    named: it is in its tensors, or stored in a way of the format."""
     counts = Counter((key.role, ours[key](), theirs[key]()) for key in ours if key in theirs)
     for (role, left, right), params in counts.items():
         if left != right:
@@ -190,7 +191,7 @@ def _scalar_points(
 def training_or_note(
     side: Side, training_of: Callable[[Checkpoint], TrainingState]
 ) -> tuple[TrainingState, str | None]:
-    """What a checkpoint says of its run, or why that cannot be read."""
+    """Return the training state of a checkpoint, or the reason why it cannot be read."""
     try:
         return training_of(side.checkpoint), None
     except (BadFile, Unsupported) as error:

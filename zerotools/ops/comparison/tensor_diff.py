@@ -43,10 +43,10 @@ from zerotools.ops.comparison.result import (
 from zerotools.ops.comparison.tolerance import Tolerance, common_type
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 
-# A block of both checkpoints has up to so many tiles of a worker: with less, threads wait longer
-# for one another, and with more, what was read is no longer in the processor's cache.
+# A block of both checkpoints has at most this many tiles of a worker. With fewer, threads wait
+# longer for each other; with more, the data that was read is no longer in the processor's cache.
 _TILES = 4
-# What a thread takes at a time, of both: taking has a price, too.
+# The amount that a thread takes at a time, of both: taking has a cost too.
 _RUN_BYTES = 16 * 1024 * 1024
 
 
@@ -62,7 +62,7 @@ class _Task(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Of one block of a pair: how far apart it is, where that was asked, or why it cannot be
+    """The result of one block of a pair: its distance, if requested, or the reason why it cannot be
     read."""
 
     number: int
@@ -80,8 +80,8 @@ def compare_tensors(
     on_bytes: Callable[[int], None] = lambda _: None,
     adapted: Mapping[Key, Adapted] | None = None,
 ) -> list[TensorDifference]:
-    """What there is to say of each pair, in their order. `on_bytes` is told what is done of
-    `bytes_of(a, b, pairs)`. `adapted` are tensors of `b` to which an adapter is added.
+    """Return the result for each pair, in order. `on_bytes` gets the progress in `bytes_of(a, b,
+    pairs)`. `adapted` are tensors of `b` that an adapter is added to.
 
     Raises:
         BadFile: a file changed while it was read.
@@ -125,7 +125,7 @@ def _described(
 
 
 def _obstacle(ours: Described, theirs: Described) -> str | None:
-    """The status of two tensors whose values cannot be compared."""
+    """Return the status of two tensors with values that cannot be compared, or None."""
     if ours.shape != theirs.shape:
         return SHAPE
     return DTYPE if common_type(ours.dtype, theirs.dtype) is None else None
@@ -155,8 +155,8 @@ def _judged(
 
 
 class _Reading:
-    """Both checkpoints open, and what has been found so far. `messages` say why pairs cannot be
-    read."""
+    """Both checkpoints open, with the results so far. `messages` are the reasons why pairs cannot
+    be read."""
 
     def __init__(
         self,
@@ -184,20 +184,21 @@ class _Reading:
         self.casts: set[int] = set()
 
     def different_bytes(self, numbers: Iterable[int]) -> set[int]:
-        """Those of which a byte differs; what follows it is not read."""
+        """Return the numbers of pairs with a different byte; the rest of such a pair is not
+        read."""
         differing: set[int] = set()
 
         def compare(task: _Task, ours: Array, theirs: Array) -> None:
             if not same_bytes(ours, theirs):
-                differing.add(task.number)  # here, where no other thread reads on in vain
+                differing.add(task.number)  # here, so that other threads stop reading it
 
         for _ in self._each(numbers, compare, differing):
             pass
         return differing
 
     def distances(self, numbers: Iterable[int], allowance: Allowance) -> dict[int, Distance]:
-        """How far apart each of them is; those that are casts of one another are in `casts`, too,
-        though the type in which they are measured tells them apart."""
+        """Return the distance of each pair. Pairs that are casts of each other are in `casts` too,
+        although the type in which they are measured shows a distance."""
         total: dict[int, Distance] = {}
         equal_in: dict[int, frozenset[DType]] = {}
         # One thread at a time, while others read: it is many short steps, between which threads
@@ -250,8 +251,8 @@ class _Reading:
         return AdaptedTensor(self._b, key, product)
 
     def _tasks(self, numbers: Iterable[int], settled: set[int]) -> Iterator[_Task]:
-        """The blocks; where a tensor lies is found out when it is its turn, and not kept: of many
-        ranks it is much."""
+        """Yield the blocks. The position of a tensor is found when it is needed, and not kept: for
+        many ranks it is large."""
         sizes = _TILES * self._budget.tile_bytes, self._budget.wide_bytes
         for number in numbers:
             if number in self.messages:
@@ -297,8 +298,8 @@ def _compared(
 
 
 def _equal_in(task: _Task, ours: Array, theirs: Array) -> frozenset[DType]:
-    """Of float16 and bfloat16, of which neither holds the other's values: the types to which one
-    was cast from the other, as an export of a run in the one to the other."""
+    """Return the types to which one tensor was cast from the other, if one is float16 and one
+    bfloat16, for example after an export. Neither type holds the other's values."""
     two = task.two
     if {two.ours.dtype, two.theirs.dtype} != {FLOAT16, BFLOAT16}:
         return frozenset()
@@ -316,13 +317,14 @@ def _equal_in(task: _Task, ours: Array, theirs: Array) -> frozenset[DType]:
 
 
 def _same_numbers(ours: Array, theirs: Array) -> bool:
-    """Whether all are the same bits, or NaN, whose bits no cast keeps."""
+    """Return whether all bits are equal, apart from NaN, whose bits a cast may change."""
     unequal = ours.view(np.uint16) != theirs.view(np.uint16)
     return not unequal.any() or bool((np.isnan(ours[unequal]) & np.isnan(theirs[unequal])).all())
 
 
 def _distance(task: _Task, ours: Array, theirs: Array, allowance: Allowance) -> Distance:
-    """Of one block, some elements at a time, in the type in which both are compared."""
+    """Return the distance of one block, some elements at a time, in the type in which both are
+    compared."""
     two, block = task.two, task.block
     dtype = common_type(two.ours.dtype, two.theirs.dtype)
     assert dtype is not None, "a pair without a common type is not read"

@@ -1,4 +1,4 @@
-"""How far apart two tensors may be and still be equal, and in which type they are compared."""
+"""The allowed distance of two equal tensors, and the type in which they are compared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """`text` is what the user wrote. `allows_cast` says whether tensors of two types may be equal;
+    """`text` is the user's text. `allows_cast` means that tensors of two types may be equal;
     `allowance` is for each element, in the type in which the two are compared."""
 
     text: str = "bits"
@@ -34,7 +34,7 @@ class Tolerance:
 
 
 def parse_tolerance(text: str) -> Tolerance:
-    """What `bits`, `cast`, `ulp=N`, `abs=X`, `rel=Y` or `abs=X,rel=Y` means.
+    """Parse `bits`, `cast`, `ulp=N`, `abs=X`, `rel=Y` or `abs=X,rel=Y`.
 
     Raises:
         BadRequest: it is none of these, or a number is negative or not finite.
@@ -65,11 +65,12 @@ def _at_least_0(number: Number) -> Number:
 
 
 def common_type(ours: DType, theirs: DType) -> DType | None:
-    """The type in which two tensors are compared; None: no type holds what both mean.
+    """Return the type in which two tensors are compared; None: no type holds the values of both.
 
-    Of two floating-point types it is the narrower, as after an export; of two of one width, and of
-    scales and other numbers, one that holds the values of both exactly, as of two integer types. An
-    integer and a float are compared in float64."""
+    Of two floating-point types it is the narrower, as after an export. Of two types of one width,
+    and of scales and other numbers, it is one that holds the values of both exactly, as for two
+    integer types. An integer and a float are compared in float64.
+    """
     if ours == theirs:
         return ours
     if ours in _COMPLEX or theirs in _COMPLEX:

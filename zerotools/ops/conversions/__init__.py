@@ -1,4 +1,4 @@
-"""The commands that write a checkpoint: consolidate, reshard and convert, each a plan first.
+"""The commands that write a checkpoint: consolidate, reshard and convert, each first a plan.
 
-The top room: imports `ops.execution`, `ops.weights` and `ops.sidecars`.
+The top package: imports `ops.execution`, `ops.weights` and `ops.sidecars`.
 """

@@ -56,12 +56,13 @@ def prepare_adapter(
     mapping: MapRequest | None = None,
     check_names: bool = True,
 ) -> Conversion:
-    """Lay out the adapter that is asked for, in `dtype` (None: the 16-bit type of the run, or as it
-    is); its config is the one that was given, or what the run says. `mapping` puts it into another
-    layout of the model. With `check_names` the layers must be those that PEFT can load.
+    """Lay out the requested adapter, in `dtype` (None: the 16-bit type of the run, or unchanged).
+
+    Its config is the given one, or comes from the run. `mapping` puts it into another layout of the
+    model. With `check_names` the layers must be those that PEFT can load.
 
     Raises:
-        BadRequest: there is no adapter, its config is not known or of another adapter, or the run
+        BadRequest: there is no adapter, its config is unknown or of another adapter, or the run
             trained weights that no adapter has.
         BadFile: half of an adapter is missing.
         Unsupported: the adapter is of a kind that is not exported.
@@ -127,7 +128,7 @@ def _saved_beside(held: Checkpoint, tensors: Collection[AdapterTensor]) -> Itera
 def _in_layout(
     chosen: Checkpoint, around: Checkpoint, mapping: MapRequest, training: TrainingState
 ) -> MappedCheckpoint:
-    """The adapter `chosen` in the layout that is asked for, by the config.json of `around`."""
+    """Return the adapter `chosen` in the requested layout, by the config.json of `around`."""
     path = chosen.origin.path
     if mapping.to == MEGATRON:
         raise BadRequest(
@@ -154,8 +155,8 @@ def _with_config(target: Target, tree: Mapping[str, Any]) -> Target:
 def _refuse_lost(
     checkpoint: Checkpoint, tensors: list[AdapterTensor], others: Collection[str]
 ) -> None:
-    """What was trained has optimizer state: an adapter without it would be another model. The
-    adapters `others` are not meant."""
+    """Raise an error if trained tensors are missing: they have optimizer state, and an adapter
+    without them would be another model. The adapters `others` are not meant."""
     kept = {each.key.name for each in tensors}
     kept |= {key.name for key in checkpoint.tensors if adapter_of(key) in others}
     tied = {alias for alias, name in checkpoint.aliases.items() if name in kept}

@@ -66,16 +66,17 @@ DTYPES = dtypes.PRECISIONS
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `zerotools consolidate` was asked for.
+    """The options of `zerotools consolidate`.
 
     `dtype` is a key of `DTYPES` or of `QUANTISERS`, or "auto". `weights_from` is "masters" or
-    "weights"; `format` is what the command line calls a format that is exported. `include`,
-    `exclude` and the names of the model at `like` are compared with the names that `strip_prefix`,
-    `rename` (`REGEX=REPL`) and then `mapping`, which puts tensors into another layout, make. With
-    `adapter_only` the PEFT adapter is exported alone: that called `adapter_name`, with the config
-    at `adapter_config`; None of both where the run says it. `base` has the model to which adapters
-    that were saved alone are added; None: it is where the run had it. Else adapters are merged.
-    With `check_names` the names must be those that config.json needs.
+    "weights". `format` is the command line's name of the output format. `include`, `exclude` and
+    the names of the model at `like` are compared with the final names: after `strip_prefix`,
+    `rename` (`REGEX=REPL`) and then `mapping`, which puts tensors into another layout.
+
+    With `adapter_only` only the PEFT adapter `adapter_name` is exported, with the config at
+    `adapter_config`; None: the run names them. `base` has the model that separately saved adapters
+    are added to; None: its path in the run. Without `adapter_only` adapters are merged. With
+    `check_names` the names must be those that config.json needs.
     """
 
     dtype: str = AUTO
@@ -114,12 +115,12 @@ def prepare(
     table: FormatTable = FORMATS,
 ) -> Conversion:
     """Lay out the export of the checkpoint at `path`; nothing is written. `config_dir` has
-    config.json and the tokenizer, in place of those that are found around the checkpoint.
+    config.json and the tokenizer, instead of those near the checkpoint.
 
     Raises:
         BadRequest: `path` does not exist, no tensor is selected, two would have one name, or the
-            export would not look like the model that it should be like.
-        BadFile: it is not a checkpoint, or its metadata is damaged.
+        export would differ from the model at `like`. BadFile: it is not a checkpoint, or its
+        metadata is damaged.
     """
     with recording() as sources:
         checkpoint = formats.read(path, tag=tag, layout=layout, section=section, table=table)
@@ -231,7 +232,7 @@ def _check_adapter_options(options: Options) -> None:
 
 
 def exported_formats(table: FormatTable = FORMATS) -> dict[str, Format]:
-    """The formats of `consolidate`, by what the command line calls them."""
+    """Return the output formats of `consolidate`, by their names on the command line."""
     return {spelling(form): form for form in table.values() if form.is_exported}
 
 
@@ -244,7 +245,7 @@ def _choose_weights(
     *,
     is_merged: bool,
 ) -> tuple[Checkpoint, list[str]]:
-    """What the output holds, under its names there, and what to say about the choice."""
+    """Return the weights of the output, under their names there, and notes on the choice."""
     new_name = namer(options.strip_prefix, [parse_rule(text) for text in options.rename])
     weights = weights_from(checkpoint, options.weights_from)
     layout = hub_layout_of(checkpoint, table)
@@ -289,10 +290,10 @@ def _useless_prefixes(checkpoint: Checkpoint, prefixes: Sequence[str]) -> list[s
 
 
 def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]:
-    """The type of the export's floating-point tensors, and a sentence where it was our choice.
+    """Return the type of the export's floating-point tensors, and a sentence if zerotools chose it.
 
     Raises:
-        BadRequest: weights should be quantised, by a command that does not do that.
+        BadRequest: quantised weights were requested from a command that does not quantise.
     """
     if asked in QUANTISERS:
         raise BadRequest(f"--dtype {asked} is for consolidate, convert and serve; take another")
@@ -313,13 +314,14 @@ def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]
 
 
 def _exported_dtype(key: Key, tensor: Tensor, dtype: DType | None, like: Reference | None) -> DType:
-    """With None as a type each keeps its own."""
+    """Return the type of an exported tensor. With None as `dtype` each keeps its own."""
     chosen = tensor.dtype if dtype is None else cast_dtype(tensor, dtype)
     return chosen if like is None else like.dtype_for(key.name, tensor.dtype, chosen)
 
 
 def cast_dtype(tensor: Tensor, dtype: DType) -> DType:
-    """Integers, booleans and 8-bit floats (which have scales of their own) keep their type."""
+    """Return the type after a cast. Integers, booleans and 8-bit floats (which have scales) keep
+    theirs."""
     return dtype if tensor.dtype.is_float and tensor.dtype.bits >= 16 else tensor.dtype
 
 
@@ -327,10 +329,10 @@ OVERFLOW_ADVICE = "use --dtype bf16 or fp32, or --allow-overflow to write infini
 
 
 def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
-    """Veto an export in which finite weights became infinite.
+    """Raise an error for an export in which finite weights became infinite.
 
     Raises:
-        BadRequest: names each tensor, how many of its values, and the largest of them.
+        BadRequest: names each tensor, the number of such values, and the largest of them.
     """
     lost = {key: losses for key, losses in report.losses.items() if losses.overflowed}
     if not lost:

@@ -1,4 +1,4 @@
-"""A conversion is a value first: a source, a target, and what the user should know.
+"""A conversion is a value first: a source, a target, and notes for the user.
 
 `consolidate`, `reshard` and `translate` prepare one, and `perform` carries it out; a dry run prints
 it.
@@ -36,14 +36,18 @@ _FROM_IT = "the output would be made from it: take another checkpoint"
 
 @dataclass(frozen=True)
 class Conversion:
-    """`source` holds exactly what `target` needs, under the target's names. `request` is what was
-    asked for, as text: a run is resumed only with the same. `sums` makes files of the source that
-    are computed first, `sums_bytes` in `sums_directory`, for as long as it is open. `stamps` has
-    every file that was read to make this value: none may change until the output is there.
-    `command` is that of zerotools that writes it, and alone replaces it later. `lacking` says what
-    keeps others from loading the output. `is_examined` says that every byte of the source was
-    checked already, and that chunks of it are sound in files that are not. `table` has the formats
-    of both. `as_read` is the source before its tensors were put into another layout."""
+    """A prepared conversion. `source` holds exactly the tensors of `target`, under the target's
+    names.
+
+    `request` is the request as text: a run is resumed only with the same text. `sums` makes files
+    of the source that are computed first, `sums_bytes` in `sums_directory`, while it is open.
+    `stamps` has every file that was read to make this value: none may change until the output
+    exists. `command` is the zerotools command that writes the output; only the same command
+    replaces it later. `lacking` lists what prevents others from loading the output. `is_examined`
+    means that every byte of the source was checked already, and that chunks are sound even in files
+    that are not. `table` has the formats of both. `as_read` is the source before its tensors were
+    put into another layout.
+    """
 
     source: Checkpoint
     target: Target
@@ -61,7 +65,7 @@ class Conversion:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with the source; where it touches the output, `perform` refuses."""
+        """The problems of the source; if they affect the output, `perform` refuses."""
         return tuple(problem.message for problem in self.source.problems)
 
     @property
@@ -75,7 +79,7 @@ class Conversion:
 
     @property
     def bytes_of_tensors(self) -> int:
-        """Tensor data to write: what the progress bar counts."""
+        """The bytes of tensor data to write, which the progress bar counts."""
         return sum(tensor.nbytes for tensor in self.target.checkpoint.tensors.values())
 
     @property
@@ -87,14 +91,14 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Unchanged:
-    """Nothing to do: the checkpoint is already as asked."""
+    """Nothing to do: the checkpoint is already as requested."""
 
     checkpoint: Checkpoint
     world_size: int
 
 
 def with_target_sources(source: Checkpoint, target: Target) -> Checkpoint:
-    """The source with the tensors that the target has under its own names."""
+    """Return the source with the tensors that only the target names."""
     return replace(source, tensors={**source.tensors, **target.sources})
 
 
@@ -132,10 +136,9 @@ def perform(
 ) -> WriteReport:
     """Write the target. Afterwards the output exists completely, or not at all.
 
-    With `verify` the source is checked first, as `prove_source` says, and the output is read back
-    and compared with it before it gets its name; its digests are recorded, as `output_record` says.
-    With `resume`, files that an interrupted run completed are kept; interrupting leaves them for
-    that.
+    With `verify` the source is checked first, as in `prove_source`. The output is read back and
+    compared with it before it gets its name; its digests are recorded, as in `output_record`. With
+    `resume`, files that an interrupted run completed are kept; interrupting leaves them for that.
 
     Raises:
         BadRequest: the output exists, is inside the source, or does not fit on the disk; or an
@@ -192,14 +195,14 @@ def cast_to_fp16(conversion: Conversion) -> int:
 
 
 def refuse_damaged(conversion: Conversion) -> None:
-    """Refuse to read from a file that is not what the checkpoint says of it, such as one whose size
-    disagrees with a job's manifest, even where the bytes that are needed are there.
+    """Raise an error if the output would need a file that contradicts the checkpoint, for example
+    with a size that disagrees with a job's manifest, even if the needed bytes exist.
 
-    What is wrong with other files does not touch the output, and stays a warning.
+    Problems of other files do not affect the output, and stay warnings.
 
     Raises:
         BadFile: a problem of the source names a file that tensors or sidecar files come from, or
-            blocks whatever is made of it.
+            blocks every output.
     """
     refuse_blocked(conversion.source)
     problems = {p.file: p for p in conversion.source.problems if p.file is not None}
@@ -232,8 +235,8 @@ def refuse_damaged_files(checkpoint: Checkpoint, keys: Iterable[Key]) -> None:
 
 
 def refuse_blocked(checkpoint: Checkpoint, *, but_for_names: bool = False) -> None:
-    """Refuse a checkpoint from which no complete output can be made; with `but_for_names`, tensors
-    of which nothing but the name is known are not needed.
+    """Raise an error if no complete output can be made of a checkpoint. With `but_for_names`,
+    tensors of which only the name is known are not needed.
 
     Raises:
         BadFile: see above.
@@ -255,7 +258,7 @@ def check_destination(source: Path, destination: Path, *, command: str, overwrit
         raise BadRequest(f"{destination} is inside the checkpoint {source}; write it elsewhere")
     if inside in outside.parents:
         raise BadRequest(f"{destination} contains the checkpoint {source}; write it elsewhere")
-    if isinstance(destination, RemotePath):  # the rest is asked of the store
+    if isinstance(destination, RemotePath):  # the store checks the rest
         check_sidecar(destination, overwrite=overwrite)
         return
     is_empty_directory = is_empty(destination) and not destination.is_symlink()
@@ -267,10 +270,10 @@ def check_destination(source: Path, destination: Path, *, command: str, overwrit
 
 
 def _check_room(conversion: Conversion, there: int) -> None:
-    """Check the free space for the output, of which so many bytes exist, and for sums next to
-    it."""
+    """Check the free disk space for the output and for sums next to it; `there` bytes of the output
+    exist already."""
     needed = conversion.bytes_to_write - there + conversion.sums_bytes
-    if conversion.sums_directory is not None:  # what a killed run left there goes first
+    if conversion.sums_directory is not None:  # files of a killed run are removed first
         needed -= allocated(conversion.sums_directory)
     check_space(conversion.destination, needed)
 
@@ -293,7 +296,7 @@ def check_space(destination: Path, needed: int) -> None:
 
 
 def allocated(directory: Path) -> int:
-    """Bytes of disk that the files below `directory` take; 0 where it does not exist."""
+    """Return the bytes of disk that the files below `directory` take; 0 if it does not exist."""
     return sum(
         512 * Path(folder, name).lstat().st_blocks
         for folder, _, names in os.walk(directory)

@@ -73,7 +73,7 @@ NO_CHECK = "no_check_names"
 
 @dataclass(frozen=True)
 class _Request:
-    """One conversion: where to, in which format of the table, with the options by name."""
+    """One conversion: the destination, its format in the table, and the options by name."""
 
     table: FormatTable
     form: Format
@@ -84,7 +84,7 @@ class _Request:
 
     @property
     def adapter(self) -> AdapterRequest:
-        """What the user said of the adapter of a LoRA run."""
+        """The user's options for the adapter of a LoRA run."""
         given = self.options.get
         return AdapterRequest(given("base"), given("adapter_config"), given("adapter_name"))
 
@@ -98,7 +98,7 @@ class _Request:
 
 
 def written_formats(table: FormatTable = FORMATS) -> dict[str, Format]:
-    """The formats of `convert`, by what the command line calls them."""
+    """Return the output formats of `convert`, by their names on the command line."""
     return {spelling(form): form for form in table.values() if form.is_written}
 
 
@@ -118,16 +118,15 @@ def prepare(
 ) -> Conversion | Unchanged:
     """Lay the checkpoint at `path` out in the format `to`; nothing is written.
 
-    `options` are those that the user gave, by name. `config_dir` has config.json and the
-    tokenizer, for sources that lack them. A checkpoint that is of that format already is
-    resharded, with all that it holds; with `force` also where nothing changes. `section` takes one
-    of several models. `mapping` puts the tensors into another layout, and those of the optimizer
-    with them; then a checkpoint of that format is written anew, too.
+    `options` are the user's, by name. `config_dir` has config.json and the tokenizer, for sources
+    that lack them. A checkpoint that already has that format is resharded with all its contents;
+    with `force` even if nothing changes. `section` takes one of several models. `mapping` puts the
+    tensors, also those of the optimizer, into another layout; then a checkpoint of that format is
+    written again too.
 
     Raises:
-        BadRequest: `path` does not exist; an option that the target does not take; or what the
-            target needs is known from nowhere.
-        BadFile: it is not a checkpoint, or its metadata is damaged.
+        BadRequest: `path` does not exist; an option that the target does not take; or a value that
+        the target needs is unknown. BadFile: it is not a checkpoint, or its metadata is damaged.
         Unsupported: the target cannot hold its weights.
     """
     form = written_formats(table)[to]
@@ -285,7 +284,7 @@ def _check_options(form: Format, options: Mapping[str, Any]) -> None:
 
 
 def _with_sidecars(target: Target, given: Mapping[str, Path]) -> Target:
-    """With the files that the user named, also where the source's own would be carried along."""
+    """Return the target with the files that the user named, which replace those of the source."""
     files = dict(target.files)
     for name, path in given.items():
         plan = files.get(name)
@@ -319,7 +318,7 @@ def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Convers
 
 @dataclass(frozen=True)
 class _Run:
-    """A source and its run, whose optimizer has names. `settled` are notes that are answered."""
+    """A source and its run with an optimizer by names. `settled` are notes that no longer apply."""
 
     checkpoint: Checkpoint
     training: TrainingState
@@ -339,14 +338,16 @@ def _order(source: Checkpoint, request: _Request, given: Mapping[str, Path]) -> 
 
 
 def _leaves_stage_0(source: Checkpoint, request: _Request) -> bool:
-    """Whether a run without ZeRO is to go on with it. Its optimizer has no names to reshard by."""
+    """Return whether a run without ZeRO will continue with it. Its optimizer has no names to
+    reshard by."""
     if optimizer_roles(source) or not {"stage", "ds_config"} & request.options.keys():
         return False
     return formats.format_of(source, request.table).numbered_state(source) is not None
 
 
 def _with_state(source: Checkpoint, request: _Request) -> tuple[Checkpoint, TrainingState]:
-    """With the state that `read` leaves out, where the target holds the state of optimizers."""
+    """Return the source with the state that `read` leaves out, if the target holds optimizer
+    state."""
     training = formats.training_of(source, request.table)
     if not request.form.holds_state:
         return source, training
@@ -362,13 +363,13 @@ def _with_state(source: Checkpoint, request: _Request) -> tuple[Checkpoint, Trai
 def _named(
     source: Checkpoint, training: TrainingState, request: _Request, order: AskedOrder | None
 ) -> _Run:
-    """What is known of the run, with names, and completed with the user's hyperparameters.
+    """Return the run with names, completed with the user's hyperparameters.
 
     Raises:
         BadRequest: its optimizer has its parameters by number, and the target needs names.
     """
     options = request.options
-    # Read now, so that a lost number is refused also where the target has no place for it.
+    # Read now, so that a lost number is refused even if the target cannot hold it.
     training = replace(training, scalars=dict(training.scalars))
     settled: tuple[str, ...] = ()
     if request.form.holds_state and not options.get(WEIGHTS_ONLY):
@@ -401,7 +402,7 @@ def _named(
 
 
 def _needs_names(source: Checkpoint, training: TrainingState, request: _Request) -> bool:
-    """Whether the target cannot have the parameters of the optimizer by number: a master is a
+    """Return whether the target needs names for the optimizer's parameters, because a master is a
     weight there."""
     if request.form.names_state or request.mapping is not None:
         return True
@@ -409,7 +410,7 @@ def _needs_names(source: Checkpoint, training: TrainingState, request: _Request)
 
 
 def _refuse_lost_optimizer(source: Checkpoint, request: _Request) -> None:
-    """Refuse to go on without an optimizer that lies next to the model and is not read.
+    """Raise an error if an optimizer next to the model would be lost because it is not read.
 
     Raises:
         BadRequest: see above.
@@ -440,7 +441,7 @@ def _weights_only(source: Checkpoint, request: _Request) -> list[str]:
 
 
 def _one_rank(source: Checkpoint, request: _Request) -> list[str]:
-    """A note where neither the user nor the source says for how many ranks to write."""
+    """Return a note if neither the user nor the source gives the number of ranks to write for."""
     is_known = "world_size" in request.options or source.origin.world_size is not None
     if is_known or "world_size" not in request.form.write_options:
         return []

@@ -1,4 +1,4 @@
-"""Quantised weights where a type is asked for: made plain, kept, or made of plain ones."""
+"""Quantised weights if a type is requested: dequantised, kept, or made from plain ones."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ AUTO = "auto"
 def in_asked_values(
     checkpoint: Checkpoint, found: Quantisation, dtype: str
 ) -> tuple[Checkpoint, list[str]]:
-    """The checkpoint, with values in place of payloads and scales where a type is asked for, and
-    what to say of it.
+    """Return the checkpoint with values instead of payloads and scales if a type is requested, and
+    notes.
 
     Raises:
-        BadFile, Unsupported: values were asked for and cannot be made; or the config says that
+        BadFile, Unsupported: values were requested and cannot be made; or the config says that
             weights are quantised, and none is.
     """
     if not found.is_there or dtype in QUANTISERS:
@@ -45,7 +45,8 @@ def in_asked_values(
 def in_few_bits(
     weights: Checkpoint, described: Checkpoint, found: Quantisation, dtype: str
 ) -> tuple[Quantised, Checkpoint]:
-    """The weights quantised as `dtype` says, and described so: other tensors stay as `described`.
+    """Return the weights quantised as `dtype` names, and their description; other tensors stay as
+    `described`.
 
     Raises:
         BadRequest: they are quantised already, or cannot be.
@@ -59,8 +60,11 @@ def in_few_bits(
 
 
 def refuse_quantising(dtype: str) -> None:
-    """Raises BadRequest: weights that get another layout are to be quantised, too, in ways that
-    other programs do not know."""
+    """Raise an error if weights would be both mapped to another layout and quantised.
+
+    Raises:
+        BadRequest: `dtype` quantises, in ways that other programs do not know.
+    """
     if dtype in QUANTISERS:
         raise BadRequest(
             f"--dtype {dtype} quantises as transformers does, and --map-to is for layouts of "
@@ -83,10 +87,10 @@ def refuse_bare_casts(source: Checkpoint, target: Target, found: Quantisation) -
 def with_quantised_config(
     target: Target, source: Checkpoint, found: Quantisation, made: Quantised | None, dtype: str
 ) -> Target:
-    """`target` with a config.json that says how its weights are.
+    """Return `target` with a config.json that describes its weights.
 
     Raises:
-        Unsupported: they stay quantised, and no config.json says how.
+        Unsupported: they stay quantised, and no config.json describes that.
     """
     if made is not None:
         return with_config(target, source, made.settings, made.note)

@@ -34,8 +34,8 @@ from zerotools.ops.proof.output_record import put_sidecar
 def prove_part(
     conversion: Conversion, part: OutputPart, alignment: int = ALIGNMENT
 ) -> tuple[int, PartPlan]:
-    """Prove that every copy of one part can be made; returns how many copies its tensors have, and
-    what the part writes. `alignment` is that of `shares`.
+    """Prove that every copy of one part can be made. Return the number of copies of its tensors,
+    and the plan of the part. `alignment` is that of `shares`.
 
     Raises:
         As `prove`, and BadRequest: the conversion cannot be made in parts.
@@ -78,11 +78,11 @@ def perform_part(
 ) -> PartReport:
     """Write what `prove_part` planned; the last part that is complete gives the output its name.
 
-    What an interrupted or failed run of the same part completed is kept, and so is what other
-    parts do. Where the output is complete already, nothing is done.
+    Files that an interrupted or failed run of the same part completed are kept, and so are those of
+    other parts. If the output is already complete, nothing is done.
 
     Raises:
-        BadRequest: as `perform`; or what was begun is another conversion, or in other parts.
+        BadRequest: as `perform`; or another conversion, or one in other parts, was begun there.
         BadFile: the source is incomplete, damaged or changed since it was read.
     """
     source, target = conversion.source, conversion.target

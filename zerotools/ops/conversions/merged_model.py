@@ -27,8 +27,8 @@ ADAPTER_OPTIONS = ("adapter_only", "adapter_config", "adapter_name", "base")
 
 @dataclass(frozen=True)
 class MergedModel:
-    """`checkpoint` has the weights of the model, with its config and tokenizer; `merged` are the
-    adapters in them, None where the run has none. `notes` say where files were found."""
+    """`checkpoint` has the weights of the model, with its config and tokenizer. `merged` are the
+    adapters in them, None if the run has none. `notes` name the sources of files."""
 
     checkpoint: Checkpoint
     notes: tuple[str, ...] = ()
@@ -76,9 +76,9 @@ def merged_model(
     beside: Mapping[str, Path] | None = None,
     is_merged: bool = True,
 ) -> MergedModel:
-    """The model of `checkpoint`, of which an export is written at `destination`. `config_dir` has
-    config.json and the tokenizer, in place of those around the checkpoint; `beside` are those of
-    another model. Without `is_merged` adapters stay as they are.
+    """Return the model of `checkpoint` for an export at `destination`. `config_dir` has config.json
+    and the tokenizer, instead of those near the checkpoint; `beside` are those of another model.
+    Without `is_merged` adapters stay as they are.
 
     Raises:
         BadFile, BadRequest, Unsupported: as `merge_adapters`.
@@ -111,11 +111,11 @@ def refuse_with_adapter(options: Collection[str]) -> None:
 
 
 def adapter_dtype(checkpoint: Checkpoint, asked: str) -> DType | None:
-    """The type of an adapter that is exported alone: with "auto", that of a run in 16 bits. None:
-    each tensor keeps its own.
+    """Return the type of a separately exported adapter: with "auto", that of a run in 16 bits.
+    None: each tensor keeps its own.
 
     Raises:
-        BadRequest: it should be quantised.
+        BadRequest: it would be quantised.
     """
     if asked in QUANTISERS:
         raise BadRequest(f"--dtype {asked} is for whole models; leave it out with --adapter-only")

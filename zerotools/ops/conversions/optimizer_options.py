@@ -1,7 +1,7 @@
-"""What an optimizer needs to resume and a checkpoint may not have: param groups, lr, betas.
+"""The values that an optimizer needs to resume and a checkpoint may lack: param groups, lr, betas.
 
-They come from the checkpoint's own param groups; where those lack one, from the command line, else
-from the `optimizer.params` of a DeepSpeed configuration. Without any groups, all trained parameters
+They come from the checkpoint's own param groups; for missing ones, from the command line, else from
+the `optimizer.params` of a DeepSpeed configuration. Without any groups, all trained parameters
 become one.
 """
 
@@ -19,14 +19,14 @@ from zerotools.core.training import ParamGroup, TrainingState
 from zerotools.formats.format import flag
 
 NAMES = ("lr", "betas", "eps", "weight_decay", "momentum")
-# Of torch's optimizers, as a DeepSpeed configuration may have them.
+# Options of torch's optimizers that a DeepSpeed configuration may have.
 _CONFIGURED = (*NAMES, "dampening", "nesterov", "alpha", "centered", "amsgrad", "lr_decay")
 
 
 @dataclass(frozen=True)
 class RequestedHyperparameters:
-    """What the user and a DeepSpeed configuration say: `options` of param groups by name, of which
-    the user's own are in `flags`, and the trained parameters in the optimizer's order."""
+    """The values from the user and a DeepSpeed configuration: `options` of param groups by name,
+    with the user's own also in `flags`, and the trained parameters in the optimizer's order."""
 
     flags: Mapping[str, Any]
     options: Mapping[str, Any]
@@ -68,7 +68,7 @@ def completed(
     training: TrainingState,
     given: RequestedHyperparameters,
 ) -> tuple[TrainingState, list[str]]:
-    """`training` with every group's lacking options, and what to say about it.
+    """Return `training` with the missing options of every group, and notes.
 
     Raises:
         BadRequest: a given option that every group has, or a name that is not a parameter.
@@ -109,7 +109,7 @@ def _ordered(source: Checkpoint, training: TrainingState, order: Sequence[str]) 
 
 
 def _configured(config: Any) -> dict[str, Any]:
-    """Hyperparameters in a DeepSpeed configuration; "auto" is none."""
+    """Return the hyperparameters in a DeepSpeed configuration, without "auto"."""
     section = config.get("optimizer") if isinstance(config, Mapping) else None
     params = section.get("params") if isinstance(section, Mapping) else None
     return {
@@ -124,8 +124,8 @@ def _one_group(
     training: TrainingState,
     given: RequestedHyperparameters,
 ) -> tuple[TrainingState, list[str]]:
-    """All trained parameters, where their learning rate is known. The order in which a file lists
-    its weights is not the one in which a model has them: programs sort their names."""
+    """Return one group of all trained parameters if their learning rate is known. A file may list
+    weights in another order than the model: programs sort their names."""
     if "lr" not in given.options:
         return training, []
     names = trained(source, training)

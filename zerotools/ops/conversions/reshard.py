@@ -37,11 +37,11 @@ def prepare(
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
     """Lay the checkpoint at `path` out for `world_size` ranks; nothing is written. `options` are
-    those beside the world size, of which each format takes its own.
+    those besides the world size; each format uses its own.
 
     Raises:
         BadRequest: `path` does not exist, no run has so many ranks, or an option that the format
-            has no use for.
+            does not use.
         BadFile: it is not a checkpoint, or its metadata is damaged.
         Unsupported: its format has no ranks, or is not written yet.
     """
@@ -65,7 +65,7 @@ def resharded(
     force: bool = False,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
-    """As `prepare`, of a checkpoint that was read, for `options.world_size` ranks."""
+    """Do the same as `prepare` for a checkpoint that was read, for `options.world_size` ranks."""
     form, world_size = formats.format_of(checkpoint, table), options.ranks(checkpoint)
     if not force and form.is_laid_out(checkpoint, options):
         refuse_blocked(checkpoint)
@@ -84,7 +84,7 @@ def resharded(
 
 
 def _in_words_of_journals(world_size: int, options: WriteOptions) -> str:
-    """What was asked, as journals of interrupted runs have its digest: the words stay."""
+    """Return the request in the fixed words that journals of interrupted runs have a digest of."""
     names = ("stage", "sub_group_size", "round_robin", "ds_config")
     settings = ", ".join(f"{name}={getattr(options, name)!r}" for name in names)
     return f"({world_size!r}, Settings({settings}))"

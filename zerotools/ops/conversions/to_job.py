@@ -46,7 +46,7 @@ from zerotools.runs.named_order import named_order_of
 from zerotools.runs.record import RNG_RESEED, JobRecord, ModelRecord
 
 JOB = "job"
-"""What the command line calls it."""
+"""The name on the command line."""
 _TAKEN = {*NAMES, "order", "world_size"}
 _KEPT = {"param_groups", "steps", "loss_scale"}
 _WHY = {
@@ -56,7 +56,8 @@ _WHY = {
     "frozen": "a job trains all weights, unless it has adapters",
 }
 _STAGE = 3
-"""Of the record: that of a checkpoint all of whose tensors are cut. A job loads it at any stage."""
+"""The stage in the record: that of a checkpoint with every tensor cut. A job loads it at any
+stage."""
 
 
 def prepare_job(
@@ -67,12 +68,12 @@ def prepare_job(
     config_dir: Path | None = None,
     **reading: Any,
 ) -> Conversion:
-    """Lay the checkpoint at `path` out for a job to resume from; nothing is written. `reading` is
-    how it is read, as `formats.read` has it.
+    """Lay the checkpoint at `path` out for a job to resume from; nothing is written. `reading` are
+    the options of `formats.read`.
 
     Raises:
-        BadRequest: it has no optimizer state, or one of an optimizer that no job has; it is a
-            checkpoint of a job already; or an option that is not for this.
+        BadRequest: it has no optimizer state, or that of an optimizer that no job has; it is
+            a job's checkpoint already; or an option that does not apply.
         BadFile: it is not a checkpoint, or a damaged one.
         Unsupported: it is of a kind that is not read.
     """
@@ -125,8 +126,8 @@ def _prepare(
 def _named(
     run: ForeignRun, options: Mapping[str, Any], given: Mapping[str, Path]
 ) -> tuple[ForeignRun, AskedOrder | None, list[str]]:
-    """`run` with the names of its weights for the state that is by number, with the order that was
-    asked for or the sentence that says what proves the names."""
+    """Return `run` with names for state that is by number, and the requested order or the sentence
+    on the proof of the names."""
     if not run.training.unnamed:
         return run, None, []
     if "order" in options:

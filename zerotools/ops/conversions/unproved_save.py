@@ -1,4 +1,4 @@
-"""What nothing in the source of an export can tell, in one line."""
+"""A note on what cannot be proved about the source of an export."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from zerotools.runs.file_names import MANIFEST
 
 
 def unproved_save(checkpoint: Checkpoint, form: Format, table: FormatTable) -> list[str]:
-    """A sentence on files of ranks that say nothing of their save, where no manifest does."""
+    """Return a sentence on files of ranks that do not record their save, if no manifest covers
+    them."""
     if checkpoint.origin.world_size in (None, 1) or len(checkpoint.files) < 2:
         return []
     root = checkpoint.root
@@ -23,7 +24,7 @@ def unproved_save(checkpoint: Checkpoint, form: Format, table: FormatTable) -> l
         return []
     try:
         left = checkpoint.files.keys() - set(form.files_of_one_save(checkpoint))
-    except BadFile:  # said where it is read
+    except BadFile:  # reported when it is read
         return []
     if not left:
         return []

@@ -1,5 +1,4 @@
-"""What `convert` gives a format that has no place for an optimizer: the weights, and what to say of
-the rest."""
+"""The weights that `convert` gives to a format without an optimizer, and notes on the rest."""
 
 from __future__ import annotations
 
@@ -34,9 +33,9 @@ KEEP = "keep"
 
 @dataclass(frozen=True)
 class WeightsAlone:
-    """`described` are the weights in the types that are written, `weights` the same as they lie in
-    the source; `keys` has the keys that they get, where those of the source are others. `made` is
-    how they were quantised, of what was `found` in the source."""
+    """`described` are the weights in the output's types, `weights` the same as they are in the
+    source; `keys` has their new keys if these differ from the source's. `made` is the quantisation
+    of the output, `found` that of the source."""
 
     described: Checkpoint
     weights: Checkpoint
@@ -48,11 +47,11 @@ class WeightsAlone:
     made: Quantised | None = None
 
     def configured(self, target: Target) -> Target:
-        """`target` with a config.json that says how its weights are."""
+        """Return `target` with a config.json that describes its weights."""
         return with_quantised_config(target, self.weights, self.found, self.made, self.dtype)
 
     def new_sources(self, source: Checkpoint) -> dict[Key, Tensor]:
-        """Those that the source has under another key."""
+        """Return the weights that the source has under another key."""
         held = self.weights.tensors.items()
         return {key: tensor for key, tensor in held if source.tensors.get(key) is not tensor}
 
@@ -68,9 +67,9 @@ def weights_alone(
     is_checked: bool,
     model: MergedModel,
 ) -> WeightsAlone:
-    """The masters of `source`, which are those of `model`, in the type `dtype` of `DTYPES` or as
-    one of `QUANTISERS` quantises them, or in their own where it is `KEEP`. `found` is what is
-    quantised in the source. With `is_checked` the names must be those that config.json needs.
+    """Return the masters of `source`, which are those of `model`, in the type `dtype` of `DTYPES`,
+    quantised as one of `QUANTISERS`, or unchanged with `KEEP`. `found` is the quantisation of the
+    source. With `is_checked` the names must be those that config.json needs.
 
     Raises:
         BadRequest: it has no weights, or they do not fit config.json.

@@ -1,6 +1,6 @@
-"""Bytes that the passes keep on the device beside the state, per rank and micro batch.
+"""Bytes that the passes keep on the device in addition to the state, per rank and micro batch.
 
-What torch's autograd saves of each part of a block was read off transformers' code and counted
+The tensors that torch's autograd saves in each part of a block were counted in transformers' code,
 operation by operation (`benchmarks/memory_accuracy`); the terms are bytes of one token in one
 block. `w` is the bytes of an element, h hidden, q and k the widths of queries and of keys, f the
 intermediate size.
@@ -12,18 +12,18 @@ attention   rotated queries and keys, values and the result, w(2q + 2k), and the
             GPUs without a flash kernel for the type, keys and values of the width of queries
 MLP         gated: gate, activated gate, up and their product, 4wf; plain: 2wf for GELU, wf for
             ReLU, 5wf for GELU as GPT-2 writes it
-experts     the above of each expert that a token takes, and what goes in and out of it
+experts     the above of each expert that a token uses, and its input and output
 
 Worked example, Llama 3 8B in bf16 (h = q = 4096, k = 1024, f = 14336): norms 2 x 8 x 4096 = 65,536,
 attention 2 x 10,240 + 4 x 32 = 20,608, MLP 4 x 2 x 14,336 = 114,688, and 8 for the norms' scales:
 200,840 bytes a token and block, 6.6 GB for one sequence of 1024 in 32 blocks.
 
-Of a sequence that several ranks compute, a rank has the tokens of its stretch, and in the attention
-all tokens of its heads: as many bytes. Its result comes back as another tensor, so that both are
-saved; keys and values that the ranks do not divide are there once for each rank that needs them.
+If several ranks compute a sequence, a rank has the tokens of its part, and in the attention all
+tokens of its heads: the same number of bytes. Its result comes back as another tensor, so both are
+saved. Keys and values that the ranks do not divide exist once for each rank that needs them.
 
-With activation checkpointing a block keeps its input, w h, and all else of one block at a time.
-Of attention and MLP a tensor rank has its part of the columns; norms are whole on each.
+With activation checkpointing a block keeps its input, w h, and only one block at a time has the
+rest. A tensor rank has its part of the columns of attention and MLP; norms are whole on each.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class Activations:
-    """Bytes of a micro batch: `kept` from the forward pass for the backward pass, what one `block`
-    takes beside `kept` when it goes backward, what the `loss` takes at most, and all that is left
-    of these when the `last` block goes backward."""
+    """Bytes of a micro batch. `kept` is from the forward pass for the backward pass. `block` is the
+    extra memory of one block in its backward pass. `loss` is the maximum of the loss, and `last`
+    the rest of these during the backward pass of the last block."""
 
     kept: int
     block: int
@@ -194,8 +194,9 @@ def _experts(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _going_back(model: Architecture, micro: MicroBatch) -> int:
-    """Bytes of a token that live while a block goes backward, beside what it saved: the gradients
-    of the hidden states, and of the MLP's product, a norm in fp32 or the probabilities."""
+    """Return the bytes of a token that live during the backward pass of a block, in addition to the
+    saved ones: the gradients of the hidden states and of the MLP's product, a norm in fp32 or the
+    probabilities."""
     wide = model.intermediate * (model.experts_per_token or 1)
     if model.activation == "relu":
         wide *= 2  # it has saved its output alone, and the gradient of its input is another tensor

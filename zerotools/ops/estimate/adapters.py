@@ -1,4 +1,4 @@
-"""Low-rank adapters beside frozen weights: the parameters that a LoRA run trains.
+"""Low-rank adapters on frozen weights: the parameters that a LoRA run trains.
 
 An adapter of rank r on a matrix of n by m is two matrices, r by m and n by r (Hu et al. 2021).
 """
@@ -19,16 +19,16 @@ _DEFAULTS = {
     "phi": ("q_proj", "v_proj", "fc1", "fc2"),
     "phi3": ("qkv_proj",),
 }
-"""What peft takes by itself (`TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING`)."""
+"""The default targets of peft (`TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING`)."""
 ALL_LINEAR = "all-linear"
 
 
 def with_adapters(
     model: ModelShape, rank: int, targets: Sequence[str] = (), *, packs_frozen: bool = False
 ) -> ModelShape:
-    """The model with all its weights frozen and adapters on the linear layers of its blocks that
-    `targets` name; without names, on those that peft chooses for most models. Where the frozen
-    weights of linear layers are packed, those are taken to be all matrices of the blocks."""
+    """Return the model with all its weights frozen and adapters on the linear layers of its blocks
+    that `targets` name; without names, on those that peft chooses for most models. With
+    `packs_frozen`, all matrices of the blocks count as packed."""
     frozen = tuple(
         replace(each, is_trained=False, is_packed=packs_frozen and each.is_hidden)
         for each in model.parameters

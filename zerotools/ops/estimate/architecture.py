@@ -1,8 +1,8 @@
-"""What a config.json says of a model: its parameters' shapes, and what its layers are made of.
+"""A model's parameter shapes and layers, from its config.json.
 
 The architectures of `FAMILIES` are known in every part: their parameters are those that
-transformers makes (a test compares all of them), and `activations` knows what each part keeps for
-the backward pass. Of others neither is guessed here.
+transformers makes (a test compares all of them), and `activations` knows the tensors that each part
+keeps for the backward pass. For others neither is guessed.
 
 Worked example, Llama with hidden size 4096, 32 heads of 128, 8 of them for keys and values, and an
 intermediate size of 14336. A block has q 4096 x 4096, k and v 1024 x 4096, o 4096 x 4096, gate and
@@ -21,19 +21,19 @@ from zerotools.io.huggingface.tied_by_default import ties_embeddings
 from zerotools.ops.estimate.state import Parameter
 
 RMS, RMS_FP32, LAYER = "rms", "rms in fp32", "layer"
-"""Norms: RMS norms whose weights multiply in the model's type or in fp32, and layer norms."""
+"""Norms: RMS norms with weights that multiply in the model's type or in fp32, and layer norms."""
 HEAD, WHOLE = "head", "whole"
 """Queries and keys are normed head by head, or all heads together."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """How the blocks of one `model_type` of transformers are built.
+    """The structure of the blocks of one `model_type` of transformers.
 
     `bias` names the linear layers that have one (of "qkv", "o", "mlp", "head"). `joined` are those
-    whose matrices are one: "qkv", "mlp" (gate and up). With `cat_rotary`, rotary positions are
-    joined from two parts, so that the attention's output is copied once more. `position_rows` is
-    what a table of learned positions has beyond the config's number, None: there is no table.
+    that are one matrix: "qkv", "mlp" (gate and up). With `cat_rotary`, rotary positions are joined
+    from two parts, so the attention's output is copied once more. `position_rows` is the number of
+    rows that a table of learned positions has beyond the config's number, None without a table.
     """
 
     norm: str = RMS
@@ -45,7 +45,7 @@ class Family:
     qk_norm: str | None = None
     norms_after: bool = False
     parallel_norms: int | None = None
-    """Norms of a block whose attention and MLP read the same hidden states; None: they do not."""
+    """The norms of a block if attention and MLP read the same hidden states; None: they do not."""
     position_rows: int | None = None
     even_heads: bool = False
     """Whether heads share the hidden size evenly, whatever `head_dim` the config has."""
@@ -195,19 +195,19 @@ class Architecture:
         yield (self.experts, self.hidden, self.intermediate)
 
     def _linear(self, rows: int, columns: int, name: str) -> Iterator[tuple[int, ...]]:
-        # transformers' Conv1D of GPT-2 has rows and columns the other way round.
+        # transformers' Conv1D of GPT-2 has rows and columns exchanged.
         yield (columns, rows) if self.model_type == "gpt2" else (rows, columns)
         if name in self.bias:
             yield (rows,)
 
 
 def architecture_of(config: Mapping[str, Any], source: str) -> Architecture | None:
-    """The architecture of a config, as transformers builds it: keys that are left out have the
-    values of their class, and keys that it does not know change nothing. None where its
-    `model_type` is not known in every part.
+    """Return the architecture of a config, as transformers builds it: missing keys have their
+    class's values, and unknown keys change nothing. Return None if its `model_type` is not fully
+    known.
 
     Raises:
-        BadRequest: a size is missing, or is no positive number; `source` is named.
+        BadRequest: a size is missing, or is not a positive number; names `source`.
     """
     name = config.get("model_type")
     family = FAMILIES.get(name) if isinstance(name, str) else None
@@ -249,15 +249,15 @@ _WIDTHS = ("moe_intermediate_size", "intermediate_size", "ffn_dim")
 
 
 def _known(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The keys of a config that change the model: those of its class, and `head_dim`, which models
-    whose class does not have it take all the same."""
+    """Return the keys of a config that change the model: those of its class, and `head_dim`, which
+    models use even if their class does not have it."""
     known, found = class_keys(name), full_config(config)
     known |= {"model_type", "head_dim"}
     return {key: value for key, value in found.items() if key in known}
 
 
 def _is_special(config: Mapping[str, Any], family: Family) -> bool:
-    """Whether a key makes blocks that a family does not have."""
+    """Return whether a key makes blocks that the family does not have."""
     projected = config.get("word_embed_proj_dim")
     is_parallel = family.parallel_norms is not None
     return any(

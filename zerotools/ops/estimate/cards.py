@@ -19,7 +19,7 @@ from zerotools.core.errors import BadRequest
 
 MIB, GIB = 1 << 20, 1 << 30
 _LIKE_ECC = 15 / 16
-"""What is left of GDDR memory where error correction is on, as on A10 and L40S."""
+"""The usable share of GDDR memory with error correction, as on A10 and L40S."""
 _MOST_GIGABYTES = 400
 """A larger number without a unit is a name: 3090."""
 MOST_GPUS = 1 << 16
@@ -70,8 +70,8 @@ _MAKER = re.compile(r"\b(nvidia|geforce|tesla|quadro|sxm\d?|pcie|hbm\d?e?|blackw
 
 @dataclass(frozen=True)
 class Cards:
-    """So many GPUs of so much memory each; None: as this machine has. `note` says where the memory
-    is from."""
+    """`count` GPUs with `memory` each; None: those of this machine. `note` is the source of the
+    memory."""
 
     count: int | None = None
     memory: int | None = None
@@ -81,8 +81,8 @@ class Cards:
 def cards_of(text: str | int) -> Cards:
     """Read GPUs as people write them: 4, 4x24, "2xRTX 4090", 8xH100, 2x24GiB, "this machine".
 
-    A plain size, or one in GB, is what a card is sold with: the card has the least memory that
-    cards of that size have. One in GiB or MiB is exact.
+    A plain size, or one in GB, is the size that a card is sold with: the result is the least memory
+    of cards of that size. One in GiB or MiB is exact.
 
     Raises:
         BadRequest: it is none of these, or the name is of cards of several sizes.

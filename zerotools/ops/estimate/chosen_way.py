@@ -1,4 +1,4 @@
-"""The choice among the ways that fit, why it is the fastest, and what else fits there."""
+"""The choice among the ways that fit, the reason why it is the fastest, and the limits of it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Choice:
-    """The row of the cheapest way that fits (None: there is none), the reason, and advice; the
-    largest batch at the given sequence and the largest sequence with one of them, that fit
-    there."""
+    """The row of the cheapest way that fits (None: none fits), the reason, and advice. The largest
+    batch at the given sequence and the largest sequence with a batch of one that fit in it."""
 
     row: Row | None
     reason: str
@@ -93,7 +92,7 @@ def _largest(fits: Callable[[int], bool], most: int) -> int:
 
 
 def _why(work: Workload, machine: Machine, rows: Sequence[Row], way: Way) -> str:
-    """One sentence: what is taken, and what kept the faster ones out."""
+    """Return one sentence: the choice, and the reason against the faster ones."""
     chosen = way.row
     at = next((at for at, row in enumerate(rows) if row.layout == chosen.layout), None)
     if at is None or way.work.micro != work.micro:
@@ -114,7 +113,7 @@ def _why(work: Workload, machine: Machine, rows: Sequence[Row], way: Way) -> str
 
 
 def excess(machine: Machine, row: Row) -> str:
-    """What a row takes too much of, with the numbers."""
+    """Return the amount by which a row exceeds the machine, with the numbers."""
     if machine.on_gpu and row.memory.peak > machine.gpu_memory:
         return f"takes {gib(row.memory.peak)} of a GPU's {gib(machine.gpu_memory)}"
     return f"takes {gib(row.host_bytes)} of the host's {gib(machine.host_memory)}"

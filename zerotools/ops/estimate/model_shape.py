@@ -1,9 +1,8 @@
-"""The shapes of a model's parameters, from whatever names it: no tensor data is read.
+"""The shapes of a model's parameters, from any name of it: no tensor data is read.
 
-A config of a known architecture says them all, a checkpoint's headers say them of any model, and a
-number of parameters ("7B") stands for a Llama-like model of that size. Only for a config of
-another architecture transformers is asked, in a process of its own, and builds the model on
-torch's meta device.
+A config of a known architecture has all shapes, a checkpoint's headers those of any model, and a
+number of parameters ("7B") stands for a Llama-like model of that size. Only for a config of an
+unknown architecture, a separate process builds the model with transformers on torch's meta device.
 """
 
 from __future__ import annotations
@@ -90,8 +89,8 @@ class ModelShape:
 
 
 def cut_by_tensor_ranks(model: ModelShape, tensor_ranks: int) -> ModelShape:
-    """The model with the matrices that tensor ranks cut: of a block all, as a rule, whichever way.
-    The head is taken for whole."""
+    """Return the model with the matrices that tensor ranks cut: usually all of a block. The head
+    counts as whole."""
     if tensor_ranks == 1:
         return model
     cut = (replace(p, cut=0) if p.is_hidden else p for p in model.parameters)
@@ -99,14 +98,14 @@ def cut_by_tensor_ranks(model: ModelShape, tensor_ranks: int) -> ModelShape:
 
 
 def read_shape(model: str, python: str | None = sys.executable) -> ModelShape:
-    """The shape of what `model` names: a number of parameters, a config.json, a model directory or
-    a checkpoint. `python` has transformers, where it has to be asked; None: it is not.
+    """Return the shape of `model`: a number of parameters, a config.json, a model directory or a
+    checkpoint. `python` is an interpreter with transformers, for unknown architectures; None: no
+    such process is started.
 
     Raises:
-        BadRequest: there is nothing of that name, or its config lacks a size.
-        BadFile: a checkpoint is damaged.
-        Unsupported: the architecture is not known, and transformers cannot be asked; or it is in an
-            object store.
+        BadRequest: `model` does not exist, or its config lacks a size. BadFile: a checkpoint is
+        damaged. Unsupported: the architecture is not known, and transformers is not available; or
+        it is in an object store.
     """
     path = Path(os.fspath(path_of(model)))
     if not path.exists():
@@ -195,7 +194,7 @@ def of_count(text: str) -> ModelShape:
     architecture = architecture_of(shape, text)
     assert architecture is not None
     parameters = architecture.parameters()
-    # So that their number is the one that was named: less than a row of each matrix of the MLPs.
+    # This gives the named number, within less than a row of each matrix of the MLPs.
     left = count - sum(parameter.numel for parameter in parameters)
     parameters += [
         Parameter(each) for each in ((left // hidden, hidden), (left % hidden,)) if each[0]
@@ -250,7 +249,8 @@ def _of_checkpoint(path: Path, what: str) -> ModelShape:
 def _own_architecture(
     checkpoint: Checkpoint, parameters: Sequence[Parameter]
 ) -> Architecture | None:
-    """What the checkpoint's own config.json says, where it is of a model with these weights."""
+    """Return the architecture of the checkpoint's own config.json, if it is of a model with these
+    weights."""
     if checkpoint.own_config is None:
         return None
     try:
@@ -294,7 +294,7 @@ def _built(
         except (OSError, subprocess.TimeoutExpired) as error:
             why = str(error)
         except (ValueError, IndexError):
-            pass  # it said why
+            pass  # its output has the reason
     raise Unsupported(
         f"{source}: zerotools does not know the shapes of model_type {name!r}, and transformers "
         f"of {python} could not say them ({why[:LONGEST_REASON]}); name a checkpoint of the model, "

@@ -40,9 +40,9 @@ STAGES = (0, 1, 2, 3)
 
 @dataclass(frozen=True)
 class Workload:
-    """What is to be trained and how: the model, the layout but for stage and offload, and what goes
-    through it at a time (None: only the state is asked for). `sums` is `train.accumulate`, None
-    where each stage has its own."""
+    """A training to estimate: the model, the layout without stage and offload, and the micro batch
+    (None: only the state is estimated). `sums` is `train.accumulate`, None if each stage has its
+    own."""
 
     model: ModelShape
     layout: MemoryLayout
@@ -54,7 +54,7 @@ class Workload:
 @dataclass(frozen=True)
 class Row:
     """One line of the table: a layout and its memory on the machine, `host_bytes` of the ranks of
-    one node. `fits` is None where it would without activations, which are not known."""
+    one node. `fits` is None if it would fit without activations, which are not known."""
 
     stage: int
     offload: str
@@ -75,7 +75,7 @@ def rows_of(
     stages: Sequence[int] = STAGES,
     offloads: Sequence[str] = OFFLOADS,
 ) -> list[Row]:
-    """All that can be had of these, fastest first."""
+    """Return all possible rows of these, fastest first."""
     return [
         row_of(work, machine, stage, offload)
         for offload in OFFLOADS
@@ -87,7 +87,8 @@ def rows_of(
 
 
 def shards(layout: MemoryLayout, stage: int, offload: str) -> bool:
-    """Whether a stage is another than the one below it: one rank has nobody to share with."""
+    """Return whether a stage differs from the one below it: a single rank has no one to share
+    with."""
     alone = layout.world_size == 1 and layout.engine == "torch"
     return not alone or stage == 0 or offload in (ALL, ALL_DISK)
 
@@ -99,7 +100,7 @@ def exists(layout: MemoryLayout, stage: int, offload: str) -> bool:
         return False
     if not keeps_weights and (stage != 3 or layout.packs_frozen):
         return False
-    if layout.engine == "torch":  # there the optimizer goes where the weights are
+    if layout.engine == "torch":  # there the optimizer follows the weights
         return offload != PARAMS
     if offload in (DISK, ALL_DISK):
         return stage == 3
@@ -134,7 +135,7 @@ def row_of_layout(
     offload: str,
     held: HeldMemory | None = None,
 ) -> Row:
-    """The memory of a layout as it is; `held`: what of it is known already."""
+    """Return the memory of an unchanged layout; `held` is the part that is known already."""
     on_gpu = machine.on_gpu
     if held is None:
         held = held_by(work.model.parameters, layout, work.buckets, on_gpu=on_gpu)

@@ -2,13 +2,13 @@
 
 Two answers. `textbook` is the arithmetic of the ZeRO paper (Rajbhandari et al. 2020, section 3.1):
 in mixed precision with Adam 2 bytes of weights, 2 of gradients and 12 of optimizer (fp32 master,
-momentum, variance) per parameter, each divided by the ranks from the stage on that shards it.
-`torch_engine_state` is what the engine `torch` allocates, to the byte, on the rank that has most.
+momentum, variance) per parameter, each divided by the ranks from the stage that shards it.
+`torch_engine_state` is the exact allocation of the engine `torch` on the rank that has most.
 
 Activations are not estimated: they depend on the model's code, the batch and the sequence length.
-`loss_bytes` is what comes of them behind the last hidden state, where long sequences take most.
-Nor is what lives for one or two blocks at a time in the backward pass: gradients on their way to
-the other ranks, and the fp32 buffers in which they are reduced.
+`loss_bytes` is their part after the last hidden state, where long sequences take most. Tensors that
+live for one or two blocks in the backward pass are not estimated either: gradients on the way to
+other ranks, and the fp32 buffers in which they are reduced.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Parameter:
         return ceil(part.shape[0] / among) * prod(part.shape[1:])
 
     def part(self, tensor_ranks: int) -> Parameter:
-        """What one of the tensor ranks computes with."""
+        """Return the part that one of the tensor ranks computes with."""
         if self.cut is None or tensor_ranks == 1:
             return self
         own = ceil(self.shape[self.cut] / tensor_ranks)
@@ -106,8 +106,8 @@ def textbook(parameters: Iterable[Parameter], layout: MemoryLayout) -> State:
 
 
 def nvme_offload_state(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
-    """What DeepSpeed holds where it offloads to disk: as the textbook says, and in its files fp32
-    masters and gradients, in fp32 training too."""
+    """Return DeepSpeed's state if it offloads to disk: the textbook's, plus fp32 masters and
+    gradients in its files, also in fp32 training."""
     state = dict(textbook(parameters, layout))
     if layout.state_tier == DISK:
         trained = sum(parameter.numel for parameter in parameters if parameter.is_trained)
@@ -118,9 +118,9 @@ def nvme_offload_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 
 
 def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
-    """What engine `torch` holds when all gradients of a step are there, on the largest rank.
+    """Return the state of engine `torch` on the largest rank when all gradients of a step exist.
 
-    Where gradients are summed locally: at each place the most at a time, as they leave the device.
+    If gradients are summed locally, it is the maximum on each device, as they leave the GPU.
     """
     found: Counter[tuple[str, str]] = Counter()
     for parameter, times in _alike(parameters):
@@ -155,20 +155,20 @@ def _alike(parameters: Iterable[Parameter]) -> Iterator[tuple[Parameter, int]]:
 
 
 def _gradients(parameter: Parameter, whole: int, own: int, layout: MemoryLayout) -> State:
-    """Bytes of the gradient of a parameter of which a rank has `whole` and updates `own`."""
+    """Return the bytes of a parameter's gradient: a rank has `whole` elements and updates `own`."""
     waiting = parameter.width(layout.gradients_dtype) * (own if layout.has_masters else whole)
     found = Counter({(layout.gradients_tier, GRADIENTS): waiting})
     if layout.accumulate == LOCAL:
         summed = _FULL * parameter.part(layout.tensor_ranks).numel
         if not layout.has_masters and layout.gradients_tier == DEVICE:
-            return {(DEVICE, GRADIENTS): summed}  # what is reduced takes its place
+            return {(DEVICE, GRADIENTS): summed}  # the reduced gradient replaces it
         found[DEVICE, GRADIENTS] += summed
     return found
 
 
 def state_of(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
-    """What a rank of the layout's engine holds; engine `deepspeed` is taken at the textbook's word,
-    but for its files on disk."""
+    """Return the state of a rank of the layout's engine. For engine `deepspeed` it is the
+    textbook's, plus its files on disk."""
     if layout.engine == "torch":
         return torch_engine_state(parameters, layout)
     return nvme_offload_state(parameters, layout)
@@ -185,11 +185,12 @@ def optimizer_state_of_all_ranks(parameters: Iterable[Parameter], layout: Memory
 
 
 def gathered(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
-    """Bytes of gathered weights on the device in the passes, in addition to `torch_engine_state`.
+    """Return the bytes of gathered weights on the device in the passes, besides
+    `torch_engine_state`.
 
-    Where they are kept, those of all blocks; else one block's at a time, and those outside of the
-    blocks; none where one rank computes with its own. Of weights in 4 bits it is one at a time, and
-    its scales in fp32.
+    If they are kept, those of all blocks; else one block's at a time, and those outside of the
+    blocks; none if one rank computes with its own. Weights in 4 bits are gathered one at a time,
+    with their scales in fp32.
     """
     blocks: Counter[str | None] = Counter()
     unpacked = 0
@@ -208,8 +209,8 @@ def gathered(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
 
 
 def update_buffer(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
-    """Bytes in which engine `torch` widens gradients to fp32 for its optimizer, where these wait in
-    16 bits for masters: those of a bucket's rows, or of the largest weight's."""
+    """Return the bytes in which engine `torch` widens 16-bit gradients to fp32 for its optimizer:
+    those of a bucket's rows, or of the largest weight's."""
     if not layout.has_masters or layout.gradients_dtype == "fp32":
         return 0
     most = bucket = free = 0
@@ -242,7 +243,7 @@ def loss_bytes(size: LossSize, precision: str, *, trains_head: bool = True) -> i
     logits = rows * size.vocabulary
     wide = 2 * _FULL + (0 if width == _FULL else width)  # 16-bit logits, in fp32, their softmax
     sums = _FULL * head if rows < size.rows else 0
-    own = width * rows * size.hidden  # hidden states of the part, beside which come their gradient
+    own = width * rows * size.hidden  # hidden states of the part; their gradient is added below
     return max(wide * logits + own, width * (2 * logits + head) + 2 * own) + sums + of_hidden
 
 
@@ -252,7 +253,8 @@ def bytes_at(state: State, tier: str) -> int:
 
 
 def _moments(parameter: Parameter, ranks: int, layout: MemoryLayout) -> int:
-    """Bytes that the optimizer keeps of what one of `ranks` updates, its step count aside."""
+    """Return the bytes that the optimizer keeps for the part that one of `ranks` updates, without
+    its step count."""
     own = parameter.rows(ranks, layout.tensor_ranks)
     if layout.optimizer == "adamw8bit" and has_eight_bit_moments(parameter.shape):
         blocks = ceil(prod(parameter.shape[1:]) / EIGHT_BIT_BLOCK)

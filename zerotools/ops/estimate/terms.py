@@ -1,16 +1,16 @@
-"""Memory of one rank, term by term, and the most of it at a time.
+"""Memory of one rank, term by term, and its peak.
 
 The state's terms are exact for engine `torch` (`state`), activations follow the architecture
-(`activations`). What lives only for a while does not all live together:
+(`activations`). Temporary terms do not all exist at the same time:
 
     loss          state without gradients, all activations, the logits and their gradients
     last block    state with all gradients, the activations of one block
 
-The peak is the larger of the two: between them gradients come as activations go, block by block.
-Where the gradients of several micro batches are summed they are there all the time.
+The peak is the larger of the two: between them gradients come as activations go, block by block. If
+the gradients of several micro batches are summed they exist all the time.
 
-Terms that only a GPU has: the CUDA context, NCCL's buffers, and what the allocator holds beyond
-the tensors. They are figures of others and are marked as not measured.
+Terms that only a GPU has: the CUDA context, NCCL's buffers, and the memory that the allocator holds
+beyond the tensors. They are figures of others and are marked as not measured.
 """
 
 from __future__ import annotations
@@ -42,18 +42,20 @@ from zerotools.ops.estimate.state import (
 
 MIB = 1 << 20
 CUDA_CONTEXT = 520 * MIB
-"""What a process takes on a GPU before it has a tensor, libraries loaded: CUDA 12 on A100 and H100
-by what users report; not measured here."""
+"""The GPU memory of a process before its first tensor, with libraries loaded: CUDA 12 on A100 and
+H100, as users report it; not measured here."""
 NCCL_BUFFERS = 320 * MIB
-"""Of one communicator of NCCL 2.2x within a machine, by what users report; not measured here."""
+"""The buffers of one communicator of NCCL 2.2x within a machine, as users report it; not measured
+here."""
 ALLOCATOR_SHARE = 0.05
-"""Of what comes and goes, that torch's caching allocator holds beyond the tensors."""
+"""The share of temporary memory that torch's caching allocator holds beyond the tensors."""
 PROCESS_BYTES = 700 * MIB
 """Host memory of a rank that trains on a GPU: Python, torch and transformers."""
 CPU_PROCESS_BYTES = 450 * MIB
-"""The same of a rank on the CPU, and what the C library keeps when a model has been built."""
+"""Host memory of a rank on the CPU, with the memory that the C library keeps after building a
+model."""
 CPU_ALLOCATOR_SHARE = 0.15
-"""Of what comes and goes on the CPU, that the C library holds beyond the tensors."""
+"""The share of temporary memory on the CPU that the C library holds beyond the tensors."""
 COPY_BUFFERS = 3 * UPDATE_BUCKET_BYTES
 """Pinned host memory through which offloaded state goes to the GPU and back by engine
 `torch`."""
@@ -96,14 +98,14 @@ class RankMemory:
 
 
 GPUS_OF_A_NODE = 8
-"""Where nobody says how many."""
+"""The default number of GPUs of a node."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a rank runs on. `on_gpu` False: the device is the host's memory, too. The GPUs, or CPU
-    ranks, are those of all nodes, of which each has `node_ranks` (None: eight GPUs at most, or all
-    CPU ranks) and so much host memory."""
+    """The hardware of a rank. With `on_gpu` False the device is the host's memory. The GPUs, or CPU
+    ranks, are those of all nodes; each node has `node_ranks` of them (None: at most eight GPUs, or
+    all CPU ranks) and `host_memory`."""
 
     gpus: int
     gpu_memory: int
@@ -128,9 +130,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class HeldMemory:
-    """Memory of a rank that does not depend on what it computes at a time: the `state`, on the
-    device also what is `going` between ranks, and the bytes of the `largest_block`. `widened` are
-    those of the buffer in which 16-bit gradients become fp32, where the update is computed."""
+    """The memory of a rank that does not depend on its micro batch: the `state`, the device memory
+    `going` between ranks, and the bytes of the `largest_block`. `widened` are those of the buffer
+    in which 16-bit gradients become fp32, on the device of the update."""
 
     state: State
     going: Mapping[str, int]
@@ -235,7 +237,7 @@ def _in_the_passes(
     *,
     on_gpu: bool,
 ) -> dict[str, int]:
-    """Weights that are gathered, and gradients on their way to other ranks."""
+    """Return the bytes of gathered weights, and of gradients on the way to other ranks."""
     if layout.engine == "deepspeed":
         return _deepspeed_buckets(parameters, layout, buckets)
     width = ITEM_BYTES[layout.precision]

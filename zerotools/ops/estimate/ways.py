@@ -7,11 +7,11 @@ by what they cost, and one of them costs more than all before it together:
     optimizer on the host, weights on the host, optimizer on disk           a step moves more
     LoRA, and its base model in 4 bits                      trains adapters in place of all weights
     sequence ranks, tensor ranks                            ranks compute together
-    fewer GPUs                                              only where nothing of the above helps
+    fewer GPUs                                              only if none of the above helps
     more GPUs
 
-The ZeRO stage is free: the lowest that fits is taken. A set of changes is left out where a part of
-it is enough. The memory that does not depend on the micro batch is computed once for each layout.
+The ZeRO stage is free: the lowest that fits is taken. A set of changes is omitted if a part of it
+is enough. The memory that does not depend on the micro batch is computed once for each layout.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MOST_GPUS = 1 << 12
 _TENSOR_FAMILIES = frozenset(
     {"llama", "mistral", "granite", "smollm3", "qwen2", "qwen3", "gemma", "olmo2"}
 )
-"""Families of which transformers has a `tp_plan`, and whose blocks are matrices that it cuts."""
+"""Families with a `tp_plan` in transformers and blocks of matrices that it cuts."""
 
 
 class Slowdown(Enum):
@@ -133,8 +133,8 @@ _FULL, _LORA, _QLORA = (), (FitChange.LORA,), (FitChange.LORA, FitChange.PACKED)
 
 @dataclass(frozen=True)
 class Way:
-    """A training that fits and what it changes, cheapest first; none: nothing has to change. `work`
-    has its model and micro batch, `row` its layout and memory."""
+    """A training that fits and its changes, cheapest first; none: nothing has to change. `work` has
+    its model and micro batch, `row` its layout and memory."""
 
     changes: Changes
     work: Workload = field(repr=False)
@@ -160,7 +160,7 @@ class Way:
 
     @property
     def lora_table(self) -> dict[str, dict[str, Any]]:
-        """The table `[lora]` of a job that trains adapters in place of all weights."""
+        """The table `[lora]` of a job that trains adapters instead of all weights."""
         if FitChange.LORA not in self.changes:
             return {}
         packed = {"frozen_precision": NF4} if FitChange.PACKED in self.changes else {}
@@ -168,7 +168,7 @@ class Way:
 
     @property
     def is_as_asked(self) -> bool:
-        """True if it trains all that was asked for, on no more GPUs than there are."""
+        """True if it trains everything that was requested, on no more GPUs than the machine has."""
         return not {FitChange.LORA, FitChange.MORE_GPUS} & set(self.changes)
 
     @property
@@ -184,9 +184,9 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Freedom:
-    """What may change: the stages and kinds of offload; the optimizer; whether adapters may be
-    trained in place of all weights, of a base model in 4 bits as well; and the number of GPUs.
-    `allows` refuses ways for reasons other than memory."""
+    """The allowed changes: the stages and kinds of offload; the optimizer; adapters instead of all
+    weights, also on a base model in 4 bits; and the number of GPUs. `allows` refuses ways for
+    reasons other than memory."""
 
     stages: Sequence[int] = STAGES
     offloads: Sequence[str] = OFFLOADS
@@ -199,7 +199,7 @@ class Freedom:
 
 @dataclass(frozen=True)
 class Ways:
-    """The ways that fit, cheapest first. Where none of them is as asked, `nearest` is the one that
+    """The ways that fit, cheapest first. If none of them is as requested, `nearest` is the one that
     misses by least."""
 
     found: tuple[Way, ...]
@@ -207,7 +207,7 @@ class Ways:
 
     @property
     def best(self) -> Way | None:
-        """The cheapest way as asked."""
+        """The cheapest way that is as requested."""
         return next((way for way in self.found if way.is_as_asked), None)
 
 
@@ -260,7 +260,7 @@ class _Search:
         return found if found.best is not None else replace(found, nearest=self._nearest())
 
     def _nearest(self) -> Way | None:
-        """The way on these GPUs that misses by least."""
+        """Return the way on these GPUs that misses by least."""
         ways = [
             way
             for changes in self._sets(_FULL)
@@ -314,7 +314,8 @@ class _Search:
         return micro.chunked_loss == "auto" and layout.engine == "torch"
 
     def _take_fewer(self) -> None:
-        """Each rank takes host memory of its own, and at low stages copies of what is offloaded."""
+        """Add ways with fewer ranks: each rank takes host memory of its own, and at low stages a
+        copy of the offloaded state."""
         machine = self._machine
         is_spread = machine.node_ranks not in (None, machine.gpus)
         if is_spread or not self._is_free_of_groups():
@@ -423,8 +424,8 @@ class _Search:
         *,
         skips: bool = False,
     ) -> Iterator[Way]:
-        """The ways of all stages with these changes, lowest first; `skips`: without those of which
-        the state alone is too large."""
+        """Yield the ways of all stages with these changes, lowest first; with `skips`, without
+        those with too large a state."""
         offload, layout = _offload_of(changes), work.layout
         if FitChange.EIGHT_BIT in changes:
             layout = replace(layout, optimizer="adamw8bit")
@@ -448,7 +449,7 @@ class _Search:
     def _is_hopeless(
         self, work: Workload, layout: MemoryLayout, machine: Machine, held: HeldMemory
     ) -> bool:
-        """Whether it is too large before anything is computed."""
+        """Return whether it is too large before anything is computed."""
         key = (id(work.model), machine.gpus, layout)
         if key not in self._hopeless:
             bare = replace(work, micro=None)

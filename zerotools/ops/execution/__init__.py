@@ -1,4 +1,4 @@
 """From a source and a target to bytes on disk or in memory: plan, tiles, workers, write, verify.
 
-Imports `core`, `io` and `formats`, and no other room of `ops`.
+Imports `core`, `io` and `formats`, and no other package of `ops`.
 """

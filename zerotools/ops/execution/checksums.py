@@ -24,9 +24,9 @@ class ChecksummedRange:
 
 
 def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[ChecksummedRange]:
-    """What the plan itself puts inside ranges that have checksums.
+    """Yield the bytes of the plan itself inside ranges that have checksums.
 
-    `crc_of(offset, length)` reads bytes that were carried over back.
+    `crc_of(offset, length)` reads carried bytes back.
     """
     ranges = sorted((checksum.start, checksum.length) for checksum in plan.checksums)
     starts = [start for start, _ in ranges]

@@ -1,4 +1,5 @@
-"""Make output files at their full size, with everything but what is copied of tensors."""
+"""Make output files at their full size, with everything except the bytes that are copied of
+tensors."""
 
 from __future__ import annotations
 

@@ -32,11 +32,11 @@ from zerotools.runs.manifest import write_manifest
 
 @dataclass
 class WriteReport:
-    """What was written.
+    """The result of writing.
 
     `losses` has an entry per tensor that overflowed in its cast, and per parameter with values that
-    are not finite. `resumed` are the files that an earlier run had completed. `manifest` is where
-    the digests of the output lie, where it was read back. `notes` are for the user.
+    are not finite. `resumed` are the files that an earlier run had completed. `manifest` is the
+    path of the output's digests, if it was read back. `notes` are for the user.
     """
 
     bytes_written: int = 0
@@ -52,15 +52,15 @@ class WriteReport:
             self.losses[key] = self.losses.get(key, NO_LOSSES) + losses
 
     def add_noted(self, noted: Sequence[Any]) -> None:
-        """What was lost in a file, of its note in the journal."""
+        """Add the losses of a file from its entry in the journal."""
         for name, role, *counts in noted:
             self.add_losses(Key(name, role), CastLosses(*counts))
 
 
 @dataclass(frozen=True)
 class ReadBack:
-    """What reading an output back gave: how many bytes of tensors are what the source gives, and
-    the digests of files, by name, made by `algorithm`."""
+    """The result of reading an output back: the bytes of tensors that equal the source's, and the
+    digests of files, by name, made by `algorithm`."""
 
     nbytes: int
     digests: Mapping[str, str] = field(default_factory=dict)
@@ -85,19 +85,18 @@ def execute(
 ) -> WriteReport:
     """Write `target` from `copies`, whose source files lie below `source_root`.
 
-    `on_bytes` is called with the size of each tile when it is written. `check` may raise before
-    the output gets its name, and so may `read_back`, which is given the directory in which all of
-    its files are complete. `identity` is what the output is made of: with `resume`, files that an
-    interrupted run of the same identity completed are kept as they are. `sources` are the files
-    that were read so far: they stay the same until the output has its name.
+    `on_bytes` is called with the size of each tile when it is written. `check` may raise before the
+    output gets its name, and so may `read_back`, which gets the directory with all complete files.
+    `identity` describes what the output is made from: with `resume`, files that an interrupted run
+    of the same identity completed are kept. `sources` are the files that were read so far: they
+    stay the same until the output has its name.
 
     The destination is complete when this returns, and unchanged when it raises.
 
     Raises:
-        BadRequest: the destination exists or cannot be written, or what is to be resumed is of
-            another identity.
-        BadFile: a source file is missing, truncated, unreadable, or another than it was; or what
-            was written is not what was read back.
+        BadRequest: the destination exists or cannot be written, or the run to resume has another
+        identity. BadFile: a source file is missing, truncated, unreadable or changed; or the bytes
+        that were read back differ from those that were written.
     """
     budget, sources = budget or MemoryBudget(), sources or Sources()
     refuse_astray(target)
@@ -133,7 +132,8 @@ def refuse_astray(target: Target) -> None:
 
 
 def _check_left(directory: Path) -> None:
-    """What a run leaves has a journal, or is an output that it was about to replace."""
+    """Check that the directory is from a run: it has a journal, or is an output about to be
+    replaced."""
     if not any((directory / name).is_file() for name in (JOURNAL, MARKER)):
         raise BadRequest(
             f"the staging directory {directory} holds files that zerotools did not write; move "
@@ -190,7 +190,7 @@ def _write(
 
 
 def _complete(directory: Path, target: Target, journal: Journal) -> dict[str, Any]:
-    """What the journal notes of the files that are complete, and still there."""
+    """Return the journal's entries of the files that are complete and still exist."""
     return {
         file: noted
         for file, noted in journal.done.items()
@@ -201,7 +201,7 @@ def _complete(directory: Path, target: Target, journal: Journal) -> dict[str, An
 
 
 def are_losses(noted: Any) -> bool:
-    """Whether this is what a journal notes of a file that is complete."""
+    """Return whether `noted` is a journal's entry of a complete file."""
     return isinstance(noted, list) and all(
         isinstance(each, list)
         and len(each) == 2 + len(fields(CastLosses))
@@ -212,7 +212,7 @@ def are_losses(noted: Any) -> bool:
 
 
 def size_of(path: Path) -> int | None:
-    """Bytes of a regular file; None: there is none."""
+    """Return the bytes of a regular file, or None if it does not exist."""
     return path.stat().st_size if path.is_file() and not path.is_symlink() else None
 
 

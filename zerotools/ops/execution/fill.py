@@ -39,8 +39,8 @@ def fill(
     counting: bool = False,
     cast: Cast = numpy_cast,
 ) -> tuple[memoryview, Losses]:
-    """The bytes of `tile`, and what each tensor lost. What is not finite is counted where there is
-    a cast, and with `counting` always.
+    """Return the bytes of `tile`, and the losses of each tensor. Values that are not finite are
+    counted for casts, and with `counting` always.
 
     The view is into `scratch` and valid until its next use.
     """
@@ -64,15 +64,15 @@ def fill(
 
 
 def of_weights(tile: Tile, losses: Losses) -> Losses:
-    """Losses without what is not finite in anything but weights: an attention mask may well be
-    infinite."""
+    """Return the losses, with non-finite values counted only for weights: an attention mask may
+    rightly be infinite."""
     if tile.role == "param":
         return losses
     return [(key, replace(lost, nans=0, infinities=0)) for key, lost in losses]
 
 
 def _reads(tile: Tile, scratch: Scratch) -> Iterator[NeededRange]:
-    """What is read for a tile, with the buffers of `scratch`."""
+    """Yield the ranges that a tile reads with the buffers of `scratch`."""
     room = scratch.read.nbytes
     for part in tile.parts:
         if isinstance(part, RangePart):
@@ -106,8 +106,8 @@ def _fill(
 
 
 def _not_finite(tile: Tile, raw: Array) -> Losses:
-    """What is not finite in each part: usually nothing, which one check of the full buffer
-    shows."""
+    """Return the values of each part that are not finite: usually none, as one check of the full
+    buffer shows."""
     if _losses(raw, tile.target_dtype) == NO_LOSSES:
         return []
     return [(part.key, _losses(own, tile.target_dtype)) for part, own in _shares(tile, raw)]

@@ -1,4 +1,4 @@
-"""What an output is made from: an interrupted run resumes only if none of it changed."""
+"""The identity of an output: an interrupted run resumes only if none of its inputs changed."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _WORDS = {
 def identity_of(
     source: Checkpoint, target: Target, request: str, stamps: Mapping[Path, Stamp]
 ) -> dict[str, str]:
-    """Digests by what they are digests of; they are for comparing only. `stamps` are of all files
-    that were read."""
+    """Return digests by their subject; they are only for comparison. `stamps` are of all files that
+    were read."""
     return {
         "source files": _digest(_source_facts(stamps)),
         "options": _digest([request]),
@@ -75,7 +75,7 @@ def _in_words(parts: Sequence[FilePart]) -> Sequence[_InWords]:
 
 
 class _InWords:
-    """A part of a file, whose `repr` is in the words of stored digests."""
+    """A part of a file, with a `repr` in the words of stored digests."""
 
     def __init__(self, part: FilePart) -> None:
         self._part = part

@@ -33,14 +33,13 @@ _MAX_NAMED = 5
 def load(
     source: Checkpoint, dtypes: Mapping[Key, DType], budget: MemoryBudget | None = None
 ) -> dict[Key, Array]:
-    """The tensors of `dtypes`, each in the type that it names, cast to nearest even.
+    """Return the tensors of `dtypes`, each in the named type, cast to nearest even.
 
-    Beside the arrays, buffers of `budget` are used.
+    In addition to the arrays, buffers of `budget` are used.
 
     Raises:
         BadRequest: the checkpoint lacks one of them, or has finite values too large for the type.
-        BadFile: one is incomplete, or its file damaged, or another file than it was when
-            `source` was read.
+        BadFile: one is incomplete, or its file is damaged or changed since `source` was read.
         Unsupported: a cast that is not between floating-point types.
     """
     tensors: dict[Key, Tensor] = {}

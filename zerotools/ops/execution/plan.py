@@ -1,11 +1,11 @@
-"""The one algorithm: which source bytes fill which target chunk, with the proof that all do.
+"""The central algorithm: match source bytes to target chunks, and prove that all are filled.
 
 For each tensor of the target, in the target's order: prove that the source's chunks cover it
 exactly and lie inside their files, prove the same of the target's, then sweep. Because both covers
 are exact, every target element has exactly one source, whatever the two layouts are.
 
-Where the chunks of both are ranges of the flattened tensor, as those of all ZeRO stages and of
-FSDP2, one walk along both proves the covers and finds the pieces; else boxes are intersected.
+If the chunks of both are ranges of the flattened tensor, as those of all ZeRO stages and of FSDP2,
+one walk along both proves the covers and finds the pieces; else boxes are intersected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zerotools.core.scaling.scaled_cast import ScaledCast
 
 @dataclass(frozen=True, slots=True)
 class ScaledSource:
-    """What computes elements, and the chunks of each of its inputs, which cover that."""
+    """The computation of elements, and the chunks of each of its inputs, which cover them."""
 
     tensor: ScaledCast
     inputs: Mapping[str, tuple[Chunk, ...]]
@@ -48,7 +48,8 @@ class Copy:
 
 
 class RangeCopy(NamedTuple):
-    """Fill one range of a target, as a flattened tensor; `pieces` are consecutive and cover it."""
+    """A copy that fills one range of a target, as a flattened tensor; `pieces` are consecutive and
+    cover it."""
 
     key: Key
     target: Range
@@ -222,11 +223,12 @@ def _check_inside_file(key: Key, chunk: Chunk, dtype: DType, source: Checkpoint)
 
 
 def prove_target(key: Key, target_tensor: Tensor, target: Checkpoint) -> list[Range] | None:
-    """Check a writer's own layout before a byte of it is written; returns its chunks where all are
+    """Check a writer's own layout before a byte of it is written. Return its chunks if all are
     ranges.
 
     Raises:
-        AssertionError: a writer laid a tensor out with holes, overlaps or gaps: our mistake.
+        AssertionError: a writer laid a tensor out with holes, overlaps or gaps: a defect of
+        zerotools.
     """
     ranges = covering_ranges(target_tensor, target.files)
     if ranges is None:

@@ -31,7 +31,8 @@ _MOST_INPUTS = 2**23
 
 
 def scaled_reads(scaled: ScaledSource, box: Box, room: int, beside: int) -> Iterator[NeededRange]:
-    """What `fill_scaled` reads, with a buffer of `room` bytes and `beside` for the rest."""
+    """Yield the ranges that `fill_scaled` reads, with a buffer of `room` bytes and `beside` for the
+    rest."""
     tensor = scaled.tensor
     for block in tensor.blocks_to_read(box, _shares(beside)[0]):
         for name, needed in tensor.scheme.needs(block).items():
@@ -81,7 +82,7 @@ def fill_scaled(
 
 
 def _shares(beside: int) -> tuple[int, int]:
-    """Of what may be taken, the bytes for inputs, and those for what is computed."""
+    """Return the shares of the allowed bytes for inputs, and for computed values."""
     half = beside // 2
     return min(half, _MOST_INPUTS), half
 
@@ -95,13 +96,14 @@ def _gathered(files: HeldFiles, scaled: ScaledSource, name: str, box: Box, buffe
 
 
 def _inside(box: Box, outer: Box) -> tuple[Any, ...]:
-    """Where `box` lies in an array of `outer`."""
+    """Return the position of `box` in an array of `outer`."""
     inner = box.relative_to(outer)
     return tuple(map(slice, inner.start, inner.stop))
 
 
 def _put(place: Array, values: Array, cast: Cast) -> CastLosses:
-    """As `cast_into`. What lies transposed is cast as it lies, which is twice as fast."""
+    """Do the same as `cast_into`. Transposed values are cast in their own order, which is twice as
+    fast."""
     if values.ndim < 2 or values.flags.c_contiguous:
         return cast_into(place, values, cast)
     rows = values.swapaxes(-1, -2)

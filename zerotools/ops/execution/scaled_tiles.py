@@ -11,7 +11,7 @@ from zerotools.ops.execution.plan import Copy
 
 
 def is_wide(copy: Copy) -> bool:
-    """Whether larger tiles are read in longer runs."""
+    """Return whether larger tiles are read in longer runs."""
     return copy.scaled is not None and copy.scaled.tensor.scheme.is_transposed
 
 
@@ -33,9 +33,10 @@ def elements_of_tile(copy: Copy, most: int, wide: int, buffer_bytes: int) -> int
 
 
 def check_buffer(key: Key, tensor: ScaledCast, buffer_bytes: int) -> None:
-    """
+    """Raise an error if one grain and its inputs do not fit in a buffer of a worker.
+
     Raises:
-        BadRequest: one grain does not fit in a buffer of a worker with what it is made of.
+        BadRequest: see above.
     """
     shape = tensor.shape
     grains = (1,) * (len(shape) - len(tensor.scheme.grain)) + tensor.scheme.grain

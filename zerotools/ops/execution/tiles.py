@@ -25,7 +25,7 @@ each output file, and a run has thousands."""
 
 class BoxPart(NamedTuple):
     """A block of a tensor that is contiguous in its target file, and the pieces that cover it, or
-    what computes it."""
+    its computation."""
 
     key: Key
     box: Box
@@ -121,8 +121,8 @@ def _box_tiles(copy: Copy, tile_bytes: int, wide_bytes: int) -> Iterator[Tile]:
 class _Joining:
     """The tile of one file that is not full yet.
 
-    Tiles end where the offset in the file is a multiple of their size: then the system is given
-    whole pages, and no two threads write to the same one.
+    Tiles end at multiples of their size in the file: then the system gets whole pages, and no two
+    threads write to the same one.
     """
 
     def __init__(self, file: str, tile_bytes: int) -> None:
@@ -160,7 +160,7 @@ class _Joining:
         self._limit = self._begin + (left if left >= WIDEST_ITEM_BYTES else size)
 
     def close(self) -> Iterator[Tile]:
-        """The tile as it is, unless nothing is in it."""
+        """Yield the tile as it is, unless it is empty."""
         if self._parts and self._kind is not None:
             _, source_dtype, target_dtype = self._kind
             nbytes = self._end - self._begin

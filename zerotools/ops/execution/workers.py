@@ -3,7 +3,7 @@
 One worker handles a tile in its own buffers. The budget is divided by the number of workers, so
 peak memory depends on neither the model nor its largest tensor. Tiles stay small even under a large
 budget, because they are not faster when they are larger (measured in
-benchmarks/results/consolidate.md), but for tensors that lie in their files in another order.
+benchmarks/results/consolidate.md), except for tensors that lie in their files in another order.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MAX_FAR_TILE_BYTES = 8 * 1024 * 1024
 FAR_WORKERS = 12
 MAX_WIDE_BYTES = 64 * 1024 * 1024
 DEFAULT_MAX_MEMORY = 1024**3
-# Whoever waits for results is woken so often: a thread that wakes takes the interpreter from those
-# that work, and for each of some thousand tiles that cost more than the tiles
+# The interval at which the consumer of results wakes: a thread that wakes takes the interpreter
+# from those that work, and for each of some thousand tiles that cost more than the tiles
 # (benchmarks/results/diff.md).
 _TELLING_SECONDS = 0.01
 
@@ -59,9 +59,9 @@ class MemoryBudget:
             )
 
     def reading(self, *roots: Path) -> MemoryBudget:
-        """The same memory for a source below one of `roots`. Whoever reads of a store waits for it,
-        and not for a processor: more workers, with more bytes each. A number of workers that
-        somebody chose stays."""
+        """Return a budget of the same memory for a source below one of `roots`. Reading from a
+        store waits for it, and not for a processor: it needs more workers, with more bytes each. A
+        number of workers that the caller chose stays."""
         if self.is_far or not any(isinstance(root, RemotePath) for root in roots):
             return self
         workers = self.workers
@@ -77,7 +77,7 @@ class MemoryBudget:
 
     @property
     def wide_bytes(self) -> int:
-        """As `tile_bytes`, while a tensor is put into another order."""
+        """The size of a buffer while a tensor is put into another order; compare `tile_bytes`."""
         return self._buffer(MAX_WIDE_BYTES)
 
     @property
@@ -95,9 +95,9 @@ class MemoryBudget:
         return self.wide_bytes * self.buffers * self.workers
 
 
-# A worker holds a tile, what it read for it, and what numpy makes while it casts.
+# A worker holds a tile, the bytes that it read for it, and numpy's arrays during a cast.
 _BUFFERS_PER_WORKER = 3
-# Also what was fetched for the tile: of twice the width, and up to as many bytes between.
+# Also the bytes fetched for the tile: of twice the width, with up to as many bytes between them.
 _BUFFERS_OF_FAR_WORKER = _BUFFERS_PER_WORKER + 4
 
 
@@ -106,8 +106,8 @@ def _usual_workers() -> int:
 
 
 class TileWorkers:
-    """The threads of a budget, each with its own buffers, and one more for what needs none. Use as
-    a context."""
+    """The threads of a budget, each with its own buffers, and one more for work without buffers.
+    Use as a context manager."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
@@ -132,17 +132,17 @@ class TileWorkers:
         work: Callable[[Tile, Scratch], Result],
         needed: Mapping[str, int] | None = None,
     ) -> Iterator[Result]:
-        """Do `work` on every tile; results come in any order. `needed` is as `tiles_of` says."""
+        """Do `work` on every tile; results come in any order. `needed` is as in `tiles_of`."""
         size, wide = self._budget.tile_bytes, self._budget.wide_bytes
         return self.share(tiles_of(copies, size, needed, wide_bytes=wide), work)
 
     def share(
         self, pieces: Iterator[Piece], work: Callable[[Piece, Scratch], Result], *, tiles: int = 1
     ) -> Iterator[Result]:
-        """Do `work` on every piece, with buffers for so many tiles; results come in any order.
+        """Do `work` on every piece, with buffers for `tiles` tiles; results come in any order.
 
-        Every thread takes the next piece when it is done with its last, and nobody hands them out.
-        It tells its results some milliseconds later, with others.
+        Every thread takes the next piece when it has finished its last one; pieces are not
+        distributed. It hands over its results some milliseconds later, in batches.
         """
         size, wide = self._budget.tile_bytes, self._budget.wide_bytes
         taking, stopped = Lock(), Event()

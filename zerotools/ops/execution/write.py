@@ -69,7 +69,7 @@ class Writer:
         self._unflushed = 0
 
     def run(self, copies: Iterable[Copy | RangeCopy]) -> Iterator[tuple[int, Losses]]:
-        """Write the tiles of the missing files; yields the size of each, and what was lost."""
+        """Write the tiles of the missing files; yield the size and the losses of each."""
         for file in [file for file, needed in self._missing.items() if not needed]:
             self._finish(file)
         remaining = (copy for copy in copies if copy.target.file in self._missing)
@@ -127,7 +127,7 @@ class Writer:
         self._journal.add(file, noted)
 
     def _write_checksums(self, file: str) -> None:
-        """Combine the CRCs of each record's parts, and write the result where it belongs."""
+        """Combine the CRCs of each record's parts, and write the result to its position."""
         plan = self._target.files[file]
         parts = self._crcs.pop(file, [])
         parts += known_parts(plan, partial(crc_of, self._writes, file))

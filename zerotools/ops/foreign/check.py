@@ -1,4 +1,5 @@
-"""Whether a job can go on from a checkpoint of another program: its model and its optimizer."""
+"""Checks that a job can continue from a checkpoint of another program: its model and its
+optimizer."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class FoundState:
 
 
 def check_weights(run: ForeignRun, wanted: WantedModel) -> None:
-    """Refuse a checkpoint whose weights are not those of the job's model.
+    """Raise an error for a checkpoint with other weights than the job's model.
 
     Raises:
         BadRequest: names the first tensors that differ, with both shapes.
@@ -85,7 +86,8 @@ def check_complete(run: ForeignRun) -> None:
 
 
 def weights_of(run: ForeignRun) -> dict[str, Key]:
-    """The tensor with the exact value of each weight, by name: the master where there is one."""
+    """Return the tensor with the exact value of each weight, by name: the master if there is
+    one."""
     found: dict[str, Key] = {}
     for role in WEIGHT_ROLES:
         for key in run.checkpoint.tensors:
@@ -95,11 +97,11 @@ def weights_of(run: ForeignRun) -> dict[str, Key]:
 
 
 def check_state(run: ForeignRun, wanted: WantedModel, optimizer: str) -> FoundState:
-    """What the job's `optimizer` finds of its state.
+    """Return the state that the job's `optimizer` finds in it.
 
     Raises:
-        BadRequest: it is the state of another optimizer, of one that no job has, or not of all that
-            the job trains.
+        BadRequest: it is the state of another optimizer, of one that no job has, or lacks
+            parameters that the job trains.
     """
     kind = kind_of(run)
     if kind == "adamw" and optimizer == "adam" and not _decays(run):
@@ -132,8 +134,8 @@ def check_state(run: ForeignRun, wanted: WantedModel, optimizer: str) -> FoundSt
 def check_for_deepspeed(
     run: ForeignRun, stage: int, world_size: int, groups: Sequence[tuple[str, ...]]
 ) -> None:
-    """Refuse what DeepSpeed cannot load into a job of `stage` on `world_size` ranks: it takes its
-    own files alone, and finds state by position, in the order of the optimizer's `groups`.
+    """Raise an error if DeepSpeed cannot load it into a job of `stage` on `world_size` ranks: it
+    takes only its own files, and finds state by position, in the order of the optimizer's `groups`.
 
     Raises:
         BadRequest: see above.
@@ -165,7 +167,7 @@ def _sizes(groups: Sequence[tuple[str, ...]]) -> str:
 
 
 def kind_of(run: ForeignRun) -> str:
-    """The optimizer, as the job file calls it; else by its own name."""
+    """Return the optimizer by its name in the job file; else by its own name."""
     roles = {key.role for key in run.checkpoint.tensors if key.role not in WEIGHT_ROLES}
     if roles & {"row_var", "variance"}:
         return "adafactor"

@@ -23,8 +23,8 @@ Sections = Sequence[Sequence[str]]
 def divided(
     checkpoint: Checkpoint, training: TrainingState, sections: Sections
 ) -> tuple[Checkpoint, TrainingState]:
-    """`checkpoint` and `training` with a made-up name for each parameter in place of one for each
-    flat tensor. `sections` has the names of the parameters of each group.
+    """Return `checkpoint` and `training` with a made-up name for each parameter instead of one for
+    each flat tensor. `sections` has the names of the parameters of each group.
 
     Raises:
         BadRequest: the groups have other sizes.

@@ -1,7 +1,7 @@
-"""What the fp32 masters of numbered state prove: a weight is the cast of its master.
+"""The names that the fp32 masters of numbered state prove: a weight is the cast of its master.
 
-A master is that of the only weight to which it can be cast, whatever its number. Where masters lie
-one after another in a flat tensor, so does the place at which each begins.
+A master belongs to the only weight that it can be cast to, whatever its number. If masters lie one
+after another in a flat tensor, the start of each is found in the same way.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def fitting_masters(checkpoint: Checkpoint, training: TrainingState) -> dict[str
 
 
 def sections_by_masters(checkpoint: Checkpoint, training: TrainingState) -> list[list[str]] | None:
-    """The names of the parameters in each flat tensor, in their order, where at each place one
-    weight alone is the cast of the masters there; else None.
+    """Return the names of the parameters in each flat tensor, in order, if at each position only
+    one weight is the cast of the masters there; else None.
 
     Raises:
         BadFile: a file ends before a master or a weight.

@@ -1,6 +1,6 @@
 """A checkpoint of another program under the names of the job's model.
 
-What wraps a model puts its own name in front of all others (`module.`, `_orig_mod.`), and a tied
+A wrapper of a model puts its own name before all others (`module.`, `_orig_mod.`), and a tied
 weight may be stored under another of its names.
 """
 
@@ -21,14 +21,14 @@ from zerotools.ops.foreign.numbering import NameOrder, names_of_numbers, state_s
 from zerotools.ops.foreign.run import ForeignRun
 
 RESUME_ORDER = "resume_order"
-"""The key of a job that says the order."""
+"""The key of a job that gives the order."""
 
 
 @dataclass(frozen=True)
 class WantedModel:
     """The model of a job. `parameters` are trained, in the model's order; `buffers` belong to its
     state; `aliases` maps each further name of a tied parameter to its first. `decayed` are those
-    that transformers would decay, None where that is not known."""
+    that transformers would decay, None if that is not known."""
 
     parameters: Mapping[str, Shape]
     buffers: Mapping[str, Shape]
@@ -39,12 +39,14 @@ class WantedModel:
 def with_job_names(
     run: ForeignRun, wanted: WantedModel, *, by_number: bool = True, order: str | None = None
 ) -> ForeignRun:
-    """`run` with the job's names for all that the job has a name for. What has a number for a name
-    keeps it if not `by_number`: weights can be compared before. `order` says which number is which
-    parameter where nothing proves it: "model", or a file of the job's names.
+    """Return `run` with the job's names for all tensors that the job names.
+
+    A tensor with a number for a name keeps it if not `by_number`: weights can be compared before.
+    `order` gives the parameter of each number if nothing proves it: "model", or a file of the job's
+    names.
 
     Raises:
-        BadRequest: the state is by number, and nothing says which parameter a number is; or the
+        BadRequest: the state is by number, and nothing gives the parameter of a number; or the
             order contradicts the masters or the shapes.
         BadFile: a file ends before a master or a weight that proves a name.
     """
@@ -89,8 +91,8 @@ def with_job_names(
 
 
 def _proved(run: ForeignRun, order: str | None) -> ForeignRun:
-    """`run` with names for what is by number, where the checkpoint proves them and no file orders
-    it. An order that is not used is noted."""
+    """Return `run` with names for state by number, if the checkpoint proves them and no file orders
+    it. Note an order that is not used."""
     training, is_file = run.training, order not in (None, MODEL)
     why = "the checkpoint has the names of the optimizer's parameters"
     if training.unnamed:
@@ -162,7 +164,7 @@ def _given(order: str, wanted: WantedModel) -> NameOrder:
 
 
 def _prefix(names: Collection[str], wanted: WantedModel) -> str:
-    """What stands before every name of the job's model in `names`; empty where it is not so."""
+    """Return the prefix of every name of the job's model in `names`; empty if they have none."""
     known = {*wanted.parameters, *wanted.aliases}
     first = next(iter(wanted.parameters), "")
     if first in names:

@@ -1,9 +1,9 @@
-"""A checkpoint whose optimizer has its parameters by number, with the names that an order gives.
+"""A checkpoint with its optimizer's parameters by number, with the names that an order gives.
 
     --order model    the order in which the model that config.json names registers its parameters
     --order FILE     names, one per line; an empty line ends a param group
 
-transformers, in a process of its own, builds the model without values and lists its parameters.
+A separate process builds the model without values with transformers, and lists its parameters.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from zerotools.ops.foreign.numbering import NameOrder, names_of_numbers, state_s
 from zerotools.runs.named_order import NAMED_ORDER, NamedOrder
 
 MODEL = "model"
-"""What `--order` calls the order of the model."""
+"""The value of `--order` for the order of the model."""
 BUILD_SECONDS = 120.0
 _LONGEST_REASON = 300
 _WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")
@@ -76,9 +76,9 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class AskedOrder:
-    """An order that the user asked for. `sections` are the names, by param group where the file
-    says them. `shapes` and `decayed` are known of a model alone. `known_by` is a phrase that says
-    where the names come from."""
+    """An order that the user requested. `sections` are the names, by param group if the file has
+    groups. `shapes` and `decayed` are known only for a model. `known_by` is a phrase for the source
+    of the names."""
 
     sections: Sequence[Sequence[str]]
     known_by: str
@@ -93,7 +93,7 @@ class AskedOrder:
 
 @dataclass(frozen=True)
 class NamedCheckpoint:
-    """`checkpoint` and `training` with names in place of numbers; `groups` are the names of each
+    """`checkpoint` and `training` with names instead of numbers; `groups` are the names of each
     param group, in the order of their numbers."""
 
     checkpoint: Checkpoint
@@ -102,7 +102,7 @@ class NamedCheckpoint:
 
 
 def asked_order(asked: str, source: Checkpoint, given: Mapping[str, Path]) -> AskedOrder:
-    """The order that `--order asked` means for `source`; `given` are files of its model that the
+    """Return the order of `--order asked` for `source`; `given` are files of its model that the
     user named.
 
     Raises:
@@ -127,7 +127,7 @@ def _config(source: Checkpoint, given: Mapping[str, Path]) -> Path | None:
 
 
 def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
-    """A sentence for a source whose optimizer has its parameters by number, where names are
+    """Return a sentence for a source with its optimizer's parameters by number, if names are
     needed."""
     names = (key.name for key in source.tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE))
     first = next((f" ({name}, ...)" for name in names), "")
@@ -146,7 +146,7 @@ def record_of(order: AskedOrder, training: TrainingState) -> NamedOrder:
 
 
 def with_record(target: Target, record: NamedOrder | None) -> Target:
-    """`target` with a file that holds `record`, where there is one."""
+    """Return `target` with a file that holds `record`, if there is one."""
     if record is None:
         return target
     plan = literal(record.to_json().encode())
@@ -203,7 +203,7 @@ def _of_model(config: Path) -> AskedOrder:
 
 
 def _built(config: Path, tree: Mapping[str, Any]) -> Any:
-    """What a process with transformers says of the model."""
+    """Return the output of a process with transformers for the model."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _PROGRAM],
@@ -218,7 +218,7 @@ def _built(config: Path, tree: Mapping[str, Any]) -> Any:
     except (OSError, subprocess.TimeoutExpired) as error:
         why = str(error)
     except (ValueError, IndexError):
-        pass  # its standard error says why
+        pass  # its standard error has the reason
     raise BadRequest(
         f"--order model: transformers of {sys.executable} cannot build the model of {config} "
         f"({why[:_LONGEST_REASON]}); {_ADVICE}"
@@ -228,7 +228,7 @@ def _built(config: Path, tree: Mapping[str, Any]) -> Any:
 def with_names(
     checkpoint: Checkpoint, training: TrainingState, order: AskedOrder
 ) -> NamedCheckpoint:
-    """`checkpoint`, whose optimizer has its parameters by number, under the names of `order`.
+    """Return `checkpoint`, with its optimizer's parameters by number, under the names of `order`.
 
     Raises:
         BadRequest: the order is not one of its weights, does not fit the shapes of the state, fits
@@ -263,8 +263,8 @@ def with_names(
 def _called(
     order: AskedOrder, weights: Mapping[str, Shape], aliases: Mapping[str, str], path: object
 ) -> dict[str, str]:
-    """What the checkpoint calls each name of the order: a wrapper may stand before all of its
-    names, and a tied weight has the name that holds its bytes."""
+    """Return the checkpoint's name for each name of the order: a wrapper may come before all names,
+    and a tied weight has the name that holds its bytes."""
     known = {*weights, *aliases}
     names = order.names
     prefixes = ["", *_WRAPPERS]
@@ -310,8 +310,8 @@ def _check_shapes(
 def renamed(
     checkpoint: Checkpoint, training: TrainingState, names: Mapping[str, str]
 ) -> NamedCheckpoint:
-    """`checkpoint` and `training` with `names` in place of those that were made up of numbers. A
-    weight in 16 bits that has a master among them is the copy of it."""
+    """Return `checkpoint` and `training` with `names` instead of those made from numbers. A 16-bit
+    weight with a master among them becomes its copy."""
     state = {key for key in checkpoint.tensors if key.name in names}
     masters = {names[key.name] for key in state if key.role == "param"}
 
@@ -347,7 +347,7 @@ def _members(group: ParamGroup, names: Mapping[str, str]) -> ParamGroup:
 def without_optimizer(
     checkpoint: Checkpoint, training: TrainingState
 ) -> tuple[Checkpoint, TrainingState]:
-    """The weights alone, with what the run says of them."""
+    """Return only the weights, with the run's values for them."""
     kept = {key: t for key, t in checkpoint.tensors.items() if not _is_state(key)}
     left = replace(training, groups=(), scalars={}, unnamed={}, optimizer=None)
     return replace(checkpoint, tensors=kept), replace(left, optimizer_wrapper=None)

@@ -1,4 +1,4 @@
-"""What to say of a checkpoint of another program: what it does not tell, and what differs."""
+"""Notes on a checkpoint of another program: unknown values, and differences."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ OPTIONS_RESTORED = (
 
 @dataclass(frozen=True)
 class JobOptimizer:
-    """The job's hyperparameters: those that are None its optimizer does not have. `decayed` are the
-    parameters with `weight_decay`; the others have 0. `lr` is that of the next step, None where the
-    number of steps is not known yet."""
+    """The job's hyperparameters; its optimizer lacks those that are None. `decayed` are the
+    parameters with `weight_decay`; the others have 0. `lr` is that of the next step, None while the
+    number of steps is not known."""
 
     lr: float | None
     weight_decay: float
@@ -32,7 +32,7 @@ class JobOptimizer:
 
 
 def unknown(run: ForeignRun) -> Iterator[str]:
-    """What no file says of a run that another program saved."""
+    """Yield the values that no file records of a run of another program."""
     yield (
         f"{run.path} is a checkpoint of another program ({run.title}) at step {run.step}; it does "
         "not say in what order the data was read: the job begins at the first sequence of its own "
@@ -44,7 +44,8 @@ def unknown(run: ForeignRun) -> Iterator[str]:
 def differences(
     run: ForeignRun, state: FoundState, job: JobOptimizer, precision: str
 ) -> Iterator[str]:
-    """What of the checkpoint's optimizer and numbers is not as the job has it: the job's counts."""
+    """Yield the differences of the checkpoint's optimizer and numbers from the job's, which
+    count."""
     groups = run.training.groups
     rates = list(dict.fromkeys(g.options["lr"] for g in groups if _is_number(g.options.get("lr"))))
     followed = "" if run.training.lr_scheduler is None else ", and its scheduler is not followed"

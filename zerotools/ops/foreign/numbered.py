@@ -1,4 +1,4 @@
-"""The optimizer of a run without ZeRO, whose state `read` leaves out: it has no names.
+"""The optimizer of a run without ZeRO, which `read` leaves out because it has no names.
 
 The state is joined to the weights under made-up names. Masters or shapes may prove the real ones.
 """
@@ -31,8 +31,8 @@ NAMED_BY_MASTERS = (
 def with_numbered_state(
     weights: Checkpoint, known: TrainingState, table: FormatTable = FORMATS
 ) -> tuple[Checkpoint, TrainingState] | None:
-    """`weights` and what is `known` of their run, with the optimizer state that the format has by
-    number; None: it has none.
+    """Return `weights` and the `known` state of their run, with the optimizer state that the format
+    has by number; None: it has none.
 
     Raises:
         BadFile: the state is damaged.
@@ -64,14 +64,14 @@ def with_numbered_state(
 
 @dataclass(frozen=True)
 class ProvedNames:
-    """`known_by` is a sentence that says what proves the names."""
+    """`known_by` is a sentence on the proof of the names."""
 
     named: NamedCheckpoint
     known_by: str
 
 
 def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> ProvedNames | None:
-    """`checkpoint`, whose optimizer has its parameters by number, with their names, where masters
+    """Return `checkpoint`, with its optimizer's parameters by number, with their names, if masters
     or shapes prove them all; else None.
 
     Raises:

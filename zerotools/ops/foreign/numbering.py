@@ -1,10 +1,10 @@
-"""Which parameter is number 3 of a torch optimizer? The answer of an order that is known.
+"""The parameters of a torch optimizer by number, from a known order.
 
 torch numbers the parameters in the order of its param groups. An order of names is that of a model,
-whose parameters each group then has in this order, or that of the groups themselves, from a file.
-Where a model's parameters lie in several groups, the shapes of the state mostly allow one way to
-divide them: what decays is matrices, and what does not is vectors. Where they allow several, one of
-the usual rules must fit. Nothing is guessed between two that do.
+and each group has its parameters in this order; or it is that of the groups, from a file. If a
+model's parameters are in several groups, the shapes of the state mostly allow one division:
+matrices decay, and vectors do not. If they allow several, one of the usual rules must fit. If two
+fit, nothing is guessed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _MOST_WAYS = 256
 class NameOrder:
     """An order of the trained parameters, with their shapes.
 
-    `decayed` are those that transformers would decay, None where that is not known. `sections` are
-    the names of each param group, where the order is that of the optimizer. `can_be_concatenated`
-    says that the names may be those of the groups one after another. `option` is where the user
-    gave the order, and `advice` a phrase that says how to give the names in a file.
+    `decayed` are those that transformers would decay, None if that is not known. `sections` are the
+    names of each param group, if the order is that of the optimizer. `can_be_concatenated` means
+    that the names may be those of the groups one after another. `option` is the option that gave
+    the order, and `advice` a phrase on giving the names in a file.
     """
 
     parameters: Mapping[str, Shape]
@@ -59,7 +59,7 @@ class _Numbers:
         return fits(self.state.get(member, {}), self.parameters[name])
 
     def named(self, names: Sequence[str]) -> dict[str, str] | None:
-        """Each member with its name; None where a shape is another."""
+        """Return each member with its name, or None if a shape differs."""
         found = dict(zip(self.members, names, strict=True))
         return found if all(self.fits(m, name) for m, name in found.items()) else None
 
@@ -151,8 +151,8 @@ def _by_sections(numbers: _Numbers, order: NameOrder, where: str) -> dict[str, s
 
 
 def _in_order(numbers: _Numbers, order: NameOrder) -> list[dict[str, str]]:
-    """The ways in which every group has its parameters in the order of the model: the only one, or
-    else those that a usual rule gives."""
+    """Return the ways in which every group has its parameters in the order of the model: the only
+    one, or those that a usual rule gives."""
     ways = _divisions(numbers.groups, list(order.parameters), numbers.fits)
     if ways is not None and len(ways) <= 1:
         return ways
@@ -202,8 +202,8 @@ def _names_of(
 
 
 def _by_rule(numbers: _Numbers, order: NameOrder) -> Iterator[list[str]]:
-    """The names in the order of two groups, where one has what decays and the other what does
-    not."""
+    """Yield the names in the order of two groups, if one has decaying parameters and the other the
+    rest."""
     if len(numbers.groups) != 2:
         return
     matrices = {name for name, shape in order.parameters.items() if len(shape) >= 2}
@@ -218,7 +218,7 @@ def _by_rule(numbers: _Numbers, order: NameOrder) -> Iterator[list[str]]:
 
 
 def _may_decay(numbers: _Numbers, is_first: bool) -> bool:
-    """Whether the options of the groups allow that the first is the one that decays, or the
+    """Return whether the groups' options allow that the first is the decaying one, or the
     second."""
     rates = [group.options.get("weight_decay") for group in numbers.groups]
     one, other = rates if is_first else rates[::-1]

@@ -27,11 +27,11 @@ from zerotools.runs import checkpoint_dirs
 
 @dataclass(frozen=True)
 class ForeignRun:
-    """`path` is what was asked for, `title` the kind of checkpoint in words.
+    """`path` is the requested path, `title` the kind of checkpoint in words.
 
     `checkpoint` has the weights and the optimizer state, `training` the rest, both under one name
-    for each parameter. `beside` says that the optimizer's file lay beside those of a model, whose
-    tensors may have the names of the Hub. `notes` say where its names come from.
+    for each parameter. `beside` means that the optimizer's file was next to those of a model, and
+    that tensors may have the names of the Hub. `notes` name the source of the names.
     """
 
     path: Path
@@ -44,12 +44,12 @@ class ForeignRun:
 
     @property
     def directory(self) -> Path:
-        """Where the checkpoint itself lies: `path`, or below it."""
+        """The directory of the checkpoint itself: `path`, or one below it."""
         return self.checkpoint.root
 
     @property
     def step(self) -> int:
-        """Optimizer steps that are done, those that were skipped included."""
+        """The number of optimizer steps done, including skipped ones."""
         if self.training.steps is not None:
             return self.training.steps
         own = (int(value) for key, value in self.numbers.items() if key.role == "step")
@@ -57,8 +57,8 @@ class ForeignRun:
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether `resume_from = path` means a checkpoint of another program, finished or not. Looks at
-    names alone."""
+    """Return whether `resume_from = path` is a checkpoint of another program, finished or not. Only
+    names are read."""
     path = checkpoint_dirs.resolve_hint(path)
     if not path.exists() or (path.is_dir() and _is_own(path)):
         return False
@@ -76,7 +76,8 @@ def _is_own(path: Path) -> bool:
 
 
 def was_made_elsewhere(path: Path) -> bool:
-    """Whether `zerotools convert --to job` made `path` of a checkpoint of another program."""
+    """Return whether `zerotools convert --to job` made `path` from a checkpoint of another
+    program."""
     try:
         return checkpoint_dirs.read_record(checkpoint_dirs.resolve_hint(path)).made_from is not None
     except (ZerotoolsError, OSError):
@@ -122,8 +123,8 @@ def _refuse_stateless(run: ForeignRun) -> NoReturn:
 
 
 def _refuse_damaged(weights: Checkpoint) -> None:
-    """What is wrong with files that nothing is read from, such as an earlier save's, is no matter;
-    tensors that lie in lost ones are found to be incomplete."""
+    """Raise an error for damage of files that are read. Problems of other files, such as an earlier
+    save's, do not matter; tensors in lost files are found to be incomplete."""
     read: set[str] = set()
     if weights.problems:
         read = {file for t in weights.tensors.values() for file, _ in chunk_locations(t)}

@@ -1,4 +1,4 @@
-"""What the journal of an unfinished output says of a file that was fetched, or begun."""
+"""Journal entries of an unfinished output for files that were fetched or begun."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ COMMAND = "gather"
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """A file as its source had it. `sha256` is that of what arrived; None: not all of it has."""
+    """A file as its source had it. `sha256` is that of the received bytes; None: it is not
+    complete."""
 
     source: str
     size: int
@@ -22,7 +23,7 @@ class Brought:
 
     @property
     def file(self) -> FarFile:
-        """As a listing has it."""
+        """The file as a listing has it."""
         return FarFile(self.size, self.time)
 
     def to_json(self) -> dict[str, Any]:
@@ -30,7 +31,8 @@ class Brought:
         return asdict(self)
 
     def is_complete_in(self, directory: Path, name: str) -> bool:
-        """Whether all of it has arrived, and is still in `directory`, with no link on its way."""
+        """Return whether all of it has arrived and is still in `directory`, with no link on its
+        path."""
         path = directory / name
         way = [path, *(each for each in path.parents if each.is_relative_to(directory))]
         if self.sha256 is None or any(each.is_symlink() for each in way):
@@ -39,7 +41,7 @@ class Brought:
 
 
 def brought(noted: Any) -> Brought | None:
-    """What a line of the journal says; None: nothing that is known."""
+    """Return a line of the journal as an entry, or None if it is not one."""
     try:
         found = Brought(**noted)
     except TypeError:
@@ -49,11 +51,11 @@ def brought(noted: Any) -> Brought | None:
 
 
 def identity(tag: str | None) -> dict[str, str]:
-    """What an output is made of, as far as a run may not go on with another. Sources may be added
-    and left out."""
+    """Return the part of an output's identity that must not change between runs. Sources may be
+    added and removed."""
     return {"command": COMMAND, "tag": tag or ""}
 
 
 def start_over(directory: Path) -> str:
-    """What to do instead of going on."""
+    """Return the advice for a new start."""
     return f"remove {directory} to start over"

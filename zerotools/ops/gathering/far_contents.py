@@ -15,7 +15,7 @@ from zerotools.ops.gathering.node_source import NodeSource
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file as it was listed, whose first `blocks` are there already."""
+    """A listed file with its first `blocks` received already."""
 
     name: str
     file: FarFile
@@ -28,7 +28,7 @@ class Wanted:
 
 
 class FarContents:
-    """What a node sends of files, in their order. Use as a context."""
+    """The bytes of files that a node sends, in order. Use as a context manager."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class FarContents:
         self._shell.__exit__(kind, error, trace)
 
     def next(self, take: Callable[[bytes], None]) -> None:
-        """Give the bytes of the next file to `take`, without those that are there already.
+        """Give the bytes of the next file to `take`, without those that exist already.
 
         Raises:
             BadFile: it changed since it was listed, or cannot be read there.
@@ -86,10 +86,10 @@ class FarContents:
 
 
 def refuse_changed(source: NodeSource, files: dict[str, FarFile], shells: OpenShells) -> None:
-    """Refuse a source whose `files` are not what they were.
+    """Raise an error if the `files` of a source have changed.
 
     Raises:
-        BadFile: names the first of them, and how it differs.
+        BadFile: names the first of them, and the difference.
         ZerotoolsError: it cannot be listed any more.
     """
     try:

@@ -1,4 +1,4 @@
-"""SHA-256 of files of a source: made by its node, or of what it sends where it makes none."""
+"""SHA-256 of files of a source: made by its node, or else from the bytes that it sends."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from zerotools.ops.gathering.node_source import NodeSource
 
 _DIGEST = re.compile(rb"\\?([0-9a-f]{64})")
 Each = Callable[[str, str], None]
-"""Is told a name and its digest, in hexadecimal."""
+"""A callback that gets a name and its digest, in hexadecimal."""
 
 
 def make_digests(listing: Listing, names: Sequence[str], shells: OpenShells, each: Each) -> None:
-    """Tell `each` the digests of the files `names`, in this order.
+    """Pass the digests of the files `names`, in this order, to `each`.
 
     Raises:
-        BadFile: a file cannot be read there, or is not what was listed.
+        BadFile: a file cannot be read there, or differs from the listing.
         HostUnreachable: see `FarShell`.
     """
     if listing.makes_digests:

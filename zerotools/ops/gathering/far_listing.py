@@ -24,7 +24,7 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True)
 class FarFile:
-    """Size in bytes and time of a file; `time` is compared with that of another look alone."""
+    """Size in bytes and time of a file; `time` is only compared with that of another listing."""
 
     size: int
     time: str
@@ -42,10 +42,10 @@ class Listing:
 
 
 def list_source(source: NodeSource, shells: OpenShells) -> Listing:
-    """What lies in the directory of `source`. No link is followed.
+    """Return the files in the directory of `source`. No link is followed.
 
     Raises:
-        BadRequest: there is no such directory, or not all of it can be listed.
+        BadRequest: the directory does not exist, or cannot be listed completely.
         BadFile: a name could be one outside of the directory.
         HostUnreachable: see `FarShell`.
     """
@@ -100,5 +100,5 @@ def _listing(source: NodeSource, records: list[bytes]) -> Listing:
 
 
 def _is_ours(name: str) -> bool:
-    """What a run of zerotools keeps in an unfinished output."""
+    """Return whether a run of zerotools keeps this file in an unfinished output."""
     return is_of_journals(name) or name in (f"{_OURS}mode", f"{_OURS}probe")

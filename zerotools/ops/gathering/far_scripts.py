@@ -1,7 +1,7 @@
-"""What a node's shell is asked to do. It has a POSIX shell with `find`, `head`, `dd` and, where
-there is one, `sha256sum`: of GNU or of busybox, whose `find` has no -printf.
+"""The scripts for a node's shell. It is a POSIX shell with `find`, `head`, `dd` and optionally
+`sha256sum`: of GNU or of busybox, where `find` has no -printf.
 
-Names are quoted for the shell, and begin with `./`. What has names in it is separated by NUL.
+Names are quoted for the shell, and begin with `./`. Output with names in it is separated by NUL.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from collections.abc import Iterable
 from zerotools.io.ssh.far_shell import BLOCK
 
 HERE, ABSENT, CLOSED, FILE = "here", "absent", "closed", "file"
-"""What is where the directory should be: it is there, nothing is, nobody may enter it, a file."""
+"""The possible states of the directory: it exists, it does not, it is not accessible, it is a
+file."""
 NO_DIGEST = "failed"
 
 
 def listing(directory: str, mark: str) -> str:
-    """Prints what is there, 1 where digests can be made, then for each entry that is no directory
-    its kind (f, l, others), size, time and name, and the status of all that."""
+    """Return a script that prints the state, and 1 if digests can be made. Then for each entry that
+    is not a directory it prints the kind (f, l, others), size, time and name, and in the end the
+    status."""
     return f"""{_entering(directory)}
 n=0; command -v sha256sum >/dev/null 2>&1 && n=1
 printf '%s\\0%s\\0' {HERE} $n

@@ -1,8 +1,8 @@
-"""The files of one source, into the staging directory: flushed, compared, noted in the journal.
+"""The files of one source, into the staging directory: flushed, compared, recorded in the journal.
 
-The node makes the digests of what it sends over a second connection, while it sends it: what it has
-read once is in its memory. A large file that was cut short goes on from its last whole block, if
-a digest tells in the end that all of it is right; others are fetched anew.
+The node makes the digests of the files over a second connection, while it sends them: the data that
+it has read once is in its memory. A large file that was cut off continues from its last whole
+block, if a digest proves in the end that all of it is right; others are fetched again.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from zerotools.ops.gathering.far_listing import FarFile, Listing
 from zerotools.ops.gathering.gather_plan import Fetch
 
 LARGE = 8 * BLOCK
-"""Bytes from which on a file is noted when it is begun."""
+"""The size in bytes from which a file is recorded when it is begun."""
 _TIME = re.compile(r"(\d{1,12})(?:\.(\d{1,9})\d*)?")
 _SHORT = 12
 Digests = Callable[[str], str | None]
 
 
 class Fetching:
-    """Fetches files of `listing` into `directory`. With `fast` nothing is compared but what other
-    sources have, too."""
+    """Fetches files of `listing` into `directory`. With `fast` only files that several sources have
+    are compared."""
 
     def __init__(
         self,
@@ -124,8 +124,8 @@ class Fetching:
 
     @contextmanager
     def _digests(self, fetches: Sequence[Fetch]) -> Iterator[Digests]:
-        """The digest that a file has at its source, as soon as it is known; None: nobody makes
-        it."""
+        """Yield a function that waits for a file's digest at its source; None if no digest is
+        made."""
         known = {each.name: each.digest for each in fetches}
         names = [each.name for each in fetches if each.digest is None]
         if not self._compares or not names:

@@ -1,4 +1,4 @@
-"""What `zerotools gather --json` prints (docs/reference/gather-json.md)."""
+"""The output of `zerotools gather --json` (docs/reference/gather-json.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCHEMA = "zerotools.gather/1"
 
 
 def plan_json(plan: GatherPlan) -> dict[str, Any]:
-    """What is known before anything is fetched."""
+    """Return the values that are known before anything is fetched."""
     found = plan.survey
     return {
         "schema": SCHEMA,
@@ -42,7 +42,7 @@ def _source(plan: GatherPlan, name: str) -> dict[str, Any]:
 
 
 def result_json(done: Gathered, *, fast: bool) -> dict[str, Any]:
-    """What was done, after the plan."""
+    """Return the result, which follows the plan."""
     checked = done.checked
     return {
         "made": done.has_name,

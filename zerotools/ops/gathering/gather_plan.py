@@ -20,7 +20,7 @@ from zerotools.ops.gathering.number_gaps import gaps
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A file to fetch; `digest` is the SHA-256 that all its sources have, where it is known."""
+    """A file to fetch; `digest` is the SHA-256 that all its sources have, if it is known."""
 
     name: str
     file: FarFile
@@ -62,12 +62,13 @@ class GatherPlan:
 
     @cached_property
     def doubt(self) -> str | None:
-        """Why the files are no checkpoint by their names, in one sentence."""
+        """The reason why the files are not a checkpoint by their names, in one sentence, or
+        None."""
         texts = {name: next(iter(said.values())) for name, said in self.survey.texts.items()}
         return doubt(self.survey.files, texts, self.destination)
 
     def listing_of(self, source: str) -> Listing:
-        """That of a source of the run."""
+        """Return the listing of a source of the run."""
         return next(each for each in self.survey.listings if each.source.name == source)
 
 
@@ -78,8 +79,8 @@ def prepare(
     at_once: int,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> GatherPlan:
-    """Compare what several sources have, and divide what is to be fetched. `on_bytes` is told how
-    many bytes more were compared.
+    """Compare the files of several sources, and assign each file to fetch to a source. `on_bytes`
+    gets the number of bytes compared.
 
     Raises:
         BadRequest: the sources have no files.
@@ -125,8 +126,8 @@ def _refuse_sizes(found: NodeSurvey) -> None:
 
 
 def _divided(found: NodeSurvey, digests: Mapping[str, str]) -> dict[str, tuple[Fetch, ...]]:
-    """The files to fetch, each from one source: this node where it has it, else of those that have
-    it the one with the least bytes so far, the largest files first."""
+    """Return the files to fetch, each from one source: this node if it has it, else the source with
+    the fewest bytes so far, the largest files first."""
     own = {each.source.name for each in found.listings if each.source.host is None}
     load = {each.source.name: 0 for each in found.listings}
     taken: dict[str, list[Fetch]] = {source: [] for source in load}

@@ -1,4 +1,4 @@
-"""A plan, carried out: fetched side by side, looked at, and given its name."""
+"""Carry out a plan: fetch in parallel, check, and give the output its name."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from zerotools.ops.gathering.staged_check import StagedCheck
 
 @dataclass(frozen=True)
 class Gathered:
-    """What was done; without `has_name` the output is still in its staging directory."""
+    """The result; without `has_name` the output is still in its staging directory."""
 
     plan: GatherPlan
     checked: StagedCheck
     has_name: bool
 
     def holders_of_alike(self, name: str) -> Mapping[str, list[str]]:
-        """For each source, the files it has whose names differ from `name` in numbers alone."""
+        """Return for each source its files with names that differ from `name` only in numbers."""
         files = self.plan.survey.files
         rows = alike(name, files)
         sources = dict.fromkeys(
@@ -43,10 +43,10 @@ class Gathered:
 
 
 def check_room(plan: GatherPlan, partial: Path) -> None:
-    """Refuse to start what does not fit.
+    """Raise an error before starting if the files do not fit.
 
     Raises:
-        BadRequest: the file system has too little room.
+        BadRequest: the file system has too little free space.
     """
     check_space(plan.destination, plan.bytes_of_all - allocated(partial))
 
@@ -61,12 +61,12 @@ def gather(
     force: bool = False,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Gathered:
-    """Fetch what the plan says, let `check` look at all of it, and give it its name, with `force`
-    also where that finds something wrong. What was fetched stays where anything fails.
+    """Fetch the files of the plan, run `check` on them, and give the output its name, with `force`
+    also if it has problems. Fetched files stay if an error occurs.
 
     Raises:
         BadRequest: the output exists, does not fit, or another run is making it.
-        BadFile: a source changed, or sent something else than it has.
+        BadFile: a source changed, or sent other bytes than it has.
         HostUnreachable: see `FarShell`; the other sources are fetched from to their end.
     """
     found = plan.survey
@@ -116,7 +116,7 @@ def _other_run(directory: Path) -> BadRequest:
 
 
 def _refuse_changed(listing: Listing, plan: GatherPlan, shells: OpenShells) -> None:
-    """Whether what was taken from a source, now or before, is still the same there."""
+    """Raise an error if files that were taken from a source, now or before, have changed there."""
     own = {
         name: file
         for name, file in listing.files.items()

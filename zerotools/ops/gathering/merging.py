@@ -1,7 +1,7 @@
-"""The files of all sources by name: which are there once, which several have, and what cannot be.
+"""The files of all sources by name: single ones, repeated ones, and contradictions.
 
 A file that several nodes have must be the same on all of them: two that differ are of two saves,
-and nothing would tell later which one was taken.
+and later it would be unknown which one was taken.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Held:
 def merge(
     listings: Sequence[Listing], tag: str | None, kept: Mapping[str, Mapping[str, FarFile]]
 ) -> dict[str, Held]:
-    """The files of all listings by name, of a tag and what lies directly beside it where one is
-    named; and those that are `kept` of sources which are not named any more.
+    """Return the files of all listings by name: with a tag, its files and those directly next to
+    it. Include those that are `kept` from sources of an earlier run.
 
     Raises:
-        BadFile: a file is a directory elsewhere.
+        BadFile: a file is a directory in another source.
         BadRequest: no source has the tag.
     """
     found: dict[str, dict[str, FarFile]] = {}
@@ -67,7 +67,8 @@ def _refuse_directories(
 
 
 def differing(held: Held, digests: Mapping[str, str]) -> tuple[str, str] | None:
-    """Two sources that have another file under the name; `digests` are those that are known."""
+    """Return two sources with different files under the name, or None; `digests` are the known
+    ones."""
     first, *others = held.holders
     for other in others:
         if held.holders[other].size != held.holders[first].size:
@@ -81,7 +82,7 @@ def differing(held: Held, digests: Mapping[str, str]) -> tuple[str, str] | None:
 def refusal(
     held: Held, two: tuple[str, str], digests: Mapping[str, str], texts: Mapping[str, str]
 ) -> BadFile:
-    """The error for a file that differs; `texts` is what small files of text say."""
+    """Return the error for a file that differs; `texts` are the contents of small text files."""
     first, other = two
     if first in texts and other in texts:
         return BadFile(

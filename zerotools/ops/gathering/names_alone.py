@@ -1,7 +1,7 @@
-"""What the formats say of the names of all files together, before any of them is fetched.
+"""A check by all file names together, before any file is fetched.
 
-They look at a directory with empty files of these names: a checkpoint is found by names, and where
-the node is left out that has the file by which a format is known, this tells.
+The formats examine a directory with empty files of these names: a checkpoint is recognised by
+names. If the node with the file that identifies a format is missing, this shows it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from zerotools.formats import FORMATS, FormatTable, detect
 def doubt(
     names: Iterable[str], texts: Mapping[str, str], destination: Path, table: FormatTable = FORMATS
 ) -> str | None:
-    """Why files of these names at `destination` are no checkpoint, in one sentence; None: they may
-    be one. `texts` are the contents of small files, which may name others."""
+    """Return the reason why files of these names at `destination` are not a checkpoint, in one
+    sentence; None: they may be one. `texts` are the contents of small files, which may name others.
+    """
     with tempfile.TemporaryDirectory(prefix="zerotools-names-") as made:
         root = Path(made) / "checkpoint"
         for name in names:

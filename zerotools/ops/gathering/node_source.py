@@ -15,19 +15,19 @@ _HOME = "~/"
 @dataclass(frozen=True, slots=True)
 class NodeSource:
     """A directory of a node; `host` is None for this one. A relative `directory` of another node
-    begins at the home of who logs in there."""
+    begins at the home directory of the user who logs in there."""
 
     name: str
-    """What messages and the journal call it; the same for all spellings."""
+    """The name in messages and the journal; the same for all spellings."""
     host: SshHost | None
     directory: str
 
 
 def parse_source(given: str | os.PathLike[str]) -> NodeSource:
-    """The source that `given` names.
+    """Return the source that `given` names.
 
     Raises:
-        BadRequest: what is wrong, and what would be right.
+        BadRequest: names the error, and the right form.
     """
     text = given if isinstance(given, str) else os.fspath(path_of(given))
     if text.startswith(f"{SCHEME}://"):

@@ -1,4 +1,4 @@
-"""What all sources have, before anything of it is compared or fetched."""
+"""The files of all sources, before any is compared or fetched."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _DEEPEST_RUN = 2
 
 @dataclass(frozen=True)
 class NodeSurvey:
-    """`noted` is the journal of an earlier run of the same output, `complete` what it has brought
-    of files that are as they were. `texts` is what small files beside the checkpoint say, by name
-    and source."""
+    """`noted` is the journal of an earlier run of the same output, `complete` its fetched files
+    that are unchanged. `texts` are the contents of small files next to the checkpoint, by name and
+    source."""
 
     destination: Path
     tag: str | None
@@ -58,7 +58,7 @@ class NodeSurvey:
         return sum(self.files[n].size for names in self.to_compare.values() for n in names)
 
     def is_known(self, name: str, source: str) -> bool:
-        """Whether the digest of a file of a source is known from an earlier run."""
+        """Return whether the digest of a file of a source is known from an earlier run."""
         return name in self.complete and self.complete[name].source == source
 
 
@@ -144,8 +144,8 @@ def _noted(destination: Path, tag: str | None) -> Mapping[str, object]:
 def _texts(
     files: Mapping[str, Held], listings: Sequence[Listing], shells: OpenShells, at_once: int
 ) -> dict[str, dict[str, str]]:
-    """What small files say, of those that could name a checkpoint: all directly in a source, and
-    those called `latest...` in what may be runs of several models below it."""
+    """Return the contents of small files that may name a checkpoint: all directly in a source, and
+    those called `latest...` in directories below it that may be runs of several models."""
     wanted = {
         each.source.name: [
             Wanted(name, file)
@@ -174,7 +174,7 @@ def _texts(
 
 
 def may_name_one(name: str) -> bool:
-    """Whether a file of this name in a source could name a checkpoint."""
+    """Return whether a file of this name in a source may name a checkpoint."""
     above, _, own = name.rpartition("/")
     return not above or (own.startswith("latest") and above.count("/") < _DEEPEST_RUN)
 

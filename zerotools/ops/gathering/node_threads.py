@@ -17,8 +17,8 @@ Made = TypeVar("Made")
 def for_each(
     given: Sequence[Given], work: Callable[[Given], Made], shells: OpenShells, at_once: int
 ) -> list[Made]:
-    """What `work` makes of each, `at_once` of them at the same time. All of them are begun; then
-    the first error is raised, with the number of others."""
+    """Return the results of `work` for each, `at_once` of them at the same time. All are started;
+    then the first error is raised, with the number of others."""
     if not given:
         return []
     with ThreadPoolExecutor(at_once) as pool:

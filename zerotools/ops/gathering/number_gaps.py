@@ -4,8 +4,8 @@
     zero_pp_rank_1_mp_rank_00_optim_states.pt       2 would be missing
     zero_pp_rank_3_mp_rank_00_optim_states.pt
 
-It is a hint and no proof: a layer without parameters has no file, and nothing tells from names
-alone that the last rank is missing. What the files themselves say is looked at when they are here.
+It is a hint and not a proof: a layer without parameters has no file, and names alone do not show
+that the last rank is missing. The files' own records are checked when they are fetched.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def gaps(names: Iterable[str]) -> Iterator[str]:
 
 
 def _range(there: set[str]) -> list[str]:
-    """The numbers that should be there: from 0, or 1 where that is the first, to the last."""
+    """Return the expected numbers: from 0, or 1 if that is the first, to the last."""
     values = {int(each) for each in there}
     if len(there) < len(values) or len(there) == 1:
         return sorted(there)
@@ -65,14 +65,14 @@ def _range(there: set[str]) -> list[str]:
 
 
 def alike(name: str, names: Iterable[str]) -> list[str]:
-    """Those of `names` that differ from `name` in their numbers alone, itself left out."""
+    """Return the other `names` that differ from `name` only in their numbers."""
     texts = numbered(name).texts
     return [each for each in names if each != name and numbered(each).texts == texts]
 
 
 def varying(name: str, others: Iterable[str]) -> list[int] | None:
-    """The numbers of `others`, as `alike` gave them, where `name` differs from all of them in one
-    and the same place; None: in several."""
+    """Return the numbers of `others`, as `alike` returned them, if `name` differs from all of them
+    in one and the same position; None: in several."""
     rows = [numbered(each).numbers for each in others]
     own = numbered(name).numbers
     places = [n for n, number in enumerate(own) if any(row[n] != number for row in rows)]

@@ -1,4 +1,4 @@
-"""Whether what was brought together is a whole checkpoint, as `zerotools verify` looks at it."""
+"""A check whether the collected files are a whole checkpoint, as `zerotools verify` does it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class StagedCheck:
-    """The checkpoints that were found, or in sentences why there is none. `notes` are sentences on
-    what was not compared."""
+    """The checkpoints that were found, or sentences why there is none. `notes` are sentences on
+    files that were not compared."""
 
     directory: Path
     verifications: tuple[Verification, ...] = ()
@@ -34,13 +34,13 @@ class StagedCheck:
 
     @property
     def is_whole(self) -> bool:
-        """Nothing is wrong, as far as was looked."""
+        """Return whether the checks that were made found nothing wrong."""
         faulty = (each.verdict is Soundness.FAULTY for each in self.verifications)
         return not self.errors and not any(faulty)
 
     @property
     def findings(self) -> list[str]:
-        """What is wrong, in sentences."""
+        """The problems, in sentences."""
         said = [finding.message for each in self.verifications for finding in each.findings]
         return [*self.errors, *said]
 
@@ -69,15 +69,16 @@ class StagedCheck:
         return paths[0].relative_to(self.directory).as_posix()
 
     def _said_in(self, message: str) -> str | None:
-        """The file whose path a sentence begins with, where it is not there."""
+        """Return the file with the path that a sentence begins with, if it is missing."""
         match = re.match(rf"{re.escape(str(self.directory))}/(.+?) is missing\b", message)
         return match[1] if match and not (self.directory / match[1]).exists() else None
 
 
 def look(directory: Path) -> tuple[list[ToVerify], tuple[str, ...]]:
-    """The checkpoints in the staging directory, one for each tag, and why there are none.
+    """Return the checkpoints in the staging directory, one for each tag, and the reasons if there
+    is none.
 
-    What is wrong is returned and not raised: it does not end what was fetched.
+    Problems are returned and not raised, so that they do not end the fetch.
     """
     with complete_but_for_its_name(directory):
         try:
@@ -91,13 +92,13 @@ def look(directory: Path) -> tuple[list[ToVerify], tuple[str, ...]]:
 
 
 def _subject(message: str) -> str:
-    """The file that a sentence is about, where it is missing."""
+    """Return the missing file that a sentence is about."""
     return message.partition(" is missing")[0]
 
 
 def _further_faults(directory: Path) -> list[str]:
-    """What is wrong with the files of a checkpoint that cannot be read, as far as its reader can go
-    on without them."""
+    """Return the faults of a checkpoint that cannot be read, as far as its reader can continue
+    without the files."""
     with tolerating() as damage:
         try:
             problems = read_any(directory).problems
@@ -116,8 +117,8 @@ def check(
     with_names: bool = True,
     on_bytes: Progress = lambda _: None,
 ) -> StagedCheck:
-    """Verify what `look` has found; with `fast` no tensor data is read. `with_names` compares the
-    names of a model that lies there whole with those that its config.json needs."""
+    """Verify the checkpoints that `look` found; with `fast` no tensor data is read. `with_names`
+    compares the names of a whole model with those that its config.json needs."""
     made = tuple(verify(each, fast=fast, budget=budget, on_bytes=on_bytes) for each in found)
     checked = StagedCheck(directory, made, errors)
     if not with_names or not checked.is_whole:

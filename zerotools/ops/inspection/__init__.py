@@ -1,4 +1,4 @@
-"""What a checkpoint holds and what is wrong with it, from its metadata only.
+"""The contents of a checkpoint and its problems, from its metadata only.
 
-Imports no numpy. Of `ops` it imports `execution.plan` only.
+Imports no numpy. Of `ops` it imports only `execution.plan`.
 """

@@ -26,9 +26,9 @@ _TRAINER, _TRAINER_LAST = "training_args.bin", "trainer_state.json"
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """What there is to say of a path. `is_checkpoint`: it is in a format that zerotools reads;
-    `step`: the checkpoint says it itself; `problem`: why it is not complete, in one sentence.
-    `is_unread`: zerotools cannot tell, as it does not support what the path holds."""
+    """The state of a path. `is_checkpoint`: it is in a format that zerotools reads; `step`: as the
+    checkpoint records it; `problem`: the reason why it is not complete, in one sentence.
+    `is_unread`: zerotools does not know, because it does not support the contents."""
 
     is_checkpoint: bool
     step: int | None = None
@@ -57,8 +57,8 @@ def check_completeness(path: Path, table: FormatTable = FORMATS) -> Completeness
 
 
 def _is_left_over(problem: Problem, checkpoint: Checkpoint, table: FormatTable) -> bool:
-    """Whether a problem is a file of another save under the same name, which takes nothing away
-    from this one."""
+    """Return whether a problem is a file of another save under the same name, which does not affect
+    this one."""
     file, root = problem.file, checkpoint.root
     if not format_of(checkpoint, table).may_hold_leftovers or file is None:
         return False
@@ -85,15 +85,15 @@ def torn_files(path: Path) -> Iterator[str]:
 
 def _is_cut_off(file: Path) -> bool:
     with file.open("rb") as stream:
-        # Before torch 1.6 it was not a zip file, and nothing in it says where it ends.
+        # Before torch 1.6 it was not a zip file, and it does not record its end.
         return stream.read(4) == _ZIP and not zipfile.is_zipfile(stream)
 
 
 def damages(path: Path) -> Iterator[str]:
     """Yield a sentence for each file of the checkpoint at `path` that is cut off or missing.
 
-    How zerotools would read the checkpoint does not matter: it may be in any layout of a program's
-    own. Raises OSError and BadFile.
+    It does not depend on how zerotools would read the checkpoint: it may be in any program's own
+    layout. Raises OSError and BadFile.
     """
     if not path.is_dir():
         yield from _damage_of_file(path)
@@ -107,7 +107,7 @@ def damages(path: Path) -> Iterator[str]:
         elif name.endswith(_INDEX) and (listed := readable_index(path / name)) is not None:
             for file in sorted({*listed.values()} - names)[:1]:
                 yield f"{path / file} is missing, which {name} lists"
-    # The layout of these is no guess: what they lack is missing.
+    # The layout of these is certain: files that they lack are missing.
     known = [form for form in formats_in(path, names, FORMATS) if not FORMATS[form].suffixes]
     if known and not UNFINISHED.fullmatch(path.name):
         seen = check_completeness(path)

@@ -1,6 +1,7 @@
-"""What a checkpoint holds, from its metadata alone, and what is wrong with it.
+"""The contents of a checkpoint and its problems, from its metadata only.
 
-What it says of the run is the `TrainingState` that conversions have of it."""
+The state of its run is the `TrainingState` that conversions use.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ class RoleSummary:
 class Inspection:
     """The facts about a checkpoint that `zerotools inspect` shows.
 
-    `incomplete` are the tensors of which a part is missing; each is a problem too.
-    `training_notes` say why nothing is known of the run.
+    `incomplete` are the tensors with a missing part; each is a problem too. `training_notes` give
+    the reason if the run is unknown.
     """
 
     checkpoint: Checkpoint
@@ -60,14 +61,14 @@ class Inspection:
 
     @property
     def has_lost_files(self) -> bool:
-        """Whether a tensor is incomplete, or lay in a file without which nothing is whole."""
+        """Return whether a tensor is incomplete, or a file that everything needs is lost."""
         gone = set(self.missing)
         blocking = (problem.file for problem in self.problems if problem.blocks)
         return bool(self.incomplete) or any(file in gone for file in blocking)
 
     @property
     def is_lacking(self) -> bool:
-        """Whether bytes are lost, or of a tensor nothing but the name can be read."""
+        """Return whether bytes are lost, or only the name of a tensor can be read."""
         return self.has_lost_files or any(problem.is_unread for problem in self.problems)
 
     @property
@@ -78,7 +79,7 @@ class Inspection:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Those of `affected` that are not there."""
+        """The `affected` files that do not exist."""
         root = self.checkpoint.root
         return tuple(name for name in self.affected if not (root / name).exists())
 
@@ -142,7 +143,7 @@ def _hidden_elements(checkpoint: Checkpoint, found: Quantisation) -> int:
 
 @dataclass(frozen=True)
 class Proof:
-    """What is wrong with the tensors of a checkpoint, the reader's own problems first."""
+    """The problems of a checkpoint's tensors, the reader's own problems first."""
 
     problems: tuple[Problem, ...]
     incomplete: tuple[Key, ...]
@@ -168,8 +169,8 @@ def prove(checkpoint: Checkpoint) -> Proof:
 def _training_of(
     checkpoint: Checkpoint, table: FormatTable, known: Sequence[Problem]
 ) -> tuple[TrainingState, tuple[Problem, ...], tuple[str, ...]]:
-    """The training state, and why there is none: as a problem where a file is damaged that no other
-    problem names, as a note where zerotools does not read it."""
+    """Return the training state, or the reason why there is none: as a problem if a file is damaged
+    and no other problem names it, as a note if zerotools does not read it."""
     try:
         return training_of(checkpoint, table), (), ()
     except Unsupported as error:
@@ -204,8 +205,8 @@ def to_json(
     run: RunSurvey | None = None,
     commands: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The documented, versioned form (docs/reference/inspect-json.md). `run` is the one that the
-    checkpoint is of, `commands` are what comes next."""
+    """Return the documented, versioned form (docs/reference/inspect-json.md). `run` is the
+    checkpoint's run, `commands` are the next steps."""
     checkpoint, origin = inspection.checkpoint, inspection.checkpoint.origin
     return {
         "schema": SCHEMA,

@@ -1,4 +1,4 @@
-"""What users do next with a checkpoint of another program's run: commands that they can copy."""
+"""The next steps with a checkpoint of another program's run: commands that users can copy."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def next_commands(
     given: Sequence[str] = (),
     table: FormatTable = FORMATS,
 ) -> tuple[str, ...]:
-    """Commands for the checkpoint that `path` means, the likeliest first; none where nothing can
-    be made of it, and none where it is a model already. `wraps_models` says that the names of its
-    program begin with that of an attribute, which a model does not know; `given` are the options
-    that chose the checkpoint."""
+    """Return commands for the checkpoint at `path`, the likeliest first; empty if nothing can be
+    made of it, and if it is a model already. `wraps_models` means that its program's names begin
+    with that of an attribute, which a model does not know; `given` are the options that chose the
+    checkpoint."""
     checkpoint = inspection.checkpoint
     origin = checkpoint.origin
     if origin.refusal is not None or origin.question is not None:
@@ -77,9 +77,9 @@ def next_commands(
 
 
 def parts_elsewhere(inspection: Inspection) -> tuple[Path, ...]:
-    """The checkpoint's directory, and those beside it that have files which it lacks and are called
-    almost as it is: where a rename was interrupted, the other nodes' files stay in
-    `tmp-checkpoint-100`. Empty where there are none."""
+    """Return the checkpoint's directory, and those next to it that have files it lacks and almost
+    the same name: after an interrupted rename, other nodes' files stay in `tmp-checkpoint-100`.
+    Empty if there are none."""
     root = inspection.checkpoint.root
     if isinstance(root, RemotePath) or not inspection.missing:
         return ()
@@ -100,7 +100,7 @@ def parts_elsewhere(inspection: Inspection) -> tuple[Path, ...]:
 
 
 def _common_prefix(inspection: Inspection) -> str:
-    """The attribute that has all weights, with its dot; empty where there is none."""
+    """Return the attribute that holds all weights, with its dot, or an empty string."""
     names = [key.name for key in inspection.checkpoint.tensors if key.role == "param"]
     first = {name.partition(".")[0] for name in names}
     has_parts = all(name.count(".") > 1 for name in names)
@@ -108,7 +108,7 @@ def _common_prefix(inspection: Inspection) -> str:
 
 
 def is_model(inspection: Inspection, table: FormatTable = FORMATS) -> bool:
-    """Whether it is a Hugging Face model as it lies there, of which nothing must be merged."""
+    """Return whether it is a Hugging Face model as it is, without anything to merge."""
     checkpoint = inspection.checkpoint
     form = format_of(checkpoint, table)
     beside = checkpoint.model_sidecars.get(CONFIG)

@@ -1,7 +1,7 @@
-"""Files beside the tensors of which each rank wrote one: those of a rank may be lost.
+"""Files next to the tensors that each rank writes one of: those of a rank may be lost.
 
-A run that resumes goes on without them, with other random numbers on these ranks, and says so in a
-log at most. How many there were is in their names, or is the number of ranks; else only a gap
+A run that resumes continues without them, with other random numbers on these ranks, and at most
+reports it in a log. Their number is in their names, or is the number of ranks; else only a gap
 shows.
 
 Source: transformers' Trainer (`rng_state_R.pth`), accelerate (`random_states_R.pkl`), verl
@@ -26,8 +26,8 @@ _MOST_NAMED = 8
 def lost_rank_sidecars(
     base: object, names: Iterable[str], world_size: int | None
 ) -> Iterator[Problem]:
-    """Those of ranks that have none, where another rank of the `world_size` has one. `names` are
-    the files of a checkpoint, relative to `base`."""
+    """Yield problems for ranks without a file if another of the `world_size` ranks has one. `names`
+    are the files of a checkpoint, relative to `base`."""
     ranks: dict[tuple[str, str], set[int]] = {}
     sizes: dict[tuple[str, str], int] = {}
     for name in names:

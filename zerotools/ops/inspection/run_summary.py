@@ -1,5 +1,5 @@
-"""What a checkpoint comes to: the training state that the other commands have of it, and how the
-stored tensors divide by it. None means that the files do not say. No tensor data is read."""
+"""A summary of a checkpoint: the training state that other commands use, and the division of the
+stored tensors. None means that the files do not record it. No tensor data is read."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MOST_TREES = 10_000
 
 @dataclass(frozen=True)
 class RunSummary:
-    """`training` is what the format says of the run. The others are of the stored tensors: counts
-    are elements, tied weights counted once; `shared` are the elements of tied names that are not
-    counted again, `group_elements` those of each param group. `states` are the roles of the
+    """`training` is the state of the run in the format. The others are of the stored tensors:
+    counts are elements, tied weights counted once. `shared` are the elements of tied names that are
+    not counted again, `group_elements` those of each param group. `states` are the roles of the
     optimizer's tensors."""
 
     training: TrainingState
@@ -37,12 +37,12 @@ class RunSummary:
 
     @property
     def has_optimizer(self) -> bool:
-        """Whether anything is known of an optimizer."""
+        """Return whether anything is known of an optimizer."""
         return bool(self.states or self.training.optimizer or self.training.optimizer_wrapper)
 
 
 def summarize(checkpoint: Checkpoint, training: TrainingState) -> RunSummary:
-    """Put together what the format says and what its tensors are."""
+    """Combine the state from the format with the facts of its tensors."""
     weights = _weights(checkpoint)
     parameters = {name: t for name, t in weights.items() if name not in training.buffers}
     grouped = {name for group in training.groups for name in group.params}
@@ -66,7 +66,7 @@ def summarize(checkpoint: Checkpoint, training: TrainingState) -> RunSummary:
 
 
 def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Every weight once: its master, or its 16-bit copy where there is no master."""
+    """Return every weight once: its master, or its 16-bit copy without a master."""
     found: dict[str, Tensor] = {}
     for role in ("param16", "param"):
         found |= {key.name: t for key, t in checkpoint.tensors.items() if key.role == role}
@@ -141,8 +141,8 @@ def scaler_to_json(scaler: LossScale | None) -> dict[str, Any] | None:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it; what is not a plain value is described in angle brackets, and so
-    is what lies deep or follows on very many others: parts that a pickle shares can multiply."""
+    """Return a value that JSON can hold. Other values are described in angle brackets, and so are
+    deep ones and those after very many others: shared parts of a pickle can multiply."""
     return _plain(value, 0, count())
 
 

@@ -1,12 +1,12 @@
-"""Whose run the checkpoints below a place in a store are.
+"""The run that owns the checkpoints below a prefix in a store.
 
     {"schema": "zerotools.run/1", "run": "5f0c...", "job": "...", "where": "host:/data/out"}
 
-A run that begins puts this object where there is none. Who finds that of another run stops: two
-runs have checkpoints of the same names. A run that resumes from the place takes it over by a new
-`run`, in place of the very object that it has read; whoever wrote there before finds it, and stops.
-What a run knows of itself lies beside its checkpoints on the disk (`runs/uploads`); where that disk
-is lost, the job is known by `job`.
+A run that begins puts this object if it does not exist. A run that finds another run's object
+stops, because two runs have checkpoints of the same names. A run that resumes from there takes it
+over: it replaces exactly the object that it has read by one with a new `run`, and the earlier
+writer finds it and stops. A run's own record is next to its checkpoints on the disk
+(`runs/uploads`); if that disk is lost, `job` identifies the job.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LARGEST = 2**16
 
 @dataclass(frozen=True, slots=True)
 class FarClaim:
-    """Who writes to a place: the run, the job that it belongs to, and its directory."""
+    """The writer of a prefix: the run, its job, and its directory."""
 
     run: str
     job: str
@@ -42,7 +42,7 @@ class FarClaim:
 
 
 def read_claim(place: StorePath) -> FarClaim | None:
-    """Whose `place` is; None: nobody has claimed it.
+    """Return the claim of `place`, or None if no run has claimed it.
 
     Raises:
         BadRequest: it cannot be read.
@@ -62,10 +62,10 @@ def read_claim(place: StorePath) -> FarClaim | None:
 
 
 def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
-    """Whether a run in `output_dir` may write to `place` after it has claimed it; False: this job
-    has done so before.
+    """Return whether a run in `output_dir` may write to `place` after claiming it; False: this job
+    has claimed it before.
 
-    Another job goes on with a run in its directory, where its checkpoints are. A copy of that, at
+    Another job continues a run in its directory, with its checkpoints. A copy of that directory, at
     another path, is another run: the first may still write.
 
     Raises:
@@ -98,7 +98,8 @@ def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str |
 
 
 def claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
-    """Make `place` that of the run in `output_dir`; whether it was another's before, or nobody's.
+    """Claim `place` for the run in `output_dir`; return whether it was another run's before, or
+    free.
 
     Raises:
         BadRequest: as `check_claim`; or another run claims it at the same time.
@@ -112,7 +113,7 @@ def claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None)
     tree = {"schema": SCHEMA, "run": mine.run, "job": mine.job, "where": mine.where}
     try:
         store.put(f"{key}/{CLAIM}", json.dumps(tree).encode(), new=before is None, replaces=before)
-    except FileExistsError:  # also where the answer to the first try was lost
+    except FileExistsError:  # also if the response to the first try was lost
         forget(place)
         if read_claim(place) != mine:
             raise BadRequest(f"another run claims {place} now; name another place") from None
@@ -122,9 +123,10 @@ def claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None)
 
 
 def refuse_lost(place: StorePath, output_dir: Path) -> None:
-    """
+    """Raise an error if the claim was lost.
+
     Raises:
-        BadRequest: another run has taken the place over, or it was emptied.
+        BadRequest: another run has taken the prefix over, or it was emptied.
     """
     forget(place / CLAIM)
     found = read_claim(place)

@@ -22,22 +22,23 @@ from zerotools.runs.keep_rule import KeepRule
 
 
 def newest_copy(place: Path, above: int = -1) -> ResumeChoice:
-    """The newest checkpoint below `place` that is whole by the sizes of its objects, of a step
-    greater than `above`; none that was thinned."""
+    """Return the newest checkpoint below `place` that is whole by the sizes of its objects, with a
+    step greater than `above`, and not thinned."""
     return checkpoint_dirs.choose(place, above=above, digests=False, structure=refuse_part)
 
 
 def refuse_part(directory: Path) -> None:
-    """
+    """Raise an error if a checkpoint is incomplete.
+
     Raises:
-        BadFile: it is being written, or what was is not complete.
+        BadFile: it is being written, or the write did not finish.
     """
     if (directory / WRITING).is_file():
         refuse_being_written(directory)
 
 
 def is_copy(directory: Path, made_of: str) -> bool:
-    """Whether it is whole, and a copy of the checkpoint whose manifest has this digest."""
+    """Return whether it is whole, and a copy of the checkpoint with this digest of its manifest."""
     try:
         refuse_part(directory)
     except BadFile:
@@ -53,8 +54,8 @@ def point_at(place: StorePath, hint: str, name: str) -> None:
 
 
 def remove_old(place: StorePath, rule: KeepRule, kept: Collection[str]) -> list[StorePath]:
-    """Remove the copies below `place` that need not be kept, and older parts of some that nobody
-    will complete; they are what it returns. Those named in `kept`, and by hints, stay."""
+    """Remove the copies below `place` that the rule does not keep, and older abandoned parts, and
+    return them. Those named in `kept`, and by hints, stay."""
     if rule.last is None:
         return []
     forget(place)

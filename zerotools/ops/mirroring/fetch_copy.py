@@ -1,7 +1,7 @@
 """One checkpoint of a job, fetched from an object store to the disk, where it appears whole.
 
-Every file is compared with the manifest while it comes. A fetch that was killed leaves its staging
-directory under a name of its own, and the next one keeps the files in it that are whole.
+Every file is compared with the manifest as it arrives. A killed fetch leaves its staging directory
+under its own name, and the next one keeps the files in it that are whole.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from zerotools.runs.manifest import (
 _FILES = 4
 _PIECE = 8 * 2**20
 _AHEAD = 3
-"""Pieces of each file that are asked for at a time."""
+"""Pieces of each file that are requested at a time."""
 
 
 class _Stopped(Exception):
@@ -43,13 +43,13 @@ class _Stopped(Exception):
 def fetch_copy(
     source: StorePath, destination: Path, *, on_bytes: Callable[[int], None] = lambda _: None
 ) -> int:
-    """Let `destination` be the checkpoint at `source`, in place of what is there and is not whole;
-    the bytes that were fetched. At most 96 MiB are asked for at a time.
+    """Fetch the checkpoint at `source` to `destination`, and replace an incomplete one there;
+    return the number of bytes fetched. At most 96 MiB are requested at a time.
 
     Raises:
-        BadFile: an object is not what the manifest says of it, or changes meanwhile.
+        BadFile: an object differs from the manifest, or changes during the fetch.
         HostUnreachable: the store does not answer.
-        OSError: the disk does not take it, or has no room for it (ENOSPC).
+        OSError: the disk fails, or is full (ENOSPC).
     """
     entries = read_manifest(source)
     manifest = read_regular(source / MANIFEST, LARGEST_MANIFEST)
@@ -91,7 +91,7 @@ def _check_room(destination: Path, staging: Path, needed: int) -> None:
 
 
 def _put_in_place(staging: Path, destination: Path) -> None:
-    if os.path.lexists(destination):  # one that is not whole: it is not fetched otherwise
+    if os.path.lexists(destination):  # an incomplete one: whole ones are not fetched
         trash = destination.with_name(f"{TRASH_PREFIX}{destination.name}")
         shutil.rmtree(trash, ignore_errors=True)
         destination.rename(trash)
@@ -103,7 +103,7 @@ def _put_in_place(staging: Path, destination: Path) -> None:
 
 
 class _Fetching:
-    """The files of one checkpoint on their way."""
+    """The transfer of one checkpoint's files."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """A job's output directory and its copy in an object store.
 
-The newest checkpoint is sent first, then the older ones that are to be kept there. A checkpoint is
-noted while it is sent, so that the ranks do not delete it; where they save faster than it goes, the
-next one to be sent is the newest then, and those between are never sent: neither the disk nor the
-ranks wait for the network.
+The newest checkpoint is sent first, then the older ones that the rule keeps there. A checkpoint is
+marked while it is sent, so that the ranks do not delete it. If ranks save faster than the network
+sends, the next one to send is again the newest, and those between are never sent: neither the disk
+nor the ranks wait for the network.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ OnSent = Callable[[Path, StorePath, SentCopy], None]
 
 @dataclass(frozen=True)
 class Mirror:
-    """What is in `output_dir`, copied below `place`. `rule` says what stays there. `job` is what
-    the run is known by where its directory is lost."""
+    """The checkpoints of `output_dir`, copied below `place`. `rule` selects those that stay there.
+    `job` identifies the run if its directory is lost."""
 
     output_dir: Path
     place: StorePath
@@ -49,12 +49,12 @@ class Mirror:
     def send_all(
         self, budget: MemoryBudget, sent: OnSent, failed: Callable[[Path, str], None]
     ) -> bool:
-        """Send what is to be there and is not; whether all of it is there now. A checkpoint that
-        cannot be sent, as it is damaged or something else is there, is told of by `failed`, and
-        does not stop the others.
+        """Send the missing checkpoints; return whether all are there now. A checkpoint that cannot
+        be sent, because it is damaged or other objects are there, is reported by `failed`, and does
+        not stop the others.
 
         Raises:
-            BadRequest: the place is another run's; or no rights.
+            BadRequest: another run owns the prefix; or no rights.
             HostUnreachable: the store does not answer.
         """
         done: set[str] = set()
@@ -84,18 +84,18 @@ class Mirror:
         far_claim.refuse_lost(self.place, self.output_dir)
 
     def _next(self, done: set[str]) -> Path | None:
-        """The newest checkpoint that was not looked at yet, and is to be there."""
+        """Return the newest wanted checkpoint that is not in `done`, or None."""
         return next((path for path in self._wanted() if path.name not in done), None)
 
     def _wanted(self) -> list[Path]:
-        """The checkpoints on the disk that are to be there, the newest first."""
+        """Return the checkpoints on the disk that should be in the store, the newest first."""
         listed = checkpoint_dirs.listing(self.output_dir)
         best = checkpoint_dirs.hinted(self.output_dir, BEST)
         goes = {*self.rule.beyond(listed)} - {best}
         return [path for path in listed if path not in goes and not is_thinned(path)]
 
     def _tidy(self) -> None:
-        """The hints, and what need not be kept."""
+        """Update the hints, and remove copies that need not be kept."""
         newest = newest_copy(self.place).path
         if newest is None:
             return
@@ -103,18 +103,18 @@ class Mirror:
         best = checkpoint_dirs.hinted(self.output_dir, BEST)
         if best is not None and (self.place / best.name).is_dir():
             point_at(self.place, BEST, best.name)
-        # Those on the disk may be older than what is there, where the run went back.
+        # Those on the disk may be older than those in the store, if the run went back.
         remove_old(self.place, self.rule, {newest.name, *(path.name for path in self._wanted())})
 
     def can_go_on(self) -> bool:
-        """Whether the job has begun, and has a whole checkpoint on the disk."""
+        """Return whether the job has begun, and has a whole checkpoint on the disk."""
         if known_job(self.output_dir) != self.job:
             return False
         return checkpoint_dirs.choose(self.output_dir, digests=False).path is not None
 
     def fetch(self, resume_from: str | None) -> Path | None:
-        """Claim the place, and fetch the newest checkpoint from there if none on the disk is as
-        new; where it lies now, None: nothing is fetched.
+        """Claim the prefix, and fetch the newest checkpoint from there if none on the disk is as
+        new. Return its path, or None if nothing is fetched.
 
         Raises:
             BadRequest: `resume_from` names one that is older than another of the run.
@@ -133,8 +133,8 @@ class Mirror:
         return destination
 
     def _check_start(self, start: StorePath, given: str, own: int) -> None:
-        """Before a place is claimed by a job that begins: it may be empty. `own` is the newest step
-        on the disk, -1 for none."""
+        """Check a prefix before a new job claims it: it may be empty. `own` is the newest step on
+        the disk, -1 for none."""
         far_claim.check_claim(self.place, self.output_dir, self.job, given)
         before = far_claim.read_claim(self.place)
         if before is not None and before.job == self.job:
@@ -155,11 +155,11 @@ class Mirror:
 
 
 def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
-    """Have the checkpoint that `resume_from` means on the disk, until the run has one of its own;
-    None: it has.
+    """Fetch the checkpoint of `resume_from` to the disk, unless the run has its own. Return its
+    path, or None if the run has one.
 
     Raises:
-        BadRequest: there is no checkpoint of a job.
+        BadRequest: it is not a job's checkpoint.
         As `fetch_copy`.
     """
     destination = output_dir / FETCHED
@@ -178,10 +178,10 @@ def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
 
 
 def start_of(resume_from: StorePath) -> Path:
-    """The checkpoint that `resume_from` means, a checkpoint or a directory of them.
+    """Return the checkpoint of `resume_from`, a checkpoint or a directory of them.
 
     Raises:
-        BadRequest: there is none of a job.
+        BadRequest: it has none of a job.
         BadFile: none is whole.
     """
     resume_from.forget()

@@ -1,9 +1,9 @@
-"""One checkpoint of a job, sent to an object store as it lies on the disk.
+"""One checkpoint of a job, sent unchanged from the disk to an object store.
 
-It appears as every output does (`far_staging`): a record first, then the files, those by which it
-is known last, then its manifest and the marker. Every byte that is sent is compared with the
-manifest, so that what the disk has lost since the save is not taken for a copy. What breaks off
-stays, and the next try goes on from there.
+It appears like every output (`far_staging`): a record first, then the files, with those that
+identify it last, then its manifest and the marker. Every byte that is sent is compared with the
+manifest, so that data that the disk lost since the save does not count as a copy. An interrupted
+transfer stays, and the next try continues from there.
 """
 
 from __future__ import annotations
@@ -58,27 +58,26 @@ def send_copy(
     on_bytes: Callable[[int], None] = lambda _: None,
     permit: Callable[[], None] = lambda: None,
 ) -> SentCopy | None:
-    """Let `destination` be a copy of the checkpoint in `directory`; None: it was one before. What
-    is there of another checkpoint of the run is removed first. `permit` raises where it may not
-    appear, and is asked when all is there but the marker.
+    """Make `destination` a copy of the checkpoint in `directory`; return None if it was one before.
+    Objects there of another checkpoint of the run are removed first. `permit` raises if the copy
+    must not appear, and is called when only the marker is missing.
 
     Raises:
-        BadFile: the checkpoint is not what its manifest says, or was deleted or thinned meanwhile.
-        ForeignObjects: objects are there that zerotools has not written.
-        BadRequest: no rights.
-        HostUnreachable: the store does not answer.
+        BadFile: the checkpoint differs from its manifest, or was deleted or thinned during the
+        transfer. ForeignObjects: the destination has objects that zerotools has not written.
+        BadRequest: no rights. HostUnreachable: the store does not answer.
     """
     entries = read_manifest(directory)
     try:
         manifest = read_regular(directory / MANIFEST, LARGEST_MANIFEST, is_source=False)
     except OSError as error:
         raise BadFile(f"{directory / MANIFEST} cannot be read: {error.strerror}") from None
-    if is_thinned(directory):  # else it would take the place of a copy that is whole
+    if is_thinned(directory):  # else it would replace a whole copy
         raise BadFile(f"{directory} was thinned, and is not uploaded")
     made_of = hashlib.sha256(manifest).hexdigest()
     forget(destination)
     if is_copy(destination, made_of):
-        if (destination / WRITING).is_file():  # whoever sent it was killed before its last request
+        if (destination / WRITING).is_file():  # its sender was killed before its last request
             remove_objects([destination / WRITING])
         return None
     identity = {"manifest": made_of}
@@ -101,7 +100,7 @@ def send_copy(
 
 
 def _has_begun(destination: StorePath, identity: dict[str, str]) -> bool:
-    """Whether an earlier try has begun with the same copy."""
+    """Return whether an earlier try has begun the same copy."""
     if not (destination / WRITING).is_file() or (destination / MARKER).is_file():
         return False
     try:
@@ -117,7 +116,7 @@ def _marker(staging: FarStaging, made_of: str) -> bytes:
 
 
 class _Sending:
-    """The files of one checkpoint on their way."""
+    """The transfer of one checkpoint's files."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Read an output back, and prove it equal to the cast of its source.
 
-Tile by tile, as it was written: a source that lies in another order is read in long runs.
+It is read tile by tile, as it was written: a source in another order is read in long runs.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def compare_bytes(
     cast: Cast,
     sources: Sources,
 ) -> int:
-    """Make every tile again from the source, and compare it with what the files in `directory`
-    hold, read from the disk where the system allows it; returns the bytes that are equal.
+    """Make every tile again from the source, and compare it with the files in `directory`, read
+    from the disk if the system allows it. Return the number of equal bytes.
 
     Raises:
         BadFile: the first difference, by tensor, file and byte offset.
@@ -101,10 +101,10 @@ def _compare_carried(target: Target, directory: Path) -> None:
 def read_written_back(
     target: Target, directory: Path, table: formats.FormatTable = formats.FORMATS
 ) -> Checkpoint:
-    """The output's own metadata, compared with the plan: names, types, shapes, places.
+    """Return the output's own metadata, compared with the plan: names, types, shapes, positions.
 
     Raises:
-        BadFile: the format's reader finds something else than was laid out.
+        BadFile: the format's reader finds another layout.
     """
     with recording() as read:
         found = formats.format_of(target.checkpoint, table).read(directory, ReadOptions())
@@ -133,7 +133,8 @@ def _weight(key: Key) -> Key:
 
 
 def _places(tensor: Tensor, root: Path) -> Mapping[tuple[str, int, Box], tuple[object, ...]]:
-    """What is where; files are relative to the output, of which `root` is a directory."""
+    """Return the positions of a tensor's chunks; files are relative to the output, with `root` in
+    it."""
     facts = (tensor.dtype, tensor.shape)
     chunks = (chunk for chunk in tensor.chunks if not chunk.box.is_empty)
     return {

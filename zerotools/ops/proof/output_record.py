@@ -1,8 +1,8 @@
-"""What `--verify` records of an output: the digests of its tensors and files, as the manifest
-beside it, and those of its files in its marker, too.
+"""The record that `--verify` makes of an output: the digests of its tensors and files, as the
+manifest next to it, and those of its files also in its marker.
 
-Both are taken from what the disk gives back, before the output has its name. So an output that was
-verified can be verified again without its source, wherever it is moved to.
+Both are taken from the data that the disk returns, before the output has its name. So a verified
+output can be verified again without its source, also after it is moved.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class OutputProof:
     manifest: DigestManifest | None = None
 
     def __call__(self, directory: Path) -> ReadBack:
-        """Prove that the files in `directory` are what the source gives.
+        """Prove that the files in `directory` equal the cast of the source.
 
         Raises:
-            BadFile: the disk gives back something else than was written.
+            BadFile: the disk returns other bytes than those that were written.
         """
         verified = compare_bytes(
             plan(self.source, self.target.checkpoint),
@@ -126,9 +126,8 @@ def _file_digests(
 
 
 def check_sidecar(destination: Path, *, overwrite: bool) -> None:
-    """Refuse an output beside which a manifest lies that it is not to replace: it would be taken
-    for that of the output. One of an output that lay there and was removed refuses nothing: it goes
-    when the new output comes.
+    """Raise an error if a manifest would lie next to the output that it does not describe. The
+    manifest of a removed output does not count: it is replaced with the new output.
 
     Raises:
         BadRequest: see above.
@@ -151,8 +150,8 @@ def check_sidecar(destination: Path, *, overwrite: bool) -> None:
 
 
 def _is_left_over(path: Path, destination: Path) -> bool:
-    """Whether it is the manifest of what was called `destination`, and is no more. Under another
-    name it may be what the user will compare the output with."""
+    """Return whether it is the manifest of a former `destination` that does not exist any more.
+    Under another name, the user may want to compare the output with it."""
     if is_there(destination) or not path.is_file() or path.is_symlink():
         return False
     try:
@@ -162,8 +161,8 @@ def _is_left_over(path: Path, destination: Path) -> bool:
 
 
 def put_sidecar(manifest: DigestManifest | None, destination: Path) -> Path | None:
-    """Write the manifest of an output that is there now, beside it; of one that was not verified
-    there is none, and that of what it replaced is removed.
+    """Write the manifest next to a finished output. If the output was not verified, remove the
+    manifest of the one that it replaced.
 
     Raises:
         BadRequest: it cannot be written.

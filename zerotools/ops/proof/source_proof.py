@@ -1,6 +1,6 @@
-"""What `--verify` asks of a source before an output is made of it: that its copies of one tensor
-are equal, and that its bytes are those that were saved, as far as anything tells: checksums in its
-files, the manifest of a job or of an output inside it, a manifest beside it."""
+"""The checks of `--verify` on a source before an output is made: copies of one tensor are equal,
+and bytes are those that were saved, as far as anything records them: checksums in its files, the
+manifest of a job or of an output inside it, a manifest next to it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def prove_source(
     stamps: Mapping[Path, Stamp],
     budget: MemoryBudget,
 ) -> None:
-    """Check the tensors `keys` of `source`, of which the files `stamps` were read.
+    """Check the tensors `keys` of `source`; the files `stamps` were read for it.
 
     Raises:
-        BadFile: a file has another digest than a manifest says, a record another CRC-32 than its
-            archive says, or two copies of a tensor differ.
+        BadFile: a file's digest differs from a manifest's, a record's CRC-32 from its archive's, or
+        two copies of a tensor differ.
     """
     wanted = set(keys)
     tensors = {key: tensor for key, tensor in source.tensors.items() if key in wanted}
@@ -54,7 +54,7 @@ def prove_source(
 
 
 def _check_job_manifests(source: Checkpoint, stamps: Mapping[Path, Stamp]) -> None:
-    """The digests of a job's own checkpoint; DeepSpeed's files lie in a directory of it."""
+    """Check the digests of a job's own checkpoint; DeepSpeed's files lie in a directory of it."""
     for directory in (source.root, source.root.parent):
         if not (directory / MANIFEST).is_file():
             continue
@@ -66,7 +66,7 @@ def _check_job_manifests(source: Checkpoint, stamps: Mapping[Path, Stamp]) -> No
 
 
 def _check_digests(source: Checkpoint, stamps: Mapping[Path, Stamp], budget: MemoryBudget) -> None:
-    """The files that were read, where a manifest beside the source or the record inside it has
+    """Check the files that were read, if a manifest next to the source or the record inside it has
     them."""
     subject = subject_of(source)
     base = subject if subject.is_dir() else subject.parent
@@ -152,7 +152,7 @@ def _offsets(tensor: Tensor) -> Iterator[tuple[str, int]]:
 
 
 def _holding(records: Sequence[Record], offsets: Sequence[int]) -> Iterator[Record]:
-    """The records in which one of `offsets` of their file lies; both are in order."""
+    """Yield the records that contain one of `offsets` of their file; both are in order."""
     for record in records:
         first = bisect_left(offsets, record.begin)
         if first < len(offsets) and offsets[first] < record.begin + record.length:

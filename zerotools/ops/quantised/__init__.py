@@ -1,7 +1,6 @@
-"""Quantised weights: which tensors are payload and scales of one weight, and casts in both
-directions.
+"""Quantised weights: the payload and scales of each weight, and casts in both directions.
 
-    quantisation         what was found: weights, their scales, what is wrong
+    quantisation         the result: weights, their scales, faults
     quantisation_config  `quantization_config` of config.json, read and changed
     recognise            finds quantised weights by names, types and config
     eight_bits           fp8 and int8, scaled by blocks, groups, rows or as a whole; MXFP8
@@ -10,5 +9,5 @@ directions.
     dequantise           the same checkpoint with plain weights
     quantise             and with fp8 or MXFP8 weights
 
-Imports `core`, `io` and `formats`, and no other room of `ops`; no numpy.
+Imports `core`, `io` and `formats`, and no other package of `ops`; no numpy.
 """

@@ -1,7 +1,7 @@
 """Weights of bitsandbytes.
 
     M.weight                       uint8 (n / 2, 1)  nf4 or fp4: two elements in a byte, high bits
-    M.weight.absmax                float32, or uint8 where it is quantised itself (double quant)
+    M.weight.absmax                float32, or uint8 if it is quantised itself (double quant)
     M.weight.quant_map             float32 (16)
     M.weight.nested_absmax, .nested_quant_map        of a quantised absmax
     M.weight.quant_state.bitsandbytes__nf4           uint8: JSON with shape, blocksize, dtype, ...
@@ -46,7 +46,7 @@ Inputs = dict[str, tuple[Key, Tensor]]
 def bits_and_bytes(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], root: Path
 ) -> QuantisedWeight | str | None:
-    """As `eight_bits`. The JSON of a state is read from its file below `root`."""
+    """Return the same as `eight_bits`. The JSON of a state is read from its file below `root`."""
     if tensor.dtype == dtypes.INT8 and key.name.endswith(".weight"):
         return _int8(key, tensor, tensors, root)
     kind = next((k for k in _KINDS if Key(key.name + _STATE + k, key.role) in tensors), None)
@@ -84,7 +84,7 @@ def _int8(
 
 
 def _is_row_major(root: Path, layout: Tensor) -> bool:
-    """Whether the byte `weight_format` is 0, which is "row"."""
+    """Return whether the byte `weight_format` is 0, which is "row"."""
     return layout.numel == 1 and _read(root, layout) == bytes(layout.dtype.itemsize)
 
 
@@ -140,7 +140,7 @@ def _present(key: Key, tensors: Mapping[Key, Tensor]) -> set[str]:
 
 
 def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
-    """The values that are used, checked; or what is wrong with them."""
+    """Return the used values, checked; or a sentence on what is wrong with them."""
     if tensor.dtype != dtypes.UINT8 or len(tensor.shape) != 1 or tensor.numel > _LARGEST_STATE:
         return (
             f"is {tensor.dtype} of shape {list(tensor.shape)}, and should be at most "
@@ -176,7 +176,7 @@ def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
 
 
 def _read(root: Path, tensor: Tensor) -> bytes:
-    """The bytes of a small tensor; none where it is in several parts, or cannot be read."""
+    """Return the bytes of a small tensor; empty if it has several parts, or cannot be read."""
     chunk = next(iter(tensor.chunks), None)
     if chunk is None or chunk.box.shape != tensor.shape:
         return b""

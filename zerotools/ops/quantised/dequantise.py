@@ -1,4 +1,4 @@
-"""A checkpoint of quantised weights with plain ones in their place, which scales are part of."""
+"""A checkpoint of quantised weights with plain ones instead, computed with their scales."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zerotools.ops.quantised.recognise import recognise
 
 
 def dequantised(checkpoint: Checkpoint, found: Quantisation) -> Checkpoint:
-    """The same tensors, with each quantised weight as one that is computed of its parts.
+    """Return the same tensors, with each quantised weight computed from its parts.
 
     Raises:
         BadFile: scales are missing or have another shape.
@@ -46,8 +46,8 @@ def dequantised(checkpoint: Checkpoint, found: Quantisation) -> Checkpoint:
 def with_values_of(
     checkpoint: Checkpoint, found: Quantisation, key: Key, dtype: DType
 ) -> Checkpoint:
-    """The checkpoint, with a whole weight for `key` where it is the payload of one. It is to be
-    cast to `dtype`.
+    """Return the checkpoint with a whole weight for `key` if it is the payload of one, for a cast
+    to `dtype`.
 
     Raises:
         Unsupported: it is a payload or a scale, and means nothing in another type.
@@ -61,10 +61,11 @@ def with_values_of(
 
 
 def refuse_bare_cast(checkpoint: Checkpoint, found: Quantisation, key: Key, dtype: DType) -> None:
-    """Refuse to cast a payload or scales to `dtype`: they mean something together alone.
+    """Raise an error for a cast of a payload or scales to `dtype`: they have a meaning only
+    together.
 
     Raises:
-        BadFile, Unsupported: as values cannot be made of them, or are not asked for.
+        BadFile, Unsupported: values cannot be made from them, or are not requested.
     """
     own = checkpoint.tensors[key]
     names = {part.name for parts in found.together for part in parts}
@@ -82,7 +83,7 @@ def refuse_bare_cast(checkpoint: Checkpoint, found: Quantisation, key: Key, dtyp
 
 
 def dequantised_notes(found: Quantisation) -> list[str]:
-    """What to tell the user."""
+    """Return notes for the user."""
     if not found.weights:
         return []
     said = [f"dequantised: {found.words()}"]
@@ -95,7 +96,7 @@ def dequantised_notes(found: Quantisation) -> list[str]:
 
 
 def kept_note(found: Quantisation) -> str:
-    """Where nothing was asked of quantised weights."""
+    """Return the note for quantised weights if no type is requested."""
     if (error := found.error()) is not None:
         return f"every tensor keeps its type, because weights seem to be quantised: {error}"
     return (
@@ -107,8 +108,9 @@ def kept_note(found: Quantisation) -> str:
 def with_true_config(
     target: Target, source: Checkpoint, found: Quantisation, *, is_plain: bool = False
 ) -> Target:
-    """`target` with a config.json that says of its weights what is `found` in the source, whoever's
-    it is; with `is_plain` they are not quantised any more. What was changed in it is a note."""
+    """Return `target` with a config.json that describes the quantisation `found` in the source,
+    whatever its own says; with `is_plain` weights are not quantised any more. A change is recorded
+    in a note."""
     said = quantisation_config(source.model_sidecars.get(CONFIG))
     if is_plain or not found.is_there or found.is_denied:
         if said is None:
@@ -122,8 +124,8 @@ def with_true_config(
 
 
 def refuse_unreadable(target: Target, source: Checkpoint, found: Quantisation) -> None:
-    """Refuse a model whose quantised weights stay as they are, and whose config.json does not say
-    how they are quantised: readers would take payloads for values.
+    """Raise an error for a model with weights that stay quantised and a config.json that does not
+    describe it: readers would take payloads for values.
 
     Raises:
         Unsupported: see above.
@@ -131,7 +133,7 @@ def refuse_unreadable(target: Target, source: Checkpoint, found: Quantisation) -
     if found.is_denied or not (found.weights or found.unproved):
         return
     plan, path = target.files.get(CONFIG), source.origin.path
-    if plan is None and not found.unproved:  # where no config is written, a warning says so
+    if plan is None and not found.unproved:  # if no config is written, a warning reports it
         return
     if plan is not None and is_quantised_config(_text(plan)):
         return
@@ -169,7 +171,7 @@ def with_config(
 
 
 def refuse_quantised(checkpoint: Checkpoint) -> Quantisation:
-    """What is found in a checkpoint whose weights are plain.
+    """Return the quantisation of a checkpoint with plain weights.
 
     Raises:
         Unsupported: weights are quantised, for a command that does not know them.
@@ -184,7 +186,7 @@ def refuse_quantised(checkpoint: Checkpoint) -> Quantisation:
 
 
 def refuse_split(source: Checkpoint, kept: Checkpoint, found: Quantisation) -> None:
-    """Refuse to leave out the scales of a payload that stays as it is, or the other way round.
+    """Raise an error if the scales of a payload that stays would be left out, or the reverse.
     `kept` has the tensors that are written, under any names.
 
     Raises:

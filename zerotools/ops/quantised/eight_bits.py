@@ -4,9 +4,9 @@
     NAME_scale_inv   DeepSeek-V3, transformers' fp8; uint8 or float8_e8m0fnu: exponents (MXFP8)
     NAME_scale       compressed-tensors (float-quantized, int-quantized, mxfp8-quantized)
 
-Which block a scale is for is in the config. Without one, two shapes prove it where only one block
-has so many scales, as of a scale for each row; exponents are for 32 elements of a row, as OCP's MX
-formats have them. In all other cases nothing is guessed.
+The config gives the block of a scale. Without it, the two shapes prove the block if only one block
+has so many scales, for example one for each row. Exponents are for 32 elements of a row, as in
+OCP's MX formats. In all other cases nothing is guessed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ USUAL_BLOCKS: Blocks = ((128, 128), *MX_BLOCKS)
 def eight_bits(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], blocks: Blocks
 ) -> QuantisedWeight | UnprovedScales | str | None:
-    """The weight whose payload `key` is, or what is wrong with it; None where it is none of these.
-    `blocks` are those that the config names.
-    """
+    """Return the weight with the payload `key`, or a sentence on its fault; None if it is not such
+    a weight. `blocks` are those that the config names."""
     if tensor.dtype not in PAYLOADS:
         return None
     found = (Key(key.name + suffix, key.role) for suffix in SUFFIXES)
@@ -57,8 +56,8 @@ def eight_bits(
 def block_scheme(
     shape: tuple[int, ...], scales: tuple[int, ...], blocks: Blocks, *, is_exponent: bool
 ) -> BlockScaled | tuple[Block, Block] | None:
-    """Which block each of the scales is for: one of `blocks`, else the only one that has so many
-    scales. Where several fit, two of them; None: there is none."""
+    """Return the block of each scale: one of `blocks`, else the only one with so many scales. If
+    several fit, return two of them; None: none fits."""
     whole = tuple(max(1, size) for size in shape)
     if all(size == 1 for size in scales):
         return BlockScaled(whole, (None,) * len(scales), is_exponent=is_exponent)
@@ -83,7 +82,7 @@ def block_scheme(
 
 
 def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> list[Block]:
-    """Of the blocks that have so many scales; [] where there are none."""
+    """Return the smallest and the largest block with so many scales; [] if there is none."""
     least, most = [], []
     for size, count in zip(shape, scales, strict=True):
         if not min(1, size) <= count <= size:
@@ -98,7 +97,7 @@ def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> li
 def several_fit(
     key: Key, tensor: Tensor, scales: Key, held: Tensor, fit: Sequence[Block], *, is_named: bool
 ) -> UnprovedScales:
-    """The weight whose shapes leave open which blocks its scales are for."""
+    """Return the weight with shapes that leave the blocks of its scales open."""
     first, last = ("x".join(map(str, block)) for block in fit)
     missing = (
         "config.json names both sizes; remove the wrong one from it"
@@ -114,7 +113,7 @@ def several_fit(
 
 
 def wrong_shape(key: Key, tensor: Tensor, scales: Key, held: Tensor, blocks: Blocks) -> str:
-    """The sentence that says both shapes."""
+    """Return the sentence with both shapes."""
     tried = [each for each in blocks or USUAL_BLOCKS if len(each) == len(tensor.shape)]
     needed = " or ".join(
         f"{list(scale_shape(tensor.shape, block))} in blocks of {'x'.join(map(str, block))}"

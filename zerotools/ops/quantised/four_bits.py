@@ -27,7 +27,7 @@ _BLOCKS, _SCALES, _PACKED, _WEIGHT = "_blocks", "_scales", ".weight_packed", ".w
 def four_bits(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor]
 ) -> QuantisedWeight | str | None:
-    """As `eight_bits`, of payloads of `uint8`."""
+    """Return the same as `eight_bits` for payloads of `uint8`."""
     if tensor.dtype != dtypes.UINT8:
         return None
     name = key.name

@@ -1,4 +1,4 @@
-"""What is quantised in a checkpoint, and what is wrong with it."""
+"""The quantised weights of a checkpoint, and their faults."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from zerotools.ops.quantised.quantisation_config import QuantisationConfig
 
 @dataclass(frozen=True)
 class QuantisedWeight:
-    """A weight that is a payload and scales. `kind` says what it is in words ("fp8 blocks
-    128x128"), `parts` are the tensors of the checkpoint that it is made of, the payload first, and
-    `beside` those that are for nothing else and that no value depends on."""
+    """A weight that is a payload and scales. `kind` describes it in words ("fp8 blocks 128x128").
+    `parts` are the checkpoint's tensors that it is made from, the payload first. `beside` are those
+    that serve nothing else and that no value depends on."""
 
     key: Key
     kind: str
@@ -29,8 +29,8 @@ class QuantisedWeight:
 
 @dataclass(frozen=True)
 class UnprovedScales:
-    """A payload and scales that fit it in several ways, as `fits` says; `missing` says what is
-    needed to know the way."""
+    """A payload and scales that fit in several ways, as `fits` describes; `missing` is the
+    information that would decide."""
 
     fits: str
     missing: str
@@ -53,10 +53,10 @@ def weight(
 
 @dataclass(frozen=True)
 class Quantisation:
-    """`weights` by the key that each has without its scales, `activations` the scales of what is
-    computed with them. `faults` are sentences on what is wrong, `unknown` says what zerotools does
-    not know. `is_denied`: the config says that weights are quantised, and none is. `place` is the
-    path of the checkpoint, `unproved` are weights that are quantised, nobody knows how."""
+    """`weights` by the key that each has without its scales, `activations` the scales of
+    activations. `faults` are sentences on defects, `unknown` describes what zerotools does not
+    know. `is_denied`: the config says that weights are quantised, and none is. `place` is the path
+    of the checkpoint, `unproved` are quantised weights of an unknown kind."""
 
     weights: Mapping[Key, QuantisedWeight] = field(default_factory=dict)
     activations: tuple[Key, ...] = ()
@@ -69,7 +69,7 @@ class Quantisation:
 
     @property
     def is_there(self) -> bool:
-        """Whether anything of the checkpoint is quantised, or seems to be."""
+        """Return whether anything of the checkpoint is quantised, or seems to be."""
         return bool(self.weights or self.faults or self.unknown or self.config is not None)
 
     @property
@@ -80,14 +80,14 @@ class Quantisation:
 
     @property
     def damage(self) -> tuple[tuple[str, str | None], ...]:
-        """Those of the faults that are of weights which are quantised for sure: a tensor of 8 bits
-        may be no weight, or be whole without scales."""
+        """The faults of weights that are certainly quantised: an 8-bit tensor may not be a weight,
+        or be whole without scales."""
         sure = bool(self.weights) or (self.config is not None and not self.is_denied)
         return self.faults if sure else ()
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What else there is to say."""
+        """The other remarks."""
         said = () if self.damage else tuple(message for message, _ in self.faults)
         return said if self.unknown is None else (*said, self.unknown)
 
@@ -100,7 +100,7 @@ class Quantisation:
         return {kind: (count, scales[kind]) for kind, count in tensors.items()}
 
     def words(self) -> str:
-        """As "fp8 blocks 128x128, 210 tensors, with 210 tensors of scales"."""
+        """Return a summary like "fp8 blocks 128x128, 210 tensors, with 210 tensors of scales"."""
         return "; ".join(
             f"{kind}, {counted(tensors, 'tensor')}, with {counted(scales, 'tensor')} of scales"
             for kind, (tensors, scales) in self.kinds().items()

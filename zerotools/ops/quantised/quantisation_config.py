@@ -21,13 +21,13 @@ KEYS = ("quantization_config", "compression_config")
 Block = tuple[int, ...]
 Blocks = tuple[Block, ...]
 _BLOCKS_OF_FP8: Blocks = ((128, 128),)
-"""What transformers' `FineGrainedFP8Config` has for a weight_block_size that is left out."""
+"""The default weight_block_size of transformers' `FineGrainedFP8Config`."""
 _MOST_GROUPS = 1000
 
 
 @dataclass(frozen=True)
 class QuantisationConfig:
-    """`method` is None where the config names none; `settings` is the whole table."""
+    """`method` is None if the config names none; `settings` is the whole table."""
 
     path: Path
     method: str | None
@@ -35,14 +35,14 @@ class QuantisationConfig:
 
     @property
     def said(self) -> str:
-        """As "config.json says quant_method fp8"."""
+        """A phrase like "config.json says quant_method fp8"."""
         return f"{self.path} says quant_method {self.method!r:.60}"
 
     def blocks(self) -> Blocks:
-        """The shapes of blocks that the config names.
+        """Return the shapes of blocks that the config names.
 
         Raises:
-            BadFile: it names one that is none.
+            BadFile: it names an invalid one.
         """
         return tuple(dict.fromkeys(self._blocks()))
 
@@ -72,10 +72,10 @@ def _block(value: Any) -> Iterator[tuple[int, ...]]:
 
 
 def quantisation_config(path: Path | None) -> QuantisationConfig | None:
-    """What the config.json at `path` says of quantised weights; None where it says nothing.
+    """Return the quantisation settings of the config.json at `path`, or None if it has none.
 
     Raises:
-        BadFile: it cannot be read, or says something else than a table.
+        BadFile: it cannot be read, or its settings are not a table.
     """
     config = None if path is None else _read(path)
     if path is None or config is None:
@@ -99,8 +99,8 @@ def _method(settings: Mapping[str, Any]) -> str | None:
 
 
 def config_text(path: Path, settings: Mapping[str, Any] | None, text: bytes | None) -> bytes | None:
-    """The config.json at `path`, or `text` if that is what becomes of it, with `settings` as its
-    only quantization_config, or without any; None where it is no table.
+    """Return the config.json at `path`, or `text` as its replacement, with `settings` as its only
+    quantization_config, or without any; None if it is not a table.
 
     Raises:
         BadFile: it cannot be read.
@@ -127,8 +127,8 @@ def model_type(path: Path) -> str | None:
 
 
 def config_fault(path: Path | None) -> str | None:
-    """Why the config.json at `path` says nothing, in a part of a sentence; None: it can be read, or
-    there is none."""
+    """Return the reason why the config.json at `path` is unreadable, as a part of a sentence; None:
+    it can be read, or does not exist."""
     if path is None:
         return None
     try:
@@ -139,7 +139,7 @@ def config_fault(path: Path | None) -> str | None:
 
 
 def is_quantised_config(text: bytes) -> bool:
-    """True if the text of a config.json says that weights are quantised."""
+    """Return True if the text of a config.json says that weights are quantised."""
     try:
         tree: Any = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,9 +1,9 @@
-"""Weights as fp8 or MXFP8 with scales, for serving: which ones, under which names, and what the
-config says of them.
+"""Weights as fp8 or MXFP8 with scales, for serving: the choice of weights, their names, and the
+config.
 
-As transformers' own fp8 quantiser does it (`integrations/finegrained_fp8.py`, `Fp8Quantize`): the
-matrices of linear layers whose shape the blocks divide. Embeddings, the head, routers, norms and
-biases stay as they are; the config lists the modules of those that are matrices.
+It follows transformers' own fp8 quantiser (`integrations/finegrained_fp8.py`, `Fp8Quantize`): the
+matrices of linear layers with a shape that the blocks divide. Embeddings, the head, routers, norms
+and biases stay unchanged; the config lists the modules of those that are matrices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WEIGHT, _SUFFIX = ".weight", "_scale_inv"
 _KEPT = re.compile(r"(^|\.)(lm_head|wte|wpe|gate|router|shared_expert_gate|[^.]*embed[^.]*|"
                    r"[^.]*norm[^.]*|score|classifier|v_head)\.")  # fmt: skip
 _TRANSPOSED = ("gpt2", "openai-gpt", "imagegpt")
-"""Their linear layers keep weights the other way round, and transformers quantises none of them."""
+"""Model types with transposed linear layers; transformers quantises none of them."""
 _FLOATS = (dtypes.BFLOAT16, dtypes.FLOAT16, dtypes.FLOAT32)
 _HEAD = "lm_head"
 
@@ -57,13 +57,13 @@ QUANTISERS = {
         {"quant_method": "mxfp8", "fmt": "e4m3", "scale_fmt": "ue8m0"},
     ),
 }
-"""By what `--dtype` calls them."""
+"""The quantisers by their value of `--dtype`."""
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """`weights` with payloads and scales in place of matrices, the config's `settings`, and what to
-    tell the user."""
+    """`weights` with payloads and scales instead of matrices, the config's `settings`, and a note
+    for the user."""
 
     weights: Checkpoint
     settings: dict[str, object]
@@ -71,7 +71,7 @@ class Quantised:
 
 
 def quantised(weights: Checkpoint, found: Quantisation, name: str) -> Quantised:
-    """The weights quantised by the quantiser `name`.
+    """Quantise the weights with the quantiser `name`.
 
     Raises:
         BadRequest: they are quantised already, no weight can be, or there is no config.json.

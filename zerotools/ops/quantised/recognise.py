@@ -1,8 +1,8 @@
 """Quantised weights of a checkpoint, by the names, types and shapes of its tensors and by the
 `quantization_config` of its config.json.
 
-Names say which tensors belong together, the config what blocks scales are for. Where the two
-disagree, or a tensor of few bits has no scales, nothing is guessed: it is a fault, and whoever asks
+Names show which tensors belong together, the config gives the blocks of scales. If the two
+disagree, or a tensor of few bits has no scales, nothing is guessed: it is a fault, and a request
 for values is refused.
 """
 
@@ -57,7 +57,7 @@ _ROLES = ("param", "buffer", "param16")
 
 
 def recognise(checkpoint: Checkpoint) -> Quantisation:
-    """What is quantised. Reads config.json and, of bitsandbytes, small tensors of JSON.
+    """Return the quantised weights. Read config.json and, for bitsandbytes, small tensors of JSON.
 
     Raises:
         BadFile: config.json cannot be read.
@@ -100,7 +100,7 @@ def recognise(checkpoint: Checkpoint) -> Quantisation:
         unknown = f"{checkpoint.origin.path}: {unproved[0].fits}, and {missing}{more}"
     is_plain = not (weights or faults or unproved)
     if is_plain and config is not None and not _lies_in(checkpoint, config.path):
-        config = unknown = None  # what the run began with was quantised, and its weights are not
+        config = unknown = None  # the run began quantised, its weights are not
     is_denied = is_plain and config is not None and unknown is None
     if is_denied and config is not None:
         types = ", ".join(sorted({tensor.dtype.name for tensor in tensors.values()}))
@@ -166,7 +166,7 @@ def _taken_names(
 
 
 def _unknown(config: QuantisationConfig) -> str | None:
-    """What the config says that zerotools does not read."""
+    """Return a sentence on a setting of the config that zerotools does not read."""
     known = ", ".join(_KINDS)
     if config.method is None and not config.settings.get("config_groups"):
         return f"{config.path}: quantization_config names no quant_method; zerotools reads {known}"

@@ -1,14 +1,13 @@
-"""What can be saved of a damaged checkpoint: the weights that are whole, and whole weights of
-another checkpoint's boxes where it has holes.
+"""Export the whole weights of a damaged checkpoint, and fill holes with another checkpoint's boxes.
 
-sound_files     which bytes of the files are sound: checksums, manifests
+sound_files     the sound bytes of the files: checksums, manifests
 holes           the sound chunks of a tensor, and the boxes that none of them has
-examine         which tensors are whole, and what is lost of the others
+examine         the whole tensors, and the losses of the others
 weights         the weights of a checkpoint under the names of an export
 filled_weights  holes filled from other tensors, box by box
 other           the checkpoint that holes are filled from
-mixed_types     one tensor of an output made of parts that have different types
-salvage_plan    the export, and what is filled and left out
+mixed_types     one tensor of an output made from parts of different types
+salvage_plan    the export, with filled and omitted weights
 preparation     all of it together
-salvage_json    what was found and done, in its documented JSON form
+salvage_json    the result in its documented JSON form
 """

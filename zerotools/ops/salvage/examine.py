@@ -1,4 +1,4 @@
-"""Which tensors of a damaged checkpoint are whole, and what is lost of the others."""
+"""The whole tensors of a damaged checkpoint, and the losses of the others."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ OTHER_VALUES = "has other values than the manifest beside the checkpoint says"
 
 @dataclass(frozen=True)
 class ToExamine:
-    """A checkpoint whose metadata are read, as far as they are there, and the files that hold its
-    tensors. `metadata` are the files without checksums that say where these lie, `manifest` is the
-    one beside it, `stamps` are all files that were read."""
+    """A checkpoint with its readable metadata, and the files that hold its tensors. `metadata` are
+    the files without checksums that record the positions of tensors, `manifest` is the one next to
+    it, `stamps` are all files that were read."""
 
     remains: Remains
     files: CheckpointFiles
@@ -49,8 +49,8 @@ class ToExamine:
 
 @dataclass(frozen=True)
 class Examined:
-    """`sound` are all tensors with their sound chunks alone, `holes` what these lack. `damage` says
-    what is wrong with which file."""
+    """`sound` are all tensors with only their sound chunks, `holes` the rest. `damage` lists the
+    files with their defects."""
 
     given: ToExamine
     sound: Mapping[Key, Tensor]
@@ -65,7 +65,7 @@ class Examined:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is lost."""
+        """Return whether nothing is lost."""
         remains = self.given.remains
         lost = any(problem.is_loss for problem in self.damage)
         return not (self.holes or remains.lost_names or remains.unnamed or lost)
@@ -80,14 +80,13 @@ def prepare(
     stand_in: Path | None = None,
     table: FormatTable = FORMATS,
 ) -> ToExamine:
-    """Read what is left of the metadata of the checkpoint at `path`. `stand_in` may be another
-    checkpoint of the same run, of which lists of names and shapes are taken where they are lost.
+    """Read the remaining metadata of the checkpoint at `path`. `stand_in` may be another checkpoint
+    of the same run: it replaces lost lists of names and shapes.
 
     Raises:
-        BadRequest: there is nothing at `path`, or it has no such tag or section.
-        BadFile: it is no checkpoint; nothing says which tensors there are; or files are of another
-            save or another rank, which is no loss of bytes.
-        Unsupported: it is in a format that is not read.
+        BadRequest: `path` does not exist, or it has no such tag or section. BadFile: it is not a
+        checkpoint; the list of tensors is lost; or files are of another save or rank, which is not
+        a loss of bytes. Unsupported: its format is not read.
     """
     notes = []
     with recording() as sources:
@@ -122,7 +121,7 @@ def _unproved_metadata(
 
 
 def _refuse_mixtures(checkpoint: Checkpoint) -> None:
-    """Refuse files that are sound and of another save: what is left would be of two models.
+    """Raise an error for sound files of another save: the export would mix two models.
 
     Raises:
         BadFile: names the first of them.
@@ -151,7 +150,7 @@ def examine(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Examined:
-    """Read every byte of the files that hold tensors; `on_bytes` is told how many more were read.
+    """Read every byte of the files that hold tensors; `on_bytes` gets the number of bytes read.
 
     Raises:
         Unsupported: weights that are not the cast of their masters: the files are of two saves.
@@ -165,8 +164,8 @@ def examine(
 
 
 def examine_files(given: ToExamine, names: Collection[str], budget: MemoryBudget) -> Examined:
-    """As `examine`, of a checkpoint of which only the files `names` are needed: others are not
-    read, and taken as sound."""
+    """Do the same as `examine` if only the files `names` are needed: others are not read, and count
+    as sound."""
     wanted = [file for file in given.to_scan.files if file.claimed_as in names]
     to_scan = replace(given.to_scan, files=wanted)
     files = sound_files(given.files, to_scan, given.manifest, budget)
@@ -205,8 +204,8 @@ def _examined(given: ToExamine, files: SoundFiles, budget: MemoryBudget) -> Exam
 def _judged(
     given: ToExamine, files: SoundFiles, sound: Mapping[Key, Tensor], budget: MemoryBudget
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Tensors of which the manifest has the digest: those that have it are whole, whatever the
-    checksum of a record around them says, and nothing is left of the others."""
+    """Yield tensors with a digest in the manifest: those that match are whole, even if the checksum
+    of the record around them differs, and the others are lost."""
     if given.manifest is None:
         return
     checkpoint = given.remains.checkpoint
@@ -227,7 +226,7 @@ def _judged(
 
 
 def _is_proved(tensor: Tensor, files: SoundFiles) -> bool:
-    """Whether a manifest has the digests of all files that a tensor lies in."""
+    """Return whether a manifest has the digests of all files that a tensor lies in."""
     return all(files.files[chunk.file].is_proved for chunk in tensor.chunks)
 
 
@@ -238,7 +237,7 @@ def _is_unchecked(tensor: Tensor, files: SoundFiles) -> bool:
 def _damage(
     checkpoint: Checkpoint, files: CheckpointFiles, found: SoundFiles
 ) -> tuple[Problem, ...]:
-    """What is wrong, each file once, the reader's own problems first."""
+    """Return the defects, each file once, the reader's own problems first."""
     problems = {problem.message: problem for problem in checkpoint.problems}
     told = {problem.file for problem in checkpoint.problems}
     below = checkpoint.root.relative_to(files.base) if checkpoint.root != files.base else Path()
@@ -250,8 +249,8 @@ def _damage(
 
 
 def _refuse_other_weights(examined: Examined, files: SoundFiles, budget: MemoryBudget) -> None:
-    """Refuse masters that are not those of the weights beside them, as an export of the whole
-    checkpoint would.
+    """Raise an error for masters that do not belong to the weights next to them, as an export of
+    the whole checkpoint does.
 
     Raises:
         Unsupported: names the first.

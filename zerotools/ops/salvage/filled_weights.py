@@ -1,8 +1,8 @@
 """Holes filled from other tensors, box by box.
 
 A weight has up to three sources: its own sound chunks; the same weight in another type in the same
-checkpoint (16-bit weights beside masters); and another checkpoint. Each gives only what those
-before it lack, so that a weight that is lost in part keeps what is left of it.
+checkpoint (16-bit weights next to masters); and another checkpoint. Each gives only what those
+before it lack, so a partly lost weight keeps its remaining elements.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from zerotools.ops.salvage.holes import Holes, holes_of
 
 @dataclass(frozen=True)
 class Part:
-    """What one source gives of a weight: `tensor` has the shape of all of it, and chunks for
-    `boxes` alone. `source` says where it is from; None: it is the weight's own."""
+    """The part of a weight that one source gives: `tensor` has the whole shape, and chunks only for
+    `boxes`. `source` names the source; None: the weight's own chunks."""
 
     tensor: Tensor
     boxes: tuple[Box, ...]
@@ -36,7 +36,8 @@ class Part:
 
 @dataclass(frozen=True)
 class FilledWeight:
-    """`parts` are disjoint; `holes` what none of them has, None where they are the whole."""
+    """`parts` are disjoint; `holes` are the elements that no part has, None if the weight is
+    whole."""
 
     key: Key
     parts: tuple[Part, ...]
@@ -49,8 +50,8 @@ class FilledWeight:
 
 
 def fill(key: Key, own: Tensor, others: Sequence[tuple[str, Tensor]]) -> FilledWeight:
-    """`own`, and from each of `others` (what it is called, and a tensor of the same shape) what is
-    lacking so far."""
+    """Fill `own` from each of `others` (its name, and a tensor of the same shape) with the elements
+    that are still missing."""
     holes = holes_of(key, own)
     if holes is None:
         whole = Box.whole(own.shape)
@@ -74,7 +75,7 @@ def _own(tensor: Tensor, holes: Holes) -> Part:
 
 
 def _as_chunks(holes: Holes) -> tuple[Chunk, ...]:
-    """Chunks where a tensor has holes: what they lack is what it has."""
+    """Return chunks for a tensor's holes: the missing elements count as present."""
     return tuple(Chunk(box, "", 0) for box in holes.boxes)
 
 
@@ -102,7 +103,7 @@ def _cut(
 
 
 def _part(source: str, given: Tensor, before: Holes, after: Holes | None) -> Part:
-    """What `given` has of the holes `before` it; `after` are those that are left."""
+    """Return the part of the holes `before` that `given` fills; `after` are those that remain."""
     if after is None:
         return Part(given, before.boxes, before.ranges, source)
     rest = holes_of(before.key, given)
@@ -130,7 +131,8 @@ def joined(parts: Sequence[Part]) -> Tensor:
 
 
 def relocated(checkpoint: Checkpoint) -> Checkpoint:
-    """The same tensors with absolute names of files, to stand beside those of another root."""
+    """Return the same tensors with absolute file names, for use together with those of another
+    root."""
     root = checkpoint.root.absolute()
     tensors = {key: _moved(tensor, root) for key, tensor in checkpoint.tensors.items()}
     files = {str(root / name): size for name, size in checkpoint.files.items()}

@@ -1,8 +1,8 @@
 """The sound chunks of a tensor, and its holes: the boxes that none of them has.
 
-An example: a tensor of 2 x 4 elements on three ranks of ZeRO-3, 3 elements on each, of which rank 1
-is lost. Sound are elements [0, 3) and [6, 8) of the flattened tensor. The hole is [3, 6), which is
-the boxes [0:1, 3:4] and [1:2, 0:2].
+Example: a tensor of 2 x 4 elements is on three ranks of ZeRO-3, 3 elements on each, and rank 1 is
+lost. Elements [0, 3) and [6, 8) of the flattened tensor are sound. The hole is [3, 6), which is the
+boxes [0:1, 3:4] and [1:2, 0:2].
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _MOST_SAID = 4
 
 @dataclass(frozen=True)
 class Holes:
-    """What is lost of a tensor. `boxes` are disjoint and in order; `ranges` the same as ranges of
-    the flattened tensor, where what is left of it are such ranges. `files` held it, as far as
-    something tells; `why` is a sentence where it is not that these are lost."""
+    """The losses of a tensor. `boxes` are disjoint and in order; `ranges` are the same as ranges of
+    the flattened tensor, if its remaining elements are such ranges. `files` held it, as far as that
+    is recorded; `why` is a sentence if the reason is not the loss of these."""
 
     key: Key
     dtype: DType
@@ -50,7 +50,7 @@ class Holes:
 
     @property
     def is_total(self) -> bool:
-        """Whether nothing is left."""
+        """Return whether all elements are lost."""
         return self.elements == self.numel
 
     def __str__(self) -> str:
@@ -72,8 +72,8 @@ def said(boxes: tuple[Box, ...], ranges: tuple[tuple[int, int], ...] | None, num
 
 
 def sound_tensor(tensor: Tensor, sound: SoundBytes) -> tuple[Tensor, tuple[str, ...]]:
-    """The tensor with its sound chunks alone, of which some may be cut, and the files of those that
-    are not sound."""
+    """Return the tensor with only its sound chunks, some of them perhaps cut, and the files of
+    those that are not sound."""
     lost: dict[str, None] = {}
     if isinstance(tensor.chunks, Ranges):
         kept = list(_sound_ranges(tensor.dtype, tensor.chunks.each(), sound, lost))
@@ -110,7 +110,7 @@ def _sound_chunks(tensor: Tensor, sound: SoundBytes, lost: dict[str, None]) -> I
 
 
 def _readable(tensor: Tensor, lost: dict[str, None]) -> Iterator[Chunk]:
-    """The chunks, without those whose item is damaged."""
+    """Yield the chunks, without those of a damaged item."""
     if not isinstance(tensor.chunks, ItemChunks):
         yield from tensor.chunks
         return
@@ -131,8 +131,8 @@ def _beginning(chunk: Chunk, dtype: DType, count: int) -> Iterator[Chunk]:
 
 
 def holes_of(key: Key, tensor: Tensor, files: tuple[str, ...] = ()) -> Holes | None:
-    """What no chunk of `tensor` has; None where it is whole. Chunks that contradict one another
-    have nothing."""
+    """Return the elements that no chunk of `tensor` has, or None if it is whole. Contradicting
+    chunks count as missing."""
     shape, numel = tensor.shape, tensor.numel
     ranges = ranges_of(tensor)
     if ranges is not None and not _overlap(ranges):
@@ -152,7 +152,7 @@ def holes_of(key: Key, tensor: Tensor, files: tuple[str, ...] = ()) -> Holes | N
 
 
 def _overlap(ranges: list[Range]) -> bool:
-    """Whether two that are not the same share elements."""
+    """Return whether two different ranges share elements."""
     end, last = 0, (0, 0)
     for begin, stop in sorted((each.begin, each.end) for each in ranges):
         if begin < end and (begin, stop) != last:

@@ -1,9 +1,9 @@
-"""A tensor of an output whose parts have different types, such as a master in fp32 of which some
-boxes are filled from weights in bf16.
+"""A tensor of an output with parts of different types, such as an fp32 master with boxes that are
+filled from bf16 weights.
 
-To the engine a tensor has one type. So the tensor is given to it as pieces, each a tensor of its
-own in the same bytes of the same file: a box that is contiguous in the output, of one type. The
-output itself has one tensor, and is read back as such.
+To the engine a tensor has one type. So it gets the tensor as pieces, each a separate tensor in the
+same bytes of the same file: a box that is contiguous in the output, of one type. The output itself
+has one tensor, and is read back as such.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def in_pieces(
                 pieces.setdefault(key, []).append(piece)
 
     def compared(found: Checkpoint) -> Mapping[Key, Tensor]:
-        """What was read back, with pieces in place of the tensors that lie where they should."""
+        """Return the tensors that were read back, with pieces instead of the tensors that are at
+        their planned positions."""
         read = dict(found.tensors)
         for key, parts in pieces.items():
             there = read.get(Key(key.name, "param"))
@@ -72,6 +73,6 @@ def _pieces(key: Key, whole: Tensor, part: Part) -> Iterator[tuple[Key, Tensor, 
 
 
 def _is_same(found: Tensor, planned: Tensor) -> bool:
-    """Whether a tensor was found where it was planned, in its type."""
+    """Return whether a tensor was found at its planned position, in its type."""
     facts = [(t.dtype, t.shape, [(c.file, c.offset) for c in t.chunks]) for t in (found, planned)]
     return facts[0] == facts[1]

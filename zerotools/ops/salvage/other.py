@@ -22,8 +22,8 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Other:
-    """`weights` under the names of the output, with absolute names of files, of which `files` has
-    the sizes. `checkpoint` is as it was read."""
+    """`weights` under the names of the output, with absolute file names; `files` has their sizes.
+    `checkpoint` is as it was read."""
 
     given: ToExamine
     naming: Naming
@@ -37,7 +37,7 @@ class Other:
 
     @property
     def name(self) -> str:
-        """What messages and reports call it."""
+        """The name in messages and reports."""
         return str(self.checkpoint.origin.path)
 
     @property
@@ -77,14 +77,15 @@ class Other:
             )
 
     def sources_of(self, names: Iterable[str], tensor: Tensor) -> list[tuple[str, Tensor]]:
-        """What may fill `tensor`, which has these names; nothing where its numbers mean others."""
+        """Return the tensors that may fill `tensor`, which has these names; empty if its numbers
+        have another meaning."""
         found = self._find(names)
         if found is None or not _is_cast(found, tensor):
             return []
         return [(self.name, found)]
 
     def whole(self, name: str) -> FilledWeight | None:
-        """The whole weight `name`; None where there is none, or it has holes itself."""
+        """Return the whole weight `name`, or None if it does not exist or has holes itself."""
         key, found = Key(name, "param"), self._find([name])
         if found is None:
             return None
@@ -124,8 +125,8 @@ def read_other(
     *,
     request: AdapterRequest | None = None,
 ) -> Other:
-    """Read the metadata of the checkpoint at `path`; that of an output at `destination` is planned.
-    `request` says more of the adapter of a LoRA run.
+    """Read the metadata of the checkpoint at `path` for a planned output at `destination`.
+    `request` has the options for the adapter of a LoRA run.
 
     Raises:
         BadRequest, BadFile, Unsupported: as `prepare`.
@@ -137,7 +138,7 @@ def read_other(
 
 
 def _there(given: ToExamine) -> Checkpoint:
-    """The checkpoint with what lies inside its files, sound or not."""
+    """Return the checkpoint with the chunks that lie inside its files, sound or not."""
     checkpoint = given.remains.checkpoint
 
     def there(file: str, begin: int, end: int) -> int:

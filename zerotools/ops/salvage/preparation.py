@@ -1,4 +1,4 @@
-"""What is left of a damaged checkpoint: examined, planned, and with the record of it laid out."""
+"""A damaged checkpoint, examined and planned, with the record of the export."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def prepare_salvage(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Salvage:
-    """Examine the checkpoint, whose every byte is read, and lay out the export of its weights; of
-    the checkpoint `fill_from`, the files that fill holes are examined too. Nothing is written.
+    """Examine every byte of the checkpoint, and lay out the export of its weights. Of the
+    checkpoint `fill_from`, the files that fill holes are examined too. Nothing is written.
 
     Raises:
         BadRequest: `fill_from` does not exist or is of another model, or no weight is selected.
-        BadFile: `fill_from` is no checkpoint, or too damaged to be read.
+        BadFile: `fill_from` is not a checkpoint, or too damaged to be read.
         Unsupported: weights that are not the cast of their masters, or a format that is not read.
     """
     other = None

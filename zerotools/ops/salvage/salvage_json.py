@@ -1,5 +1,5 @@
-"""What salvage found and did, in its documented JSON form (docs/reference/salvage-json.md). The
-output has a copy, so that nobody takes a mixture of two checkpoints for one of them."""
+"""The result of salvage in its documented JSON form (docs/reference/salvage-json.md). The output
+has a copy, so that a mixture of two checkpoints is not mistaken for one of them."""
 
 from __future__ import annotations
 

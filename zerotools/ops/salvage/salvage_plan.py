@@ -1,4 +1,4 @@
-"""The export of what is whole: which weights are written, from where, and which are left out."""
+"""The export of whole weights: the written ones with their sources, and the omitted ones."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ COPIES = "its own 16-bit weights"
 RECORD = "zerotools-salvage.json"
 """The file in the output that has all of it."""
 LARGEST_SIDECAR = 2**28
-"""Bytes of a JSON file of the model that is looked at; a tokenizer's may have tens of MB."""
+"""The largest JSON file of the model that is read, in bytes; a tokenizer's may have tens of MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SalvageOptions:
-    """What `zerotools salvage` was asked for; as `Options` of `consolidate`."""
+    """The options of `zerotools salvage`; compare `Options` of `consolidate`."""
 
     dtype: str = "auto"
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
@@ -56,7 +56,7 @@ class SalvageOptions:
 
     @property
     def adapter(self) -> AdapterRequest:
-        """What the user said of the adapter of a LoRA run."""
+        """The user's options for the adapter of a LoRA run."""
         return AdapterRequest(self.base, self.adapter_config, self.adapter_name)
 
     def naming(self) -> Naming:
@@ -67,11 +67,11 @@ class SalvageOptions:
 
 @dataclass(frozen=True)
 class Salvage:
-    """What will be written, and what not. `weights` are those of the output, by its names;
-    `left_out` the names of those that are not whole, each with the reason. `unnamed` are lost files
-    of which nothing tells what they held; `other` is what holes are filled from. `rounded` are
-    weights in a wider type than what is left of them: their masters are lost. `conversion` is None
-    where nothing is whole."""
+    """The plan of the output. `weights` are those of the output, by its names. `left_out` has the
+    names of weights that are not whole, each with the reason. `unnamed` are lost files with unknown
+    contents. `other` is the checkpoint that holes are filled from. `rounded` are weights in a wider
+    type than their remaining elements: their masters are lost. `conversion` is None if nothing is
+    whole."""
 
     examined: Examined
     weights: Mapping[Key, FilledWeight]
@@ -90,13 +90,12 @@ class Salvage:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the output has every weight of the checkpoint."""
+        """Return whether the output has every weight of the checkpoint."""
         return not (self.left_out or self.unnamed or self.rounded)
 
     @property
     def remark(self) -> str | None:
-        """What the files of the output say of themselves; None: they are the whole checkpoint, and
-        nothing else."""
+        """The remark in the output's files; None: they are exactly the whole checkpoint."""
         mixed = [part for _, part in self.filled if part.source != COPIES]
         weights = {key for key, part in self.filled if part.source != COPIES}
         said = []
@@ -118,7 +117,7 @@ class Salvage:
 
     @property
     def filled(self) -> Iterator[tuple[Key, Part]]:
-        """What is from elsewhere than the weight itself."""
+        """The parts that come from another source than the weight itself."""
         for key, weight in self.weights.items():
             yield from ((key, part) for part in weight.fills)
 
@@ -185,7 +184,8 @@ def _add_lost(
     weights: dict[Key, FilledWeight],
     left_out: dict[str, str],
 ) -> None:
-    """Weights that are known by their name alone, and those that cannot be made of what is left."""
+    """Add weights that are known only by name, and those that cannot be made from the remaining
+    data."""
     lost = dict(own.lost)
     for name, file in examined.given.remains.lost_names.items():
         new = naming.new_name(name)
@@ -205,8 +205,8 @@ def _add_lost(
 def _add_unnamed(
     own: Weights, other: Other, weights: dict[Key, FilledWeight], left_out: dict[str, str]
 ) -> None:
-    """What a lost file may have held: every weight that the other checkpoint has beside those that
-    are known."""
+    """Add the weights that a lost file may have held: every weight of the other checkpoint besides
+    the known ones."""
     known = {key.name for key in own.masters.tensors} | set(own.masters.aliases) | set(left_out)
     known |= {key.name for key in weights}
     for key in other.weights.masters.tensors:
@@ -236,7 +236,7 @@ def _exported(
     beside = {} if other is None else other.checkpoint.model_sidecars
     sound, unread = _sound_sidecars(examined.checkpoint)
     checkpoint, found = with_sidecars(sound, config_dir, beside)
-    checkpoint, _ = _sound_sidecars(checkpoint)  # it looks around for what is left out
+    checkpoint, _ = _sound_sidecars(checkpoint)  # it reports omitted files
     quantisation = refuse_quantised(checkpoint)
     dtype, why = choose_dtype(checkpoint, options.dtype)
     files = {**own.masters.files, **({} if other is None else other.files)}
@@ -288,7 +288,7 @@ def _exported(
 
 
 def _rounded(weights: Mapping[Key, FilledWeight], written: Checkpoint) -> Iterator[str]:
-    """Weights of which elements were rounded to fewer bits than they are written with."""
+    """Yield weights with elements that were rounded to fewer bits than they are written with."""
     for key, weight in weights.items():
         bits = written.tensors[key].dtype.bits
         if any(part.source == COPIES and part.dtype.bits < bits for part in weight.parts):
@@ -328,7 +328,7 @@ def _of_one_type(weight: FilledWeight) -> Tensor:
 def _mixed(
     weights: Mapping[Key, FilledWeight], source: Checkpoint
 ) -> Iterator[tuple[Key, FilledWeight]]:
-    """The tensors of `source`, tied ones too, whose parts have several types."""
+    """Yield the tensors of `source`, also tied ones, with parts of several types."""
     mixed = {
         id(w.parts[0].tensor): w for w in weights.values() if len({p.dtype for p in w.parts}) > 1
     }

@@ -1,9 +1,9 @@
-"""Which bytes of a checkpoint's files are sound.
+"""The sound bytes of a checkpoint's files.
 
-A record of a torch archive is sound if its bytes have its CRC-32, and lost as a whole if not: the
-checksum does not say where it is damaged. What lies in an archive and in no sound record is lost. A
-file without checksums is taken as it is, up to its end, and named as unchecked, unless the digest
-of a manifest says that its bytes are other ones.
+A record of a torch archive is sound if its bytes have its CRC-32, and else lost as a whole: the
+checksum does not show the position of the damage. Bytes of an archive outside of sound records are
+lost. A file without checksums is used up to its end, and named as unchecked, unless the digest of a
+manifest shows that its bytes are different.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class SoundFile:
 
 @dataclass(frozen=True)
 class SoundFiles:
-    """`files` by the names that the tensors of a checkpoint have for them, without those that are
-    lost; `faults` are (file, sentence). `metadata` are files that say where the tensors lie, and of
-    which nothing tells whether they say what was saved."""
+    """`files` by the names that the checkpoint's tensors use, without lost ones; `faults` are
+    (file, sentence). `metadata` are files with the positions of tensors that nothing proves to be
+    as saved."""
 
     files: Mapping[str, SoundFile]
     faults: Sequence[tuple[str, str]] = ()
     metadata: tuple[str, ...] = ()
 
     def sound_bytes(self, file: str, begin: int, end: int) -> int:
-        """As `SoundFile.sound_bytes`, of the file of that name."""
+        """Return the same as `SoundFile.sound_bytes` for the file of that name."""
         found = self.files.get(file)
         return 0 if found is None else found.sound_bytes(begin, end)
 
@@ -66,7 +66,7 @@ class SoundFiles:
 
     @property
     def unchecked(self) -> tuple[str, ...]:
-        """Files of which nothing tells whether their bytes are those that were saved."""
+        """The files with bytes that nothing proves to be as saved."""
         return tuple(
             name for name, f in self.files.items() if f.records is None and not f.is_proved
         )
@@ -127,7 +127,7 @@ def _sound_records(found: FileScan) -> list[tuple[int, int]]:
 
 
 def _damaged(files: CheckpointFiles, found: FileScan) -> str:
-    """A sentence on the damaged records of a file, the first of which it names."""
+    """Return a sentence on the damaged records of a file; it names the first."""
     record, crc = found.damaged[0]
     more = len(found.damaged) - 1
     others = f", and {more} more are damaged" if more else ""
@@ -145,8 +145,8 @@ def _has_digest(found: FileScan, manifest: DigestManifest | None) -> bool:
 
 
 class _JobManifest:
-    """What MANIFEST.json of a job says of files: `sound` are those with its digest, `faults` a
-    sentence on those that have another. It is read where some file has no checksums of its own."""
+    """The results of a job's MANIFEST.json: `sound` are files with its digest, `faults` a sentence
+    on those with another. It is read if some file has no checksums of its own."""
 
     def __init__(self, files: CheckpointFiles) -> None:
         self.faults: dict[str, str] = {}

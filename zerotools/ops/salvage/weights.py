@@ -1,5 +1,5 @@
-"""The weights of a checkpoint under the names of an export, as `consolidate` has them: adapters
-added, as the Hub has them, renamed and selected. Weights with holes go the same way."""
+"""The weights of a checkpoint under the names of an export, as in `consolidate`: adapters added, in
+the layout of the Hub, renamed and selected. Weights with holes are treated in the same way."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _HALVES = (A, B, EMBEDDING_A, EMBEDDING_B, MAGNITUDE)
 
 @dataclass(frozen=True)
 class Weights:
-    """`masters` has every weight, from its master where there is one, and with the holes that it
-    has; `copies` the 16-bit weights beside masters. `lost` are names of weights that cannot be made
-    of what is left, with the reason; `merged` are the adapters that are added. `unselected` are
-    names that are not written on purpose."""
+    """`masters` has every weight, from its master if there is one, with its holes; `copies` are the
+    16-bit weights of masters. `lost` are names of weights that cannot be made from the remaining
+    data, with the reason; `merged` are the adapters that are added. `unselected` are names that are
+    omitted on purpose."""
 
     masters: Checkpoint
     copies: Checkpoint
@@ -59,7 +59,7 @@ class Naming:
         return choose_names(rename(weights, self.new_name), self.is_selected)
 
     def unselected(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of `names` that are not written, under their new names."""
+        """Return the `names` that are not written, under their new names."""
         new = (self.new_name(name) for name in names)
         return tuple(name for name in new if not self.is_selected(name))
 
@@ -73,8 +73,8 @@ def weights_of(
     request: AdapterRequest | None = None,
     lost_names: Collection[str] = (),
 ) -> Weights:
-    """The weights of `checkpoint`, of which some may have holes. `scratch` is for sums with
-    adapters, of which `request` says more. Of the tensors `lost_names` nothing is left.
+    """Return the weights of `checkpoint`, which may have holes. `scratch` is for sums with
+    adapters, and `request` has the options for them. The tensors `lost_names` are lost completely.
 
     Raises:
         BadFile: the job's record contradicts the tensors.
@@ -100,7 +100,7 @@ def weights_of(
 
 
 def _copies(checkpoint: Checkpoint) -> Checkpoint:
-    """The 16-bit weights of those that have a master."""
+    """Return the 16-bit weights of those that have a master."""
     tensors = {
         Key(key.name, "param"): tensor
         for key, tensor in checkpoint.tensors.items()
@@ -115,7 +115,8 @@ def _without_broken_adapters(
     lost: dict[str, str],
     lost_names: Collection[str],
 ) -> Checkpoint:
-    """Without weights to which an adapter is added, where one of the three has holes or is lost."""
+    """Return the checkpoint without weights that an adapter is added to, if one of the three parts
+    has holes or is lost."""
     keys = [key for key in checkpoint.tensors if key.role in WEIGHT_ROLES]
     keys += [Key(name, "param") for name in lost_names]
     if not adapter_names(keys):
@@ -148,7 +149,8 @@ def _module(name: str) -> str:
 
 
 def _without_lost(checkpoint: Checkpoint, layout: HubLayout, lost: Mapping[str, str]) -> Checkpoint:
-    """Without weights of a base model whose adapter is lost: they would look like trained ones."""
+    """Return the checkpoint without base weights with a lost adapter: they would look like trained
+    ones."""
     names = set(lost) | {block.name for name in lost for block in layout.get(name, ())}
     kept = {key: tensor for key, tensor in checkpoint.tensors.items() if key.name not in names}
     return replace(checkpoint, tensors=kept)

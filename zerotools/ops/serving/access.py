@@ -1,8 +1,8 @@
-"""Who may ask: whoever has the token, or signs with the key pair, both made when the server starts.
+"""Authorization: requests have the token or a signature with the key pair, both made at the start.
 
 A signature is that of AWS's version 4 (SigV4): an HMAC over the method, the path, the query, chosen
-headers and the time, with a key that is derived of the secret, the day, the region and the service.
-https://docs.aws.amazon.com/IAM/latest/UserGuide/create-signed-request.html
+headers and the time, with a key that is derived from the secret, the day, the region and the
+service. https://docs.aws.amazon.com/IAM/latest/UserGuide/create-signed-request.html
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _TIME = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True)
 class Credentials:
-    """What whoever may read is told, and nobody else."""
+    """The credentials of a reader; they are secret."""
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     key_id: str = field(default_factory=lambda: f"ZT{secrets.token_hex(9).upper()}")
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(30), repr=False)
 
     def has_token(self, authorization: str | None) -> bool:
-        """Whether the header is `Bearer` with the token."""
+        """Return whether the header is `Bearer` with the token."""
         kind, _, given = (authorization or "").strip().partition(" ")
         if kind.lower() != "bearer":
             return False

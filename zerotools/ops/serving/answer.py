@@ -1,4 +1,4 @@
-"""What is answered to a request, before any of it is sent."""
+"""The response to a request, before any of it is sent."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def of_text(status: HTTPStatus, text: str, content_type: str = "text/plain") -> 
 def of_file(
     model: ServedModel, file: ServedFile, asked: ReadRequest, more: Mapping[str, str] | None = None
 ) -> ServedAnswer:
-    """A file, or what was asked of it."""
+    """Return the response for a file, or for the requested part of it."""
     headers = {
         "Accept-Ranges": "bytes",
         "ETag": file.etag,

@@ -51,7 +51,7 @@ def bucket_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
 
 
 def error(code: str, message: str, status: HTTPStatus | None = None) -> ServedAnswer:
-    """As S3 says what is wrong."""
+    """Return an error in the form of S3."""
     body = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
     return _xml(body, status or _STATUSES.get(code, HTTPStatus.FORBIDDEN))
 

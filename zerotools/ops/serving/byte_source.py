@@ -1,17 +1,17 @@
-"""Any range of bytes of the files of a conversion, made of the source as it is asked for.
+"""Any range of bytes of the files of a conversion, made from the source on request.
 
-A file of the output is a row of literals (a header), bytes that are carried over, and tensors. Of a
-range, the tensors that meet it are planned, which proves each of them the first time; their copies
-are cut to it, to the whole elements at both ends, and filled tile by tile:
+A file of the output is a sequence of literals (a header), carried bytes, and tensors. The tensors
+in a range are planned, which proves each of them the first time. Their copies are cut to the range,
+to whole elements at both ends, and filled tile by tile:
 
     asked        [         begin ............................... end )
     file         | header | tensor a        | tensor b                  | tensor c |
     made         | header | a, from the element that has `begin`, b to the element that has `end` |
 
-Tiles are made by the threads that all requests share, a few ahead of the one that is sent. The
-budget is divided so that nobody waits for a buffer: of P pieces, a third are for reading ahead, for
-who asks first, and each of at most P / 3 readers has two of its own: one that is sent, and one that
-is made. Whoever reads slowly keeps no more than those and what it has ahead.
+All requests share the threads that make tiles, a few ahead of the one that is sent. The budget is
+divided so that no reader waits for a buffer. Of P pieces, a third are for reading ahead, for the
+first to request them. Each of at most P / 3 readers has two of its own: one that is sent, and one
+that is made. A slow reader keeps only those and its pieces ahead.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ AHEAD, FAR_AHEAD = 4, 12
 MOST_READERS = 256
 _FEWEST_READERS = 16
 _FEWEST_PIECES = 24
-"""Also where that is more than the budget: 1.5 MiB."""
+"""The minimum number of pieces, even above the budget: 1.5 MiB."""
 _LARGEST_PIECE, _LEAST_PIECE = 2**20, 2**16
 _LARGEST_FAR_PIECE = 2**23
 PLANNED = 512
-"""Tensors whose copies are kept."""
+"""The number of tensors with copies that are kept."""
 
 
 Note = Callable[[int, Losses], None]
@@ -72,9 +72,10 @@ class _Placed:
 
 
 class ByteSource:
-    """The files of `conversion`, by ranges. Any number of threads may read. Use as a context.
+    """The files of `conversion`, by ranges. Any number of threads may read. Use as a context
+    manager.
 
-    With `strict`, finite values that become infinite are an error where they are read. With
+    With `strict`, finite values that become infinite are an error when they are read. With
     `unsigned`, checksums over bytes of the output are zeros.
     """
 
@@ -137,12 +138,12 @@ class ByteSource:
     def read(
         self, file: str, begin: int, end: int, note: Note | None = None
     ) -> Generator[bytes, None, None]:
-        """The bytes [begin, end) of a file, in order, in pieces of bounded size. At most `readers`
-        of these may be read at the same time. `note` is told how many bytes of tensors were made,
-        and what was lost in them, as a writer of files counts it.
+        """Yield the bytes [begin, end) of a file, in order, in pieces of bounded size. At most
+        `readers` of these may be read at the same time. `note` gets the bytes of tensors made, and
+        their losses, as a writer of files counts them.
 
         Raises:
-            BadFile: the source is damaged, or another than it was.
+            BadFile: the source is damaged or changed.
             BadRequest: with `strict`, values are too large for their new type.
         """
         at = begin
@@ -167,7 +168,7 @@ class ByteSource:
         self._reads.check_sources()
 
     def check_all(self) -> None:
-        """As `check`, of every file that was read to make the conversion, too."""
+        """Do the same as `check` for every file that was read to make the conversion."""
         self._sources.check()
 
     def _pieces(
@@ -267,7 +268,7 @@ class ByteSource:
         return bytes(data)
 
     def _copies(self, file: str, begin: int, end: int) -> Iterator[Copy | RangeCopy]:
-        """Those of all tensors that meet the range, in the order of the file."""
+        """Yield the copies of all tensors in the range, in the order of the file."""
         for placed in self._meeting(file, begin, end):
             for copy in self._planned(placed.key):
                 is_here = placed.extent.offset <= copy.target.offset < placed.end
@@ -308,7 +309,7 @@ class ByteSource:
 
 
 def pieces_of(budget: MemoryBudget) -> tuple[int, int]:
-    """(bytes of a piece, how many there may be), beside the buffers of the threads."""
+    """Return (bytes of a piece, the maximum number), besides the buffers of the threads."""
     threads = budget.buffers * budget.workers
     wanted = budget.max_memory // (threads + 3 * _FEWEST_READERS)
     largest = _LARGEST_FAR_PIECE if budget.is_far else _LARGEST_PIECE
@@ -340,8 +341,8 @@ def _places(target: Target) -> dict[str, list[_Placed]]:
 
 
 def _alike(copies: Iterator[Copy | RangeCopy]) -> Iterator[Iterator[Copy | RangeCopy]]:
-    """Those of boxes, and those of ranges, in turn: the tiles of ranges are held back to be joined,
-    and those of boxes that follow in the file would come before them."""
+    """Yield copies of boxes and of ranges in alternating groups: tiles of ranges are held back to
+    be joined, and tiles of later boxes in the file would come before them."""
     return (group for _, group in groupby(copies, lambda each: isinstance(each, Copy)))
 
 

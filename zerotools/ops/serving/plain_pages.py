@@ -1,12 +1,12 @@
-"""The files by their names, and what huggingface_hub asks of a hub, for who has the token.
+"""The files by their names, and the requests of huggingface_hub to a hub, with the token.
 
     /                                               the files, as JSON
     /model.safetensors                              one of them
-    /api/models/NAMESPACE/NAME[/revision/REVISION]  what the repository has
+    /api/models/NAMESPACE/NAME[/revision/REVISION]  the repository's files
     /api/models/NAMESPACE/NAME/tree/REVISION        the same, with sizes
     /NAMESPACE/NAME/resolve/REVISION/FILE           a file
 
-Namespace and revision may be any: there is one model, of one revision.
+Any namespace and revision are accepted: there is one model, of one revision.
 """
 
 from __future__ import annotations
@@ -92,9 +92,10 @@ def _json(value: Any) -> ServedAnswer:
 
 
 def _absent(model: ServedModel, why: str, code: str = "RepoNotFound") -> ServedAnswer:
-    """`code` is how a hub says it, by which its clients know what is missing."""
+    """Return the response for a missing object; `code` is the hub's code, which its clients
+    know."""
     answer = of_text(HTTPStatus.NOT_FOUND, f"{why}; / lists what there is\n")
-    # No word of the request is in a header, where it could begin another one.
+    # No word of the request is in a header, because it could begin another header.
     headers = {**answer.headers, "X-Error-Code": code, "X-Error-Message": _HUB_ERRORS[code]}
     if code == "EntryNotFound":
         headers["X-Repo-Commit"] = model.revision

@@ -14,7 +14,7 @@ class NotSatisfiable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WantedBytes:
-    """Bytes [begin, end) of a file; `is_part` says that a range was asked for."""
+    """Bytes [begin, end) of a file; `is_part` means that a range was requested."""
 
     begin: int
     end: int
@@ -22,11 +22,11 @@ class WantedBytes:
 
 
 def wanted_of(header: str | None, size: int) -> WantedBytes:
-    """What a `Range` asks of a file of `size` bytes. Several ranges, other units and what is no
-    range are passed over, as section 14.2 allows: then it is the whole file.
+    """Return the bytes that a `Range` requests of a file of `size` bytes. Several ranges, other
+    units and invalid ranges are ignored, as section 14.2 allows: then it is the whole file.
 
     Raises:
-        NotSatisfiable: nothing of it lies in the file.
+        NotSatisfiable: no byte of it lies in the file.
     """
     match = _RANGE.fullmatch((header or "").replace(" ", ""))
     first, last = match.groups() if match else ("", "")
@@ -45,7 +45,7 @@ def wanted_of(header: str | None, size: int) -> WantedBytes:
 
 
 def matches(header: str | None, etag: str) -> bool:
-    """Whether a list of ETags (`If-None-Match`, `If-Match`) has this one, or any (`*`)."""
+    """Return whether a list of ETags (`If-None-Match`, `If-Match`) has this one, or any (`*`)."""
     if header is None:
         return False
     listed = [each.strip().removeprefix("W/") for each in header.split(",")]

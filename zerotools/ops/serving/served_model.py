@@ -17,8 +17,8 @@ _BYTES = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class ServedFile:
-    """`etag` is in quotes, as HTTP has it: another source, or another way to export it, has
-    another."""
+    """`etag` is in quotes, as in HTTP: another source, or another way to export it, has another
+    one."""
 
     name: str
     size: int
@@ -28,8 +28,9 @@ class ServedFile:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """`name` is what the bucket and the repository are called; `revision` is of all files, 40
-    hexadecimal digits as those of git; `since` is when the server began, in seconds since 1970."""
+    """`name` is the name of the bucket and the repository. `revision` is of all files, 40
+    hexadecimal digits like those of git. `since` is the start of the server, in seconds since 1970.
+    """
 
     name: str
     files: Mapping[str, ServedFile]
@@ -38,7 +39,7 @@ class ServedModel:
 
 
 def served_model(conversion: Conversion, name: str) -> ServedModel:
-    """What is served of a conversion that is not written."""
+    """Return the served files of a conversion that is not written."""
     identity = identity_of(
         conversion.source, conversion.target, conversion.request, conversion.stamps
     )

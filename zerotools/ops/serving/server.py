@@ -1,6 +1,5 @@
-"""The HTTP server: a thread for each connection, and nobody is answered who has not shown a token
-or signed. What cannot be made any more breaks the connection, so that nobody takes what came for
-the whole."""
+"""The HTTP server: a thread for each connection; requests without a token or signature are refused.
+If data cannot be made any more the connection breaks, so that a part is not taken for the whole."""
 
 from __future__ import annotations
 
@@ -26,19 +25,19 @@ from zerotools.ops.serving.served_model import ServedModel
 MOST_CONNECTIONS = 1024
 """Also of those who have shown no token: a thread each, and no buffer."""
 HEAD_SECONDS = 10.0
-"""In which a request must come, or the next one on the same connection."""
+"""The time limit for a request, also for the next one on the same connection."""
 SEND_SECONDS = 60.0
 TURN_SECONDS = 30.0
 """How long one waits for its turn, where as many read as there is memory for."""
 SLICE = 2**16
-"""Bytes of which each must be taken in SEND_SECONDS: a reader may take a kilobyte a second."""
+"""The bytes that must be taken within SEND_SECONDS: a reader may take a kilobyte a second."""
 LARGEST_BODY = 64 * 1024
 _LATER = {"Retry-After": "1", "Content-Length": "0"}
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 
 
 class ModelServer(ThreadingHTTPServer):
-    """Serves `model` of `source` at `address`; `say` is told what went wrong, in one sentence."""
+    """Serves `model` of `source` at `address`; `say` reports errors, in one sentence."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -59,7 +58,7 @@ class ModelServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL that it listens on."""
         host, port = self.server_address[:2]
         shown = host.decode() if isinstance(host, bytes) else str(host)
         return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
@@ -80,7 +79,7 @@ class ModelServer(ThreadingHTTPServer):
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A defect of ours is told; whoever goes away in the middle is no matter to tell of."""
+        """Report a defect of zerotools; a client that disconnects is not reported."""
         error = sys.exception()
         if error is not None and not isinstance(error, ConnectionError | TimeoutError):
             self.say(f"a request broke off, which is a defect in zerotools: {error!r:.300}")
@@ -138,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         pieces = self.server.source.read(part.file, part.wanted.begin, part.wanted.end)
         try:
             first = next(pieces, b"")
-        except ZerotoolsError as problem:  # what is wrong at once is said, and nothing is sent
+        except ZerotoolsError as problem:  # an immediate error is the response, and no data is sent
             self.server.say(str(problem))
             answer = of_text(HTTPStatus.INTERNAL_SERVER_ERROR, f"{problem}\n")
             self._send_head(answer)
@@ -171,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _judged(self) -> ServedAnswer:
-        """What this one may be told."""
+        """Return the response that this request is allowed."""
         encoded, query = _target(self.path)
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -201,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         return bucket_answer(model, asked) if is_signed else plain_answer(model, asked)
 
     def _drop_body(self) -> None:
-        """Read what nobody needs, so that the next request begins behind it."""
+        """Read a body that is not used, so that the next request begins after it."""
         length = self.headers.get("Content-Length", "0")
         is_short = length.isdecimal() and int(length) <= LARGEST_BODY
         if not is_short or "Transfer-Encoding" in self.headers:
@@ -211,8 +210,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _target(text: str) -> tuple[str, str]:
-    """Path and query of what is asked. Some clients send the whole URL, as to a proxy, which a
-    server must take, too (RFC 9112, section 3.2.2)."""
+    """Return path and query of the request target. Some clients send the whole URL, as to a proxy,
+    which a server must accept too (RFC 9112, section 3.2.2)."""
     path, _, query = text.partition("?")
     if path.startswith(("http://", "https://")):
         path = "/" + path.partition("://")[2].partition("/")[2]

@@ -1,4 +1,4 @@
-"""Sidecar files of an output: which are copied, and which are not.
+"""Sidecar files of an output: those that are copied, and those that are not.
 
-Imports no other room of `ops`.
+Imports no other package of `ops`.
 """

@@ -1,5 +1,5 @@
-"""What a conversion leaves out: tensors that the output cannot hold, and the sidecar files of a
-checkpoint's own, such as the Trainer's state, a schedule, the random number state of ranks."""
+"""The parts that a conversion omits: tensors that the output cannot hold, and a checkpoint's own
+sidecar files, such as the Trainer's state, a schedule, the random number state of ranks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MAX_NAMED = 5
 
 
 def undeclared_losses(source: Checkpoint, scalars: Container[Key], target: Target) -> list[Dropped]:
-    """What the target does not hold and does not say either: nothing gets lost in silence. The
-    numbers `scalars` are not looked for: they may be plain values there.
+    """Return the tensors that the target neither holds nor lists as dropped, so that no loss is
+    silent. The numbers `scalars` are not checked: they may be plain values there.
 
     Raises:
         Unsupported: it is a weight.

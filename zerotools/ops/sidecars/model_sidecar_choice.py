@@ -18,11 +18,11 @@ from zerotools.io.huggingface.model_sidecars import (
 
 
 def requested_sidecars(directory: Path) -> dict[str, Path]:
-    """The files of the directory that the user named, or in which the config.json lies that the
-    user named; it needs no weights.
+    """Return the files of the directory that the user named, or of the directory of the named
+    config.json; it needs no weights.
 
     Raises:
-        BadRequest: it is not there, or has none of them.
+        BadRequest: it does not exist, or has no such files.
     """
     if directory.name == CONFIG and directory.is_file():
         directory = directory.parent
@@ -39,10 +39,10 @@ def requested_sidecars(directory: Path) -> dict[str, Path]:
 def with_sidecars(
     source: Checkpoint, config_dir: Path | None, like: Mapping[str, Path]
 ) -> tuple[Checkpoint, list[str]]:
-    """`source` with the model's sidecar files, and a note on those from other directories.
+    """Return `source` with the model's sidecar files, and notes on those from other directories.
 
     Of each kind those of `config_dir` are taken, else the checkpoint's own, else those of `like`,
-    else what trainers leave around a checkpoint. Files of one kind are never mixed.
+    else those that trainers leave near a checkpoint. Files of one kind are never mixed.
 
     Raises:
         BadRequest: `config_dir` has none.
@@ -61,7 +61,7 @@ def with_sidecars(
 
 
 def lacking_config(source: Checkpoint, target: Target) -> str | None:
-    """A warning where nothing can load the output, because nothing says what model it is."""
+    """Return a warning if nothing can load the output, because no file says which model it is."""
     if CONFIG in target.files:
         return None
     return (

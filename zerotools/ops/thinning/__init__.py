@@ -1,11 +1,11 @@
 """Dropping the optimizer state of a checkpoint in place: the one operation that changes its source.
 
-entries          what lies in a checkpoint's directory, and whether it is still that
-run_checkpoints  which checkpoints of a run are meant
-thin_plan        what goes, what is written anew, what that frees; nothing is written
-workspace        the directory beside it: the lock, the exchange, what a killed run left
-building         the new directory: links to what stays, files written anew, records
-checking         whether the new directory is whole, and every tensor in it the one that was there
+entries          the entries of a checkpoint's directory, and a check that they are unchanged
+run_checkpoints  the selected checkpoints of a run
+thin_plan        files to remove and to write, and the space that frees; nothing is written
+workspace        the directory next to it: the lock, the exchange, files of a killed run
+building         the new directory: links to kept files, new files, records
+checking         checks that the new directory is whole, and its tensors unchanged
 in_place         these in order
-thin_report      what was found or done, as JSON
+thin_report      the result as JSON
 """

@@ -1,12 +1,12 @@
 """The new directory of a thinned checkpoint.
 
-What stays gets a second name there, or is copied where the file system has none; what changes is
-written anew. Modes, owners and times are those of the files before: what sorts checkpoints by age
-sorts them as before.
+Kept files get a second name there, or are copied if the file system has no links; changed files are
+written again. Modes, owners and times are those of the files before, so tools that sort checkpoints
+by age sort them as before.
 
-Whoever owns the checkpoint may change it meanwhile, and who thins it may be root. So what a file
-was is taken from the entries that were noted, and not asked again under a name that may have become
-a link to a file of root's: that would be given away, and what is written here its mode.
+The owner of the checkpoint may change it during the operation, and the caller may be root. So file
+attributes are taken from the recorded entries, and not read again under a name that may now be a
+link to a file of root's: that file would get another owner, and new files its mode.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def build(
     flush: Callable[[Path], object],
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> frozenset[str]:
-    """Make the thinned copy of `plan.subject` at `copy`; `flush` is told of each file that is
-    written, once it is complete. The names of those files, which are not those of the checkpoint
-    under another name.
+    """Make the thinned copy of `plan.subject` at `copy`; `flush` gets each file that is written,
+    once it is complete. Return the names of the written files, without links to those of the
+    checkpoint.
 
     Raises:
         BadRequest: the disk is full, or an owner cannot be kept.
-        BadFile: a file of the checkpoint is truncated, or changed meanwhile.
+        BadFile: a file of the checkpoint is truncated, or changed during the operation.
     """
     directories = _directories(plan)
     if plan.subject.is_dir():
@@ -68,7 +68,7 @@ def build(
 
 
 class _Written:
-    """Makes the files, in several threads; `names` are those that were written."""
+    """Makes the files in several threads; `names` are those that were written."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ def _size(plan: ThinPlan, name: str) -> int:
 
 
 def _directories(plan: ThinPlan) -> list[str]:
-    """Those in which something stays, and those that were empty before."""
+    """Return the directories with kept files, and those that were empty before."""
     before = {parent for name in plan.entries.files() for parent in _above(name)}
     stays = {*plan.entries.files(), *plan.rewritten} - plan.removed
     after = {parent for name in stays for parent in _above(name)}
@@ -144,7 +144,8 @@ def _like_the_others(entries: Entries, made: Path) -> None:
 
 
 def _as_before(before: Path, status: os.stat_result, after: Path) -> None:
-    """The mode, owner, times and attributes of an entry; what is written runs as nobody else."""
+    """Set the mode, owner, times and attributes of an entry; new files get no setuid or setgid
+    bit."""
     _own(before, status, after)
     with suppress(OSError):  # as of a file system without them
         _take_attributes(before, after)
@@ -154,7 +155,7 @@ def _as_before(before: Path, status: os.stat_result, after: Path) -> None:
 
 
 def _take_attributes(before: Path, after: Path) -> None:
-    """Those of users and the access lists; others (security) are for the system to give."""
+    """Copy the attributes of users and the access lists; the system sets others (security)."""
     for name in os.listxattr(before, follow_symlinks=False):
         if name.startswith(("user.", "system.posix_acl_")):
             value = os.getxattr(before, name, follow_symlinks=False)

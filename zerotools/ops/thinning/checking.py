@@ -1,8 +1,8 @@
-"""Whether a thinned copy is whole, and every tensor in it the one that the checkpoint has.
+"""Checks that a thinned copy is whole, and every tensor in it is the checkpoint's.
 
-`verify` looks at the copy, so at all that stays: what goes was not looked at, as it goes. Tensors
-in files that were written anew are compared by their digests with the checkpoint; the other files
-are the very same under another name.
+`verify` checks the copy, so all kept data; removed data is not checked. Tensors in files that were
+written again are compared with the checkpoint by their digests; the other files are the same files
+under another name.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ NOTHING_CHANGED = "nothing was changed"
 
 @dataclass(frozen=True)
 class CheckedCopy:
-    """`compared` tensors lie in files that were written anew, and have the digests of the
-    checkpoint's. `soundness` is what `verify` says, `findings` what is wrong, where that was
-    taken."""
+    """`compared` tensors lie in files that were written again, and have the digests of the
+    checkpoint's. `soundness` is the verdict of `verify`, and `findings` are its problems, if these
+    were accepted."""
 
     tensors: int
     compared: int
@@ -49,8 +49,8 @@ def check_copy(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> CheckedCopy:
-    """Look at the thinned copy of `plan.subject`, of which the files `written` are new. With
-    `force` damage that the checkpoint has, too, is taken.
+    """Check the thinned copy of `plan.subject`; the files `written` are new. With `force`, damage
+    that the checkpoint also has is accepted.
 
     Raises:
         BadFile: it is damaged, or a tensor is not the checkpoint's.
@@ -81,7 +81,7 @@ def _named(plan: ThinPlan, copy: Path, message: str) -> str:
 
 
 def _sidecar(plan: ThinPlan, force: bool) -> Against | None:
-    """The manifest of digests beside the checkpoint, which describes what stays, too."""
+    """Return the manifest of digests next to the checkpoint, which also describes the kept data."""
     try:
         return beside(files_of(plan.source, plan.table))
     except (BadFile, Unsupported):
@@ -134,7 +134,7 @@ def _compare(
 
 
 def _in_files(found: Checkpoint, copy: Path, written: Collection[str]) -> Iterator[Key]:
-    """The tensors of which a part lies in a file that was written."""
+    """Yield the tensors with a part in a file that was written."""
     new = {copy / name if name else copy for name in written}
     for key, tensor in found.tensors.items():
         if any(found.root.absolute() / file in new for file, _ in chunk_locations(tensor)):

@@ -1,4 +1,4 @@
-"""What lies in a checkpoint's directory, of which every entry that stays must be in the new one."""
+"""The entries of a checkpoint's directory; every one that is kept must be in the new one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zerotools.io.files.writers import is_open_for_writing
 @dataclass(frozen=True)
 class Entries:
     """Every entry by its name relative to `root`, as it was; the root itself is the entry "". A
-    checkpoint of one file has no other."""
+    checkpoint of one file has no other entry."""
 
     root: Path
     status: Mapping[str, os.stat_result]
@@ -47,10 +47,10 @@ class Entries:
         return max(status.st_mtime_ns for status in files) / 1e9
 
     def check_unchanged(self, root: Path) -> None:
-        """Look at the directory once more, under whichever name it has now.
+        """Compare the directory again, under its current name `root`.
 
         Raises:
-            BadFile: something was written, added or removed there.
+            BadFile: a file was written, added or removed there.
         """
         try:
             found = _every(root)
@@ -64,7 +64,7 @@ class Entries:
                 raise BadFile(_changed(root / name, "it was written to"))
 
     def note_in(self, sources: Sources) -> None:
-        """Every file is a source, also one that is only carried along.
+        """Record every file as a source, also one that is only carried along.
 
         Raises:
             BadFile: one has changed since it was read.
@@ -73,16 +73,16 @@ class Entries:
             sources.note(self.root / name, self.status[name])
 
     def check_same(self, name: str, path: Path) -> None:
-        """Refuse a second name of an entry that is another file by now.
+        """Raise an error if the second name of an entry is another file by now.
 
         Raises:
-            BadFile: something has taken its place.
+            BadFile: another file has replaced it.
         """
         if not os.path.samestat(self.status[name], path.lstat()):
             raise BadFile(_changed(self.root / name, "another file has taken its place"))
 
     def check_unwritten(self) -> None:
-        """Refuse a directory of which a process has a file open for writing.
+        """Raise an error if a process has a file of the directory open for writing.
 
         Raises:
             BadRequest: names the file.
@@ -100,11 +100,11 @@ class Entries:
 
 
 def entries_of(root: Path) -> Entries:
-    """The entries of the directory `root`, or the file.
+    """Return the entries of the directory `root`, or the file.
 
     Raises:
         BadRequest: it is a symbolic link or a mount point.
-        Unsupported: it has something that cannot be made anew beside it.
+        Unsupported: it has an entry that cannot be made again next to it.
     """
     if root.is_symlink():
         raise BadRequest(
@@ -160,8 +160,8 @@ def _below(directory: Path, prefix: str) -> Iterator[tuple[str, os.stat_result]]
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:
-    """What tells one state of an entry from another. A directory's time tells nothing that its
-    entries do not, and the time of the last change of an inode changes with each new name."""
+    """Return the values that identify the state of an entry. A directory's time adds nothing to its
+    entries, and the change time of an inode changes with each new name."""
     if stat.S_ISDIR(status.st_mode):
         return (stat.S_IFMT(status.st_mode), status.st_ino)
     return (stat.S_IFMT(status.st_mode), status.st_ino, status.st_size, status.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""Thin a checkpoint in place: check, make the copy beside it, look at it, exchange the two."""
+"""Thin a checkpoint in place: check, make the copy next to it, check that, exchange the two."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from zerotools.ops.thinning.checking import NOTHING_CHANGED, CheckedCopy, check_
 from zerotools.ops.thinning.thin_plan import ThinPlan
 from zerotools.ops.thinning.workspace import Exchange, Workspace
 
-# Directories, records and what the file system itself needs, in bytes.
+# Bytes for directories, records and the file system itself.
 _SLACK = 2**20
 
 
 @dataclass(frozen=True)
 class Thinned:
-    """What was done: `cleared` are the bytes that an interrupted run had left, `notes` sentences on
-    what is not as it should be beside the checkpoint. `checked` is None where nothing was to
-    drop."""
+    """The result: `cleared` are the bytes that an interrupted run had left, `notes` sentences on
+    problems next to the checkpoint. `checked` is None if nothing was dropped."""
 
     plan: ThinPlan
     checked: CheckedCopy | None
@@ -42,13 +41,13 @@ def thin(
     permit: Callable[[Path], None] = lambda _: None,
     exchange: Exchange = exchange_names,
 ) -> Thinned:
-    """Carry `plan` out. Whatever stops it, the checkpoint is whole: as it was, or thinned. With
-    `force` also one that has problems, of which what stays keeps them. `permit` raises where
-    somebody needs the checkpoint as it is: it is asked before anything is written, and again before
-    the exchange, as the copy takes its time. `exchange` is the system's.
+    """Carry `plan` out. Whenever it is interrupted, the checkpoint is whole: unchanged, or thinned.
+    With `force`, a checkpoint with problems is thinned too, and kept data keeps them. `permit`
+    raises if the checkpoint is needed unchanged: it is called before anything is written, and again
+    before the exchange, because the copy takes time. `exchange` is the system's.
 
     Raises:
-        BadRequest: something writes there, there is no room, or it cannot be exchanged.
+        BadRequest: a process writes there, the disk is full, or it cannot be exchanged.
         BadFile: it has problems, or changed since `plan` was made; nothing was changed.
         Unsupported: its file system cannot exchange two names in one step.
     """
@@ -92,7 +91,7 @@ def _make(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None],
 ) -> CheckedCopy:
-    """The copy, complete and looked at."""
+    """Make the copy and check it."""
     copy, links, workers = workspace.copy, workspace.links, budget.workers
     flush = flushing.add
     written = build(plan, copy, links=links, workers=workers, flush=flush, on_bytes=on_bytes)
@@ -100,7 +99,7 @@ def _make(
 
 
 class _Flushing:
-    """Flushes files while others are written and all are looked at; done at its end."""
+    """Flushes files while others are written and all are checked; done at its end."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)

@@ -23,9 +23,9 @@ _LARGEST_HINT = 4096
 
 @dataclass(frozen=True, slots=True)
 class RunCheckpoint:
-    """A checkpoint of a run. `number` is what its name ends with, mostly its step, and None where
-    most others are called otherwise; `written` is when its newest file was written, in seconds
-    since 1970."""
+    """A checkpoint of a run. `number` is the number at the end of its name, mostly its step, and
+    None if most others have other names; `written` is the time of its newest file, in seconds since
+    1970."""
 
     path: Path
     number: int | None
@@ -66,9 +66,9 @@ def select(
     now: float,
     table: FormatTable = FORMATS,
 ) -> Selected:
-    """The checkpoints in `path` that no rule keeps. `keep_last` of them stay, where nothing else is
-    said the newest; those whose number `keep_every` divides; those written in the last
-    `older_than` seconds; and those that `latest` and `best` name.
+    """Return the checkpoints in `path` that no rule keeps. `keep_last` of them stay, by default the
+    newest; those whose number `keep_every` divides; those written in the last `older_than` seconds;
+    and those that `latest` and `best` name.
 
     Raises:
         BadRequest: it is not a directory of checkpoints.

@@ -1,4 +1,4 @@
-"""What thinning a checkpoint would do, as a value: nothing is written."""
+"""The effect of thinning a checkpoint, as a value: nothing is written."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _LONGEST_HINT = 4096
 
 @dataclass(frozen=True)
 class ThinPlan:
-    """What becomes of the checkpoint in `subject`, a directory or a file. Names of files are
-    relative to it: `removed` go, `rewritten` are written anew or are new, all others stay as they
-    are. `problems` are those of its structure; with any of them it is thinned by force alone.
+    """The plan for the checkpoint in `subject`, a directory or a file. Names of files are relative
+    to it: `removed` are deleted, `rewritten` are written again or are new, all others stay
+    unchanged. `problems` are those of its structure; with any of them it is thinned only by force.
     `notes` are sentences for the user."""
 
     subject: Path
@@ -59,12 +59,12 @@ class ThinPlan:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is something to drop."""
+        """Return whether there is something to drop."""
         return not self.thinning.is_empty
 
     @property
     def has_manifest(self) -> bool:
-        """Whether it has the manifest of a job, which is written anew."""
+        """Return whether it has the manifest of a job, which is written again."""
         return self.entries.is_file(MANIFEST)
 
     @property
@@ -85,7 +85,7 @@ class ThinPlan:
 
     @property
     def bytes_after(self) -> int:
-        """Size of all files of the result, but for what describes it."""
+        """The size of all files of the result, without the records that describe it."""
         stays = (n for n in self.entries.files() if n not in self.removed | self.rewritten.keys())
         return sum(map(self.entries.size_of, stays)) + self.bytes_to_write
 
@@ -105,7 +105,8 @@ class ThinPlan:
 
     @property
     def shared(self) -> int:
-        """Bytes of the files that go and stay on the disk, as they have other names elsewhere."""
+        """The bytes of removed files that stay on the disk, because they have other names
+        elsewhere."""
         return sum(
             self.entries.size_of(name)
             for name in (*self.removed, *self.rewritten)
@@ -167,7 +168,7 @@ def prepare(
 def _refuse_several(
     path: Path, source: Checkpoint, options: ReadOptions, table: FormatTable
 ) -> None:
-    """Which of a run's checkpoints is thinned must not be guessed."""
+    """Raise an error if the choice of a run's checkpoint would be a guess."""
     chosen = source.root if path.is_dir() else source.origin.path
     if options.tag is not None or not path.is_dir() or chosen == path:
         return
@@ -189,7 +190,7 @@ def _subject(source: Checkpoint) -> Path:
 
 
 def _problems(source: Checkpoint, sources: Sources, table: FormatTable) -> tuple[str, ...]:
-    """What `verify` says of the structure."""
+    """Return the findings of `verify` on the structure."""
     given = ToVerify(source, files_of(source, table), sources, table)
     return tuple(finding.message for finding in verify(given, fast=True).findings)
 
@@ -210,8 +211,8 @@ def _below(
 def _records(
     subject: Path, source: Checkpoint, thinning: Thinning, now: float
 ) -> dict[str, FilePlan]:
-    """The record of the thinning, beside the files and in a job's directory, and that of the job,
-    which says that it cannot go on from here."""
+    """Return the records of the thinning, next to the files and in a job's directory, and that of
+    the job, which says that it cannot continue from here."""
     lost = source.tensors.keys() - set(thinning.kept.values())
     gone = {MASTERS if key.role == "param" else key.role for key in lost}
     before = read_thinned(source.root)
@@ -256,7 +257,7 @@ def _notes(
 
 
 def _names(hint: Path, name: str) -> bool:
-    """Whether the file `latest` says `name`."""
+    """Return whether the file `latest` names `name`."""
     try:
         text = read_regular(hint, _LONGEST_HINT, is_source=False)
         return text.decode("utf-8", "replace").strip() == name
@@ -265,7 +266,7 @@ def _names(hint: Path, name: str) -> bool:
 
 
 def leftover_note(plan: ThinPlan) -> str | None:
-    """What an earlier run left, as a sentence."""
+    """Return a sentence on files of an earlier run, or None."""
     if not has_leftovers(plan.subject):
         return None
     name = os.fspath(plan.subject.name)

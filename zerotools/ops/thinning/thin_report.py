@@ -16,8 +16,8 @@ SCHEMA = "zerotools.thin/1"
 
 
 class Status(StrEnum):
-    """`PLANNED`: it was only looked at. `NOTHING`: it has no state to drop. `REFUSED`: it was left
-    as it is, and `message` says why."""
+    """`PLANNED`: it was only examined. `NOTHING`: it has no state to drop. `REFUSED`: it was left
+    unchanged, and `message` is the reason."""
 
     PLANNED = "planned"
     THINNED = "thinned"
@@ -79,7 +79,7 @@ class Outcome:
 
     @property
     def all_problems(self) -> tuple[str, ...]:
-        """Sentences on what is wrong with the checkpoint, and why it was refused."""
+        """Sentences on the problems of the checkpoint, and on the reason for a refusal."""
         refusal = () if self.message is None else (self.message,)
         return (*(() if self.plan is None else self.plan.problems), *refusal)
 

@@ -1,15 +1,14 @@
-"""The directory beside a checkpoint in which its thinned copy is made, and the exchange.
+"""The directory next to a checkpoint in which its thinned copy is made, and the exchange.
 
     runs/global_step10                            the checkpoint
     runs/.global_step10.zerotools-thin/           locked while a run works in it
         global_step10                             before the exchange the new copy, after it the old
 
-Whatever system call a run is killed at, `runs/global_step10` is the whole checkpoint: as it was
-until the one rename, thinned from then on. What is in the directory beside it is either unfinished
-or the old copy, and in both cases of no more use: the next run removes it. The name begins with a
-dot and the copy lies one level further down, so that nothing that looks for checkpoints takes it
-for one. Before the exchange all of the new copy is on the disk, and before the old one is removed
-the exchange is.
+Whenever a run is killed, `runs/global_step10` is the whole checkpoint: unchanged before the rename,
+thinned after it. The directory next to it then holds an unfinished copy or the old one. Neither is
+useful any more, and the next run removes it. The name begins with a dot and the copy lies one level
+further down, so that tools that search for checkpoints do not find it. The new copy is flushed to
+the disk before the exchange, and the exchange before the old copy is removed.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Workspace:
 
     @property
     def copy(self) -> Path:
-        """Where the new copy is made."""
+        """The path of the new copy."""
         return self._path / self._subject.name
 
     def __enter__(self) -> Workspace:
@@ -65,7 +64,7 @@ class Workspace:
             for entry in self._path.iterdir():
                 _remove(entry)
             self._probe()
-        except BaseException as error:  # let go of, and raised again
+        except BaseException as error:  # released, and raised again
             self.__exit__(type(error), error, None)
             raise
         return self
@@ -116,12 +115,13 @@ class Workspace:
         return True
 
     def commit(self, check: Callable[[Path], None]) -> None:
-        """Flush the directories of the copy, exchange it, and remove the old one. `check` raises if
-        the checkpoint under a path is not what it was: it is called before and after the exchange,
-        which is taken back where it raises.
+        """Flush the directories of the copy, exchange it, and remove the old one.
+
+        `check` raises if the checkpoint under a path has changed: it is called before and after the
+        exchange. If it raises after the exchange, the exchange is undone.
 
         Raises:
-            BadFile: see above; the checkpoint is as it was.
+            BadFile: see above; the checkpoint is unchanged.
             OSError: the same; or the old copy cannot be removed, and the exchange is made.
         """
         if self.copy.is_dir():
@@ -155,8 +155,8 @@ class Workspace:
 
 
 def clear_left(directory: Path) -> int:
-    """Remove what interrupted runs left in `directory`, also beside checkpoints that are gone; the
-    bytes that frees. A run that is at work is left alone. What cannot be removed stays."""
+    """Remove files of interrupted runs in `directory`, also next to deleted checkpoints; return the
+    bytes freed. A running run is not touched. Files that cannot be removed stay."""
     cleared = 0
     with suppress(OSError):
         for path in [each for each in directory.iterdir() if is_workspace(each.name)]:
@@ -188,8 +188,8 @@ def _open_up(path: Path) -> None:
 
 
 def size_left(subject: Path) -> int:
-    """Bytes of files that an interrupted run left beside a checkpoint, and that the checkpoint does
-    not share; 0 where it left nothing."""
+    """Return the bytes of files that an interrupted run left next to a checkpoint, without shared
+    ones; 0 if it left none."""
     return _size_of(workspace_of(subject))
 
 
@@ -203,7 +203,7 @@ def _size_of(path: Path) -> int:
 
 
 def has_leftovers(subject: Path) -> bool:
-    """Whether an interrupted run left something beside a checkpoint."""
+    """Return whether an interrupted run left files next to a checkpoint."""
     return os.path.lexists(workspace_of(subject))
 
 

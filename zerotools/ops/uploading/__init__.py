@@ -1,7 +1,7 @@
-"""Output that is written to an object store, from a source anywhere, and by way of no disk.
+"""Output that is written to an object store, from any source, without a disk in between.
 
-destination   whatever a command writes: to a store, or to a disk
-upload        a conversion whose files are made and sent side by side
-file_stream   the bytes of one file in order, with the checksums that lie before what they are of
-upload_memory how the budget is shared
+destination   the output of a command: to a store, or to a disk
+upload        a conversion with files that are made and sent in parallel
+file_stream   the bytes of one file in order, with checksums that precede their data
+upload_memory the division of the budget
 """

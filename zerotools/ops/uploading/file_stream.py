@@ -18,8 +18,8 @@ from zerotools.ops.serving.byte_source import ByteSource, Note
 def file_stream(
     source: ByteSource, file: str, plan: FilePlan, held: int, note: Note
 ) -> Iterator[bytes]:
-    """All bytes of `file`, in pieces of bounded size; `note` is as that of `ByteSource.read`, and
-    told of each byte once. Raises as that."""
+    """Yield all bytes of `file`, in pieces of bounded size. `note` is as that of `ByteSource.read`,
+    and gets each byte once. The errors are the same."""
     patches = _Patches()
     ordered = sorted(plan.checksums, key=lambda each: each.start)
     at = first = 0
@@ -60,7 +60,7 @@ def _span(ordered: Sequence[Checksum], first: int, held: int) -> tuple[int, int,
 
 
 class _Patches:
-    """Checksums that are known, by where they go."""
+    """The known checksums, by their position."""
 
     def __init__(self) -> None:
         self._known: list[tuple[int, bytes]] = []

@@ -1,8 +1,8 @@
-"""A conversion whose output goes to an object store.
+"""A conversion with output in an object store.
 
-Several files are made and sent at once, each in order, in parts of bounded size. Those by which
-others know a checkpoint (an index, `.metadata`, `latest`) go when all others are there, then a
-job's manifest, and the marker last of all (`far_staging`).
+Several files are made and sent at once, each in order, in parts of bounded size. The files that
+identify a checkpoint (an index, `.metadata`, `latest`) are sent when all others exist, then a job's
+manifest, and the marker last of all (`far_staging`).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class _Stopped(Exception):
 
 
 def check_upload(conversion: Conversion, *, overwrite: bool, resume: bool = False) -> None:
-    """Refuse what `perform_upload` would refuse of the destination.
+    """Raise the errors of `perform_upload` that concern the destination.
 
     Raises:
-        BadRequest: something is there, or it is inside the source.
-        Unsupported: the output is made by way of a disk, or the store is only read.
+        BadRequest: it exists already, or it is inside the source.
+        Unsupported: the output needs a disk, or the store is read-only.
     """
     if conversion.sums_bytes:
         raise Unsupported(
@@ -81,8 +81,8 @@ def perform_upload(
     on_bytes: Callable[[int], None] = lambda _: None,
     check: Callable[[WriteReport], None] = lambda _: None,
 ) -> WriteReport:
-    """As `perform`, to a store. `overwrite` clears what another run has left unfinished, and
-    replaces no checkpoint.
+    """Do the same as `perform`, to a store. `overwrite` clears unfinished output of another run,
+    and replaces no checkpoint.
 
     Raises:
         As `perform`; and HostUnreachable: the store does not answer.
@@ -135,7 +135,7 @@ def perform_upload(
 
 
 class _Upload:
-    """The files of one output on their way."""
+    """The transfer of one output's files."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _Upload:
         return report
 
     def _in_order(self, names: list[str]) -> tuple[list[str], list[str]]:
-        """Those by which others know a checkpoint come last."""
+        """Return the names with those last that identify a checkpoint."""
         signs = format_of(self._conversion.target.checkpoint, self._conversion.table).signs
         last = [name for name in names if PurePosixPath(name).name in (*signs, *_LAST)]
         return [name for name in names if name not in last], last

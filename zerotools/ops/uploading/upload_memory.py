@@ -1,4 +1,4 @@
-"""How the memory of a budget is shared by what is made, what waits and what is on its way."""
+"""The division of a budget's memory between making, waiting and sending."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class UploadMemory:
-    """A quarter of the budget is for parts on their way, a quarter for records whose checksum comes
-    before them, and the rest for making tiles. `files` are sent at once, and of each `parts`."""
+    """A quarter of the budget is for parts being sent, a quarter for records with a checksum before
+    them, and the rest for making tiles. `files` are sent at once, and `parts` of each."""
 
     files: int
     parts: int
@@ -44,11 +44,12 @@ class UploadMemory:
         return cls(files, parts, quarter // files, rest)
 
     def parallel(self, size: int) -> int:
-        """How many parts of an object of `size` bytes may be on their way."""
+        """Return the number of parts of an object of `size` bytes that may be in transit."""
         return max(1, min(self.parts, self.held_bytes // self.part_bytes(size) - 2))
 
     def part_bytes(self, size: int) -> int:
-        """Bytes of one part of an object of `size` bytes: more where they would be too many."""
+        """Return the bytes of one part of an object of `size` bytes: more if there would be too
+        many parts."""
         room = self.held_bytes // (self.parts + 2) // _MIB * _MIB
         usual = max(LEAST_PART, min(USUAL_PART, room))
         return max(usual, -(-size // _MOST_PARTS // _MIB) * _MIB)

@@ -1,4 +1,4 @@
-"""What a checkpoint is compared with: a manifest, or another checkpoint."""
+"""The reference of a comparison: a manifest, or another checkpoint."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from zerotools.ops.verification.portion import WHOLE, Portion
 from zerotools.runs.thinned import read_thinned
 
 _MAX_NAMED = 3
-# Of a single tensor nobody can say whether it is another's, or damaged.
+# For a single tensor, damage and another checkpoint look the same.
 _FEWEST_TO_TELL = 2
 
 
 @dataclass(frozen=True)
 class Against:
-    """A manifest, and what to call it: its path, or that of the checkpoint it was made of."""
+    """A manifest and its name: its path, or that of the checkpoint it was made from."""
 
     manifest: DigestManifest
     path: Path
@@ -59,13 +59,14 @@ def against(
     verified: Beside = nothing_beside,
     portion: Portion = WHOLE,
 ) -> Against:
-    """What the user names: a manifest (a `.json` file), or a checkpoint, whose tensors are read.
+    """Return the user's reference: a manifest (a `.json` file), or a checkpoint with tensors to
+    read.
 
-    A manifest may be as large as one of the `verified` bytes can be. Of a checkpoint, the tensors
-    that `portion` may compare with are read.
+    The size of a manifest is limited to that for the `verified` bytes. Of a checkpoint, the tensors
+    that `portion` may need are read.
 
     Raises:
-        BadRequest: there is nothing at `path`.
+        BadRequest: `path` does not exist.
         BadFile: the manifest is damaged, or the checkpoint.
         Unsupported: the manifest is of another version.
     """
@@ -88,7 +89,7 @@ def against(
 
 
 def beside(files: CheckpointFiles) -> Against | None:
-    """The manifest that lies beside a checkpoint; None: there is none.
+    """Return the manifest next to a checkpoint, or None if it does not exist.
 
     Raises:
         BadFile, Unsupported: it is damaged, or of another version.
@@ -107,8 +108,8 @@ def beside(files: CheckpointFiles) -> Against | None:
 
 
 class Comparing:
-    """One checkpoint and what it is compared with. `keys` are its sound tensors that have
-    digests, of which those of `portion` are compared; what was computed is kept in `digests`."""
+    """One checkpoint and its reference. `keys` are its sound tensors that have digests; those of
+    `portion` are compared. Computed digests are kept in `digests`."""
 
     def __init__(
         self,
@@ -131,15 +132,15 @@ class Comparing:
         self.digests: dict[Key, TensorDigest] = {}
 
     def manifest(self, digests: Mapping[str, FileDigest]) -> DigestManifest:
-        """That of this checkpoint, with all of its tensors that are sound."""
+        """Return the manifest of this checkpoint, with all of its tensors that are sound."""
         self._digest(self._keys)
         return self._manifest(digests)
 
     def compare(
         self, other: Against, digests: Mapping[str, FileDigest], claims: ClaimedBytes
     ) -> tuple[list[Finding], Comparison]:
-        """Compare file by file where the manifest is of files such as these, else by tensors: so
-        that of a checkpoint which was thinned since is compared with what is left.
+        """Compare file by file if the manifest is of files such as these, else by tensors. So a
+        checkpoint that was thinned later is compared by its remaining tensors.
 
         Raises:
             BadRequest: the manifest is of another model.
@@ -183,8 +184,8 @@ class Comparing:
         return found, Comparison(path, count, notes=notes, is_exact=is_exact)
 
     def _stranger(self, other: Against) -> Finding | None:
-        """A finding where nothing is as the manifest says: then nothing was damaged, and it is of
-        another checkpoint."""
+        """Return a finding if nothing agrees with the manifest: then it is of another checkpoint,
+        and nothing is damaged."""
         shared = [key for key in self._own if key in other.manifest.tensors]
         if len(shared) < _FEWEST_TO_TELL:
             return None
@@ -214,7 +215,7 @@ class Comparing:
         return {n: each for n, each in manifest.files.items() if self._portion.has_file(n)}
 
     def _changed_in(self, name: str, manifest: DigestManifest, claims: ClaimedBytes) -> str:
-        """The tensors of a changed file that are changed, as the end of a sentence."""
+        """Return the changed tensors of a changed file, as the end of a sentence."""
         root, path = self._checkpoint.root, self._files.base / name
         own = path.relative_to(root).as_posix() if path.is_relative_to(root) else name
         places = claims.places.get(own)

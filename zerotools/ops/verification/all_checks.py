@@ -41,7 +41,7 @@ OF_ANY_SAVE = "nothing in it tells of which save it is, or of which rank"
 
 
 class AllChecks:
-    """The checks of one checkpoint, or of a portion of it, each of which adds to `findings`."""
+    """The checks of one checkpoint, or of a portion of it; each adds to `findings`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class AllChecks:
         self._digests: dict[str, FileDigest] = {}
 
     def structure(self) -> None:
-        """What the metadata says, and whether the files beside it say what is so."""
+        """Check the metadata, and the files next to it that describe it."""
         inspection = inspect(self._checkpoint, self._table)
         self._incomplete = frozenset(inspection.incomplete)
         self._training = inspection.run.training
@@ -87,7 +87,7 @@ class AllChecks:
             return None
 
     def sidecar(self, record: WrittenRecord | None) -> Against | None:
-        """The manifest beside the checkpoint, if it can be read and is of this one."""
+        """Return the manifest next to the checkpoint, if it can be read and is of this one."""
         try:
             found = beside(self._files)
         except (BadFile, Unsupported) as error:
@@ -122,7 +122,7 @@ class AllChecks:
         self.unchecked = self._without_manifest(to_scan)
 
     def copies(self) -> None:
-        """What is in several places is the same everywhere."""
+        """Check that copies of the same values are equal."""
         if self._portion.is_first:
             try:
                 self._form.compare_copies(self._checkpoint)
@@ -139,7 +139,7 @@ class AllChecks:
             self.findings.append(Finding(Check.STRUCTURE, difference, tensor=key))
 
     def meaning(self) -> None:
-        """What the numbers can be, and whether weights are their masters, cast."""
+        """Check that the numbers are possible, and that weights are the casts of their masters."""
         elsewhere = {
             key: key.role in NEVER_NEGATIVE
             for key in self._claims.elsewhere
@@ -169,7 +169,7 @@ class AllChecks:
         self.findings += [_not_the_cast(self._checkpoint, each) for each in found]
 
     def compare_with_record(self, record: WrittenRecord | None) -> None:
-        """Whether the files of an output are those that were written."""
+        """Check that the files of an output are those that were written."""
         if record is None:
             return
         known = {n: each for n, each in record.files.items() if self._portion.has_file(n)}
@@ -191,7 +191,7 @@ class AllChecks:
     def compare(
         self, other: Against | None, on_bytes: Callable[[int], None], *, digests: bool
     ) -> None:
-        """What a manifest says; and with `digests`, what this one's says."""
+        """Compare with a manifest; with `digests`, make that of this checkpoint."""
         if other is None and not digests:
             return
         sound = self._sound_tensors()
@@ -216,8 +216,9 @@ class AllChecks:
             self.findings.append(Finding(Check.BYTES, str(error)))
 
     def _vouch(self, comparison: Comparison) -> None:
-        """What is equal needs no checksums of its own. Of other files than those of the manifest,
-        only those that hold tensors alone are known, and an index, which says where they lie."""
+        """Mark files as checked that need no checksums because they are equal. Of files that the
+        manifest does not list, only those with nothing but tensors are known, and an index, which
+        has their positions."""
         vouched = set(comparison.vouched)
         if comparison.is_exact and not (self.findings or self._form.holds_state):
             below = self._checkpoint.root.relative_to(self._files.base)
@@ -226,15 +227,15 @@ class AllChecks:
         self.unchecked = {n: why for n, why in self.unchecked.items() if n not in vouched}
 
     def own_unchecked(self) -> dict[str, str]:
-        """What is left unchecked of the portion. Where its tensors were compared, and not every bit
-        of them, no other portion can vouch for the files that they lie in."""
+        """Return the unchecked files of the portion. If its tensors were compared, but not every
+        bit of them, no other portion can prove the files that they lie in."""
         compared = self.comparison
         if compared is not None and not (compared.by_files or compared.is_exact):
             return self.unchecked
         return {n: why for n, why in self.unchecked.items() if self._portion.has_file(n)}
 
     def changed(self, sources: Sources) -> None:
-        """Files that somebody wrote meanwhile."""
+        """Add findings for files that were written during the verification."""
         for path, difference in sources.changed():
             self.findings.append(
                 Finding(
@@ -267,7 +268,7 @@ class AllChecks:
             )
 
     def _without_manifest(self, to_scan: FilesToScan) -> dict[str, str]:
-        """What is still unchecked after a job's manifest has been."""
+        """Return the files that are still unchecked after a job's manifest."""
         vouched: set[str] = set()
         unchecked = {**self._of_any_save(), **to_scan.unchecked, **self._doubts()}
         for directory in {self._files.base, self._checkpoint.root.parent}:
@@ -285,11 +286,11 @@ class AllChecks:
         return {name: why for name, why in unchecked.items() if name not in vouched}
 
     def _has(self, directory: Path, name: str) -> bool:
-        """Whether a file of `directory` is one of this portion."""
+        """Return whether a file of `directory` is one of this portion."""
         return self._portion.has_file(self._files.name_of(directory / name))
 
     def _doubts(self) -> dict[str, str]:
-        """Files by which another may be missing, of which nothing tells whether it ever was."""
+        """Return the files that suggest a missing file that may never have existed."""
         below = self._checkpoint.root.relative_to(self._files.base)
         doubts = self._form.doubts(self._checkpoint)
         return {(below / name).as_posix(): why for name, why in doubts.items()}
@@ -302,7 +303,7 @@ class AllChecks:
         below = self._checkpoint.root.relative_to(self._files.base)
         try:
             known = self._form.files_of_one_save(self._checkpoint)
-        except BadFile:  # what is wrong with it, another check says
+        except BadFile:  # another check reports its fault
             known = ()
         proved = {(below / name).as_posix() for name in known}
         names = (name for name in self._files.names if name in essential - proved)
@@ -320,7 +321,7 @@ class AllChecks:
 def _quietly(
     differences: Iterator[tuple[Key, str]], findings: list[Finding]
 ) -> Iterator[tuple[Key, str]]:
-    """What can be compared; where a file cannot be read, that is a finding."""
+    """Yield the differences; a file that cannot be read is a finding."""
     try:
         yield from differences
     except (BadFile, Unsupported) as error:
@@ -328,7 +329,7 @@ def _quietly(
 
 
 def _held(claims: ClaimedBytes, file: str | None, record: Record) -> str:
-    """The tensors of which a record has elements, as the end of a sentence."""
+    """Return the tensors that have elements in a record, as the end of a sentence."""
     if file is None or not record.length:
         return ""
     within = claims.within(file, record.begin, record.begin + record.length)

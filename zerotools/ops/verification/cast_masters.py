@@ -85,7 +85,7 @@ def _blocks(
                 FlatValues(Key(name, "param"), master, checkpoint),
                 FlatValues(Key(name, "param16"), weight, checkpoint),
             )
-        except BadFile:  # what is incomplete, the proof of the tensor says
+        except BadFile:  # the proof of the tensor reports missing elements
             continue
         for begin in range(0, master.numel, BLOCK_ELEMENTS):
             yield number, pair, begin, min(begin + BLOCK_ELEMENTS, master.numel)
@@ -122,8 +122,8 @@ def _compare(
 def counts_of(
     checkpoint: Checkpoint, wanted: Mapping[Key, bool], budget: MemoryBudget
 ) -> dict[Key, ValueCounts]:
-    """What is odd among the elements of tensors that do not lie side by side in their files; True
-    of a key says that values below zero are odd, too."""
+    """Return the counts of odd elements of tensors that are not contiguous in their files; True for
+    a key means that values below zero are odd too."""
     found: dict[Key, ValueCounts] = {}
 
     def blocks() -> Iterator[tuple[Key, FlatValues, int, int]]:

@@ -1,7 +1,7 @@
 """The files of a checkpoint, and the archives in them.
 
-What belongs to it are the files that its tensors lie in, those that were read to find these, and
-those that lie beside them in the directories that are its own.
+They are the files that its tensors lie in, those that were read to find these, and those next to
+them in the checkpoint's own directories.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class CheckpointFiles:
 def files_of(
     checkpoint: Checkpoint, table: FormatTable = FORMATS, subject: Path | None = None
 ) -> CheckpointFiles:
-    """The files of a checkpoint as `read` gave it. Those that are missing are left out. `subject`
-    is what the checkpoint is, where that cannot be told yet."""
+    """Return the files of a checkpoint as `read` returned it, without missing ones. `subject` is
+    the path of the checkpoint, if it cannot be determined yet."""
     subject = subject or subject_of(checkpoint)
     base = subject if subject.is_dir() else subject.parent
     paths = {checkpoint.root / name for name in checkpoint.files}
@@ -75,8 +75,8 @@ def files_of(
 
 
 def subject_of(checkpoint: Checkpoint) -> Path:
-    """The directory that is this checkpoint and no other, or its only file. A file that zerotools
-    wrote is its whole output, with all that is beside it."""
+    """Return the directory that is exactly this checkpoint, or its only file. For a file that
+    zerotools wrote it is the whole output, with all files next to it."""
     path = checkpoint.origin.path
     if not path.is_dir():
         return path.parent if is_in_output(path) else path
@@ -93,7 +93,7 @@ def archives_in(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
 
 
 def _beside(checkpoint: Checkpoint, base: Path, table: FormatTable) -> Iterator[Path]:
-    """Files in the directories that are the checkpoint's own."""
+    """Yield files in the directories that belong to the checkpoint."""
     directories = {base, checkpoint.root}
     if format_of(checkpoint, table).run_directory(checkpoint) is None:
         directories |= {folder for folder, _ in folders_below(base)}

@@ -1,6 +1,6 @@
-"""Which bytes of a file are elements of which tensor, so that one pass over the file sees them all.
+"""The bytes of a file that are elements of tensors, so that one pass over the file sees them all.
 
-A thousand ranks make millions of ranges: three numbers are kept of each, and no object.
+A thousand ranks make millions of ranges: each is kept as three numbers, and not as an object.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from zerotools.io.numeric.numpy_dtypes import Array
 
 @dataclass(frozen=True)
 class ClaimedBytes:
-    """`keys` are the tensors of floating-point numbers by their numbers; `places` has of each file
-    rows of (first byte, end, number of the tensor, largest end so far), in order. `elsewhere` are
-    tensors whose elements do not lie side by side in their files, which one pass cannot tell
-    apart."""
+    """`keys` are the tensors of floating-point numbers by their numbers. `places` has rows for each
+    file: (first byte, end, number of the tensor, largest end so far), in order. `elsewhere` are
+    tensors with elements that are not contiguous in their files, which one pass cannot separate."""
 
     keys: list[Key] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
@@ -31,7 +30,7 @@ class ClaimedBytes:
     elsewhere: list[Key] = field(default_factory=list)
 
     def within(self, file: str, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """(first byte, end, tensor) of what begins or goes on in [begin, end) of a file."""
+        """Yield (first byte, end, tensor) of the elements in [begin, end) of a file."""
         places = self.places.get(file)
         if places is None:
             return
@@ -50,7 +49,7 @@ def claims_of(checkpoint: Checkpoint) -> ClaimedBytes:
             continue
         try:
             found = list(_extents(tensor))
-        except BadFile:  # what is wrong with the items of a tensor, its proof says
+        except BadFile:  # the proof of a tensor reports faults of its items
             continue
         if any(size is None for _, _, size in found):
             claims.elsewhere.append(key)
@@ -64,7 +63,7 @@ def claims_of(checkpoint: Checkpoint) -> ClaimedBytes:
         table = np.frombuffer(numbers, np.int64).reshape(-1, 3)
         table = table[np.argsort(table[:, 0], kind="stable")]
         reach = np.maximum.accumulate(table[:, 1])
-        # By columns: of one that is not contiguous, each search would make a copy first.
+        # By columns: on one that is not contiguous, each search would make a copy first.
         claims.places[file] = np.asfortranarray(np.column_stack((table, reach)))
     return claims
 

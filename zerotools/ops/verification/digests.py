@@ -1,10 +1,10 @@
-"""The digest of a tensor: a tree of blocks over its elements, whatever files they lie in.
+"""The digest of a tensor: a tree of blocks over its elements, independent of their files.
 
 The elements are taken in row-major order as little-endian bytes, and cut into blocks of
 BLOCK_ELEMENTS; the last may be shorter, and a tensor without elements has no block. The digest of a
 block is XXH3 with 128 bits and seed 0, in its canonical form of 16 bytes, high bytes first. The
-digest of the tensor is that of the digests of its blocks, one behind another, in hexadecimal. That
-of a file is the digest of its bytes as a tensor of uint8.
+digest of the tensor is that of the digests of its blocks, concatenated, in hexadecimal. That of a
+file is the digest of its bytes as a tensor of uint8.
 
 Every tensor has the digest of its own bytes. One of floating-point numbers has also those of its
 values in bfloat16 and in float16, rounded to nearest even, with every NaN as NAN_BITS: an export in
@@ -70,8 +70,8 @@ def digests_of(
     cast: Cast = numpy_cast,
     casts: bool = True,
 ) -> dict[Key, TensorDigest]:
-    """The digests of tensors, with those of their casts if `casts`; `on_bytes` is told of bytes of
-    tensors that are done. `cast` is equal to numpy's for every value that is not NaN.
+    """Return the digests of tensors, with those of their casts if `casts`; `on_bytes` gets the
+    bytes of tensors that are done. `cast` equals numpy's for every value except NaN.
 
     Raises:
         BadFile: a tensor is incomplete, or a file is missing or truncated.
@@ -140,7 +140,7 @@ class FlatValues:
             self._index = BoxIndex([chunk.box for chunk in self._chunks])
 
     def read(self, held: ThreadFiles, begin: int, end: int, raw: Array, buffer: Array) -> None:
-        """Fill the bytes `raw` with elements [begin, end); `buffer` is for what is read."""
+        """Fill the bytes `raw` with elements [begin, end); `buffer` is for reading."""
         dtype = self.tensor.dtype
         if self._ranges is not None:
             gather_flat(held, self._within(self._ranges, begin, end), dtype.itemsize, raw.data)
@@ -175,7 +175,7 @@ class _Block:
     casts: bool
 
     def digests(self, held: ThreadFiles, scratch: Scratch, cast: Cast) -> tuple[bytes, ...]:
-        """Of its own bytes, and of each cast."""
+        """Return the digests of its own bytes, and of each cast."""
         dtype = self.values.tensor.dtype
         hashers = _Hashers(dtype, scratch.read, cast, casts=self.casts)
         step = min(_PART_BYTES, scratch.tile.nbytes) // max(dtype.itemsize, 2)
@@ -188,14 +188,14 @@ class _Block:
 
 
 class _Hashers:
-    """Of one block: its own bytes, and its casts, which are made in `room`."""
+    """The digests of one block: of its own bytes, and of its casts, which are made in `room`."""
 
     def __init__(self, dtype: DType, room: Array, cast: Cast, *, casts: bool) -> None:
         self._dtype = dtype
         self._room = room
         self._cast = cast
         self._own = block_hasher()
-        # The cast to its own type is the same bytes until there is a NaN.
+        # The cast to its own type has the same bytes until there is a NaN.
         types = _types(dtype) if casts else ()
         self._casts = {target: None if target == dtype else block_hasher() for target in types}
 
@@ -211,12 +211,12 @@ class _Hashers:
         self._own.update(raw.data)
 
     def digests(self) -> tuple[bytes, ...]:
-        """The digest of its own bytes, and of each cast."""
+        """Return the digest of its own bytes, and of each cast."""
         return tuple((each or self._own).digest() for each in (self._own, *self._casts.values()))
 
 
 def canonical_cast(values: Array, target: DType, room: Array, cast: Cast = numpy_cast) -> Array:
-    """`values` in bfloat16 or float16, every NaN as `NAN_BITS`: as bytes, which are in `room`."""
+    """Return `values` in bfloat16 or float16, every NaN as `NAN_BITS`, as bytes in `room`."""
     out = room.view(numpy_dtype(target))
     cast(out, values)
     if count_values(out).nans:

@@ -1,11 +1,11 @@
-"""What holds for all elements of one tensor, looked at only where something else gives cause.
+"""Checks over all elements of one tensor, made only if something else gives a reason.
 
-A mask for attention is 0 where something may be seen and minus infinity elsewhere, or 1 and
-infinity: its finite elements are all one number. Formats that do not tell buffers from weights have
-such masks among the weights; weights that training has ruined are not so.
+A mask for attention is 0 for visible positions and minus infinity elsewhere, or 1 and infinity: its
+finite elements are all the same number. Formats that do not separate buffers from weights have such
+masks among the weights; weights that training has ruined look different.
 
-A digest in a narrower type tells of every bit where all values are of that type: a weight that was
-frozen in bf16 and exported in fp32 has nothing that its bf16 digest would not know.
+A digest in a narrower type covers every bit if all values are of that type. For example, the bf16
+digest covers all of a weight that was frozen in bf16 and exported in fp32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _WEIGHTS = ("param", "param16")
 
 
 def is_mask(checkpoint: Checkpoint, key: Key) -> bool:
-    """Whether a tensor with infinite elements has no NaN, and no two finite numbers that differ."""
+    """Return whether a tensor with infinite elements has no NaN, and no two finite numbers that
+    differ."""
     known: np.float64 | None = None
     try:
         with OpenFiles(checkpoint.root) as opened:
@@ -38,13 +39,13 @@ def is_mask(checkpoint: Checkpoint, key: Key) -> bool:
                 known = finite[0] if known is None and finite.size else known
                 if np.isnan(found).any() or (finite != known).any():
                     return False
-    except BadFile:  # another check says so
+    except BadFile:  # another check reports it
         return False
     return True
 
 
 def is_exact_in(checkpoint: Checkpoint, key: Key, narrow: DType) -> bool:
-    """Whether a cast of a tensor to `narrow` and back changes no byte.
+    """Return whether a cast of a tensor to `narrow` and back changes no byte.
 
     Raises:
         BadFile: it is incomplete, or a file is missing or truncated.

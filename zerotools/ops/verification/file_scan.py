@@ -1,5 +1,5 @@
-"""Every byte of a checkpoint's files, read once: the CRC-32 of each record, and what is odd among
-the numbers that the bytes are."""
+"""Every byte of a checkpoint's files, read once: the CRC-32 of each record, and the odd values
+among the numbers in them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from zerotools.ops.verification.digests import BLOCK_ELEMENTS, block_hasher, of_
 
 BLOCK_BYTES = BLOCK_ELEMENTS
 STRETCH_BYTES = 2 * BLOCK_BYTES
-"""What is read at a time: with less, threads wait longer for one another."""
+"""The bytes read at a time: with fewer, threads wait longer for each other."""
 NEVER_NEGATIVE = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf"})
 """Roles of optimizer state that is a sum of squares, or a largest magnitude."""
-# Enough for the bytes of a number that begins at the end of what is read.
+# Enough for the bytes of a number that begins at the end of a read.
 _SLACK = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`length` bytes of a file from `begin` on, whose CRC-32 should be `crc`."""
+    """`length` bytes of a file from `begin`, with the expected CRC-32 `crc`."""
 
     begin: int
     length: int
@@ -57,8 +57,8 @@ class ScannedFile:
 
 @dataclass
 class FileScan:
-    """What was found in one file. `error` says why it could not be read to its end, `digest` is
-    that of all of its bytes, where it was asked for."""
+    """The result for one file. `error` is the reason why it could not be read to its end, `digest`
+    that of all of its bytes, if requested."""
 
     file: ScannedFile
     damaged: list[tuple[Record, int]] = field(default_factory=list)
@@ -93,9 +93,11 @@ def scan(
     records_only: bool = False,
     sources: Sources | None = None,
 ) -> tuple[list[FileScan], dict[Key, ValueCounts]]:
-    """Read `files` below `base`; what is odd is counted by tensor, where there is any. With
-    `digests`, each file gets its digest. With `records_only`, stretches without a part of a record
-    are not read. With `sources`, a file that is not what it was has that as its error."""
+    """Read `files` below `base`; count odd values by tensor, if there are any.
+
+    With `digests`, each file gets its digest. With `records_only`, blocks without a part of a
+    record are not read. With `sources`, a changed file has that as its error.
+    """
     assert not (digests and records_only), "a digest is of all bytes"
     scans = [FileScan(file, digest=of_blocks(()) if digests else None) for file in files]
     left = [sum(1 for _ in _stretches(0, file, records_only)) for file in files]
@@ -123,7 +125,7 @@ def scan(
 
 
 class _BlockDigests:
-    """The digests of the blocks of one stretch, whose bytes come in order."""
+    """The digests of the blocks of one read, with bytes that come in order."""
 
     def __init__(self) -> None:
         self._ended = bytearray()
@@ -216,8 +218,8 @@ class _Reader:
         return seen
 
     def _buffer(self, scratch: Scratch) -> Array:
-        """For a stretch and the slack, in place of a tile and what is read for it; of a small
-        budget, the tile."""
+        """Return a buffer for one read and the slack, used instead of a tile and its input; with a
+        small budget, the tile."""
         if scratch.tile.nbytes < BLOCK_BYTES:
             return scratch.tile
         if not hasattr(self._own, "buffer"):
@@ -248,7 +250,7 @@ class _Reader:
     def _count(
         self, number: int, first: int, stop: int, begin: int, end: int, data: Array
     ) -> ValueCounts:
-        """Of the elements that begin in [begin, end), of which `data` has the bytes."""
+        """Return the counts of the elements that begin in [begin, end); `data` has their bytes."""
         key, tensor = self._claims.keys[number], self._claims.tensors[number]
         size = tensor.dtype.itemsize
         skipped = max(0, -(-(begin - first) // size))

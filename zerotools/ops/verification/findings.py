@@ -1,4 +1,4 @@
-"""What a verification found, and what it comes to."""
+"""The findings of a verification, and their verdict."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from zerotools.ops.verification.portion import WHOLE, Portion
 
 class Soundness(StrEnum):
     """`WHOLE`: every byte of every tensor and of the state was checked, and nothing is wrong.
-    `UNCHECKED`: nothing is wrong as far as was looked, and bytes were not or could not be checked.
-    `FAULTY`: something is wrong."""
+    `UNCHECKED`: no check found a fault, and some bytes were not or could not be checked. `FAULTY`:
+    something is wrong."""
 
     WHOLE = "whole"
     UNCHECKED = "unchecked"
@@ -37,8 +37,8 @@ _CONCLUSIONS = {
 
 
 class Check(StrEnum):
-    """What a finding is a finding of. `MANIFEST`: something is not as the manifest says, `CHANGED`:
-    a file changed while it was verified."""
+    """The kind of a finding. `MANIFEST`: something differs from the manifest, `CHANGED`: a file
+    changed while it was verified."""
 
     STRUCTURE = "structure"
     BYTES = "bytes"
@@ -49,8 +49,8 @@ class Check(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong: a sentence, with the file and the tensor where it is about one. `file` is
-    relative to the checkpoint's directory."""
+    """A fault: a sentence, with the file and the tensor if it is about one. `file` is relative to
+    the checkpoint's directory."""
 
     check: Check
     message: str
@@ -60,10 +60,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """With which manifest or checkpoint it was compared, and how many tensors have the values that
-    are said there. `by_files` says that the files were compared, byte by byte, and `vouched` are
-    those that are equal then. `notes` are sentences on what only one of the two holds. `is_exact`
-    says that every bit of all tensors was compared."""
+    """The reference of a comparison, and the number of tensors with its values. `by_files` means
+    that the files were compared, byte by byte, and `vouched` are the equal ones. `notes` are
+    sentences on values that only one of the two holds. `is_exact` means that every bit of all
+    tensors was compared."""
 
     path: Path
     tensors: int = 0
@@ -75,12 +75,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Verification:
-    """`unchecked` are files of which nothing tells whether their bytes are those that were saved,
-    each with the reason. `odd` counts what is not finite by tensor, also where that is no damage.
-    `is_fast` says that bytes were left out, `bytes_read` how many were read. `comparison` is with a
-    manifest; None: there was none. `manifest` is that of the checkpoint itself, where it was asked
-    for and nothing is wrong. `as_written` is the comparison with the record inside an output; None:
-    it has none. `portion` is what was looked at: of a part, the verdict is of that alone."""
+    """The result of a verification.
+
+    `unchecked` are files with bytes that nothing proves to be as saved, each with the reason. `odd`
+    counts values that are not finite by tensor, also if that is not damage. `is_fast` means that
+    bytes were skipped, `bytes_read` is the number read. `comparison` is with a manifest; None:
+    there was none. `manifest` is that of the checkpoint itself, if it was requested and nothing is
+    wrong. `as_written` is the comparison with the record inside an output; None: it has none.
+    `portion` is the part that was checked; the verdict is for it only.
+    """
 
     checkpoint: Checkpoint
     files: CheckpointFiles
@@ -104,5 +107,5 @@ class Verification:
 
     @property
     def is_whole(self) -> bool:
-        """Whether everything was checked, and nothing is wrong."""
+        """Return whether everything was checked, and nothing is wrong."""
         return self.verdict is Soundness.WHOLE

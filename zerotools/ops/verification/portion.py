@@ -1,10 +1,11 @@
-"""What one of N runs checks of a checkpoint: some of its files, and some of its names of tensors.
+"""The share of a checkpoint that one of N runs checks: some of its files, and some of its tensor
+names.
 
-Files are read whole, as their checksums are of all of their bytes: the largest one goes to the run
-that has least so far, and so on. Names of tensors go to runs in their order, in spans of equal
-size, because neighbours lie in the same files. All tensors of one name are one run's, and of tied
-names, so that a weight meets its master and its alias. What is not in the checkpoint at all, and
-only a manifest knows, is the first run's. The structure is every run's: it reads no data.
+Files are read whole, because their checksums cover all of their bytes: the largest goes to the run
+that has least so far, and so on. Names of tensors go to runs in order, in spans of equal size,
+because neighbours lie in the same files. One run has all tensors of a name, and of tied names, so
+that a weight meets its master and its alias. Tensors that only a manifest has belong to the first
+run. Every run checks the structure: it reads no data.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ class Portion:
         return self.file_parts.get(name, 1) == self.part.index
 
     def has_name(self, name: str, aliases: Mapping[str, str] | None = None) -> bool:
-        """Whether it is this part that says what is wrong with tensors of a name, which may be tied
-        by `aliases` to a name that the checkpoint has."""
+        """Return whether this part reports faults of tensors of a name, which `aliases` may tie to
+        a name that the checkpoint has."""
         known = (self.name_parts.get(each) for each in tied_names(name, aliases or {}))
         return next((part for part in known if part is not None), 1) == self.part.index
 
     def needs_name(self, name: str, aliases: Mapping[str, str]) -> bool:
-        """Whether a tensor of this part may be compared with one that is called so elsewhere."""
+        """Return whether a tensor of this part may be compared with one of that name elsewhere."""
         known = {self.name_parts.get(each) for each in tied_names(name, aliases)}
         return self.part.index in known or self.has_name(name, aliases)
 
@@ -54,7 +55,7 @@ WHOLE = Portion()
 
 
 def portion_of(checkpoint: Checkpoint, files: CheckpointFiles, part: OutputPart | None) -> Portion:
-    """What `part` checks; None: all."""
+    """Return the portion that `part` checks; None: all."""
     if part is None:
         return WHOLE
     roles = frozenset(key.role for key in checkpoint.tensors)
@@ -64,7 +65,7 @@ def portion_of(checkpoint: Checkpoint, files: CheckpointFiles, part: OutputPart 
 
 
 def tied_names(name: str, aliases: Mapping[str, str]) -> Iterator[str]:
-    """A name, and those that are tied to it."""
+    """Yield a name, and those that are tied to it."""
     holder = aliases.get(name, name)
     yield name
     if holder != name:

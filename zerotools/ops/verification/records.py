@@ -22,8 +22,8 @@ NO_CHECKSUMS = "no checksums"
 
 @dataclass
 class FilesToScan:
-    """`faults` are (file, sentence); `unchecked` are files whose own bytes do not tell whether they
-    are damaged, and why."""
+    """`faults` are (file, sentence); `unchecked` are files without checksums of their own, with the
+    reason."""
 
     files: list[ScannedFile] = field(default_factory=list)
     faults: list[tuple[str, str]] = field(default_factory=list)
@@ -51,7 +51,7 @@ def files_to_scan(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan
 
 
 def claimed_as(checkpoint: Checkpoint, path: Path) -> str | None:
-    """What the tensors of a checkpoint call a file; None where it is none of theirs."""
+    """Return the name of a file in a checkpoint's tensors, or None if it is not one of theirs."""
     for root in (checkpoint.root, checkpoint.root.absolute()):
         if path.is_relative_to(root):
             name = path.relative_to(root).as_posix()
@@ -67,7 +67,7 @@ def _records(
         return
     for begin, length in sorted(windows.items()) or [(0, whole.length)]:
         if begin + length > whole.length:
-            continue  # the proof of its tensor says that the file is truncated
+            continue  # the proof of its tensor reports the truncation
         window = FileRange(whole.source, whole.path, begin, length)
         try:
             yield from _of_archive(window, found, name)
@@ -78,10 +78,10 @@ def _records(
 
 
 def _is_zip(whole: FileRange) -> bool:
-    """Whether a file is a zip archive.
+    """Return whether a file is a zip archive.
 
     Raises:
-        BadFile: it ends as one and does not begin so.
+        BadFile: it ends like one and does not begin like one.
     """
     if whole.read(0, min(len(_BEGIN), whole.length)) == _BEGIN:
         return True

@@ -1,4 +1,4 @@
-"""What is saved in several places: whether the copies are equal."""
+"""A check that saved copies of the same block are equal."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def differing_replicas(
     budget: MemoryBudget,
     sources: Sources | None = None,
 ) -> Iterator[tuple[Key, str]]:
-    """Compare each further copy of a block with its first, byte by byte; says of each part that
-    differs in what. With `sources`, files that are not what they were are refused.
+    """Compare each further copy of a block with its first, byte by byte; yield each part that
+    differs, with the difference. With `sources`, changed files are refused.
 
     Raises:
-        BadFile: a file is truncated, or another than it was.
+        BadFile: a file is truncated or changed.
     """
     first: dict[tuple[Key, Chunk], Chunk] = {}
 
@@ -66,7 +66,7 @@ def differing_replicas(
 
 
 def _replicas(tensor: Tensor) -> Iterator[tuple[Chunk, Chunk]]:
-    """(copy, first) of every block that is in several places."""
+    """Yield (copy, first) of every block that is in several positions."""
     known: dict[Box, Chunk] = {}
     for chunk in tensor.chunks:
         if chunk.box.is_empty:

@@ -1,8 +1,8 @@
-"""Whether the scales of quantised weights mean something: what is said of them here is what
+"""A check that the scales of quantised weights are meaningful: it finds the faults that
 `consolidate --dtype` would refuse.
 
-Scales are read first, and are few. A scale of 0 is right where its elements are 0 as well, so that
-the values of a weight are computed where one of its scales is odd, and only there.
+Scales are read first, and are few. A scale of 0 is right if its elements are 0 too. So the values
+of a weight are computed only if one of its scales is odd.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ def meaningless_scales(
     is_own: Callable[[str], bool],
     budget: MemoryBudget,
 ) -> Iterator[tuple[Key, str]]:
-    """(payload, sentence) of quantised weights that have no values; of those alone whose payload
-    has a name that `is_own`, and whose parts are all `sound`. What their shapes and names tell,
-    `inspect` says.
+    """Yield (payload, sentence) of quantised weights without values: only those with a payload name
+    that `is_own`, and with `sound` parts. `inspect` reports faults of shapes and names.
 
     Raises:
         BadFile: a file is missing, truncated or unreadable.
@@ -92,7 +91,7 @@ def _has_odd_scales(checkpoint: Checkpoint, weight: QuantisedWeight, opened: Ope
 
 
 def _factors(scheme: Scheme, inputs: Mapping[str, Tensor]) -> set[str]:
-    """The inputs whose numbers elements are multiplied by."""
+    """Return the inputs that elements are multiplied by."""
     indices = {schemes.PAYLOAD}
     if isinstance(scheme, schemes.CodedFours) and scheme.nested_block:
         indices.add(schemes.SCALES)

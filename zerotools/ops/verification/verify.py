@@ -22,8 +22,8 @@ DEFAULT_MEMORY = 256 * 2**20
 
 @dataclass(frozen=True)
 class ToVerify:
-    """A checkpoint whose metadata are read, its files, all of them as they were then, and which
-    portion of it is verified."""
+    """A checkpoint with its metadata read, its files as they were then, and the portion to
+    verify."""
 
     checkpoint: Checkpoint
     files: CheckpointFiles
@@ -47,13 +47,13 @@ def prepare(
     table: FormatTable = FORMATS,
     part: OutputPart | None = None,
 ) -> ToVerify:
-    """Read the metadata of the checkpoint at `path`, in whichever format it is. With `part`, that
-    part of it alone is to be verified.
+    """Read the metadata of the checkpoint at `path`, of any format. With `part`, only that part of
+    it is verified.
 
     Raises:
-        BadRequest: there is nothing at `path`, or it has no such tag or section.
+        BadRequest: `path` does not exist, or it has no such tag or section.
         BadFile: it is not a checkpoint, or so damaged that its tensors are not known.
-        Unsupported: it is in a format that is not read.
+        Unsupported: its format is not read.
     """
     with recording() as sources:
         checkpoint = read_any(path, tag=tag, layout=layout, section=section, table=table)
@@ -65,8 +65,8 @@ def prepare(
 
 
 def _asked_directory(path: Path, checkpoint: Checkpoint) -> Path | None:
-    """The directory that was asked for, where one file in it has the tensors: the optimizer and
-    other state beside that file are meant, too."""
+    """Return the requested directory if one file in it has the tensors: the optimizer and other
+    state next to that file are then included."""
     file = checkpoint.origin.path
     is_in_it = path.is_dir() and not file.is_dir() and file.parent.absolute() == path.absolute()
     return file.parent if is_in_it else None  # spelled as the tensors' files are
@@ -81,10 +81,9 @@ def verify(
     budget: MemoryBudget | None = None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Verification:
-    """Make all checks; `on_bytes` is told how many bytes more were read. With `fast` no data is
-    read. It is compared with the record inside it, if it is an output that has one, and with
-    `other`, or with the manifest beside it if there is one. With `digests`, the result has the
-    manifest of what is there.
+    """Make all checks; `on_bytes` gets the number of bytes read. With `fast` no data is read. It is
+    compared with the record inside it, if it is an output with one, and with `other`, or else with
+    the manifest next to it. With `digests`, the result has a new manifest.
 
     Raises:
         BadRequest: the manifest is of another model.

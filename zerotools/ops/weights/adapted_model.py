@@ -1,5 +1,5 @@
-"""A model and one of its PEFT adapters: the weights under the model's own names, and what the
-adapter changes in each."""
+"""A model and one of its PEFT adapters: the weights under the model's own names, and the adapter's
+change of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from zerotools.ops.weights.adapter_changes import Change, Layout, Offset, Produc
 from zerotools.ops.weights.adapter_config import ADAPTER_CONFIG, scale_of, token_indices
 
 _ROLES = ("param", "buffer")
-# Kinds of LoRA of which no sum of weights is what the layer computes, or another than here.
+# Kinds of LoRA with a layer that no sum of weights equals, or with another sum than here.
 _NO_SUM = (
     "alora_invocation_tokens", "arrow_config", "use_qalora", "use_bdlora", "kasa_config",
     "monteclora_config", "layer_replication",
@@ -40,8 +40,8 @@ _OUTPUTS_FIRST = (0, 19)
 
 @dataclass(frozen=True)
 class AdaptedModel:
-    """`weights` are those without the adapter, `changes` what it does to some of them; `halves`
-    holds the tensors that changes name. `is_mapped`: the base was put into another layout."""
+    """`weights` are those without the adapter, `changes` its effect on some of them; `halves` holds
+    the tensors that changes name. `is_mapped`: the base was put into another layout."""
 
     weights: Checkpoint
     changes: Mapping[Key, tuple[Change, ...]]
@@ -60,14 +60,14 @@ def adapted(
     config: Mapping[str, Any],
     is_transposed: Callable[[str], bool | None] = lambda _: None,
 ) -> AdaptedModel:
-    """The model `weights` with `tensors` of `adapter`. `is_transposed` says of a module whether it
-    keeps its weight as (in, out), and None where that is to be seen from shapes.
+    """Return the model `weights` with `tensors` of `adapter`. `is_transposed` returns whether a
+    module keeps its weight as (in, out), and None if only shapes show it.
 
     Raises:
-        LacksBase: a weight is not there, or packed into a few bits.
+        LacksBase: a weight is missing, or packed into a few bits.
         BadRequest: the adapter does not fit the weights.
         BadFile: half of the adapter of a layer is missing.
-        Unsupported: no sum of weights does what this kind of adapter does.
+        Unsupported: this kind of adapter cannot be expressed as a sum of weights.
     """
     _refuse_no_sum(config, adapter)
     model = _Model(weights, adapter, tensors, config, is_transposed)
@@ -77,14 +77,15 @@ def adapted(
             known = changes.setdefault(key, [])
             if not isinstance(change, Rows) or not any(isinstance(each, Rows) for each in known):
                 known.append(change)
-    # Of a tied weight PEFT merges the embedding's adapter first, as that comes first in a model.
+    # For a tied weight PEFT merges the embedding's adapter first, because it comes first in a
+    # model.
     found = {key: tuple(sorted(each, key=_is_of_a_layer)) for key, each in changes.items()}
     return AdaptedModel(weights, found, adapter)
 
 
 def plain_weights(held: Checkpoint, name: str) -> Checkpoint:
-    """The weights of a run that trained the adapter `name`, under the names of the model: what that
-    adapter holds whole in place of what it had, and nothing of the other adapters."""
+    """Return the weights of a run that trained the adapter `name`, under the names of the model:
+    modules that it holds whole replace the model's, and other adapters are omitted."""
     whole: dict[Key, Tensor] = {}
     tensors: dict[Key, Tensor] = {}
     dropped: set[str] = set()
@@ -118,8 +119,8 @@ def plain_weights(held: Checkpoint, name: str) -> Checkpoint:
 
 
 def _layers(tensors: Iterable[AdapterTensor]) -> list[list[AdapterTensor]]:
-    """What belongs to one layer, or to one of the parameters of a module: PEFT wraps these one
-    around another."""
+    """Return the tensors by layer, or by wrapped parameter of a module: PEFT wraps several of these
+    around each other."""
     found: dict[str, list[AdapterTensor]] = {}
     for each in tensors:
         if each.part not in (SAVED_WHOLE, "bias"):
@@ -155,7 +156,7 @@ class _Model:
         self._of_leaves: dict[str, bool] | None = None
 
     def changes(self, parts: Sequence[AdapterTensor]) -> list[tuple[Key, Change]]:
-        """What the parts of one layer change."""
+        """Return the changes of one layer's parts."""
         module = parts[0].module
         matrices = {each.part: each.key for each in parts if not each.saved.endswith(".bias")}
         offset = next((each.key for each in parts if each.saved.endswith(".bias")), None)
@@ -228,8 +229,8 @@ class _Model:
         return Layout.TRANSPOSED if said else Layout.ROWS
 
     def _by_leaf(self) -> dict[str, bool]:
-        """Whether layers of a name keep their weights transposed: a bias is as long as there are
-        outputs, and of a square weight nothing can be seen."""
+        """Return whether layers of a name keep their weights transposed: a bias has the length of
+        the outputs, and a square weight shows nothing."""
         if self._of_leaves is None:
             self._of_leaves = {}
             for key, tensor in self._weights.tensors.items():

@@ -92,8 +92,8 @@ def blocks_of(shape: Sequence[int]) -> Iterator[Box]:
 def applied(
     changes: Sequence[Change], halves: Checkpoint, shape: tuple[int, ...], read: Reader
 ) -> Applied:
-    """What all `changes` make of a weight of `shape`, of which `read` reads blocks. `halves` holds
-    the tensors that they name."""
+    """Return a function that applies all `changes` to a weight of `shape`; `read` reads its blocks.
+    `halves` holds the tensors that they name."""
     steps: list[Applied] = []
 
     def apply(box: Box, values: Array) -> Array:
@@ -140,7 +140,7 @@ def _product(change: Product, halves: Checkpoint, shape: tuple[int, ...]) -> App
 
 
 def _factors(change: Product, halves: Checkpoint, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """What is multiplied, (out, rank) and (rank, in) in the order of the weight."""
+    """Return the factors (out, rank) and (rank, in) in the order of the weight."""
     down, up = _loaded(halves, change.down), _loaded(halves, change.up)
     if change.layout in (Layout.ROWS, Layout.TRANSPOSED):
         up, down = up.reshape(len(up), -1), down.reshape(len(down), -1)
@@ -158,7 +158,7 @@ def _slices(box: Box) -> list[slice]:
 
 
 def _norms(layout: Layout, shape: tuple[int, ...], read: Reader) -> Array:
-    """The norm of what belongs to each output of a layer."""
+    """Return the norm of the elements of each output of a layer."""
     axis = _axis(layout)
     total = np.zeros(shape[axis], np.float64)
     for box in blocks_of(shape):
@@ -202,7 +202,7 @@ def _offset(added: Array, scale: float) -> Applied:
 
 
 def _part(tensor: Tensor, box: Box) -> Tensor:
-    """A block of a tensor, as a tensor of its own."""
+    """Return a block of a tensor as a separate tensor."""
     placed = PlacedBlock(box, (0,) * len(box.shape))
     chunks = (place_chunk(chunk, placed, tensor.dtype) for chunk in tensor.chunks)
     return Tensor(tensor.dtype, box.shape, tuple(chunk for chunk in chunks if chunk is not None))

@@ -1,7 +1,7 @@
-"""adapter_config.json: what PEFT must know of an adapter besides its tensors.
+"""adapter_config.json: the values besides its tensors that PEFT needs of an adapter.
 
-The rank can be seen from the tensors; by how much the product is scaled (`lora_alpha`) cannot. So
-it comes from the run's own adapter_config.json, from the record of a job, or from the user.
+The tensors show the rank, but not the scale of the product (`lora_alpha`). So it comes from the
+run's own adapter_config.json, from the record of a job, or from the user.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _HALVES = ((A, B), (EMBEDDING_A, EMBEDDING_B))
 
 
 def read_adapter_config(path: Path) -> dict[str, Any]:
-    """The tree of an adapter_config.json, or of the one in the directory `path`.
+    """Read the tree of an adapter_config.json, or of the one in the directory `path`.
 
     Raises:
-        BadRequest: there is none.
+        BadRequest: it does not exist.
         BadFile: it is damaged.
         Unsupported: it is of another kind of adapter than LoRA.
     """
@@ -81,13 +81,14 @@ def choose_config(
     name: str = DEFAULT,
     others: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[str]]:
-    """The config of the adapter called `name`, and what to say of where it came from: what the user
-    named, else the record of the job, else what the run left around the checkpoint. PEFT keeps the
-    config of an adapter that is not called `default` in a directory of its name. `others` are the
-    names of other adapters beside it, whose scale would be another one.
+    """Return the config of the adapter called `name`, and notes on its source: the user's path,
+    else the record of the job, else the run's files near the checkpoint.
+
+    PEFT keeps the config of an adapter that is not called `default` in a directory of its name.
+    `others` are the names of other adapters next to it, which may have another scale.
 
     Raises:
-        BadRequest: nothing says how the adapter is scaled.
+        BadRequest: the scale of the adapter is unknown.
     """
     own = f"{name}/{ADAPTER_CONFIG}"
     if given is not None:
@@ -115,7 +116,7 @@ def choose_config(
 
 
 def _of_verl(file: Path) -> Mapping[str, Any]:
-    """What verl's record of an adapter says."""
+    """Return verl's record of an adapter."""
     tree = _record(file)
     if not {"r", "lora_alpha"} <= tree.keys():
         raise BadFile(f"{file} has no r and lora_alpha; pass --adapter-config DIR")
@@ -123,7 +124,8 @@ def _of_verl(file: Path) -> Mapping[str, Any]:
 
 
 def _of_bridge(file: Path) -> Mapping[str, Any] | None:
-    """What the configuration of a run of Megatron-Bridge says; None: it trained no adapter."""
+    """Return the adapter's numbers in the configuration of a Megatron-Bridge run; None: it trained
+    no adapter."""
     found = section_of(file, "peft")
     kind = str(found.get("_target_", "")).rpartition(".")[2]
     if not found:
@@ -137,7 +139,7 @@ def _of_bridge(file: Path) -> Mapping[str, Any] | None:
 
 
 def _of_swift(file: Path) -> Mapping[str, Any] | None:
-    """What the arguments of ms-swift say; None: they are of another program."""
+    """Return the numbers in ms-swift's arguments; None: they are of another program."""
     tree = _record(file)
     if not {"lora_rank", "lora_alpha"} <= tree.keys():
         return None
@@ -164,7 +166,7 @@ _RECORDS: Mapping[str, Callable[[Path], Mapping[str, Any] | None]] = {
 def _of_numbers(
     numbers: Mapping[str, Any], checkpoint: Checkpoint, tensors: Sequence[AdapterTensor]
 ) -> dict[str, Any]:
-    """The config of an adapter of which a program notes rank and scale alone."""
+    """Return the config of an adapter with only its recorded rank and scale."""
     more = {"use_rslora": True} if numbers.get("use_rslora") else {}
     return {
         "peft_type": "LORA",
@@ -226,7 +228,7 @@ def _task_type(checkpoint: Checkpoint) -> str | None:
 
 
 def refuse_changed_base(config: Mapping[str, Any], path: object) -> None:
-    """Refuse to add an adapter to a base model that is not what it was trained beside.
+    """Raise an error if the adapter was trained on a changed base model.
 
     Raises:
         Unsupported: training began by changing the base.
@@ -256,7 +258,7 @@ def scale_of(config: Mapping[str, Any], module: str) -> float:
 
 
 def rank_and_alpha(config: Mapping[str, Any], module: str) -> tuple[Any, Any]:
-    """What the config has as r and lora_alpha of a layer."""
+    """Return r and lora_alpha of a layer in the config."""
     rank = _of_module(config, "rank_pattern", module, config.get("r"))
     return rank, _of_module(config, "alpha_pattern", module, config.get("lora_alpha"))
 

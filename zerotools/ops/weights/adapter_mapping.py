@@ -31,14 +31,14 @@ from zerotools.ops.weights.rearrange import rearranged
 MEGATRON = "megatron"
 _WEIGHT = ".weight"
 _OF_BRIDGE = {A: "adapter.linear_in", B: "adapter.linear_out"}
-# What says which layers have an adapter besides their names, which are others then.
+# The other keys, besides names, that list layers with an adapter; these layers differ then.
 _CHOOSE_LAYERS = ("layers_to_transform", "layers_pattern", "exclude_modules", "target_parameters")
 
 
 @dataclass(frozen=True)
 class MappedAdapter:
     """An adapter in another layout. `layers` are those that have it there, each with the layers
-    that its adapter was made of; `leaves` are names of layers that all have one."""
+    that its adapter was made from; `leaves` are names of layers that all have one."""
 
     checkpoint: Checkpoint
     layers: Mapping[str, tuple[str, ...]]
@@ -47,7 +47,7 @@ class MappedAdapter:
 
 
 def saved_tensors(held: Checkpoint, tensors: Iterable[AdapterTensor]) -> Checkpoint:
-    """The tensors of an adapter under PEFT's names, and nothing of the model around them.
+    """Return the tensors of an adapter under PEFT's names, without the model around them.
 
     Raises:
         BadRequest: two of them have one name.
@@ -146,7 +146,7 @@ def mapped_config(tree: Mapping[str, Any], adapter: MappedAdapter, path: object)
 
 
 def scale_note(source: Checkpoint, adapter: MappedAdapter) -> str:
-    """What programs that load the mapped adapter of `source` must be told of its scale.
+    """Return a note on the scale that programs need to load the mapped adapter of `source`.
 
     Raises:
         BadRequest: its layers have different ranks or scales.
@@ -240,8 +240,8 @@ def _named(checkpoint: Checkpoint) -> Checkpoint:
 def _moved(
     adapter: Checkpoint, views: Mapping[str, TensorView], layers: Iterable[str]
 ) -> tuple[Checkpoint, dict[str, tuple[str, ...]]]:
-    """The matrices in the layout whose weights `views` makes of those before, and the weights that
-    each of its own is made of."""
+    """Return the matrices in the layout that `views` makes of the earlier weights, and the weights
+    that each of its own is made from."""
     held = set(layers)
     made: dict[str, TensorView] = {}
     origins: dict[str, tuple[str, ...]] = {}
@@ -307,7 +307,7 @@ def _spelled(name: str, layout: str) -> str:
 
 
 def _full_leaves(target: ModelLayout, layers: Iterable[str]) -> frozenset[str]:
-    """Last words of the names of layers that all have an adapter where they are."""
+    """Return the last words of the names of layers that all have an adapter."""
     adapted = {*layers}
     others = {_leaf(_module(name)) for name in target.tensors if name not in adapted
               and name.endswith(_WEIGHT)}  # fmt: skip

@@ -1,8 +1,8 @@
-"""The model of a checkpoint that holds adapters alone: its frozen weights, from their directory.
+"""The model of a checkpoint with only adapters: its frozen weights, from their directory.
 
-Adapters beside weights in 4 bits are merged into the weights that were rounded to 4 bits, as they
-are in the directory that the run began with, and not into the rounded ones: the merged model then
-has the adapters' change and no rounding.
+Adapters of a model in 4 bits are merged into the original weights of the directory that the run
+began with, and not into the rounded ones: the merged model then has the adapters' change without
+rounding.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ BASE, A, B = ".base_layer.", ".lora_A.default.", ".lora_B.default."
 
 
 def with_base(adapters: Checkpoint, record: JobRecord, base: BaseRecord) -> Checkpoint:
-    """The tensors of `adapters` and those of the model `base`, as the Hub has them, but for the
-    names of those that get an adapter: these are the job's. No bytes are read.
+    """Return the tensors of `adapters` and those of the model `base`, in the layout of the Hub,
+    except that weights with an adapter have the job's names. No bytes are read.
 
     Raises:
-        BadRequest: the base model is not there any more, or has files of other sizes.
+        BadRequest: the base model does not exist any more, or has files of other sizes.
         BadFile: it lacks a weight that gets an adapter.
     """
     directory = Path(base.path)
@@ -59,9 +59,8 @@ def with_base(adapters: Checkpoint, record: JobRecord, base: BaseRecord) -> Chec
 
 
 def _read(directory: Path, base: BaseRecord) -> Checkpoint:
-    """What is in the files that the run read, by their absolute paths, to stand beside tensors of
-    another directory. Others may lie beside them, also a run, which would be read in their place.
-    """
+    """Return the tensors of the files that the run read, by absolute paths, for use with tensors of
+    another directory. Other files may lie next to them, even a run, which would be read instead."""
     tensors: dict[Key, Tensor] = {}
     files: dict[str, int] = {}
     for name in base.files:
@@ -79,7 +78,7 @@ def check_bytes(adapters: Checkpoint, base: BaseRecord) -> None:
     """Read all of the base model.
 
     Raises:
-        BadRequest: it is another one than that which the adapters were trained beside.
+        BadRequest: it is not the model that the adapters were trained on.
     """
     _refuse(adapters, why_another(base, Path(base.path)))
 

@@ -15,19 +15,19 @@ from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.tied_by_default import ties_embeddings
 
 HEADS = ("lm_head.weight", "embed_out.weight")
-"""What models call the weight of their output layer."""
+"""The names that models use for the weight of their output layer."""
 _EMBEDDING = re.compile(
     r"(.*\.)?(embed_tokens|wte|word_embeddings|tok_embeddings|embed_in)\.weight"
 )
 
 
 def is_embedding(name: str) -> bool:
-    """Whether a weight is that of the tokens."""
+    """Return whether a weight is the token embedding."""
     return _EMBEDDING.fullmatch(name) is not None
 
 
 def model_config(path: Path | None) -> dict[str, Any]:
-    """The config.json at `path`; empty where there is none, or none that can be read."""
+    """Return the config.json at `path`; empty if it does not exist or cannot be read."""
     try:
         config: Any = None if path is None else read_json(path, LARGEST_CONFIG)
     except (OSError, BadFile, ValueError, RecursionError):
@@ -41,11 +41,11 @@ def with_tied_head(
     copies: Collection[str],
     named: Collection[str] = (),
 ) -> Checkpoint:
-    """The weights, where config.json says that the output layer is the embedding with its name as
-    a tied one. A head of its own stays, unless it is one of `copies`, which were not trained.
+    """Return the weights with the output layer as an alias of the embedding if config.json ties
+    them. A separate head stays, unless it is one of `copies`, which were not trained.
 
-    A model has an output layer of a usual name only if its weights have that name, or a run and
-    its adapter, which have the names `named`.
+    A model has an output layer of a usual name only if its weights have that name, or a run and its
+    adapter with the names `named`.
     """
     embeddings = [key for key in weights.tensors if is_embedding(key.name)]
     names = {key.name for key in weights.tensors}

@@ -1,8 +1,8 @@
-"""The base model that a user names for an adapter: its weights, beside those that the run of the
-adapter has itself.
+"""The base model that a user names for an adapter: its weights, together with the adapter run's
+own.
 
-What the run keeps in 4 bits is taken from the base: the merged model then has the adapter's change
-and no rounding.
+Weights that the run keeps in 4 bits are taken from the base: the merged model then has the
+adapter's change without rounding.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _MODEL_KINDS = ("config", "generation", "processor")
 
 
 def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
-    """The weights of the model at `path`, which a user named as the base of an adapter.
+    """Return the weights of the model at `path`, which a user named as the base of an adapter.
 
     Raises:
-        BadRequest: there is no model, or one that has adapters itself.
+        BadRequest: it is not a model, or one that has adapters itself.
         Unsupported: its weights are quantised.
     """
     base = formats.read(path, table=table)
@@ -57,9 +57,9 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
 def with_given_base(
     own: Checkpoint, held: Checkpoint, base: Checkpoint, copies: Collection[str]
 ) -> tuple[Checkpoint, Checkpoint]:
-    """The weights of `base` with those that a run has itself in their place, and the tensors `held`
-    of the run, where the files of both are read from one root. What the run keeps packed into few
-    bits is taken from `base`, and `copies` were not trained.
+    """Return the weights of `base`, replaced by those that the run has itself, and the tensors
+    `held` of the run, with the files of both below one root. Weights that the run keeps packed are
+    taken from `base`, and `copies` were not trained.
 
     Raises:
         Unsupported: the two lie in different stores.
@@ -114,14 +114,14 @@ def _held(name: str, tensors: Mapping[Key, Tensor]) -> bool:
 
 
 def _is_same_kind(own: Tensor, base: Tensor) -> bool:
-    """Whether a run's tensor takes the place of the base's: a vocabulary may have grown."""
+    """Return whether a run's tensor replaces the base's: a vocabulary may have grown."""
     if not own.dtype.is_float or own.dtype.bits < 16 or len(own.shape) != len(base.shape):
         return own.dtype == base.dtype and own.shape == base.shape
     return own.shape == base.shape or (len(own.shape) > 1 and own.shape[1:] == base.shape[1:])
 
 
 def _belongs_to(name: str, modules: set[str]) -> bool:
-    """Whether it lies in one of the modules, as the scales of a packed weight do."""
+    """Return whether it lies in one of the modules, as the scales of a packed weight do."""
     words = name.split(".")
     return any(".".join(words[:count]) in modules for count in range(1, len(words)))
 
@@ -137,7 +137,7 @@ def _sidecars(own: Checkpoint, base: Checkpoint) -> dict[str, Path]:
 
 
 def _one_root(run: Path, base: Path) -> tuple[Path, tuple[str, str]]:
-    """The root that files of both are named from, and what goes before the names of each."""
+    """Return the common root of the files of both, and the prefix of the names of each."""
     if not isinstance(base, RemotePath):
         return run, ("", f"{base.absolute()}/")
     if not isinstance(run, RemotePath):

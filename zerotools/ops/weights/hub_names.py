@@ -1,7 +1,7 @@
-"""A job's model as the Hub has it: its tensors under the names and in the shapes of a directory.
+"""A job's model in the Hub's form: its tensors under the names and in the shapes of a directory.
 
-The job's record says in which blocks transformers put a directory's tensors together when it loaded
-them. The same blocks take them apart again: bytes are moved, and none is computed.
+The job's record lists the blocks from which transformers joined a directory's tensors on load. The
+same blocks divide them again: bytes are moved, and none is computed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from zerotools.ops.weights.base_weights import BASE
 
 
 def hub_layout_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> HubLayout:
-    """How the Hub has what the job's record of `checkpoint` says that it has otherwise; empty where
-    there is no such record, and where adapters stand beside their weights: the Hub knows none."""
+    """Return the Hub's form of tensors that differ from it, by the job's record of `checkpoint`.
+    Empty without such a record, and if adapters are next to their weights: the Hub has none."""
     record = format_of(checkpoint, table).job_record(checkpoint)
     if record is None or any(BASE in key.name for key in checkpoint.tensors):
         return {}
@@ -31,7 +31,7 @@ def hub_layout_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> HubLa
 
 
 def on_hub_note(layout: HubLayout) -> list[str]:
-    """What to say of tensors that are written otherwise than the job has them."""
+    """Return a note on tensors that are written in another form than the job's."""
     if not layout:
         return []
     return [
@@ -40,7 +40,7 @@ def on_hub_note(layout: HubLayout) -> list[str]:
 
 
 def keys_on_hub(weights: Checkpoint, layout: HubLayout) -> dict[Key, tuple[Key, ...]]:
-    """The keys of the Hub's tensors in which each of `weights` is, where they are not its own."""
+    """Return the Hub's keys that contain each of `weights`, if they differ from its own."""
     return {
         key: tuple({Key(block.name, key.role): None for block in layout[key.name]})
         for key in weights.tensors
@@ -49,10 +49,10 @@ def keys_on_hub(weights: Checkpoint, layout: HubLayout) -> dict[Key, tuple[Key, 
 
 
 def restored(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
-    """The tensors of `weights` taken apart and put together as `layout` says.
+    """Return the tensors of `weights` divided and joined as in `layout`.
 
     Raises:
-        BadFile: a block is not in its tensor, or one that is taken apart by rows is incomplete.
+        BadFile: a block is not in its tensor, or one that is divided by rows is incomplete.
         Unsupported: tensors of different types would become one.
     """
     if not layout:
@@ -76,13 +76,13 @@ def restored(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
         for alias, name in weights.aliases.items()
         if _is_renamed(name, layout)
     }
-    # Blocks that are put together do not say any more in which archive they lie.
+    # Joined blocks do not record their archive any more.
     archives = archives_of(weights)
     return replace(weights, tensors=tensors, aliases=aliases, archives=archives)
 
 
 def _is_renamed(name: str, layout: HubLayout) -> bool:
-    """Whether the Hub has the tensor `name` whole, if under another name."""
+    """Return whether the Hub has the tensor `name` whole, perhaps under another name."""
     blocks = layout.get(name)
     return blocks is None or (len(blocks) == 1 and blocks[0].box == Box.whole(blocks[0].shape))
 
@@ -92,8 +92,8 @@ def _new_name(name: str, layout: HubLayout) -> str:
 
 
 def _with_odd_aliases(weights: Checkpoint, layout: HubLayout) -> dict[Key, Tensor]:
-    """The tensors, and under their own names those that are tied to one that the Hub does not have
-    whole: it has no name that they could be tied to."""
+    """Return the tensors, with separate entries for those that are tied to a tensor that the Hub
+    does not have whole: there is no name to tie them to."""
     tensors = dict(weights.tensors)
     for alias, name in weights.aliases.items():
         tensor = weights.tensors.get(Key(name, "param"))
@@ -112,7 +112,7 @@ def _check(weights: Checkpoint, key: Key, tensor: Tensor, block: HubBlock) -> No
 
 
 class _Source:
-    """A tensor of the job, and its chunks by where they are in it."""
+    """A tensor of the job, and its chunks by their position in it."""
 
     def __init__(self, name: str, tensor: Tensor) -> None:
         self._name = name
@@ -171,7 +171,7 @@ class _Restored:
         self.parts.append((source, block))
 
     def tensor(self) -> Tensor:
-        """The tensor, whose chunks are computed when they are asked for."""
+        """Return the tensor, with chunks that are computed on access."""
         return Tensor(self.example.dtype, self.shape, ChunksOnDemand(self._chunks))
 
     def _chunks(self) -> list[Chunk]:

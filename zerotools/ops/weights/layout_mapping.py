@@ -1,8 +1,8 @@
 """A checkpoint in the layout of another program, with the state of its optimizer.
 
-What a map moves of the weights it moves of every tensor of the same shape: masters, 16-bit copies,
-moments. A number, such as a step, goes to each tensor that its parameter is in, where all that
-become one have the same.
+A map moves every tensor of a weight's shape as it moves the weight: masters, 16-bit copies,
+moments. A number, such as a step, goes to each tensor that its parameter is in; it must be the same
+for all parameters that are joined.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _UNKNOWN = TrainingState()
 
 @dataclass(frozen=True, kw_only=True)
 class MapRequest:
-    """The layout `to` that is asked for. `source` is that of the checkpoint, None: it is detected;
-    `file` has a map, None: one that zerotools has; `arguments` go before config.json."""
+    """The requested layout `to`. `source` is that of the checkpoint, None: it is detected; `file`
+    has a map, None: one that zerotools has; `arguments` override config.json."""
 
     to: str
     source: str | None = None
@@ -52,15 +52,15 @@ class MapRequest:
 
     @property
     def text(self) -> str:
-        """All that was asked for, the words of the map's file too."""
+        """The whole request as text, with the contents of the map's file."""
         words = None if self.file is None else read_user_file(self.file)
         return repr((self.to, self.source, words, sorted(self.arguments.items())))
 
 
 @dataclass(frozen=True)
 class MappedCheckpoint:
-    """A checkpoint in another layout. `origins` has the tensors that each name is made of;
-    `adapter` is how a LoRA adapter was moved, where the checkpoint is one and nothing else."""
+    """A checkpoint in another layout. `origins` has the tensors that each name is made from;
+    `adapter` is the movement of a LoRA adapter, if the checkpoint is only an adapter."""
 
     checkpoint: Checkpoint
     notes: tuple[str, ...]
@@ -70,10 +70,10 @@ class MappedCheckpoint:
 
 
 def config_of(path: Path | None, where: Path) -> dict[str, Any]:
-    """config.json of a model, at `path`.
+    """Return the config.json of a model, at `path`.
 
     Raises:
-        BadRequest: there is none.
+        BadRequest: it does not exist.
         BadFile: it is not a JSON object.
     """
     if path is None:
@@ -107,12 +107,12 @@ def chosen_map(file: Path | None, config: Mapping[str, Any]) -> FamilyMap:
 def mapped(
     checkpoint: Checkpoint, request: MapRequest, training: TrainingState = _UNKNOWN
 ) -> MappedCheckpoint:
-    """`checkpoint`, of a run of `training`, in the layout that is asked for; no byte is read.
+    """Return `checkpoint`, of a run of `training`, in the requested layout; no byte is read.
 
     Raises:
         BadRequest: there is no config.json, or it contradicts the tensors; the checkpoint has no
             layout of the map, or several; or parts of one tensor have different state.
-        Unsupported: there is no map for the model, or state that cannot be moved with its weight.
+        Unsupported: the model has no map, or it has state that cannot be moved with its weight.
         BadFile: config.json is damaged.
     """
     place = checkpoint.model_sidecars.get(CONFIG) or checkpoint.own_config
@@ -158,7 +158,7 @@ def mapped(
         plain = rearranged(plain, views)
     tensors = {**plain.tensors, **rest}
     aliases = _aliases(checkpoint, found.layout, target, tensors)
-    # Chunks that are cut and put together do not say any more in which archive they lie.
+    # Chunks that are cut and joined do not record their archive any more.
     archives = archives_of(checkpoint)
     made = replace(checkpoint, tensors=tensors, aliases=aliases, native=None, archives=archives)
     notes = (*named.notes, *said, *_padding_notes(found, target), *_left_out_notes(found))
@@ -166,7 +166,7 @@ def mapped(
 
 
 def _with_names(checkpoint: Checkpoint, request: MapRequest, names: PrefixMap) -> MappedCheckpoint:
-    """As `mapped`, by a map of names alone."""
+    """Do the same as `mapped` with a map of names only."""
     for asked in (request.to, request.source):
         if asked not in (HUB, MEMORY, None):
             raise BadRequest(
@@ -192,7 +192,8 @@ def _is_same(found: FoundLayout, target: ModelLayout) -> bool:
 
 
 def _origins(stages: list[Mapping[str, TensorView]]) -> dict[str, tuple[str, ...]]:
-    """The checkpoint's tensors of which each is made, also of those that it does not have."""
+    """Return the checkpoint's tensors that each name is made from, also those that it does not
+    have."""
     origins: dict[str, tuple[str, ...]] = {}
     for number, views in enumerate(stages):
         origins = {
@@ -214,7 +215,8 @@ def _apart(
     found: FoundLayout,
     origins: Mapping[str, tuple[str, ...]],
 ) -> tuple[Checkpoint, dict[Key, Tensor]]:
-    """What lies as the weights do, and the rest under its new names: numbers, and loose tensors.
+    """Return the tensors with the positions of weights, and the rest under its new names: numbers,
+    and loose tensors.
 
     Raises:
         BadRequest: state of a weight that the checkpoint does not have.
@@ -306,10 +308,10 @@ def _left_out_notes(found: FoundLayout) -> Iterator[str]:
 def mapped_training(
     checkpoint: Checkpoint, training: TrainingState, origins: Mapping[str, tuple[str, ...]]
 ) -> TrainingState:
-    """What belongs to the run, under the names that its weights get.
+    """Return the training state under the new names of its weights.
 
     Raises:
-        BadRequest: parameters that become one are in different groups, or have different numbers.
+        BadRequest: parameters that are joined are in different groups, or have different numbers.
         Unsupported: parameters of the groups have no names.
     """
     path = checkpoint.origin.path

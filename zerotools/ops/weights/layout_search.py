@@ -1,7 +1,7 @@
-"""The layout of a map that a checkpoint has, under its names or under those that they stand for.
+"""The layout of a map that a checkpoint has, under its names or under equivalent ones.
 
-Wrappers put words into names, and of tied weights a checkpoint may name any one. Where its own
-names are those of no layout, each such change is tried.
+Wrappers put words into names, and a checkpoint may use any name of tied weights. If its own names
+are those of no layout, each such change is tried.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _WEIGHTS = ("param16", "buffer", "param")
 
 @dataclass(frozen=True)
 class LaidOutCheckpoint:
-    """A checkpoint under the names of the layout that it has, and what was said of them. `own` has
-    the names that tensors have in the file, where these are others."""
+    """A checkpoint under the names of its layout, and notes on them. `own` has the tensors' names
+    in the file, if these differ."""
 
     checkpoint: Checkpoint
     found: FoundLayout
@@ -55,7 +55,7 @@ def named_as_layout(
     config: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> LaidOutCheckpoint:
-    """Find the layout of the checkpoint; `layout` says which it is, None: it is detected.
+    """Find the layout of the checkpoint; `layout` names it, None: it is detected.
 
     Raises:
         BadRequest: it has none under any of its names.

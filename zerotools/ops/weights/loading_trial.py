@@ -1,7 +1,7 @@
 """A trial of transformers' own `from_pretrained`, with tensors that have shapes and no values.
 
-transformers runs in a process of its own, on torch's meta device: the trial needs no memory for
-weights, and takes as long as its imports take.
+transformers runs in a separate process, on torch's meta device: the trial needs no memory for
+weights, and takes only the time of its imports.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ class Unbuildable(BadRequest):
 
 @dataclass(frozen=True)
 class Trial:
-    """The outcome of one load: what did not fit, the names that transformers ties with the tensor
-    that each takes, and the tied names that were given to the tensor's own name."""
+    """The outcome of one load: the mismatches, the names that transformers ties with the tensor of
+    each, and the tied names that were given to the tensor's own name."""
 
     faults: NameFaults
     ties: Mapping[str, str]
@@ -198,7 +198,7 @@ def trials(
 
 
 def _may_know(kind: str) -> bool:
-    """Whether transformers' tables of models name the type: their text is read, which spares a
+    """Return whether transformers' tables of models name the type: reading their text avoids a
     process that imports them."""
     spec = find_spec("transformers")
     places = spec.submodule_search_locations if spec is not None else None

@@ -1,7 +1,7 @@
-"""Adapters of a LoRA run added to their weights, in fp32: W + scale · B·A, and what DoRA, trainable
-tokens and experts make of it.
+"""Adapters of a LoRA run added to their weights, in fp32: W + scale · B·A, with the variants of
+DoRA, trainable tokens and experts.
 
-This is a computation, and no copy. The sums go to files next to the output, some rows at a time,
+This is a computation, and not a copy. The sums go to files next to the output, some rows at a time,
 and the export reads them from there like any other source.
 """
 
@@ -64,9 +64,8 @@ _TO_HUB = " --map-to hf --config-dir MODEL_DIR"
 
 @dataclass(frozen=True)
 class AdapterRequest:
-    """What the user said of the adapter: its `base` model, its `config`, its `name` where there are
-    several; `weights` are those of `weights_from`. `model_config` is the config.json of the
-    run."""
+    """The user's options for the adapter: its `base` model, its `config`, its `name` if there are
+    several; `weights` are those of `weights_from`. `model_config` is the config.json of the run."""
 
     base: Path | None = None
     config: Path | None = None
@@ -75,17 +74,17 @@ class AdapterRequest:
     model_config: Path | None = None
 
     def options(self) -> list[str]:
-        """The options that are of no use where there is no adapter."""
+        """Return the options that have no effect without an adapter."""
         given = {"--base": self.base, "--adapter-config": self.config, "--adapter-name": self.name}
         return [option for option, value in given.items() if value is not None]
 
 
 @dataclass(frozen=True)
 class MergedAdapters:
-    """`checkpoint` has the weights' sums in place of weights and adapters; they are there, in the
-    directory `scratch`, while the context that `sums` makes is open. `base` is the name of the base
-    model, where the config of the adapter says it. `dtype` is the widest type of the weights that
-    adapters are added to; None: there are none."""
+    """`checkpoint` has the weights' sums instead of weights and adapters. The sums exist in the
+    directory `scratch` while the context that `sums` makes is open. `base` is the name of the base
+    model, if the adapter's config has it. `dtype` is the widest type of the weights that adapters
+    are added to; None: there are none."""
 
     checkpoint: Checkpoint
     sums: Callable[[], AbstractContextManager[None]]
@@ -102,15 +101,14 @@ def merge_adapters(
     table: FormatTable = FORMATS,
     request: AdapterRequest | None = None,
 ) -> MergedAdapters | None:
-    """What is exported of a run that trained LoRA adapters, as the names of its tensors say; None
-    of any other. How adapters are scaled is in the record of its job, or in its
-    adapter_config.json.
+    """Return the export of a run that trained LoRA adapters, recognised by its tensors' names; None
+    for others. The scale of adapters is in the record of its job, or in its adapter_config.json.
 
-    The sums go to a directory next to `scratch`; what a killed run left there is removed first.
+    The sums go to a directory next to `scratch`; files of a killed run there are removed first.
 
     Raises:
         BadFile: half of an adapter is missing, or an adapter has no weight in a job's checkpoint.
-        BadRequest: the base model or the config is not there, does not fit, or is not needed.
+        BadRequest: the base model or the config is missing, does not fit, or is not needed.
         Unsupported: the adapter is of a kind that is not merged.
     """
     request = request or AdapterRequest()
@@ -165,7 +163,7 @@ def _model_of(
     request: AdapterRequest,
     table: FormatTable,
 ) -> AdaptedModel:
-    """The model, whose base the run holds or `request.base` has."""
+    """Return the model, with the base from the run or from `request.base`."""
     path, base = held.origin.path, request.base
     try:
         if not _holds_layers(own):
@@ -215,7 +213,7 @@ def _adapter_of_hub(
 
 
 def _holds_layers(own: Checkpoint) -> bool:
-    """Whether there is more of a model than what PEFT saves with an adapter."""
+    """Return whether it has more of a model than PEFT saves with an adapter."""
     names = (key.name for key in own.tensors if not key.name.endswith(".bias"))
     return any(not (is_embedding(name) or name in HEADS) for name in names)
 
@@ -234,8 +232,8 @@ def on_base(
     config: Mapping[str, Any],
     base: Checkpoint,
 ) -> AdaptedModel:
-    """The adapter `tensors` of `held`, of which `own` has the other weights, added to a model. The
-    weights have the names that `base` has.
+    """Add the adapter `tensors` of `held`, with its other weights `own`, to a model. The weights
+    have the names in `base`.
 
     Raises:
         LacksBase: it is not the base model of the adapter.
@@ -272,7 +270,8 @@ def _with_names_of(
 
 
 def _experts_of(config_json: Path | None) -> Callable[[str], bool | None]:
-    """Whether the experts of a module are transposed, by the model's config.json."""
+    """Return a function that says whether the experts of a module are transposed, by the model's
+    config.json."""
     is_transposed = has_transposed_experts(model_config(config_json))
     return lambda module: is_transposed if module.endswith(".experts") else None
 
@@ -311,7 +310,7 @@ def _merge_with_peft(config: Mapping[str, Any], base: Path, run: Path) -> str:
 
 
 def _not_trained(held: Checkpoint, config: Mapping[str, Any]) -> set[str]:
-    """The names of weights that lie beside an adapter as they were."""
+    """Return the names of untrained weights next to an adapter."""
     whole = tuple(f".{module}." for module in config.get(SAVED_WHOLE) or ())
     names = (key.name for key in held.tensors if f".{SAVED_WHOLE}." not in key.name)
     plain = (plain_name(name) for name in names)

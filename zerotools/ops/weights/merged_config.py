@@ -1,5 +1,5 @@
-"""config.json of a model into which an adapter was merged: that of its base model, with what the
-adapter has changed."""
+"""config.json of a model with a merged adapter: that of its base model, with the adapter's
+changes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _VOCABULARY, _TIES, _INNER = "vocab_size", "tie_word_embeddings", "text_config"
 
 
 def with_base_config(checkpoint: Checkpoint, base: str | None) -> tuple[Checkpoint, list[str]]:
-    """The checkpoint with the config and tokenizer of its base model, where it has no config and
-    the base is on this machine; and a note of that."""
+    """Return the checkpoint with the config and tokenizer of its base model, if it has no config
+    and the base is on this machine; and a note on that."""
     if CONFIG in checkpoint.model_sidecars or base is None:
         return checkpoint, []
     path = config_of_model(base)
@@ -34,8 +34,8 @@ def with_base_config(checkpoint: Checkpoint, base: str | None) -> tuple[Checkpoi
 
 
 def with_merged_config(target: Target, weights: Checkpoint) -> Target:
-    """The target, whose config.json says the vocabulary of the weights, and no tie to an output
-    layer that was trained apart from the embedding."""
+    """Return the target with the weights' vocabulary in config.json, and without a tie to an output
+    layer that was trained separately from the embedding."""
     path = weights.model_sidecars.get(CONFIG)
     if path is None or CONFIG not in target.files:
         return target

@@ -1,7 +1,7 @@
 """The names and shapes of an export, compared with those that its config.json needs.
 
-zerotools knows the names of common families. Where it does not, or they do not fit, transformers is
-asked if it is installed (`loading_trial`): it alone knows all that it can load.
+zerotools knows the names of common families. If it does not, or they do not fit, transformers is
+used if it is installed (`loading_trial`): only it knows everything that it can load.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ class NotChecked:
 
     @property
     def note(self) -> str:
-        """The sentence that says so."""
+        """The sentence on the missing comparison."""
         return f"the names were not compared with {CONFIG}: {self.why}"
 
 
 class Knowledge(Protocol):
-    """What is known of the names of a model."""
+    """The known names of a model."""
 
     @property
     def ties(self) -> Mapping[str, str]:
@@ -135,7 +135,7 @@ def fit(
     known = names_of_model(config, is_tied=ties_embeddings(config))
     own: NameFaults | None = None
     if known is not None:
-        # A size that is no number is for transformers to judge.
+        # A size that is not a number is left to transformers.
         with suppress(BadRequest):
             fits, own = fit_of(known, ways, every, left_out, is_partial=is_partial)
             if fits is not None:
@@ -173,8 +173,8 @@ def fit_of(
     *,
     is_partial: bool = False,
 ) -> tuple[Fits | None, NameFaults]:
-    """The first of `ways` by which the names fit, and the faults of the nearest. With `is_partial`
-    a missing tensor is none."""
+    """Return the first of `ways` with fitting names, and the faults of the nearest. With
+    `is_partial` a missing tensor is not a fault."""
     tried: list[NameFaults] = []
     ties = known.ties
     for way in ways:
@@ -208,7 +208,7 @@ def _wanted(
     *,
     is_partial: bool,
 ) -> NameFaults:
-    """The faults of wanted tensors, under their own names."""
+    """Return the faults of wanted tensors, under their own names."""
     own = {way.new_name(name): name for name in every}
     missing = () if is_partial else faults.missing
     unexpected = (own.get(name, name) for name in faults.unexpected)
@@ -236,7 +236,7 @@ def _lost(
 
 
 def _tree(path: Path) -> Mapping[str, Any] | None:
-    """The tree of config.json; None: it is no object, or cannot be read."""
+    """Return the tree of config.json; None: it is not an object, or cannot be read."""
     try:
         tree: Any = read_json(path, LARGEST_CONFIG)
     except (OSError, BadFile, ValueError, RecursionError):
@@ -252,13 +252,13 @@ def check_names(
     is_merged: bool = False,
     lost: Collection[str] | None = (),
 ) -> Fits | NotChecked | None:
-    """Compare the names of `weights`, which are chosen of `every`, with its config.json. `lost` are
-    weights that the checkpoint has lost; None: nobody knows which.
+    """Compare the names of `weights`, a selection of `every`, with its config.json. `lost` are
+    weights that the checkpoint has lost; None: unknown.
 
-    None: there is none, or they are an adapter alone. Tied names count as if each had a tensor.
+    Return None without a config.json, or for an adapter. Tied names count as if each had a tensor.
 
     Raises:
-        BadRequest: they do not fit; with counts, examples and the option that mends it.
+        BadRequest: they do not fit; with counts, examples and the option that corrects it.
     """
     path = weights.model_sidecars.get(CONFIG)
     if path is None or is_adapter_alone(weights.tensors):
@@ -301,7 +301,7 @@ def check_names(
 
 
 def _wrapped(names: Iterable[str]) -> str:
-    """The option that takes off what all names begin with, where that is a wrapper's."""
+    """Return the option that removes the common prefix of all names, if it is a wrapper's."""
     words = [list(takewhile(WRAPPERS.__contains__, name.split(".")[:-1])) for name in names]
     shared = min(words, key=len, default=[])
     if not shared or any(each[: len(shared)] != shared for each in words):
@@ -314,7 +314,7 @@ def _wrapped(names: Iterable[str]) -> str:
 
 
 def _is_turned(faults: NameFaults, weights: Checkpoint) -> bool:
-    """Whether nothing is wrong but the order of dimensions of quantised weights, as in gpt-oss."""
+    """Return whether only the order of dimensions of quantised weights is wrong, as in gpt-oss."""
     if faults.missing or faults.unexpected:
         return False
     packed = {key.name for key in recognise(weights).weights}
@@ -350,7 +350,7 @@ def _with_aliases(weights: Checkpoint, shapes: Mapping[str, Shape]) -> dict[str,
 @dataclass(frozen=True)
 class FittedWeights:
     """Weights under the names of their model. `ties` are as in `Fits`; None: they are not known.
-    `new_name` is what the model calls a tensor of the checkpoint."""
+    `new_name` returns the model's name of a checkpoint's tensor."""
 
     weights: Checkpoint
     ties: Mapping[str, str] | None = None
@@ -368,7 +368,7 @@ def fitted(
     command: str = "consolidate",
     lost: Collection[str] | None = (),
 ) -> FittedWeights:
-    """Name `weights`, which are chosen of `every`, as the model at `like` does, or else as their
+    """Name `weights`, a selection of `every`, as in the model at `like`, or else as their
     config.json needs it. Without `is_checked` they keep their names. With `is_merged` an adapter
     was merged into them, and config.json is that of the base model. `lost` is as in `check_names`.
 
@@ -390,7 +390,7 @@ def fitted(
         return FittedWeights(weights)
     if isinstance(checked, NotChecked):
         return FittedWeights(weights, notes=(checked.note,))
-    if lost is None or lost:  # those are said elsewhere
+    if lost is None or lost:  # those are reported elsewhere
         checked = replace(checked, lost=())
     named = rename(weights, checked.new_name)
     return FittedWeights(named, checked.ties, tuple(checked.notes), checked.new_name)
@@ -398,7 +398,7 @@ def fitted(
 
 @dataclass(frozen=True)
 class _LikeNames:
-    """The names of another model; `check_against` says what else it has to equal."""
+    """The names of another model; `check_against` makes the other comparisons."""
 
     like: Reference
     ties: Mapping[str, str] = field(default_factory=dict)
@@ -430,7 +430,8 @@ def _advice(
 
 
 def _adapter_advice(held: Collection[str]) -> str:
-    """The command for a run whose adapters are not merged; some hold their base model, too."""
+    """Return the command for a run with adapters that are not merged; some hold their base model
+    too."""
     base = "" if any(".base_layer." in name for name in held) else " --base DIR"
     return (
         f"they are of an adapter: merge it with zerotools consolidate{base}, or export it with "

@@ -1,8 +1,8 @@
-"""Checkpoints whose tensors are views of those of another: the step that maps boxes to boxes.
+"""Checkpoints with tensors that are views of another's: the step that maps boxes to boxes.
 
-A piece of a view is a strided walk through one tensor, and so is a chunk through its file. Where
-the two meet, the piece's part is a chunk again, of the file's strides times the piece's steps. So
-what was mapped is planned, proved and copied as anything else, and mapped again.
+A piece of a view is a strided walk through one tensor, and a chunk is one through its file. Their
+intersection is again a chunk, with the file's strides times the piece's steps. So a mapped
+checkpoint is planned, proved and copied like any other, and can be mapped again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _KEPT_SOURCES = 8
 
 
 def rearranged(checkpoint: Checkpoint, views: Mapping[str, TensorView]) -> Checkpoint:
-    """The tensors of `checkpoint` as `views` has them, by name, in each role that they have.
+    """Return the tensors of `checkpoint` as `views` arranges them, by name, in each of their roles.
 
-    A view of which the checkpoint has no part is left out.
+    A view without any part in the checkpoint is omitted.
 
     Raises:
         BadRequest: parts of a view have a role that others lack.
@@ -43,15 +43,15 @@ def rearranged(checkpoint: Checkpoint, views: Mapping[str, TensorView]) -> Check
 
 
 class _Chunks:
-    """The chunks of the few tensors that were looked at last: those that are planned one after the
-    other are often of one tensor, and whoever plans asks several times."""
+    """The chunks of the last few tensors: consecutive ones in a plan often come from the same
+    tensor, and are requested several times."""
 
     def __init__(self) -> None:
         self._sources: OrderedDict[int, tuple[Tensor, list[Chunk], BoxIndex]] = OrderedDict()
         self._last: tuple[View, Sequence[Tensor], list[Chunk]] | None = None
 
     def of_view(self, view: View, parts: Sequence[Tensor]) -> list[Chunk]:
-        """The chunks of a view of `parts`, in its own coordinates."""
+        """Return the chunks of a view of `parts`, in its own coordinates."""
         last = self._last
         if last is None or last[0] is not view or last[1] is not parts:
             found = [
@@ -132,7 +132,7 @@ def _bounds(piece: ViewPiece) -> Box:
 
 
 def _part_in(piece: ViewPiece, chunk: Chunk, itemsize: int) -> Chunk | None:
-    """What of the piece lies in `chunk`, in the coordinates of the view."""
+    """Return the part of the piece that lies in `chunk`, in the coordinates of the view."""
     strides = chunk.strides or row_major_strides(chunk.box.shape)
     first, start, shape, steps = list(piece.start), [], [], []
     for dim, (along, step) in enumerate(zip(piece.dims, piece.steps, strict=True)):

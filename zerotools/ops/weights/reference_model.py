@@ -26,7 +26,8 @@ class Reference:
         return Reference(self.path, tensors, self.model_sidecars)
 
     def dtype_for(self, name: str, stored: DType, otherwise: DType) -> DType:
-        """The reference's type for a tensor of `stored` type, where a cast to it is harmless."""
+        """Return the reference's type for a tensor of `stored` type, if a cast to it is
+        harmless."""
         tensor = self.tensors.get(name)
         if tensor is None:
             return otherwise

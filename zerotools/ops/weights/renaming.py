@@ -1,4 +1,4 @@
-"""New names for tensors, as the user spells the rules."""
+"""New names for tensors, by rules of the user."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ class RenameRule:
 
 
 def parse_rule(text: str) -> RenameRule:
-    """The rule that `REGEX=REPL` spells; the last `=` separates, so that `(?=...)` may be used.
+    """Return the rule that `REGEX=REPL` spells; the last `=` separates, so that `(?=...)` may be
+    used.
 
     Raises:
-        BadRequest: there is no `=`, or no such regular expression or group.
+        BadRequest: it has no `=`, or its regular expression or group is invalid.
     """
     pattern, equals, replacement = text.rpartition("=")
     if not equals or not pattern:
@@ -38,7 +39,7 @@ def namer(prefixes: Sequence[str], rules: Sequence[RenameRule]) -> Callable[[str
     """Make a new name from an old one: each prefix is removed once if the name begins with
     it, in the order given, then each rule is applied.
 
-    The function raises BadRequest where nothing is left of a name.
+    The function raises BadRequest if a name becomes empty.
     """
 
     def renamed(name: str) -> str:

@@ -11,7 +11,8 @@ from zerotools.core.errors import BadRequest
 
 
 def select(checkpoint: Checkpoint, keep: Callable[[Key], bool]) -> Checkpoint:
-    """The tensors for whose key `keep` is true, in their order; aliases of names that stay."""
+    """Return the tensors with a key that `keep` accepts, in their order, and aliases of names that
+    stay."""
     tensors = {key: tensor for key, tensor in checkpoint.tensors.items() if keep(key)}
     names = {key.name for key in tensors}
     aliases = {a: name for a, name in checkpoint.aliases.items() if name in names}
@@ -50,7 +51,7 @@ def rename(checkpoint: Checkpoint, new_name: Callable[[str], str]) -> Checkpoint
 
 
 def describe(checkpoint: Checkpoint, dtype_of: Callable[[Key, Tensor], DType]) -> Checkpoint:
-    """What an output should hold: the same tensors in other types, lying nowhere yet."""
+    """Return the description of an output: the same tensors in other types, without positions."""
     tensors: Mapping[Key, Tensor] = {
         key: Tensor(dtype_of(key, tensor), tensor.shape, ())
         for key, tensor in checkpoint.tensors.items()

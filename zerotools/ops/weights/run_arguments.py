@@ -1,7 +1,7 @@
-"""What a run was started with, beside what config.json says of its model.
+"""The arguments that a run was started with, besides the config.json of its model.
 
 Programs such as Megatron-LM keep the arguments of the training script in the checkpoint. Some of
-them no shape tells of, and a model with others computes something else.
+them do not affect shapes, and a model with other values computes something else.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run_arguments(training: TrainingState) -> Mapping[str, Any]:
 def with_run_arguments(
     training: TrainingState, config: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a map for this run: what the run itself says, and before it those `given`.
+    """Return the arguments of a map for this run: the run's own, overridden by those `given`.
 
     Raises:
         BadRequest: config.json is of a model that the run did not train.

@@ -1,5 +1,5 @@
 """The embeddings that PEFT saves with an adapter although they were not trained: those that have an
-adapter themselves, and those of a vocabulary that has grown, whose rows are in no base model."""
+adapter themselves, and those of a grown vocabulary with rows that no base model has."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def saved_embeddings(
     name: str,
     base: Path | None,
 ) -> tuple[list[AdapterTensor], list[str]]:
-    """What PEFT's `save_embedding_layers = "auto"` adds to the adapter `name`, and a note where
-    that cannot be told. `base` is the base model, None: where the config says."""
+    """Return the tensors that PEFT's `save_embedding_layers = "auto"` adds to the adapter `name`,
+    and a note if that is unknown. `base` is the base model, None: the one in the config."""
     adapted = {each.module for each in tensors}
     layers = _layers(held)
     is_targeted = _is_targeted(config.get("target_modules"), adapted)

@@ -15,10 +15,10 @@ MASTERS, WEIGHTS = "masters", "weights"
 
 
 def weights_from(checkpoint: Checkpoint, choice: str) -> Checkpoint:
-    """Parameters and buffers only: roles `param` and `buffer`.
+    """Return only parameters and buffers: roles `param` and `buffer`.
 
-    With `masters` a parameter is its fp32 master, or its 16-bit copy where it has no master; with
-    `weights` it is the 16-bit copy, or what there is of a parameter that was not trained.
+    With `masters` a parameter is its fp32 master, or its 16-bit copy if it has no master. With
+    `weights` it is the 16-bit copy, or the only tensor of an untrained parameter.
 
     Raises:
         BadRequest: `weights`, and the checkpoint has masters only.
@@ -52,7 +52,8 @@ def _require_copies(checkpoint: Checkpoint) -> None:
 
 
 def matcher(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a name matches one of `include`, if there are any, and none of `exclude`."""
+    """Return a function that checks whether a name matches one of `include`, if there are any, and
+    none of `exclude`."""
 
     def is_selected(name: str) -> bool:
         if include and not any(fnmatchcase(name, glob) for glob in include):

@@ -24,11 +24,11 @@ def resolve_aliases(
     like: Reference | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> tuple[Checkpoint, list[str]]:
-    """Leave tied names out where the model's config ties them again, else write them out.
+    """Omit tied names if the model's config ties them again, else write them out.
 
-    `ties` has the names that the model ties, with the name of the tensor that each takes; None:
-    they are not known. A reference model decides for itself: what it holds is written, what it
-    lacks is not. The tensor gets the name that the model takes it from.
+    `ties` has the names that the model ties, with the name of the tensor of each; None: they are
+    not known. A reference model decides instead, if there is one: names that it holds are written,
+    others are not. The tensor gets the name that the model takes it from.
     """
     weights = held_by(weights, _holders(like, ties))
     if like is not None and not keep:
@@ -60,8 +60,8 @@ def resolve_aliases(
 
 
 def held_by(weights: Checkpoint, is_holder: Callable[[str], bool]) -> Checkpoint:
-    """`weights` in which tensors with several names lie under one for which `is_holder` is true,
-    where there is such a name; the other names are aliases of it."""
+    """Return `weights` with each tensor of several names under one that `is_holder` accepts, if any
+    does; the other names are aliases of it."""
     new_names: dict[str, str] = {}
     for alias, name in weights.aliases.items():
         if not is_holder(name) and is_holder(alias) and name not in new_names:
@@ -82,7 +82,7 @@ def held_by(weights: Checkpoint, is_holder: Callable[[str], bool]) -> Checkpoint
 
 
 def is_embedding(name: str) -> bool:
-    """Whether a name is usual for an embedding, which output layers are tied to."""
+    """Return whether a name is usual for an embedding, which output layers are tied to."""
     return _EMBEDDING.search(name) is not None
 
 
@@ -102,9 +102,10 @@ def _group(weights: Checkpoint, alias: str) -> set[str]:
 
 
 def _is_tied(weights: Checkpoint, alias: str, ties: Mapping[str, str]) -> bool:
-    """Whether the model takes the name `alias` from the tensor by itself, as `ties` says.
+    """Return whether the model itself takes the name `alias` from the tensor, by `ties`.
 
-    Names may have other first parts there: those of a model in memory are not those of its files.
+    Names may have other first parts there: those of a model in memory differ from those of its
+    files.
     """
     if ties.get(alias) in _group(weights, alias) or _are_one(alias, weights.aliases[alias]):
         return True
@@ -112,7 +113,7 @@ def _is_tied(weights: Checkpoint, alias: str, ties: Mapping[str, str]) -> bool:
 
 
 def _are_one(one: str, other: str) -> bool:
-    """Whether two names differ by their first parts alone."""
+    """Return whether two names differ only by their first parts."""
     return one.endswith(f".{other}") or other.endswith(f".{one}")
 
 

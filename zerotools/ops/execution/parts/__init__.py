@@ -1,1 +1,1 @@
-"""One output written by several runs, on one machine or on many: what each of them writes."""
+"""One output written by several runs, on one machine or on many: the share of each."""

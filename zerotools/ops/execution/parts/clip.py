@@ -1,4 +1,4 @@
-"""Cut copies, and the plans of files, down to what one run writes of them."""
+"""Cut copies, and the plans of files, down to the share of one run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zerotools.ops.execution.tiles import split_ranges
 
 
 def clip(copies: Iterable[Copy | RangeCopy], share: Share) -> Iterator[Copy | RangeCopy]:
-    """What `share` has of each copy."""
+    """Yield the part of each copy that is in `share`."""
     for copy in copies:
         bounds = share.get(copy.target.file)
         if bounds is None:
@@ -30,7 +30,7 @@ def clip(copies: Iterable[Copy | RangeCopy], share: Share) -> Iterator[Copy | Ra
 
 
 def _cut(copy: Copy | RangeCopy, first: int, stop: int) -> Iterator[Copy | RangeCopy]:
-    """The elements [first, stop) of what a copy fills."""
+    """Yield the copies of the elements [first, stop) that a copy fills."""
     if isinstance(copy, Copy):
         yield from _cut_boxes(copy, first, stop)
         return
@@ -56,8 +56,8 @@ def _cut_boxes(copy: Copy, first: int, stop: int) -> Iterator[Copy]:
 
 
 def clip_plan(plan: FilePlan, bounds: ByteRange) -> FilePlan:
-    """What a writer knows of these bytes of a file beforehand. A checksum may cover what others
-    write, and is none of it."""
+    """Return the part of a plan that is in these bytes of a file. Checksums are not included,
+    because they may cover bytes of other runs."""
     if bounds == (0, plan.size):
         return plan
     literals = [

@@ -1,14 +1,14 @@
-"""Write one part of an output, and give the output its name where it is the last.
+"""Write one part of an output; the last part gives the output its name.
 
     part 1, on any machine:     its share -> flushed, noted in its journal
     part 2, ...                 its share -> flushed, noted in its journal
-    whichever ends last:        under the lock of the ledger, all journals say that all is complete
-                                -> checksums of files that several wrote, what is made of finished
+    the last to end:            under the lock of the ledger, all journals say that all is complete
+                                -> checksums of files that several wrote, values made from finished
                                 files, the marker, the name; then the journals go
 
-A part that fails or is killed leaves what it has completed, and so do the others: run again, it
-goes on from there. A kill while the output gets its name leaves the marker, or journals in the
-output: any part that is run again ends it.
+A part that fails or is killed keeps its completed files, and so do the others: the next run
+continues from there. A kill while the output gets its name leaves the marker, or journals in the
+output: the next run of any part completes it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from zerotools.runs.manifest import write_manifest
 
 @dataclass
 class PartReport(WriteReport):
-    """What one part wrote. `missing` are the parts that are not complete yet: without any, the
+    """The result of one part. `missing` are the parts that are not complete yet. Without any, the
     output has its name, and `losses` are those of all parts."""
 
     missing: tuple[int, ...] = ()
@@ -65,12 +65,12 @@ def execute_part(
     cast: Cast = numpy_cast,
     sources: Sources | None = None,
 ) -> PartReport:
-    """Write what was `planned` of `target`, for a part of it. Other parameters are as of `execute`.
-    Where the output is there already, made of the same, nothing is written.
+    """Write the part of `target` that was `planned`. Other parameters are as of `execute`. If the
+    output exists already, made from the same inputs, nothing is written.
 
     Raises:
-        BadRequest: the destination exists or cannot be written, or was begun as something else.
-        BadFile: a source file is missing, truncated, unreadable, or another than it was.
+        BadRequest: the destination exists or cannot be written, or was begun with other inputs.
+        BadFile: a source file is missing, truncated, unreadable or changed.
     """
     refuse_astray(target)
     root, made_of = target.checkpoint.root, digest_of(identity)
@@ -115,12 +115,13 @@ def execute_part(
 
 
 def digest_of(identity: Mapping[str, str]) -> str:
-    """What the marker of an output says of what it is made of."""
+    """Return the digest for the marker of an output that is made from these inputs."""
     return hashlib.sha256(json.dumps(dict(identity), sort_keys=True).encode()).hexdigest()
 
 
 def end_complete(destination: Path, made_of: str) -> bool:
-    """Whether the output is there, made of this. The journals go that a kill has left in it."""
+    """Return whether the output exists, made from these inputs. Remove journals that a kill has
+    left in it."""
     if not was_made_of(destination, made_of):
         return False
     remove_journals(destination)
@@ -147,7 +148,7 @@ class _Writing:
         cast: Cast,
         sources: Sources,
     ) -> None:
-        """Complete what is not complete yet of this part."""
+        """Complete the files of this part that are not complete yet."""
         try:
             share, needed = self.planned.share, dict(self.planned.tensor_bytes)
             complete = self._complete(share, journal.done)
@@ -190,7 +191,7 @@ class _Writing:
                 on_bytes(written)
 
     def _complete(self, share: Share, done: Mapping[str, Any]) -> dict[str, FileNote]:
-        """What the journal of a part notes of the files that are complete, and still there."""
+        """Return the journal's entries of a part's files that are complete and still exist."""
         found = {}
         for file, noted in done.items():
             size = self.target.files[file].size if file in share else None
@@ -203,7 +204,7 @@ class _Writing:
     def finish(
         self, report: PartReport, ledger: PartLedger, check: Callable[[WriteReport], None]
     ) -> bool:
-        """What no part can do before all are complete; whether they are."""
+        """Do the work that needs all parts to be complete; return whether they are."""
         if was_made_of(self.directory, self.made_of):  # a run was killed before it gave the name
             return True
         cuts = self.planned.shares
@@ -217,7 +218,7 @@ class _Writing:
         for noted in (each for own in done for each in own.values()):
             report.add_noted(noted.losses)
         check(report)
-        for file in self.target.files:  # opened, so that NFS asks what others have made of it
+        for file in self.target.files:  # opened, so that NFS fetches what others wrote
             os.close(os.open(self.directory / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
         write_checksums(self.target, self.directory, done, cut_files(self.target, cuts))
         if self.target.with_manifest:

@@ -1,4 +1,5 @@
-"""What the journals of parts note of files, and the checksums of files that several parts wrote."""
+"""The entries of files in the journals of parts, and checksums of files that several parts
+wrote."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ class FileNote:
 
 
 def noted_of(noted: Any, *, is_cut: bool) -> FileNote | None:
-    """A note of a journal, of a file that several parts write, or one alone; None: it is no such
-    note."""
+    """Return the journal's entry of a file that several parts write, or only one; None: it is not
+    such an entry."""
     if not is_cut:
         return FileNote(noted) if are_losses(noted) else None
     if not isinstance(noted, dict) or not are_losses(noted.get("losses")):
@@ -43,7 +44,7 @@ def _is_range(each: Any) -> bool:
 def write_checksums(
     target: Target, directory: Path, done: Sequence[Mapping[str, FileNote]], cut: Collection[str]
 ) -> None:
-    """Write the checksums of the files in `cut`, of which `done` has what each part noted."""
+    """Write the checksums of the files in `cut`; `done` has the entries of each part."""
     with OpenFiles(directory, os.O_RDWR) as files:
         for file in (name for name in cut if target.files[name].checksums):
             plan = target.files[file]

@@ -1,7 +1,7 @@
-"""What each of N runs writes of one output.
+"""The share of one output that each of N runs writes.
 
 The files of the output are laid in a row, in their order, and the row is cut into N shares of equal
-size. So no run needs to talk to another: all of them make the same cuts from the same layout.
+size. So no run needs to communicate: all make the same cuts from the same layout.
 
     files     a: 5 GiB    b: 5 GiB    c: 2 GiB                 in 3 shares of 4 GiB
     share 1   a[0, 4)
@@ -10,8 +10,8 @@ size. So no run needs to talk to another: all of them make the same cuts from th
 
 A cut near the end of a file is moved there, because a file that two runs write costs more than one
 byte too many. Inside a file a cut is a multiple of `ALIGNMENT`, and never inside an element: no two
-machines write to one page of a file, which a network file system would not keep apart. A file whose
-elements do not lie so is not cut.
+machines write to one page of a file, which a network file system would not keep apart. A file with
+elements across such a multiple is not cut.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Extent(NamedTuple):
 
 
 Share = Mapping[str, ByteRange]
-"""What one run writes of each file."""
+"""The bytes of each file that one run writes."""
 
 
 def shares(target: Target, of: int, alignment: int = ALIGNMENT) -> list[Share]:
@@ -93,8 +93,8 @@ def shares(target: Target, of: int, alignment: int = ALIGNMENT) -> list[Share]:
 
 
 def _cut(wanted: int, size: int, share: int, alignment: int) -> int:
-    """Where a file is cut: at most 0 where the cut lies before it, at least `size` behind it. With
-    an alignment of 0 it is not cut."""
+    """Return the cut of a file: at most 0 if it lies before the file, at least `size` if after it.
+    With an alignment of 0 the file is not cut."""
     if not 0 < wanted < size:
         return wanted
     if not alignment or min(wanted, size - wanted) <= share // _NEAR:
@@ -103,7 +103,7 @@ def _cut(wanted: int, size: int, share: int, alignment: int) -> int:
 
 
 def _not_to_cut(target: Target) -> set[str]:
-    """The files in which an element may lie across a multiple of `ALIGNMENT`."""
+    """Return the files in which an element may lie across a multiple of `ALIGNMENT`."""
     return {
         extent.file
         for tensor in target.checkpoint.tensors.values()
@@ -113,7 +113,7 @@ def _not_to_cut(target: Target) -> set[str]:
 
 
 def extents(tensor: Tensor) -> Iterator[Extent]:
-    """Where the elements of a tensor of a target lie."""
+    """Yield the positions of the elements of a target's tensor."""
     itemsize = tensor.dtype.itemsize
     if isinstance(tensor.chunks, Ranges):
         for begin, end, file, offset in tensor.chunks.each():
@@ -125,8 +125,8 @@ def extents(tensor: Tensor) -> Iterator[Extent]:
 
 @dataclass(frozen=True)
 class PartPlan:
-    """What `part` writes: its `share`, with how many bytes of tensors are in it of each file, and
-    the tensors that have any there. `shares` are those of all parts."""
+    """The plan of `part`: its `share`, the bytes of tensors in it by file, and the tensors that
+    have any there. `shares` are those of all parts."""
 
     part: OutputPart
     shares: Sequence[Share]
@@ -144,13 +144,13 @@ class PartPlan:
 
 
 def plan_part(target: Target, part: OutputPart, alignment: int = ALIGNMENT) -> PartPlan:
-    """What one part of `target` writes; `alignment` is that of `shares`."""
+    """Return the plan of one part of `target`; `alignment` is that of `shares`."""
     cuts = shares(target, part.of, alignment)
     return PartPlan(part, cuts, *_bytes_in(target, cuts[part.index - 1]))
 
 
 def cut_files(target: Target, cuts: Iterable[Share]) -> frozenset[str]:
-    """The files of which several parts have something."""
+    """Return the files that several parts write."""
     return frozenset(
         file
         for share in cuts
@@ -160,7 +160,7 @@ def cut_files(target: Target, cuts: Iterable[Share]) -> frozenset[str]:
 
 
 def _bytes_in(target: Target, share: Share) -> tuple[dict[str, int], dict[Key, Tensor]]:
-    """Bytes of tensors in what a share has of each file, and the tensors that have any there."""
+    """Return the bytes of tensors in a share of each file, and the tensors that have any there."""
     sizes = dict.fromkeys(share, 0)
     tensors: dict[Key, Tensor] = {}
     for key, tensor in target.checkpoint.tensors.items():

@@ -1,6 +1,6 @@
-"""NAME.zerotools.json: what the tensors and the files of a checkpoint are, by digests.
+"""NAME.zerotools.json: the digests of a checkpoint's tensors and files.
 
-It lies beside the checkpoint, never inside (docs/reference/digest-manifest.md).
+It lies next to the checkpoint, never inside (docs/reference/digest-manifest.md).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class FileDigest:
 
 @dataclass(frozen=True)
 class DigestManifest:
-    """`name` is what the checkpoint was called; `scalars` are the numbers of optimizer state, such
-    as `step`, by parameter. `files` may be empty."""
+    """`name` is the name of the checkpoint; `scalars` are the numbers of optimizer state, such as
+    `step`, by parameter. `files` may be empty."""
 
     name: str
     format: str
@@ -63,7 +63,7 @@ def manifest_of(
     files: Mapping[str, FileDigest],
     name: str,
 ) -> DigestManifest:
-    """The manifest of a checkpoint whose digests are known."""
+    """Return the manifest of a checkpoint with known digests."""
     origin = checkpoint.origin
     return DigestManifest(
         name,
@@ -79,13 +79,13 @@ def manifest_of(
 
 
 def digested(checkpoint: Checkpoint, training: TrainingState) -> list[Key]:
-    """The tensors that have a digest: single numbers such as `step` are in `scalars`, in whichever
-    way the format keeps them."""
+    """Return the tensors that have a digest: single numbers such as `step` are in `scalars`,
+    however the format keeps them."""
     return [key for key in checkpoint.tensors if key not in training.scalars]
 
 
 def sidecar_of(files: CheckpointFiles) -> Path:
-    """Where the manifest of a checkpoint lies if nobody says another place."""
+    """Return the default path of a checkpoint's manifest."""
     return sidecar_of_path(files.subject)
 
 
@@ -93,7 +93,7 @@ def sidecar_of_path(subject: Path) -> Path:
     """The same, by the directory or the file that is the checkpoint: a name that stands for a
     directory (a link, `.`) may stand for another one tomorrow."""
     if isinstance(subject, RemotePath) and subject.is_root:
-        return subject / SIDECAR_SUFFIX  # where none is written: it would be in the checkpoint
+        return subject / SIDECAR_SUFFIX  # none is written there: it would be in the checkpoint
     whole = subject.resolve() if subject.is_dir() else subject.absolute()
     return whole.with_name(whole.name + SIDECAR_SUFFIX)
 
@@ -109,11 +109,11 @@ def write_digest_manifest(manifest: DigestManifest, path: Path, files: Checkpoin
 
 
 def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
-    """Refuse a place where no manifest can be written.
+    """Raise an error for a path at which no manifest can be written.
 
     Raises:
-        BadRequest: it is inside the checkpoint, in a directory that is not there or cannot be
-            written, or holds something else than a manifest.
+        BadRequest: it is inside the checkpoint, in a directory that does not exist or cannot be
+            written, or it is a file other than a manifest.
     """
     inside = files.subject.resolve()
     if inside in path.resolve().parents or path.resolve() == inside:
@@ -140,7 +140,7 @@ def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
 
 
 def put_digest_manifest(manifest: DigestManifest, path: Path) -> None:
-    """Write a manifest where one may be written, flushed and renamed."""
+    """Write a manifest to an allowed path, flushed and renamed."""
     tree = to_tree(manifest)
     text = json.dumps({**tree, "digest": tree_digest(tree)}, indent=1) + "\n"
     if isinstance(path, RemotePath):
@@ -196,7 +196,7 @@ def read_digest_manifest(path: Path, beside: Beside = nothing_beside) -> DigestM
 
     Raises:
         OSError: it cannot be read.
-        BadFile: it is damaged, or no manifest.
+        BadFile: it is damaged, or not a manifest.
         Unsupported: it is of another version, or of other digests.
     """
     try:

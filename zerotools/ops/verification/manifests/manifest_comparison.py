@@ -1,4 +1,4 @@
-"""What a checkpoint is compared with a manifest, whatever the format and the ranks of the two."""
+"""The comparison of a checkpoint with a manifest, for any format and ranks of the two."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _OF_SEVERAL = {"has": "have", "is": "are"}
 
 @dataclass(frozen=True)
 class TensorComparison:
-    """`equal` tensors have the bytes of the manifest, `cast` those of one of its casts or the other
-    way round. `differing` says of each other tensor in what; `notes` are sentences on what only one
-    of the two holds, where that is no fault. `narrower` are those of `cast` of which the manifest
-    does not know every bit, with its type. `is_complete` says that it has all tensors."""
+    """`equal` tensors have the bytes of the manifest, `cast` those of one of its casts or the
+    reverse. `differing` has the difference of each other tensor; `notes` are sentences on tensors
+    that only one of the two holds, if that is not a fault. `narrower` are those of `cast` with bits
+    that the manifest does not cover, with its type. `is_complete` means that it has all tensors."""
 
     equal: tuple[Key, ...]
     cast: tuple[Key, ...]
@@ -35,8 +35,8 @@ class TensorComparison:
 
 
 def same_layout(manifest: DigestManifest, found: DigestManifest, sizes: Mapping[str, int]) -> bool:
-    """Whether the manifest is of files such as these: of the same format, stage and ranks, and some
-    file with its name and size is here."""
+    """Return whether the manifest is of files such as these: of the same format, stage and ranks,
+    with some file of the same name and size."""
     if _layout(manifest) != _layout(found):
         return False
     return any(sizes.get(name) == each.size for name, each in manifest.files.items())
@@ -49,7 +49,7 @@ def _layout(manifest: DigestManifest) -> tuple[object, ...]:
 def compare_files(
     known: Mapping[str, FileDigest], found: Mapping[str, FileDigest], by: str = "the manifest"
 ) -> Iterator[tuple[str, str]]:
-    """(file, what is wrong with it) of every file that is not as `by` knows it."""
+    """Yield (file, fault) for every file that differs from `by`."""
     for name, expected in known.items():
         actual = found.get(name)
         if actual is None:
@@ -87,8 +87,8 @@ def compare_tensors(
     thinned: bool = False,
     portion: Portion = WHOLE,
 ) -> TensorComparison:
-    """Compare by names and roles, through tied names, and through casts where the types differ.
-    What is `thinned` need not have the manifest's optimizer state. `found` has the tensors of
+    """Compare by names and roles, through tied names, and through casts if the types differ. A
+    `thinned` checkpoint may lack the manifest's optimizer state. `found` has the tensors of
     `portion`."""
     aliases = {**found.aliases, **manifest.aliases}
     equal, cast, rough, differing = [], [], dict[Key, DType](), dict[Key, str]()
@@ -140,12 +140,12 @@ def compare_tensors(
 
 
 def _known_as(ours: TensorDigest, theirs: TensorDigest) -> DType:
-    """The type in which two that are casts of one another were compared."""
+    """Return the type in which two tensors that are casts of each other were compared."""
     return FLOAT16 if {ours.dtype, theirs.dtype} == {FLOAT32, FLOAT64} else theirs.dtype
 
 
 def _is_cast_of(ours: TensorDigest, theirs: TensorDigest) -> bool:
-    """Whether ours is what a cast makes of theirs: then no bit of ours is unknown."""
+    """Return whether ours is a cast of theirs: then the manifest covers every bit of ours."""
     own = ours.dtype.name
     return own in ours.casts and ours.casts[own] == theirs.casts.get(own)
 
@@ -175,7 +175,7 @@ def _counterpart(
 
 
 def relation(ours: TensorDigest, theirs: TensorDigest) -> str | None:
-    """None: the same bytes; "": the same after a cast; else how they differ."""
+    """Return None for the same bytes, "" for the same after a cast, else the difference."""
     if ours.shape != theirs.shape:
         return f"has the shape {ours.shape}, and the manifest says {theirs.shape}"
     if ours.dtype == theirs.dtype:
@@ -192,7 +192,7 @@ def relation(ours: TensorDigest, theirs: TensorDigest) -> str | None:
 
 
 def _is_repeated(key: Key, holder: DigestManifest, other: DigestManifest) -> bool:
-    """Whether a tensor that the other does not have repeats one that it has: a 16-bit copy of a
+    """Return whether a tensor that the other lacks repeats one that it has: a 16-bit copy of a
     master, or a tied name."""
     own = holder.tensors[key]
     names = [
@@ -206,7 +206,7 @@ def _is_repeated(key: Key, holder: DigestManifest, other: DigestManifest) -> boo
 
 
 def said(differing: Mapping[Key, str]) -> Iterator[tuple[str, Key]]:
-    """One sentence for each way to differ, with the first of its tensors."""
+    """Yield one sentence for each kind of difference, with the first of its tensors."""
     by_what: dict[str, list[Key]] = {}
     for key, what in differing.items():
         by_what.setdefault(what, []).append(key)

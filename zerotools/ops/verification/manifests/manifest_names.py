@@ -19,8 +19,8 @@ from zerotools.ops.verification.manifests.digest_manifest import (
 
 
 def aligned(manifest: DigestManifest, files: CheckpointFiles) -> DigestManifest | None:
-    """The manifest with names as `files` has them, and without files that are around these; None
-    where it is of none of them."""
+    """Return the manifest with names as in `files`, and without files around these; None if it has
+    none of them."""
     if manifest.files.keys() & files.names.keys():
         return manifest
     tag = f"{files.base.resolve().name}/"
@@ -31,8 +31,9 @@ def aligned(manifest: DigestManifest, files: CheckpointFiles) -> DigestManifest 
 
 
 def sidecars_of(files: CheckpointFiles) -> Iterator[tuple[Path, bool]]:
-    """Where a manifest of a checkpoint may lie: beside it, beside the run's directory around it,
-    or in that beside the tag. The flag says that it must be of these very files to count."""
+    """Yield the paths at which a manifest of a checkpoint may lie: next to it, next to the run's
+    directory around it, or in that next to the tag. The flag means that it counts only if it is of
+    these files."""
     yield sidecar_of(files), False
     if files.subject.is_dir():
         base = files.base.resolve()

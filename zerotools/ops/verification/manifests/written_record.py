@@ -26,7 +26,8 @@ class WrittenRecord:
     files: Mapping[str, FileDigest]
 
     def conflict(self, manifest: DigestManifest) -> str | None:
-        """A file of which a manifest says something else: then it is of another checkpoint."""
+        """Return a file for which a manifest differs, so that it is of another checkpoint, or
+        None."""
         for name, own in self.files.items():
             other = manifest.files.get(name)
             if other is not None and other != own:
@@ -35,8 +36,8 @@ class WrittenRecord:
 
 
 def written_record(files: CheckpointFiles, root: Path) -> WrittenRecord | None:
-    """The record of a checkpoint that is an output which was verified; None of any other, also of
-    one that was thinned since, at `root`.
+    """Return the record of a checkpoint that is a verified output; None for others, also for one at
+    `root` that was thinned later.
 
     Raises:
         BadFile: it is damaged.
