@@ -1,15 +1,15 @@
-"""How the two matrices of a LoRA adapter lie in another layout of the model.
+"""The two matrices of a LoRA adapter in another layout of the model.
 
-A layer computes with W + scale * B·A: B has the rows of W, and A its columns. So what a layout does
-with whole rows of weights it does with those of B, and each part of a weight has the same A. In
-Megatron's layout, with the rows of q, k and v by query group:
+A layer computes with W + scale * B·A: B has the rows of W, and A its columns. So a layout moves the
+rows of B like whole rows of weights, and each part of a weight has the same A. In Megatron's
+layout, with the rows of q, k and v by query group:
 
     linear_qkv   B [q0 k0 v0 q1 k1 v1]   A
     q_proj       B [q0 q1]               A
     k_proj       B [k0 k1]               A
     v_proj       B [v0 v1]               A
 
-The way back has one A for q, k and v: there theirs must be equal.
+The inverse has one A for q, k and v: so theirs must be equal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Views that tensor expressions make, once the indices and sizes are known.
 
-Layers are alike: they differ in names alone. So an expression is bound to shapes and sizes first,
-its tensors numbered, and what is equal then is made and proved once (`view_of`, `inverses_of`).
+Layers are alike: they differ only in names. So an expression is bound to shapes and sizes first,
+with its tensors numbered, and equal ones are made and proved once (`view_of`, `inverses_of`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BoundTensor:
 
 @dataclass(frozen=True, slots=True)
 class BoundOperation:
-    """An operation whose sizes are numbers."""
+    """An operation with numbers as sizes."""
 
     word: str
     parts: tuple[BoundExpression, ...]
@@ -88,7 +88,7 @@ def _concat(views: Sequence[View], sizes: Sequence[int]) -> View:
 
 
 def _check_alike(word: str, views: Sequence[View], dim: int) -> None:
-    """That the shapes are the same but for `dim`; -1 for all of it."""
+    """Check that the shapes are the same except in `dim`; -1 for no exception."""
 
     def others(shape: Shape) -> Shape:
         return shape if dim < 0 else (*shape[:dim], -1, *shape[dim + 1 :])

@@ -56,7 +56,7 @@ def found_in(
 def _lacking(
     family: FamilyMap, name: str, sizes: MapSizes, held: Mapping[str, Shape]
 ) -> dict[str, int]:
-    """Indices of which the checkpoint has no tensor, where that may be, and how many there are."""
+    """Return the optional indices without a tensor in the checkpoint, and their number."""
     layout = family.layouts.get(name)
     layout = family.layouts[layout.same_as] if layout is not None and layout.same_as else layout
     patterns = [*family.hub] if layout is None or layout.keep else []
@@ -79,11 +79,11 @@ def detected(
     given: Mapping[str, Any],
     held: Mapping[str, Shape],
 ) -> FoundLayout:
-    """The layout that the checkpoint has whole.
+    """Return the layout that the checkpoint has completely.
 
     Raises:
-        BadRequest: it has none, and the message says what the nearest lacks; or several that are
-            not the same.
+        BadRequest: it has none, and the message names the tensors that the nearest lacks; or
+            several that differ.
     """
     tried: list[FoundLayout] = []
     refused: dict[str, BadRequest] = {}
@@ -111,14 +111,14 @@ def detected(
 
 
 def _are_same(one: ModelLayout, other: ModelLayout) -> bool:
-    """Whether two layouts have the same tensors of this model, whatever they have of others: those
-    of experts are the same where no layer has any."""
+    """Return whether two layouts have the same tensors for this model, whatever they have for
+    others: layouts of experts are the same if no layer has any."""
     ours, theirs = (each.layout.same_as or each.layout.name for each in (one, other))
     return ours == theirs or (one.tensors == other.tensors and one.of_hub == other.of_hub)
 
 
 def _is_meant(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
-    """Whether the names without an index are those of the layout."""
+    """Return whether the names without an index are those of the layout."""
     if name == HUB:
         return False
     layout = family.layouts[name]

@@ -1,23 +1,22 @@
-"""One file of a layout map: a family of models, and the layouts that its weights come in.
+"""One file of a layout map: a family of models, and the layouts of its weights.
 
     model_types = ["llama"]                   config.json's `model_type`
-    parts = ["decoder", "attention"]          what it has in common with others (`map_parts`)
-    [short]      L = "model.layers.{i}"       what `$L` in names stands for
-    [sizes]      hidden = "hidden_size"       numbers by which shapes are said
-    [indices]    i = "layers"                 how many there are of what `{i}` counts
+    parts = ["decoder", "attention"]          parts in common with other families (`map_parts`)
+    [short]      L = "model.layers.{i}"       the text for `$L` in names
+    [sizes]      hidden = "hidden_size"       numbers for shapes
+    [indices]    i = "layers"                 the count of `{i}`
     [hf]         "NAME" = "hidden, hidden if CONDITION"
-    [optional]   "NAME" = "CONDITION"         tensors of [hf] that may be there or not
+    [optional]   "NAME" = "CONDITION"         tensors of [hf] that may be missing
     may_lack = ["j"]                          indices of tensors that may be missing together
     [copies]     "NAME" = "NAME"              second copies of tensors, as the Hub may have them
     [layouts.X]  about, if, ignored, stacked, same_as, keep; tensors, also, ties
 
-`tensors` says what each tensor of the layout is made of (`tensor_expressions`), and perhaps `if`
-when it is there; with `keep` all that no rule takes stay as the Hub has them. `also` has other
-names under which a tensor may lie on disk (with one index more: its parts along the first
-dimension), `ties` which names have the same values where
-config.json ties the embeddings, `ignored` names (with `*`) that are no weights, `stacked` the index
-along which the layout stacks its tensors where all layers are alike, `same_as` another layout that
-this one equals.
+`tensors` has the parts of each tensor of the layout (`tensor_expressions`), and perhaps the
+condition `if`; with `keep` all tensors without a rule stay as on the Hub. `also` has other names
+that a tensor may have on disk (with one index more: its parts along the first dimension). `ties`
+lists names with the same values if config.json ties the embeddings, and `ignored` names (with `*`)
+that are not weights. `stacked` is the index along which the layout stacks its tensors if all layers
+are alike. `same_as` is another layout that this one equals.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from zerotools.maps.tensor_expressions import (
 )
 
 HUB = "hf"
-"""The layout of the Hub, in which every other is said."""
+"""The layout of the Hub, from which every other is defined."""
 _KEYS = (
     "about", "model_types", PARTS, SHORT, "sizes", "indices", HUB, "optional", "may_lack", "copies",
     "layouts",
@@ -63,7 +62,7 @@ class FamilyTensor:
 
 @dataclass(frozen=True, slots=True)
 class TensorRule:
-    """What a tensor of a layout is made of, and when it is there."""
+    """The parts of a layout's tensor, and the condition for it."""
 
     expression: TensorExpression
     condition: str = "True"
@@ -101,7 +100,7 @@ class FamilyMap:
     copies: Mapping[str, str] = field(default_factory=dict)
 
     def said_by(self) -> set[str]:
-        """The names by which sizes and conditions are said."""
+        """Return the names that sizes and conditions use."""
         texts = [*self.sizes.values(), *self.indices.values(), *self.optional.values()]
         for tensor in self.hub.values():
             texts += (*tensor.shape, tensor.condition)
@@ -121,11 +120,11 @@ class FamilyMap:
 
 
 def read_map(text: bytes, name: str) -> FamilyMap:
-    """The map that `text` is; `name` says where it comes from.
+    """Return the map in `text`; `name` is its source.
 
     Raises:
         BadRequest: it is not TOML, or a key, a word or a name in it is not known; the message has
-            the line, and the nearest that is known.
+            the line, and the nearest known name.
     """
     try:
         source = text.decode()
@@ -136,7 +135,7 @@ def read_map(text: bytes, name: str) -> FamilyMap:
 
 
 class _MapReader:
-    """Checks each part of a tree, and says the line of what is wrong."""
+    """Checks each part of a tree, and reports the line of an error."""
 
     def __init__(self, text: str, name: str) -> None:
         self._lines = text.splitlines()
@@ -278,8 +277,8 @@ class _MapReader:
         return {name: str(value) for name, value in found.items()}
 
     def _in_order(self, sizes: Mapping[str, str]) -> dict[str, str]:
-        """Each size behind those that it is said by. One that has the name of a key of config.json
-        may be said by that key."""
+        """Return each size after those that define it. One with the name of a key of config.json
+        may be defined by that key."""
         done: dict[str, str] = {}
 
         def add(name: str, above: tuple[str, ...]) -> None:

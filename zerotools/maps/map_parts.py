@@ -1,10 +1,10 @@
-"""Parts of maps: what families have in common, said once.
+"""Parts of maps that families have in common.
 
     parts = ["decoder", "attention", { parts = ["experts"], L = "model.layers.{mtp+layers}" }]
 
-A part (`parts/*.toml`) has tables of a map, with words in them: `$L` is what the word L stands for.
-What a word stands for is said where the parts are taken, else in [short] of the map, else in that
-of the part. A key of the map goes before the same key of its parts, in its place.
+A part (`parts/*.toml`) has tables of a map, with words in them: `$L` is replaced by the text of the
+word L. The text comes from the list of parts, else from [short] of the map, else from that of the
+part. A key of the map overrides the same key of its parts, in its position.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Words = Mapping[str, str]
 
 
 def with_parts(tree: Mapping[str, Any]) -> tuple[dict[str, Any], Words]:
-    """The tree of a map with all that its parts have and all words filled in, and the words.
+    """Return the tree of a map with all its parts and words filled in, and the words.
 
     Raises:
-        ValueError: a part or a word is unknown, two parts disagree, or words stand for each other.
+        ValueError: a part or a word is unknown, two parts disagree, or words refer to each other.
     """
     own = _words(tree.get(SHORT, {}), SHORT)
     taken = list(_taken(tree.get(PARTS, []), {}))
@@ -59,7 +59,7 @@ def _part(name: str) -> Mapping[str, Any]:
 
 
 def _taken(parts: Any, words: Words) -> Iterator[tuple[str, Words]]:
-    """The name of each part, with the words that were said where it is taken."""
+    """Yield the name of each part, with the words that are set with it."""
     if not isinstance(parts, list):
         raise ValueError(f"{PARTS} must be a list")
     for each in parts:
@@ -85,10 +85,10 @@ def _words(table: Any, where: str = SHORT) -> dict[str, str]:
 
 
 def filled(value: Any, words: Words) -> Any:
-    """The tree, or text, with what words stand for.
+    """Return the tree, or text, with words replaced.
 
     Raises:
-        ValueError: a word is unknown, or words stand for each other.
+        ValueError: a word is unknown, or words refer to each other.
     """
     if isinstance(value, str):
         return _filled_text(value, words)

@@ -1,4 +1,4 @@
-"""The sizes of one model in the words of a map: numbers, and how many there are of what."""
+"""The sizes of one model in the words of a map: numbers, and counts of indices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_TENSORS = 2_000_000
 
 @dataclass(frozen=True)
 class MapSizes:
-    """What shapes are said by: config.json, the arguments, and the map's own sizes of both."""
+    """The values for shapes: config.json, the arguments, and the map's own sizes from both."""
 
     values: Mapping[str, Any]
     counts: Mapping[str, int]
@@ -31,7 +31,11 @@ class MapSizes:
 
     @classmethod
     def of(cls, family: FamilyMap, config: Mapping[str, Any], given: Mapping[str, Any]) -> MapSizes:
-        """Raises BadRequest: something is said nowhere, or an argument is for nothing."""
+        """Return the sizes of one model.
+
+        Raises:
+            BadRequest: a value is missing, or an argument has no use.
+        """
         known = {*family.said_by(), MULTIPLE}
         useless = next((name for name in given if name not in known), None)
         if useless is not None:
@@ -55,7 +59,7 @@ class MapSizes:
         return cls({**names, "is_multiple_given": MULTIPLE in given}, counts, shifts)
 
     def at(self, index: str, number: int) -> dict[str, int]:
-        """The index where it is `number`, and as it is counted on from sizes."""
+        """Return the index with the value `number`, and its values shifted by sizes."""
         more = {name: number + first for name, first in self.shifts.get(index, {}).items()}
         return {index: number, **more}
 

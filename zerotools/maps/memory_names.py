@@ -1,8 +1,8 @@
-"""Models with images or sound whose names differ between transformers' memory and the Hub.
+"""Models with images or sound that have different names in transformers' memory and on the Hub.
 
 Since transformers 4.52 such a model holds its language model and its towers below `model.`, and
 `save_pretrained` writes the names of before. A checkpoint of a training program has those in
-memory; vLLM and older versions of transformers want those of the Hub. Every tensor is the same.
+memory; vLLM and older versions of transformers need those of the Hub. Every tensor is the same.
 
 Source: transformers/conversion_mapping.py and, before version 5, `_checkpoint_conversion_mapping`
 of each model.
@@ -23,8 +23,8 @@ ABOUT = "the model that transformers holds in memory"
 
 @dataclass(frozen=True, slots=True)
 class PrefixMap:
-    """A map of names alone. `prefixes` are pairs of how a name begins in memory and on the Hub; the
-    first that fits is taken. `parts` are pairs of what else differs, each replaced once."""
+    """A map of names only. `prefixes` are pairs of the beginning of a name in memory and on the
+    Hub; the first that fits is used. `parts` are pairs of other differences, each replaced once."""
 
     name: str
     about: str
@@ -44,7 +44,7 @@ class PrefixMap:
         return name
 
     def layout_of(self, names: Collection[str]) -> str:
-        """The layout whose names these are.
+        """Return the layout that has these names.
 
         Raises:
             BadRequest: they are of neither; the first that is not is named.
@@ -61,7 +61,7 @@ class PrefixMap:
         )
 
     def _strange(self, names: Collection[str], layout: str, other: str) -> Iterator[str]:
-        """Names that are not those that the way there and back gives."""
+        """Yield names that change when they are mapped and mapped back."""
         in_memory = tuple(memory for memory, hub in self.prefixes if memory != hub)
         known = tuple(pair[0 if layout == MEMORY else 1] for pair in self.prefixes)
         for name in names:
@@ -123,6 +123,6 @@ PREFIX_MAPS = (
 
 
 def prefix_map_of(config: Mapping[str, Any]) -> PrefixMap | None:
-    """The map of names for the model that config.json describes; None: there is none."""
+    """Return the map of names for the model that config.json describes, or None."""
     kind = config.get("model_type")
     return next((each for each in PREFIX_MAPS if kind in each.model_types), None)

@@ -1,7 +1,7 @@
-"""A layout of one model: the tensors of both sides with their shapes, and how each makes the other.
+"""A layout of one model: the tensors of both sides with their shapes, and the views between them.
 
-The other way round is derived: the pieces of every tensor of the Hub that the layout has must cover
-it, each element once. That proves that the layout loses nothing and repeats nothing but padding.
+The inverse is derived: the pieces of every tensor of the Hub that the layout has must cover it,
+each element once. That proves that the layout loses nothing and repeats nothing but padding.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _TENSOR_PARALLEL = (1, 2, 4, 8, 16, 32, 64)
 @dataclass(frozen=True)
 class ModelLayout:
     """One layout of a model. `tensors` and `hub` are the shapes of both sides, by name; `of_hub`
-    says what each of `tensors` is made of, `to_hub` what each of `hub` is. `optional` are names of
+    has the parts of each of `tensors`, `to_hub` those of each of `hub`. `optional` are names of
     either side that may be missing. `places` has, for each of `tensors`, its pattern in the map and
-    its indices. `padded` are the rows of tensors that have more than the Hub's. `copies` are names
-    under which a checkpoint may have tensors once more, and which."""
+    its indices. `padded` are the rows of tensors that have more than the Hub's. `copies` maps names
+    under which a checkpoint may repeat tensors to theirs."""
 
     family: FamilyMap
     layout: MapLayout
@@ -285,7 +285,7 @@ class _Binding:
     def _parts(self, expression: Operation, more: Mapping[str, int]) -> tuple[BoundExpression, ...]:
         found: list[BoundExpression] = []
         absent: _Absent | None = None
-        for each in expression.tensors:  # all are asked, so that `names` has what is there
+        for each in expression.tensors:  # all are evaluated, so that `names` has the existing ones
             try:
                 found.append(self.bind(each, more))
             except _Absent as error:
@@ -341,7 +341,7 @@ class _Binding:
 
 
 def _check_padding(name: str, rows: int, there: int, multiple: int, sizes: MapSizes) -> None:
-    """That what a checkpoint has more than the model's `rows` is padding."""
+    """Check that the rows of a checkpoint beyond the model's `rows` are padding."""
     if there == rows:
         return
     tried = (1,) if sizes.values["is_multiple_given"] else _TENSOR_PARALLEL

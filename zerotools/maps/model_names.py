@@ -1,7 +1,7 @@
-"""Names and shapes of a model's tensors, as the Hub has them, of the types that zerotools knows.
+"""Names and shapes of a model's tensors on the Hub, for the types that zerotools knows.
 
-Families with other layouts have a map (`families`), the others a file that has only the Hub's names
-(`names`). Anything that a config says in another way is for transformers to judge.
+Families with other layouts have a map (`families`), the others a file with only the Hub's names
+(`names`). Other forms of a config are left to transformers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SCORE = "score.weight"
 _HIDDEN = "hidden"
 """The size that maps give the outputs of an expert."""
 _LABELS = 2
-"""Labels of transformers' classifiers where the config does not say a number."""
+"""The default number of labels of transformers' classifiers."""
 _OLD_BUFFERS = ("rotary_emb.inv_freq", "attn.masked_bias", "attn.bias", "attention.masked_bias",
                 "attention.bias")  # fmt: skip
 """Buffers of masks and positions that checkpoints of old releases hold."""
@@ -74,7 +74,7 @@ class ModelNames:
         return min(tried, key=lambda each: each.count)
 
     def _in_full(self, held: Mapping[str, Shape]) -> tuple[dict[str, Shape], dict[str, str]]:
-        """The tensors under the names of the whole model, and their own names by these."""
+        """Return the tensors under the names of the whole model, and their own names by these."""
         prefix = self._prefix
         fused = self.family.layouts.get(FUSED)
         known = [*self.family.hub, *(fused.tensors if fused is not None else ())]
@@ -115,8 +115,8 @@ class ModelNames:
 
 
 def names_of_model(config: Mapping[str, Any], *, is_tied: bool) -> ModelNames | None:
-    """The names of the model that config.json describes; None where zerotools does not know all of
-    them. `is_tied` says whether the output layer takes the embedding's tensor."""
+    """Return the names of the model that config.json describes, or None if zerotools does not know
+    all of them. `is_tied` means that the output layer takes the embedding's tensor."""
     kind = config.get("model_type")
     family = _family_of(kind) if isinstance(kind, str) else None
     if family is None or isinstance(config.get("text_config"), Mapping):
@@ -139,8 +139,8 @@ def names_of_model(config: Mapping[str, Any], *, is_tied: bool) -> ModelNames | 
 
 
 def has_transposed_experts(config: Mapping[str, Any]) -> bool | None:
-    """Whether transformers holds the experts of the model as (experts, in, out), and not as
-    (experts, out, in); None where zerotools does not know it."""
+    """Return whether transformers holds the experts of the model as (experts, in, out), and not as
+    (experts, out, in); None if zerotools does not know it."""
     kind = config.get("model_type")
     family = _family_of(kind) if isinstance(kind, str) else None
     if family is None:

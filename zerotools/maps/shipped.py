@@ -32,11 +32,11 @@ def shipped_maps() -> Mapping[str, FamilyMap]:
 
 
 def shipped_map(name: str) -> FamilyMap:
-    """The map `name`.
+    """Return the map `name`.
 
     Raises:
-        BadRequest: there is none; the nearest is named.
-        Unsupported: it is a map of names alone.
+        BadRequest: it does not exist; the nearest is named.
+        Unsupported: it is a map of names only.
     """
     found = shipped_maps().get(name)
     if found is None:
@@ -56,11 +56,11 @@ def _changes_names_alone(which: str, names: PrefixMap) -> Unsupported:
 
 
 def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
-    """The map for the model that config.json describes.
+    """Return the map for the model that config.json describes.
 
     Raises:
-        BadRequest: config.json does not say its `model_type`.
-        Unsupported: there is no map for it; the nearest is named.
+        BadRequest: config.json has no `model_type`.
+        Unsupported: it has no map; the nearest is named.
     """
     kind = config.get("model_type")
     if not isinstance(kind, str):

@@ -1,7 +1,7 @@
 """Numbers and conditions of a layout map: `hidden // heads`, `head_dim or hidden // heads`.
 
-Names are sizes of the map, arguments, or keys of config.json. What nothing says is false, and no
-number: `a or b` takes the first that is said. Nothing else of Python is understood.
+Names are sizes of the map, arguments, or keys of config.json. An unset name is false, and not a
+number: `a or b` is the first that is set. No other Python is supported.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class _Unsaid:
 
 @lru_cache(maxsize=4096)
 def parsed(text: str) -> ast.expr:
-    """The expression as a tree.
+    """Parse the expression into a tree.
 
     Raises:
-        ValueError: it is none, or has more than names, numbers, words, lists and operators.
+        ValueError: it is not one, or has more than names, numbers, words, lists and operators.
     """
     try:
         with warnings.catch_warnings():
@@ -71,10 +71,10 @@ _TAKEN: tuple[type[ast.AST], ...] = (
 
 
 def value_of(text: str, names: Mapping[str, Any]) -> Any:
-    """What the expression is with these names; None where it is only a name that nothing says.
+    """Return the value of the expression with these names; None if it is only an unset name.
 
     Raises:
-        BadRequest: a number that is needed is said nowhere, or is none.
+        BadRequest: a number that is needed is not set, or not a number.
         ValueError: it is not an expression.
     """
     found = named_value(text, names)
@@ -82,17 +82,16 @@ def value_of(text: str, names: Mapping[str, Any]) -> Any:
 
 
 def named_value(text: str, names: Mapping[str, Any]) -> Any:
-    """As `value_of`; but what nothing says can be a name of other expressions, which then say what
-    it was.
-    """
+    """Return the same as `value_of`; but an unset name may be used by other expressions, which then
+    report it."""
     return _value(parsed(text), names, text)
 
 
 def size_of(text: str, names: Mapping[str, Any]) -> int:
-    """A size, in elements.
+    """Return a size, in elements.
 
     Raises:
-        BadRequest: it is not a whole number of at least 0, or of nothing that is said.
+        BadRequest: it is not a whole number of at least 0, or uses unset names.
         ValueError: it is not an expression.
     """
     found = named_value(text, names)

@@ -1,10 +1,10 @@
-"""Names under which the tensors of a layout may lie on disk, and those of all layers in one.
+"""The names that the tensors of a layout may have on disk, also with all layers in one tensor.
 
-A map has one name for each tensor of each layer. Programs have written others in other versions
-(`also`), or have what is one tensor of the layout one by one along its first dimension (`also` with
-one index more: the experts of a layer), and Megatron stacks the tensors of equal layers along a new
-first dimension, under the name without the number of the layer. All are views, before the map's own
-and behind them.
+A map has one name for each tensor of each layer. Other versions of programs have written other
+names (`also`), or store a tensor of the layout in parts along its first dimension (`also` with one
+index more: the experts of a layer). Megatron stacks the tensors of equal layers along a new first
+dimension, under the name without the number of the layer. All are views, before and after the map's
+own.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from zerotools.maps.views import TensorView, item, stacked, whole
 
 @dataclass(frozen=True)
 class StoredNames:
-    """How a checkpoint with these names has a layout: `views` makes the layout's tensors of them.
-    `missing` are names of the layout that nothing makes, `unknown` those of the checkpoint that
-    make nothing, `ignored` those that the layout says are no weights, `copies` second copies of
-    tensors, `wrong` what is in another shape: the name, the shape there, and that of config.json.
-    """
+    """The match of a checkpoint's names with a layout: `views` makes the layout's tensors from
+    them. `missing` are names of the layout without a source, `unknown` those of the checkpoint
+    without a use, `ignored` those that the layout lists as no weights, `copies` second copies of
+    tensors. `wrong` are tensors of another shape: the name, the shape there, and that of
+    config.json."""
 
     views: Mapping[str, TensorView]
     missing: tuple[str, ...]
@@ -101,8 +101,8 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
 def _apart(
     layout: ModelLayout, held: Collection[str], found: Mapping[str, tuple[str, int | None]]
 ) -> dict[str, tuple[str, ...]]:
-    """The tensors of the layout of which there are parts along the first dimension, with the names
-    that all of these parts have."""
+    """Return the tensors of the layout that are stored in parts along the first dimension, with the
+    names that all of these parts have."""
     apart: dict[str, tuple[str, ...]] = {}
     for name, (pattern, indices) in layout.places.items():
         for other, meant in layout.layout.also.items():
@@ -134,7 +134,7 @@ def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
 
 
 def written_views(layout: ModelLayout) -> dict[str, TensorView]:
-    """The layout's tensors as they are written: of all layers in one, where the layout does that
+    """Return the layout's tensors as they are written: all layers in one, if the layout does that
     and all layers are alike."""
     index = layout.layout.stacked
     if index is None or not _is_uniform(layout, index):
@@ -165,7 +165,7 @@ def _count(layout: ModelLayout) -> int:
 
 
 def _places(layout: ModelLayout, name: str) -> Iterator[tuple[str, int | None]]:
-    """The names under which a tensor may lie, and its number in one that is stacked."""
+    """Yield the possible names of a tensor, and its number in one that is stacked."""
     if name not in layout.places:
         yield name, None
         return
@@ -187,7 +187,7 @@ def _stacked_name(pattern: str, index: str, indices: Mapping[str, int]) -> str:
 
 
 def _is_uniform(layout: ModelLayout, index: str) -> bool:
-    """Whether every kind of tensor is in every layer, in the same shape."""
+    """Return whether every kind of tensor is in every layer, in the same shape."""
     kinds: dict[str, list[Shape]] = {}
     for name, (pattern, indices) in layout.places.items():
         if index in indices:

@@ -1,13 +1,13 @@
-"""What one tensor of a layout is made of: `interleave(A, B, C; groups)`, of tensors of the Hub.
+"""The parts of one tensor of a layout: `interleave(A, B, C; groups)`, of tensors of the Hub.
 
 Tensors come first, then a semicolon and sizes. `{i}` in a name is an index, `{i+size}` one that is
-counted on from a size.
+shifted by a size.
 
-    concat(A, B, ...; dim)        one behind another along a dimension
+    concat(A, B, ...; dim)        concatenated along a dimension
     part(A; dim, begin, end)      the indices [begin, end) of a dimension
     every(A; dim, first, step)    every step-th index of a dimension
     stack(A; e)                   the tensors of all indices e, along a new first dimension
-    item(A; number)               what is at this index of the first dimension
+    item(A; number)               one index of the first dimension
     transpose(A; dim, dim)        two dimensions exchanged
     pairs(A; heads)               rows of each head: from halves to pairs (rope)
     halves(A; heads)              rows of each head: from pairs to halves (rope)
@@ -28,7 +28,7 @@ SIZES: Mapping[str, int] = {
     "concat": 1, "part": 3, "every": 3, "stack": 1, "item": 1, "transpose": 2, "pairs": 1,
     "halves": 1, "interleave": 1, "pad": 1,
 }  # fmt: skip
-"""Every word, and how many sizes it takes."""
+"""Every word, and the number of its sizes."""
 _JOINING = ("concat", "interleave")
 _NAME = re.compile(r"[\w.{}+\-]+")
 _DEEPEST = 64
@@ -37,7 +37,7 @@ _INDEX = re.compile(r"\{(\w+)(?:\+(\w+))?\}")
 
 @dataclass(frozen=True, slots=True)
 class TensorName:
-    """A tensor of the Hub, whose name may have indices."""
+    """A tensor of the Hub; its name may have indices."""
 
     pattern: str
 
@@ -87,10 +87,10 @@ def sizes_in(expression: TensorExpression) -> Iterator[str]:
 
 
 def parse(text: str) -> TensorExpression:
-    """The expression as a tree.
+    """Parse the expression into a tree.
 
     Raises:
-        ValueError: it is none; an unknown word is said with the nearest.
+        ValueError: it is not one; for an unknown word the nearest is named.
     """
     reader = _Reader(text)
     found = reader.expression()

@@ -1,19 +1,19 @@
-"""Views: tensors made of strided blocks of other tensors. Bits are moved, and none is computed.
+"""Views: tensors made from strided blocks of other tensors. Bits are moved, and none is computed.
 
 Renaming, joining, cutting, stacking, transposing, permuting rows and padding with copies of a row
 all make such views, and so do chains of them. A piece of a view is a box of it, and a walk through
-one source: where the box begins there, and how far one index along each dimension of the box goes
-along which dimension of the source.
+one source: the start of the box there, and for each dimension of the box the source's dimension and
+its step.
 
-For example two heads of four rows whose halves become pairs. Row 4h + 2i + j of the view is row
-4h + 2j + i of the source, so the view has four pieces of two rows, of a step of 2 in the source:
+Example: the halves of two heads of four rows become pairs. Row 4h + 2i + j of the view is row 4h +
+2j + i of the source, so the view has four pieces of two rows, of a step of 2 in the source:
 
     rows of the view       0 1 | 2 3 | 4 5 | 6 7
     rows of the source     0 2 | 1 3 | 4 6 | 5 7
 
-The inverse is made of the same pieces, seen from the source: there, too, rows that follow one
-another in equal steps become one piece. A source is used whole, and once, exactly when the boxes of
-its inverse cover it (`boxes.prove_cover`).
+The inverse is made from the same pieces, seen from the source: there too, rows in equal steps
+become one piece. A source is used whole, and once, exactly when the boxes of its inverse cover it
+(`boxes.prove_cover`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from zerotools.core.boxes import Box
 
 @dataclass(frozen=True, slots=True)
 class ViewPiece:
-    """`box` of a view, filled from source number `source`, whose element `start` is its first.
+    """`box` of a view, filled from source number `source`; its first element is `start` there.
 
-    One index along dimension d of the box goes `steps[d]` (at least 1) along dimension `dims[d]`
-    of the source; where `dims[d]` is -1 it goes nowhere, so that elements are repeated. A piece
-    with `is_padding` repeats elements that another piece has.
+    One index along dimension d of the box moves `steps[d]` (at least 1) along dimension `dims[d]`
+    of the source. If `dims[d]` is -1 it does not move, so elements are repeated. A piece with
+    `is_padding` repeats elements that another piece has.
     """
 
     box: Box
@@ -59,7 +59,7 @@ class TensorView:
 
 
 def whole(source: int, shape: tuple[int, ...]) -> View:
-    """The whole of source number `source`, as it is."""
+    """Return the whole of source number `source`."""
     dims = tuple(range(len(shape)))
     start, steps = (0,) * len(shape), (1,) * len(shape)
     return View(shape, (ViewPiece(Box.whole(shape), source, start, dims, steps),))
@@ -85,7 +85,7 @@ def _narrowed_pieces(
 
 
 def _cut(piece: ViewPiece, dim: int, inside: int, count: int, step: int, place: int) -> ViewPiece:
-    """`count` indices of a piece along `dim` from `inside` on, put at `place` of the view."""
+    """Return `count` indices of a piece along `dim` from `inside`, put at `place` of the view."""
     start, along = list(piece.start), piece.dims[dim]
     if along >= 0:
         start[along] += inside * piece.steps[dim]
@@ -125,7 +125,7 @@ def stacked(views: Sequence[View]) -> View:
 
 
 def item(view: View, index: int) -> View:
-    """What the view has at `index` of its first dimension."""
+    """Return the view at `index` of its first dimension."""
     pieces = [
         replace(
             piece,
@@ -159,7 +159,7 @@ def transposed(view: View, first: int, second: int) -> View:
 
 
 def padded(view: View, rows: int) -> View:
-    """The view with `rows` in its first dimension: those behind its own repeat its last row."""
+    """Return the view with `rows` in its first dimension: added rows repeat its last row."""
     more = rows - view.shape[0]
     if more <= 0:
         return view
@@ -177,10 +177,10 @@ def padded(view: View, rows: int) -> View:
 
 
 def inverses(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ...]]:
-    """For each source, of so many dimensions, the pieces of it that are in `view`.
+    """Return for each source, with `ranks` dimensions, the pieces of it that are in `view`.
 
-    Their boxes are in the source, and their `source` is 0, the view itself. What the view repeats
-    as padding is left out.
+    Their boxes are in the source, and their `source` is 0, the view itself. Repeated padding of the
+    view is omitted.
     """
     found: list[list[ViewPiece]] = [[] for _ in ranks]
     uneven: list[set[int]] = [set() for _ in ranks]
@@ -220,7 +220,7 @@ def _seen_from_source(piece: ViewPiece, rank: int) -> Iterator[ViewPiece]:
 
 
 def _merged(pieces: Sequence[ViewPiece], dim: int) -> list[ViewPiece]:
-    """Pieces of one index along `dim` joined where they follow one another in equal steps."""
+    """Join pieces of one index along `dim` that follow each other in equal steps."""
     rows: dict[object, list[ViewPiece]] = {}
     done: list[ViewPiece] = []
     for piece in pieces:

@@ -1,7 +1,7 @@
-"""Which files the base model of adapters is in, where a checkpoint does not hold it.
+"""The files of the base model of adapters, if a checkpoint does not hold it.
 
-Adapters beside weights in 4 bits are saved alone. What they are added to stays in the directory
-that the run began with, and is known by the size and the SHA-256 of each of its files.
+Adapters of a model in 4 bits are saved alone. Their base model stays in the directory that the run
+began with, and is identified by the size and the SHA-256 of each of its files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BaseFile:
 @dataclass(frozen=True, slots=True)
 class BaseRecord:
     """The `files` of weights in the directory `path`, by name, and the type in which a run kept
-    them: `precision`, such as "nf4". `double_quant`: the scales of that in 8 bits."""
+    them: `precision`, such as "nf4". `double_quant`: its scales have 8 bits."""
 
     path: str
     precision: str
@@ -78,7 +78,7 @@ def why_another(base: BaseRecord, directory: Path, *, digests: bool = True) -> s
 
 
 def base_from_tree(tree: Any) -> BaseRecord:
-    """What job.json says. Raises ValueError: it is something else."""
+    """Return the base in job.json. Raises ValueError if it is malformed."""
     if not isinstance(tree, Mapping) or not isinstance(tree.get("files"), Mapping):
         raise ValueError("must be a table with path, precision and files")
     path, precision = tree.get("path"), tree.get("precision")

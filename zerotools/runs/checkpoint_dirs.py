@@ -1,4 +1,4 @@
-"""The directory of a job's checkpoints: names, which one to resume from, the `latest` hint.
+"""The directory of a job's checkpoints: names, the one to resume from, the `latest` hint.
 
     <output_dir>/step-00000040/dcp/{.metadata,__R_0.distcp}   tensors, torch DCP
                               /job.json                       `jobrecord`
@@ -7,9 +7,9 @@
                               /MANIFEST.json                  size and digest of all of the above
     <output_dir>/latest, best                                 text: a directory name; a hint only
 
-A directory appears under its final name by one rename, when all of it is on the disk. What to
-resume from is therefore found by looking, newest first, and checking the manifest; `latest` is for
-people and for what trusts it. Standard library only: the training process uses it too.
+A directory appears under its final name by one rename, when all of it is on the disk. So the
+checkpoint to resume from is found by listing, newest first, and checking the manifest; `latest` is
+for people and for programs that trust it. Standard library only: the training process uses it too.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class SkippedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ResumeChoice:
-    """The checkpoint to resume from, None if there is none, and those passed over before it. `how`
-    it was checked: `SIZES`, `DIGESTS` or `UNCHANGED`."""
+    """The checkpoint to resume from, None if there is none, and those skipped before it. `how` it
+    was checked: `SIZES`, `DIGESTS` or `UNCHANGED`."""
 
     path: Path | None
     record: JobRecord | None
@@ -107,7 +107,8 @@ def rng_name(rank: int) -> str:
 
 
 def listing(output_dir: Path) -> list[Path]:
-    """Checkpoint directories by name, newest first; nothing is opened. Empty if there is no dir."""
+    """Return checkpoint directories by name, newest first; nothing is opened. Empty without the
+    directory."""
     try:
         found = [(step_of(path.name), path) for path in output_dir.iterdir()]
     except FileNotFoundError:
@@ -117,7 +118,7 @@ def listing(output_dir: Path) -> list[Path]:
 
 
 def check(directory: Path, *, digests: bool = True) -> JobRecord:
-    """The record of a checkpoint whose every file agrees with its manifest.
+    """Return the record of a checkpoint after checking that every file agrees with its manifest.
 
     Raises:
         BadFile: something is missing, damaged or truncated; the sentence names the file.
@@ -152,9 +153,9 @@ def checked(
     trusting: bool = False,
     structure: Callable[[Path], None] = _nothing,
 ) -> tuple[JobRecord, str]:
-    """As `check`, and how the bytes were checked. With `trusting`, files that were not written
-    since their digests were computed are not read again. `structure` raises where the tensors in
-    the files are not whole.
+    """Return the same as `check`, and how the bytes were checked. With `trusting`, files that were
+    not written since their digests were computed are not read again. `structure` raises if the
+    tensors in the files are not whole.
 
     Raises:
         BadFile: as `check`, or of `structure`.
@@ -173,11 +174,11 @@ def choose(
     trusting: bool = False,
     structure: Callable[[Path], None] = _nothing,
 ) -> ResumeChoice:
-    """The newest checkpoint below `output_dir` that verifies, with a step greater than `above`;
-    none that was thinned.
+    """Return the newest checkpoint below `output_dir` that verifies, with a step greater than
+    `above`, and not thinned.
 
     With `digests=False` only sizes are compared, which reads no tensor; `trusting` and `structure`
-    are as `checked` says.
+    are as in `checked`.
     """
     skipped: list[SkippedCheckpoint] = []
     for path in listing(output_dir):
@@ -197,7 +198,7 @@ def choose(
 
 
 def resolve_hint(path: Path) -> Path:
-    """`path`, or the directory that it names where it is a hint, `best` or `latest`."""
+    """Return `path`, or the directory that it names if it is a hint, `best` or `latest`."""
     if path.name in (LATEST, BEST) and path.is_file():
         return hinted(path.parent, path.name) or path
     return path
@@ -210,12 +211,13 @@ def resolve(
     trusting: bool = False,
     structure: Callable[[Path], None] = _nothing,
 ) -> ResumeChoice:
-    """What `resume_from = path` means: a checkpoint itself, or the newest that verifies below it.
+    """Return the choice for `resume_from = path`: the checkpoint, or the newest that verifies below
+    it.
 
-    The file `best` or `latest` of an output directory means the checkpoint that it names.
+    The file `best` or `latest` of an output directory selects the checkpoint that it names.
 
     Raises:
-        BadRequest: there is nothing at `path`, or neither a checkpoint nor a directory of them.
+        BadRequest: `path` does not exist, or is neither a checkpoint nor a directory of them.
         BadFile: it is one checkpoint and it is damaged, or all of those below it are.
     """
     path = resolve_hint(path)

@@ -1,4 +1,4 @@
-"""The names in a job's checkpoint directory, for those who only look for them."""
+"""The names in a job's checkpoint directory, for modules that only search for them."""
 
 DCP = "dcp"
 """The directory with the tensors, a torch DCP."""

@@ -1,4 +1,4 @@
-"""The record of a checkpoint that another program saved, as far as that says it."""
+"""The record of a checkpoint that another program saved, as far as its files allow."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def foreign_record(
     made_from: str,
     replicated: Iterable[str] = (),
 ) -> JobRecord:
-    """The record of a point at which `step` steps are done.
+    """Return the record of a point after `step` steps.
 
-    What is not known (seed, position in the data, sizes of batch and sequence, schedule) has its
-    smallest value, and `made_from` says so.
+    Unknown values (seed, position in the data, sizes of batch and sequence, schedule) have their
+    smallest value, and `made_from` records that.
     """
     precision = "fp32" if training.precision is None else training.precision.name
     return JobRecord(

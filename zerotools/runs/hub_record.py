@@ -1,12 +1,12 @@
-"""The part of job.json that says how the Hub has the model's tensors: `core.hub_layout` as JSON.
+"""The part of job.json with the Hub's form of the model's tensors: `core.hub_layout` as JSON.
 
     {"model.layers.0.mlp.experts.gate_up_proj": [
        {"tensor": "model.layers.0.mlp.experts.0.gate_proj.weight", "shape": [32, 16],
         "start": [0, 0, 0], "size": [1, 32, 16]}, ...]}
 
-`start` and `size` are the block in the job's tensor; left out, it has the Hub's shape and begins at
-0. `offset` and `strides`, in elements, say where the block lies in the Hub's tensor; left out, from
-its beginning on, one element behind another. Tensors that the Hub has just so are not listed.
+`start` and `size` are the block in the job's tensor; by default it has the Hub's shape and begins
+at 0. `offset` and `strides`, in elements, are the block's position in the Hub's tensor; by default
+it is contiguous from the beginning. Tensors that are the same on the Hub are not listed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def _to_tree(block: HubBlock) -> dict[str, Any]:
 
 
 def hub_from_tree(tree: Any) -> dict[str, tuple[HubBlock, ...]]:
-    """What `hub_to_tree` made.
+    """Return the layout that `hub_to_tree` wrote.
 
     Raises:
-        ValueError: it is something else; the text goes behind the name of the field.
+        ValueError: it is malformed; the text follows the name of the field.
     """
     if not isinstance(tree, dict):
         raise ValueError("must be a table")

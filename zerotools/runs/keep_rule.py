@@ -11,7 +11,8 @@ from zerotools.runs.checkpoint_dirs import step_of
 
 @dataclass(frozen=True)
 class KeepRule:
-    """`last` newest checkpoints stay (None: all), and those whose step `every` divides."""
+    """Keep the `last` newest checkpoints (None: all), and those with a step that `every`
+    divides."""
 
     last: int | None = None
     every: int | None = None

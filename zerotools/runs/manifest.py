@@ -1,15 +1,15 @@
 """MANIFEST.json: the size and SHA-256 of every file of a checkpoint directory.
 
-It is written last, when all other files are there and fsynced, so a directory that has one was
-finished; and it lets a reader tell a complete checkpoint from one that was truncated or has
-rotted. Standard library only: the training process uses it too.
+It is written last, when all other files are written and fsynced, so a directory with one is
+finished. With it a reader can detect truncated or corrupted files. Standard library only: the
+training process uses it too.
 
     {"version": 1, "files": {"dcp/__0_0.distcp": {"size": 123, "sha256": "..."}}}
 
-With `stamps` it also says which files these were, and under which boot of which machine the digests
-were computed (`"boot"`, and `"stamp"`: mtime and ctime in nanoseconds, inode). While that machine
-runs, a file with the same stamp was not written since: a restart after a crash need not read it
-again. A copy, a file that was written, and any file after a reboot have other stamps.
+With `stamps` it also records the identity of the files, and the machine and boot under which the
+digests were computed (`"boot"`, and `"stamp"`: mtime and ctime in nanoseconds, inode). While that
+machine runs, a file with the same stamp was not written since: a restart after a crash need not
+read it again. A copy, a file that was written, and any file after a reboot have other stamps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from zerotools.io.files.regular import source_file
 from zerotools.runs.file_names import MANIFEST as MANIFEST
 
 VERSION = 1
-# The journal and the marker of whoever wrote the directory, which come and go without its contents.
+# The writer's journal and marker of the directory, which come and go without its contents.
 _ABOUT_WRITING = ".zerotools-"
 LARGEST_MANIFEST = 64 * 2**20
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -41,8 +41,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """One file as the manifest has it: `size` in bytes, `sha256` in lower-case hex; `stamp` where
-    the digest was computed since this machine was started, and says which file it was."""
+    """One file in the manifest: `size` in bytes, `sha256` in lower-case hex. `stamp` identifies the
+    file, if the digest was computed since this machine was started."""
 
     size: int
     sha256: str
@@ -53,8 +53,8 @@ def write_manifest(directory: Path, *, threads: int | None = None, stamps: bool 
     """Digest every file below `directory` and write its MANIFEST.json, fsynced and renamed.
     With `stamps`, by the process that made the files: see above.
 
-    The files themselves must have been fsynced by whoever wrote them. Several are read at once, by
-    `threads` threads (default: one per core, at most 8). Returns the manifest's path.
+    The writer of the files must have fsynced them. Several are read at once, by `threads` threads
+    (default: one per core, at most 8). Return the manifest's path.
 
     Raises:
         BadFile: something below `directory` is neither a regular file nor a directory.
@@ -84,7 +84,7 @@ def rewrite_manifest(
     directory: Path, before: Path, *, gone: Collection[str], changed: Collection[str]
 ) -> None:
     """Write the manifest of `directory`, which has the files of `before` without those `gone` and
-    with others in place of those `changed`. What stayed keeps its entry, so that damage stays
+    with new versions of those `changed`. Other files keep their entry, so that damage stays
     visible.
 
     Raises:
@@ -116,10 +116,11 @@ def manifest_text(entries: Mapping[str, ManifestEntry]) -> str:
 
 
 def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
-    """The entries of `directory`'s manifest, by relative path.
+    """Return the entries of `directory`'s manifest, by relative path.
 
     Raises:
-        BadFile: there is none, it is not JSON of the shape above, or a name leaves the directory.
+        BadFile: it does not exist, it is not JSON of the shape above, or a name leaves the
+            directory.
     """
     path = directory / MANIFEST
     try:
@@ -140,7 +141,7 @@ def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
 
 
 def unchanged(directory: Path) -> bool:
-    """Whether every file is the very one whose digest was computed since this machine was started,
+    """Return whether every file is the one with the digest computed since this machine was started,
     and was not written since.
 
     Raises:
@@ -172,11 +173,11 @@ def _boot() -> str | None:
 def verify_manifest(
     directory: Path, *, digests: bool = True, only: Callable[[str], bool] = lambda _: True
 ) -> list[Problem]:
-    """What disagrees with the manifest, in its order; an empty list means that nothing does.
+    """Return the differences from the manifest, in its order; an empty list if there are none.
 
-    A missing or unreadable manifest is a problem too. Files that it does not list are nobody's
-    concern, nor are those whose names `only` does not take. With `digests=False` only existence and
-    sizes are compared, which reads no data.
+    A missing or unreadable manifest is a problem too. Files that it does not list are ignored, and
+    so are names that `only` does not accept. With `digests=False` only existence and sizes are
+    compared, which reads no data.
     """
     try:
         entries = {name: entry for name, entry in read_manifest(directory).items() if only(name)}
@@ -254,7 +255,7 @@ def _default_threads() -> int:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Write a file beside its name, flush it, and rename it."""
+    """Write a file under a draft name, flush it, and rename it."""
     draft = path.with_name(path.name + ".draft")
     with new_text_file(draft) as file:
         file.write(text)

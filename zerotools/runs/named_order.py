@@ -1,4 +1,4 @@
-"""The record in an output whose optimizer had its parameters by number: which names they got.
+"""The record in an output of the names that an optimizer's numbered parameters got.
 
     {"schema": "zerotools.order/1", "version": "0.2.0",
      "known_by": "the order in which LlamaForCausalLM of transformers 5.23.0 registers ...",
@@ -27,7 +27,7 @@ _LARGEST = 2**28
 
 @dataclass(frozen=True, slots=True)
 class NamedOrder:
-    """`known_by` is a phrase that says where the names come from."""
+    """`known_by` is a phrase for the source of the names."""
 
     known_by: str
     groups: Sequence[Sequence[str]]
@@ -48,7 +48,7 @@ class NamedOrder:
 
 
 def named_order_of(checkpoint: Checkpoint) -> NamedOrder | None:
-    """The record of a checkpoint that was read: in its directory, or in the one that was named.
+    """Return the record of a checkpoint that was read: in its directory, or in the requested one.
 
     Raises:
         BadFile: it is damaged.

@@ -1,11 +1,11 @@
-"""What jobs that are not over need of the checkpoints of others: told to the ranks that delete old
-ones.
+"""Checkpoints that unfinished jobs need, for the ranks that delete old ones.
 
 The daemon keeps one small file for each job that names a checkpoint (`step-...`) anywhere in its
 job file, in `needed/` of its state directory: `{"job": 7, "named": [["resume_from",
 "/runs/a/step-00000040"]]}`. Rank 0 of a job with `checkpoint.keep_last` reads them before it
-deletes anything. It looks at nothing that they name: another's path may not answer. Where the
-daemon runs jobs of several users, what those of one name is in a directory of theirs below it.
+deletes anything. It does not access the named paths: another user's path may not respond. If the
+daemon runs jobs of several users, those of one user's jobs are in a directory of that user below
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 DIRECTORY = "needed"
 STEP = "/step-"
-"""What a text that names one checkpoint of a job has in it."""
+"""The part of a text that names one checkpoint of a job."""
 LARGEST = 1 << 20
 
 
@@ -41,8 +41,8 @@ class Needed:
 
 
 def is_within(text: str, place: str) -> bool:
-    """Whether `text` names `place` or something in it, also as a part of a longer text, such as a
-    word of a command."""
+    """Return whether `text` names `place` or something in it, also as a part of a longer text, such
+    as a word of a command."""
     at = text.find(place)
     while at >= 0:
         following = text[at + len(place) : at + len(place) + 1]
@@ -59,7 +59,7 @@ def needed_by(checkpoint: Path, needs: Iterable[Needed]) -> Needed | None:
 
 
 def read_needed(directory: Path) -> list[Needed]:
-    """All that is needed; what cannot be read is not."""
+    """Return all that is needed; unreadable files are ignored."""
     found: list[Needed] = []
     try:
         paths = sorted(directory.iterdir())

@@ -1,7 +1,7 @@
-"""job.json: what a training checkpoint must know besides its tensors. Standard library only.
+"""job.json: the values of a training checkpoint besides its tensors. Standard library only.
 
 The record is plain JSON, so that reading it runs no code, and every value is checked once, here,
-where it enters. The trainer writes it; a reshard rewrites `world_size` and `rng` and keeps the
+when it is read. The trainer writes it; a reshard rewrites `world_size` and `rng` and keeps the
 rest; `docs/reference/job-checkpoint.md` describes the fields for people.
 """
 
@@ -44,8 +44,8 @@ class OptimizerGroup:
     momentum: float | None = None
 
     def options(self) -> dict[str, Any]:
-        """All but the parameters, under torch's names; what the optimizer does not have is left
-        out."""
+        """Return all options except the parameters, under torch's names, without those that the
+        optimizer does not have."""
         values = {name: getattr(self, name) for name in _OPTIONS}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -68,9 +68,9 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True)
 class LoraRecord:
-    """Adapters beside frozen weights: their rank, and how often each is added to its weight. Layers
-    in `fan_in_fan_out` keep their weight transposed. Where there is a `base`, the frozen weights
-    are there, and not in the checkpoint."""
+    """Adapters on frozen weights: their rank, and the factor with which each is added to its
+    weight. Layers in `fan_in_fan_out` keep their weight transposed. With a `base`, the frozen
+    weights are there, and not in the checkpoint."""
 
     rank: int
     scale: float
@@ -80,10 +80,9 @@ class LoraRecord:
 
 @dataclass(frozen=True, slots=True)
 class DataRecord:
-    """The data that the run reads: to notice that a resumed run reads something else. An epoch has
-    `sequences` (None: not noted), without those that are held out. `contents` are the files in
-    the order in which they are read, each as the beginning of its SHA-256 and its name (none: not
-    noted)."""
+    """The data that the run reads, to detect that a resumed run reads other data. An epoch has
+    `sequences` (None: not recorded), without held-out ones. `contents` are the files in the order
+    of reading, each as the beginning of its SHA-256 and its name (empty: not recorded)."""
 
     files: int
     tokens: int
@@ -91,7 +90,7 @@ class DataRecord:
     contents: tuple[str, ...] = ()
 
     def changes(self, now: DataRecord) -> str:
-        """Return what of the files is not as it was; empty: nothing, or nothing is known of it."""
+        """Return the changes of the files; empty if there are none, or none are known."""
         was, new = ([line.partition(" ")[::2] for line in each.contents] for each in (self, now))
         if not was or not new or [each for each, _ in was] == [each for each, _ in new]:
             return ""
@@ -138,18 +137,19 @@ class LossScaleRecord:
 class JobRecord:
     """A point in a training run.
 
-    `step` steps of `steps_total` are done, `skipped_steps` of them without an update as gradients
-    overflowed, and `consumed_sequences` sequences of the global data order were read. `world_size`,
-    `stage` and `precision` are those of the run that saved. `replicated` are the flat DCP keys that
-    every rank holds in full, `aliases` maps a tied name to the canonical one that is stored. `rng`
-    is `per-rank` if there is one `rank_RRRRR.json` for each of `world_size` ranks, else `reseed`.
-    `loss_scale` is that of fp16 training. `measured` has `loss`, the mean of the steps since the
-    checkpoint before, and `eval_loss` where this point was evaluated. `hub` has the tensors that a
-    model directory has under other names or in other shapes, and in which blocks. `engine` wrote
-    the tensors, in its own layout; `weights_only` says that nothing else of the run is there, so
-    that it cannot go on from here. `made_from` is what it was made of where another program saved
-    that: then `seed`, `consumed_sequences`, `batch_size`, `sequence_length` and `schedule` are not
-    known.
+    `step` steps of `steps_total` are done, `skipped_steps` of them without an update because
+    gradients overflowed, and `consumed_sequences` sequences of the global data order were read.
+    `world_size`, `stage` and `precision` are those of the run that saved. `replicated` are the flat
+    DCP keys that every rank holds in full, `aliases` maps a tied name to the canonical one that is
+    stored. `rng` is `per-rank` if there is one `rank_RRRRR.json` for each of `world_size` ranks,
+    else `reseed`. `loss_scale` is that of fp16 training. `measured` has `loss`, the mean of the
+    steps since the previous checkpoint, and `eval_loss` if this point was evaluated.
+
+    `hub` has the tensors with other names or shapes in a model directory, and their blocks.
+    `engine` wrote the tensors, in its own layout. `weights_only` means that the checkpoint has only
+    weights, so the run cannot continue from it. `made_from` names the source if another program
+    saved it: then `seed`, `consumed_sequences`, `batch_size`, `sequence_length` and `schedule` are
+    unknown.
     """
 
     step: int
@@ -180,7 +180,7 @@ class JobRecord:
     zerotools_version: str | None = None
 
     def resharded(self, world_size: int) -> JobRecord:
-        """The same point for another number of ranks, whose random numbers are seeded again."""
+        """Return the same point for another number of ranks, with random numbers to seed again."""
         return dataclasses.replace(self, world_size=world_size, rng=RNG_RESEED)
 
 
@@ -229,10 +229,11 @@ def write_record(directory: Path, record: JobRecord) -> Path:
 
 
 def read_record(directory: Path) -> JobRecord:
-    """The record of the checkpoint in `directory`.
+    """Read the record of the checkpoint in `directory`.
 
     Raises:
-        BadFile: there is none, or a field is missing or wrong; the file and the field are named.
+        BadFile: it does not exist, or a field is missing or wrong; the file and the field are
+            named.
         Unsupported: it was written by a later version.
     """
     path = directory / RECORD
@@ -349,7 +350,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Typed access to one JSON object; `prefix` is its dotted place in the file."""
+    """Typed access to one JSON object; `prefix` is its dotted position in the file."""
 
     path: Path
     tree: Mapping[str, Any]

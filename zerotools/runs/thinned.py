@@ -1,10 +1,10 @@
-"""The record in a thinned checkpoint: what was dropped, so that nobody takes that for lost.
+"""The record in a thinned checkpoint of the parts that were dropped, so that they do not seem lost.
 
     {"schema": "zerotools.thinned/1", "version": "0.2.0", "time": 1790000000.0,
      "keep": "masters", "dropped": ["exp_avg", "exp_avg_sq", "step"]}
 
-A reader takes what was dropped as meant, and a run does not resume from it. Standard library only:
-the training process uses it too.
+A reader accepts the dropped parts as intended, and a run does not resume from it. Standard library
+only: the training process uses it too.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from zerotools.version import version
 THINNED = ".zerotools-thinned.json"
 SCHEMA = "zerotools.thinned/1"
 WORKSPACE_SUFFIX = ".zerotools-thin"
-"""`.NAME.zerotools-thin`: beside `NAME`, while it is thinned."""
+"""`.NAME.zerotools-thin`: next to `NAME`, while it is thinned."""
 _LARGEST = 2**20
 _LATEST = 253402300799  # of year 9999: of a later one `strftime` may make nothing
 
 
 @dataclass(frozen=True, slots=True)
 class ThinnedRecord:
-    """`keep` is what stays, `dropped` the roles of tensors that went; `time` is in seconds since
-    1970, UTC."""
+    """`keep` is the kept part, `dropped` the roles of the dropped tensors; `time` is in seconds
+    since 1970, UTC."""
 
     keep: str
     dropped: tuple[str, ...]
     time: float
 
     def sentence(self) -> str:
-        """What to tell the user."""
+        """Return the sentence for the user."""
         day = time.strftime("%Y-%m-%d", time.gmtime(self.time))
         return (
             f"it was thinned on {day} ({', '.join(self.dropped)} dropped): training cannot resume "
@@ -57,7 +57,7 @@ class ThinnedRecord:
 
 
 def is_thinned(directory: Path) -> bool:
-    """Whether the checkpoint in `directory` was thinned."""
+    """Return whether the checkpoint in `directory` was thinned."""
     return (directory / THINNED).is_file()
 
 
@@ -90,10 +90,10 @@ def _is_time(found: object) -> bool:
 
 
 def workspace_of(path: Path) -> Path:
-    """The directory beside `path` in which it is thinned."""
+    """Return the directory next to `path` in which it is thinned."""
     return path.with_name(f".{path.name}{WORKSPACE_SUFFIX}")
 
 
 def is_workspace(name: str) -> bool:
-    """Whether a name is that of such a directory."""
+    """Return whether a name is that of such a directory."""
     return name.startswith(".") and name.endswith(WORKSPACE_SUFFIX)

@@ -1,9 +1,9 @@
-"""What a job notes beside its checkpoints of those that are copied to an object store.
+"""A job's records, next to its checkpoints, of those that are copied to an object store.
 
-    <output_dir>/.uploads/run.json    which run's checkpoints these are, as the store has it, and
-                                      which job goes on with them
+    <output_dir>/.uploads/run.json    the run of these checkpoints, as in the store, and
+                                      the job that continues it
                          /sending     text: the directory that is being sent, which is not deleted
-                         /fetched-from  text: the URL whose checkpoint is in `.resumed-from`
+                         /fetched-from  text: the URL of the checkpoint in `.resumed-from`
 
 Standard library only: the training process uses it too.
 """
@@ -29,12 +29,13 @@ _LARGEST = 4096
 
 
 def known_run(output_dir: Path) -> str | None:
-    """Whose checkpoints are in `output_dir`, as its uploads say; None: nothing was uploaded."""
+    """Return the run of the checkpoints in `output_dir`, by its uploads; None: nothing was
+    uploaded."""
     return _noted(output_dir, "run")
 
 
 def known_job(output_dir: Path) -> str | None:
-    """Which job has noted the run last; None: none has."""
+    """Return the job that recorded the run last, or None."""
     return _noted(output_dir, "job")
 
 
@@ -48,14 +49,14 @@ def _noted(output_dir: Path, word: str) -> str | None:
 
 
 def note_run(output_dir: Path, run: str, job: str) -> None:
-    """The checkpoints in `output_dir` are those of `run`, and `job` goes on with it. Raises
-    OSError."""
+    """Record that the checkpoints in `output_dir` are those of `run`, and that `job` continues it.
+    Raises OSError."""
     (output_dir / UPLOADS).mkdir(parents=True, exist_ok=True)
     write_durably(output_dir / UPLOADS / _RUN, json.dumps({"run": run, "job": job}) + "\n")
 
 
 def being_sent(output_dir: Path) -> Path | None:
-    """The checkpoint that is being sent, or was when whoever sent it was killed."""
+    """Return the checkpoint that is being sent, or was when its sender was killed."""
     try:
         data = read_regular(output_dir / UPLOADS / _SENDING, _LARGEST, is_source=False)
         name = data.decode().strip()
@@ -65,7 +66,7 @@ def being_sent(output_dir: Path) -> Path | None:
 
 
 def fetched_from(output_dir: Path) -> str | None:
-    """The URL whose checkpoint is in `FETCHED`; None: nobody has noted it."""
+    """Return the URL of the checkpoint in `FETCHED`, or None if it is not recorded."""
     try:
         data = read_regular(output_dir / UPLOADS / _FETCHED_FROM, _LARGEST, is_source=False)
         return data.decode().strip()
@@ -74,12 +75,12 @@ def fetched_from(output_dir: Path) -> str | None:
 
 
 def note_fetched(output_dir: Path, url: str | None) -> None:
-    """`FETCHED` is what `url` means; None: nobody knows. Raises OSError."""
+    """Record that `FETCHED` is the checkpoint at `url`; None: unknown. Raises OSError."""
     _note(output_dir / UPLOADS / _FETCHED_FROM, url)
 
 
 def note_sending(output_dir: Path, path: Path | None) -> None:
-    """`path` is sent from now on; None: nothing is. Raises OSError."""
+    """Record that `path` is being sent; None: nothing is. Raises OSError."""
     _note(output_dir / UPLOADS / _SENDING, None if path is None else path.name)
 
 
