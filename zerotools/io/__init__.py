@@ -1,1 +1,1 @@
-"""Floor 1: bytes. Knows files, not formats."""
+"""Layer 1: bytes. Knows files, not formats."""

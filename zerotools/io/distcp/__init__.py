@@ -5,11 +5,12 @@ metadata         `.metadata`, a pickle, as checked values
 metadata_writer  checked values -> `.metadata`
 planned_file     a data file that is laid out, archive by archive
 directory        the metadata of all ranks as one, and its tensors by flat key
-data_files       whether the files are all there, and of one save
-derived_chunks   tensors that are made of parts of stored ones
+data_files       checks that all files exist, and are of one save
+derived_chunks   tensors that are made from parts of stored ones
 pruned           a directory without some of its values
-items            where a tensor's bytes lie in a file, and the values that are not tensors
+items            the position of a tensor's bytes in a file, and the values that are not tensors
 
-Reads and writes them as checked values, for every format that uses the container: what the keys
-mean is said in `zerotools.formats`. Imports `core` and `io` only, and neither torch nor numpy.
+Reads and writes them as checked values, for every format that uses the container;
+`zerotools.formats` defines the meaning of keys. Imports only `core` and `io`, and neither torch nor
+numpy.
 """

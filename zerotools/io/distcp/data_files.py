@@ -1,13 +1,13 @@
-"""Whether the files next to `.metadata` all exist, and are from the save that it describes.
+"""Checks that the files next to `.metadata` all exist, and are from the save that it describes.
 
-torch writes items one after the other and nothing behind them, so that a file is as long as its
-last item says. Where two ranks both say that they are the first copy of a tensor, as mcore-bridge
-has it of a norm, both write it and the metadata names one of them: bytes are left over. They are
-of no tensor and torch passes over them; a file of another save has its items at other places.
+torch writes items one after the other and nothing after them, so the end of the last item is the
+end of the file. There is one exception: mcore-bridge lets two ranks write the first copy of a norm,
+and the metadata names one of them. Then unused bytes remain, which torch ignores. A file of another
+save has its items at other positions.
 
-Two saves of one model have files of the same names and, mostly, of the same sizes. What tells them
-apart is an optimizer's `step`, of which torch spreads one per parameter over the ranks: a file
-whose steps agree with each other and not with the others' is of another save.
+Two saves of one model have files of the same names and, mostly, of the same sizes. They differ in
+an optimizer's `step`: torch spreads one per parameter over the ranks. A file with steps that agree
+with each other and not with the others' is of another save.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _FEWEST_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class DataFiles:
-    """`sizes` of those that are there, in bytes; `problems` with them; `notes` are sentences on
-    what is odd in them and takes nothing away."""
+    """`sizes` of the existing files, in bytes; their `problems`; `notes` are sentences on harmless
+    oddities."""
 
     sizes: dict[str, int]
     problems: list[Problem]
@@ -45,8 +45,8 @@ class DataFiles:
 
 
 def data_files(root: Path, metadata: Metadata) -> DataFiles:
-    """The data files that `metadata` names, below `root`. Of one that is longer than its items
-    say, the first and last bytes of each item are read."""
+    """Return the data files that `metadata` names, below `root`. If a file is longer than its
+    items, the first and last bytes of each item are read."""
     ends: dict[str, tuple[int, str]] = {}
     for key, item in metadata.items:
         end = item.offset + item.length
@@ -90,7 +90,7 @@ def _left_over(bytes_of: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _without_archives(root: Path, metadata: Metadata, files: Collection[str]) -> dict[str, int]:
-    """Those of `files` of which an item is no whole archive, and where it begins."""
+    """Return those of `files` with an item that is not a whole archive, and its start."""
     places: dict[str, set[tuple[int, int]]] = {file: set() for file in files}
     for _, item in metadata.items if places else ():
         if item.file in places:
@@ -100,8 +100,8 @@ def _without_archives(root: Path, metadata: Metadata, files: Collection[str]) ->
 
 
 def _no_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | None:
-    """Where the first of `places` begins that is none; None too where the file cannot be read,
-    which whoever reads a value of it is told."""
+    """Return the start of the first of `places` that is not an archive. Return None if there is
+    none, or if the file cannot be read, which is reported when a value of it is read."""
     try:
         with source_file(path) as source:
             if isinstance(path, RemotePath):
@@ -120,8 +120,8 @@ def sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
 def mixed_saves(
     root: Path, metadata: Metadata, keys: Mapping[str, Key], tensors: Mapping[Key, Tensor]
 ) -> list[Problem]:
-    """Files of another step than most of the others. Two numbers of each file are read; where they
-    differ, all."""
+    """Return problems for files of another step than most of the others. Two numbers of each file
+    are read; if they differ, all."""
     found = _steps_by_file(metadata, keys)
     if len(found) < 2:
         return []
@@ -131,7 +131,7 @@ def mixed_saves(
             return []
         every = _read(root, found, tensors)
     except (BadFile, Unsupported):
-        return []  # the tensor itself is damaged, and whoever reads it is told
+        return []  # the tensor is damaged; reading it reports that
     if any(len(values) > 1 for values in every.values()):
         return []
     steps = {file: next(iter(values)) for file, values in every.items()}

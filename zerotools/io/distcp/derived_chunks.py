@@ -1,11 +1,11 @@
-"""Chunks of a tensor that is made of parts of tensors in a DCP, without opening an archive.
+"""Chunks of a tensor that is made from parts of tensors in a DCP, without opening an archive.
 
 megatron-core stores the layers of a model stacked in one tensor: each stored chunk is a row-major
 box, of which one layer is a box again. Up to 0.15 it stores optimizer state as flat pieces: a piece
-is a range of a flattened box, which is at most 2n-1 boxes. Which part of which item a chunk is, is
-known beforehand; where the item's bytes lie is found when the chunk is asked for.
+is a range of a flattened box, which is at most 2n-1 boxes. The part of an item that a chunk is, is
+known in advance; the position of the item's bytes is found when the chunk is accessed.
 
-Of a stored chunk with the box [2:4, 0:8, 0:6], layer 3 is the box [0:8, 0:6], 48 elements on.
+In a stored chunk with the box [2:4, 0:8, 0:6], layer 3 is the box [0:8, 0:6] from element 48.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from zerotools.io.distcp.metadata import Item
 
 
 class StoredPiece(NamedTuple):
-    """The box `box` of the new tensor: of chunk `number` of `source` what begins at `start`,
-    counted in elements from the chunk's own first. It has the last dimensions of the chunk, or,
-    where it `is_flat`, consecutive elements of the chunk's last dimension."""
+    """The box `box` of the new tensor: the part of chunk `number` of `source` that begins at
+    `start`, in elements from the chunk's first. It has the last dimensions of the chunk, or, with
+    `is_flat`, consecutive elements of the chunk's last dimension."""
 
     source: ItemChunks
     number: int
@@ -34,8 +34,8 @@ class StoredPiece(NamedTuple):
 
 
 class DerivedChunks(ItemChunks):
-    """The chunks of one tensor of type `dtype`, made of `pieces` each time they are asked for; with
-    the errors of `ItemChunks`."""
+    """The chunks of one tensor of type `dtype`, made from `pieces` at each access; with the errors
+    of `ItemChunks`."""
 
     def __init__(self, dtype: DType, pieces: Callable[[], Sequence[StoredPiece]]) -> None:
         self._type = dtype
@@ -57,11 +57,11 @@ class DerivedChunks(ItemChunks):
         return map(self._made, self._pieces())
 
     def items(self) -> Iterator[Item]:
-        """Where the archives of the chunks lie: one for each, so that one may come again."""
+        """Yield the items of the chunks' archives: one for each chunk, so items may repeat."""
         return (piece.source.item(piece.number) for piece in self._pieces())
 
     def item(self, number: int) -> Item:
-        """Where the archive of one chunk lies."""
+        """Return the item of one chunk's archive."""
         piece = self._pieces()[number]
         return piece.source.item(piece.number)
 

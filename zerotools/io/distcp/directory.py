@@ -14,10 +14,10 @@ from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor, read_metad
 
 
 def load_metadata(directory: Path) -> Metadata:
-    """What `.metadata` says, or together the `__R.metadata` of all ranks.
+    """Return the contents of `.metadata`, or of the `__R.metadata` of all ranks together.
 
     Raises:
-        BadFile: there is none, or a damaged one, or they disagree.
+        BadFile: it does not exist or is damaged, or the ranks disagree.
         Unsupported: items that cannot be addressed, or of an unknown type.
     """
     if (directory / METADATA).exists():
@@ -39,7 +39,7 @@ def metadata_names(directory: Path) -> list[str]:
 
 
 def union(parts: list[Metadata], directory: Path) -> Metadata:
-    """Several, whose files lie below one `directory`, as one.
+    """Join several metadata with files below one `directory`.
 
     Raises:
         BadFile: they disagree on the type or shape of a tensor.
@@ -91,15 +91,15 @@ def within(prefix: str, metadata: Metadata) -> Metadata:
 def tensor_of(
     items: Items, root: Path, flat: str, saved: SavedTensor, files: Mapping[str, int]
 ) -> Tensor:
-    """A tensor whose items lie in `files`, of those sizes, below `root`.
+    """Return a tensor with items in `files`, of those sizes, below `root`.
 
     Raises:
         Unsupported: it was saved by `SerializationFormat.SAFETENSORS`.
     """
     for box, item in saved.parts:
         refuse_safetensors(root, flat, item, box.numel * saved.dtype.itemsize)
-    # What lies in a missing file, or behind the end of one that is cut short, is a hole, which the
-    # plan names together with the file.
+    # Bytes of a missing file, or after the end of a truncated one, are a hole, which the plan names
+    # together with the file.
     parts = [
         (box, item)
         for box, item in saved.parts

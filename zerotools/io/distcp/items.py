@@ -1,7 +1,7 @@
-"""Items: where the bytes of a tensor lie in the torch.save archive that an item is.
+"""Items: the position of a tensor's bytes in the torch.save archive that an item is.
 
-An item is opened only when a chunk of its tensor is asked for: reading `.metadata` alone is enough
-to list a checkpoint, and a large one has millions of items.
+An item is opened only when a chunk of its tensor is accessed: `.metadata` alone is enough to list a
+checkpoint, and a large one has millions of items.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from zerotools.io.torchzip.zip_directory import read_entry
 _LARGEST_TENSOR_PICKLE = 2**16
 # All of a tensor's archive but its values lies there; a checkpoint has thousands of archives.
 _END_BYTES = 2**10
-# Each rank has a file of its own, and every tensor an archive in most of them.
+# Each rank has a separate file, and most of them have an archive of every tensor.
 _OPEN_FILES = 16
 _LARGEST_KNOWN, _LONGEST_KNOWN, _MOST_KNOWN = 2**12, 16, 2**10
 
@@ -43,8 +43,8 @@ class Items:
     """
 
     def __init__(self, root: Path, metadata: Metadata | None) -> None:
-        """Of `metadata` it is known where items lie whose archives may be opened. Files of this
-        machine do not need it."""
+        """`metadata` has the positions of items that may be opened. It is not needed for files of
+        this machine."""
         self._files = OpenFiles(root, most=_OPEN_FILES)
         self._made_of = (root, metadata if isinstance(root, RemotePath) else None)
         ends = None if self._made_of[1] is None else _Ends(self._made_of[1])
@@ -53,7 +53,7 @@ class Items:
         self.chunk = lru_cache(maxsize=4096)(partial(_chunk, root, self._files, ends))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle what it was made of; whoever unpickles opens the files anew."""
+        """Pickle the arguments; unpickling opens the files again."""
         return Items, self._made_of
 
     def __del__(self) -> None:
@@ -61,15 +61,15 @@ class Items:
 
 
 class _Ends:
-    """Of a checkpoint in a store the ends of all archives in a file are asked for at once, where
-    one of them is opened."""
+    """The ends of archives in a store: all of one file are requested together when one of its
+    archives is opened."""
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
         self._places: dict[str, list[tuple[int, int]]] | None = None
 
     def of(self, file: str) -> list[tuple[int, int]]:
-        """Where they lie in a file; nothing where that was asked before."""
+        """Return their positions in a file; empty if they were requested before."""
         if self._places is None:
             self._places = {}
             for _, item in self._metadata.items:
@@ -83,11 +83,11 @@ class _Ends:
 def _chunk(
     root: Path, files: OpenFiles, ends: _Ends | None, key: str, dtype: DType, box: Box, item: Item
 ) -> Chunk:
-    """The chunk of `key` that `item` holds.
+    """Return the chunk of `key` in `item`.
 
     Raises:
-        BadFile: the item is damaged, or holds another shape or type than `.metadata` says.
-        Unsupported: it is not a torch.save archive whose bytes can be addressed.
+        BadFile: the item is damaged, or has another shape or type than in `.metadata`.
+        Unsupported: it is not a torch.save archive with addressable bytes.
     """
     with files.source(item.file) as source:
         path = root / item.file
@@ -104,8 +104,7 @@ def _chunk(
 
 
 class ItemChunks(Sequence[Chunk]):
-    """The chunks of one tensor, found in their items when they are asked for, with the errors of
-    `Items`."""
+    """The chunks of one tensor, found in their items on access, with the errors of `Items`."""
 
     def __init__(
         self, items: Items, key: str, dtype: DType, parts: Sequence[tuple[Box, Item]]
@@ -132,11 +131,11 @@ class ItemChunks(Sequence[Chunk]):
             yield self._find(box, item)
 
     def items(self) -> Iterator[Item]:
-        """Where the archives of the chunks lie."""
+        """Yield the items of the chunks' archives."""
         return (item for _, item in self._parts)
 
     def item(self, number: int) -> Item:
-        """Where the archive of one chunk lies."""
+        """Return the item of one chunk's archive."""
         return self._parts[number][1]
 
     @property
@@ -206,7 +205,7 @@ def _check_agrees(
 
 
 def archives_of(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
-    """Return where the archives of tensors lie: {file: {offset: length}}, in bytes."""
+    """Return the positions of tensors' archives: {file: {offset: length}}, in bytes."""
     found = {file: dict(known) for file, known in checkpoint.archives.items()}
     for tensor in checkpoint.tensors.values():
         if isinstance(tensor.chunks, ItemChunks):
@@ -216,8 +215,8 @@ def archives_of(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
 
 
 class BlobTrees(Mapping[str, Any]):
-    """The values that are not tensors, by flat key: each is read when it is asked for. Most of a
-    large checkpoint's have the same bytes as another's, such as the options of each parameter: of
+    """The values that are not tensors, by flat key: each is read on access. Most of a large
+    checkpoint's values have the same bytes as another's, such as the options of each parameter: for
     those only the bytes are read."""
 
     def __init__(self, root: Path, blobs: Mapping[str, Item]) -> None:
@@ -235,7 +234,7 @@ class BlobTrees(Mapping[str, Any]):
         return key in self._blobs  # which is known, whatever its bytes are
 
     def places(self) -> Iterable[Item]:
-        """Where the archives of the values lie."""
+        """Return the items of the values' archives."""
         return self._blobs.values()
 
     def __getitem__(self, key: str) -> Any:
@@ -252,16 +251,16 @@ class BlobTrees(Mapping[str, Any]):
 
 
 def _is_constant(value: Any) -> bool:
-    """Whether nothing can change it: a plain value, or a tuple of a few."""
+    """Return whether a value is immutable: a plain value, or a tuple of a few."""
     parts = value if isinstance(value, tuple) and len(value) < _LONGEST_KNOWN else (value,)
     return all(part is None or isinstance(part, bool | int | float | str) for part in parts)
 
 
 def refuse_safetensors(path: Path, key: str, item: Item, nbytes: int) -> None:
-    """Refuse an item that is too short to be an archive of its tensor.
+    """Raise an error for an item that is too short to be an archive of its tensor.
 
     With SerializationFormat.SAFETENSORS torch gives every tensor of a file the same offset and its
-    bare length, from which it cannot be found (and torch itself cannot load it).
+    bare length, so it cannot be found (and torch itself cannot load it).
     """
     if item.length <= nbytes:
         raise Unsupported(

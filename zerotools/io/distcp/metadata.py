@@ -49,12 +49,11 @@ class SavedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """One `.metadata`. `blobs` are the values that are not tensors; `paths` is planner_data, the
-    path in the nested state dict that each flat key stands for, None where it was not recorded.
-    `extras` are attributes that torch's own Metadata does not have, and that are not empty;
-    `empty` are the items that hold no element: those of empty chunks.
-    `is_megatron` says that only megatron-core writes such a file; `unflattened` has the true shape
-    of each tensor that it stored as flat pieces (up to 0.15)."""
+    """One `.metadata`. `blobs` are the values that are not tensors. `paths` is planner_data: the
+    path in the nested state dict of each flat key, None if it was not recorded. `extras` are
+    attributes that torch's own Metadata does not have, and that are not empty. `empty` are the
+    items of empty chunks. `is_megatron` means that only megatron-core writes such a file;
+    `unflattened` has the true shape of each tensor that it stored as flat pieces (up to 0.15)."""
 
     tensors: Mapping[str, SavedTensor]
     blobs: Mapping[str, Item]
@@ -73,7 +72,7 @@ class Metadata:
         return found + list(self.blobs.items())
 
     def empty_archives(self) -> dict[str, dict[int, int]]:
-        """Return where the archives of empty chunks lie: {file: {offset: length}}, in bytes."""
+        """Return the positions of empty chunks' archives: {file: {offset: length}}, in bytes."""
         found: dict[str, dict[int, int]] = {}
         for item in self.empty:
             found.setdefault(item.file, {})[item.offset] = item.length
@@ -91,7 +90,7 @@ def read_metadata(path: Path) -> Metadata:
     """Read and check a `.metadata` file.
 
     Raises:
-        BadFile: it is damaged, or says what cannot be.
+        BadFile: it is damaged, or contradicts itself.
         Unsupported: items are compressed or encrypted, or of an unknown element type.
     """
 
@@ -244,7 +243,7 @@ class _Reader:
         raise self._bad(f"has {values!r:.60} where counts of {key} should be")
 
     def _state(self, value: Any, name: str) -> Mapping[str, Any]:
-        """The attributes of an object of the class `name`, whichever module it is from."""
+        """Return the attributes of an object of the class `name`, from any module."""
         if isinstance(value, Opaque) and value.name == name:
             state = value.state
             # dataclass(slots=True) and frozen classes pickle (None, attributes).

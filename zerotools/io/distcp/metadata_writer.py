@@ -1,11 +1,11 @@
-"""`.metadata` as torch writes it, out of checked values.
+"""`.metadata` as torch writes it, from checked values.
 
 The classes are those of torch.distributed.checkpoint.metadata and .filesystem; each is written as
 `cls.__new__` and the attributes that torch 2.x sets. The path of the save, which torch records, is
-left out: it would tell where the files once lay.
+omitted: it would reveal the old path of the files.
 
 A large checkpoint has millions of chunks, so the opcodes of the pickle (protocol 2) are written
-down as they come, without a tree of objects first.
+directly, without a tree of objects.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class WrittenItem:
 def metadata_bytes(
     written: Sequence[WrittenItem], paths: Mapping[str, tuple[str | int, ...]] | None
 ) -> bytes:
-    """The pickle of `.metadata`. `written` is in the order in which torch would have planned it:
-    rank by rank; chunks keep that order."""
+    """Return the pickle of `.metadata`. `written` is in torch's planned order: rank by rank; chunks
+    keep that order."""
     by_key: dict[str, list[WrittenItem]] = {}
     for one in written:
         by_key.setdefault(one.key, []).append(one)
@@ -64,7 +64,7 @@ class _Opcodes:
         return number is not None
 
     def remember(self, key: object) -> None:
-        """Memoize, under `key`, what was written last."""
+        """Memoize, under `key`, the value that was written last."""
         number = struct.pack("<I", len(self._memo))
         self._memo[key] = b"j" + number
         self.out += b"r" + number

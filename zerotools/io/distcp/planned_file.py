@@ -1,7 +1,7 @@
-"""One `.distcp` file while it is laid out: torch.save archives back to back.
+"""One `.distcp` file during layout: torch.save archives back to back.
 
-An archive is that of one chunk of a tensor, or of a value that is none. Where the bytes of a chunk
-are copied, its archive has a place for them and for their checksum.
+An archive is that of one chunk of a tensor, or of a value that is not a tensor. If the bytes of a
+chunk are copied, its archive reserves space for them and for their checksum.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class PlannedFile:
     checksums: list[Checksum] = field(default_factory=list)
 
     def add_archive(self, archive: bytes) -> Item:
-        """Add a value, as the archive that `archive_of` gives."""
+        """Add a value, as the archive that `archive_of` returns."""
         self.literals.append(LiteralBytes(self.size, archive))
         return self._take(len(archive))
 
     def carry(self, item: Item, root: Path) -> Item:
-        """Add what lies in `root / item.file`, as it is."""
+        """Add the bytes of `root / item.file` unchanged."""
         self.carried.append(CarriedBytes(self.size, root / item.file, item.offset, item.length))
         return self._take(item.length)
 
     def add_chunk(
         self, dtype: DType, shape: tuple[int, ...], data: bytes | None = None
     ) -> tuple[Item, int | None]:
-        """Add a chunk of a tensor, whose bytes are `data` or are copied. Returns the item, and at
-        which byte of the file its elements begin; None: it has none."""
+        """Add a chunk of a tensor with the bytes `data`, or with bytes that are copied later.
+        Return the item, and the byte of the file at which its elements begin; None: it has none."""
         begin, first = self.size, None
         layout = _archive(dtype, shape, None if data is None else crc32(data))
         self.literals += (LiteralBytes(begin + at, text) for at, text in layout.literals)
@@ -69,18 +69,18 @@ class PlannedFile:
 
 
 def archive_of(value: Any) -> bytes:
-    """What torch.save makes of a value without tensors in it.
+    """Return torch.save's archive of a value without tensors in it.
 
     Raises:
-        Unsupported: a value of a class that pickles cannot be made of here.
+        Unsupported: a value of a class that cannot be pickled here.
     """
     return b"".join(data for _, data in lay_out(dumps(value), []).literals)
 
 
 @lru_cache(maxsize=4096)
 def _archive(dtype: DType, shape: tuple[int, ...], crc: int | None) -> ArchiveLayout:
-    """The archive of one contiguous tensor, the same for every chunk of that type and shape; `crc`
-    is that of its bytes, where they are known."""
+    """Return the archive of one contiguous tensor, the same for every chunk of that type and shape;
+    `crc` is that of its bytes, if they are known."""
     nbytes = Tensor(dtype, shape, ()).nbytes
     if dtype.torch_storage is None:
         storage = Storage("0", None, nbytes)

@@ -1,7 +1,7 @@
-"""A DCP directory without some of its values: which of its files go, and the others anew.
+"""A DCP directory without some of its values: the files to remove, and new versions of others.
 
-Items are carried over as they are, one behind another. `.metadata` is the saved one without the
-values and with the new places, so that whatever else a program put into it stays.
+Items are carried over unchanged, one after another. `.metadata` is the saved one without the values
+and with the new positions, so other contents of it stay.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from zerotools.io.torchzip.unpickle import loads
 
 @dataclass(frozen=True)
 class PrunedDirectory:
-    """Names of files relative to the directory: those that go, and those that are written anew."""
+    """Names of files relative to the directory: those to remove, and those to write again."""
 
     removed: frozenset[str] = frozenset()
     rewritten: Mapping[str, FilePlan] = field(default_factory=dict)
 
 
 def pruned(directory: Path, dropped: Container[str]) -> PrunedDirectory:
-    """The DCP in `directory` without the values whose flat keys are in `dropped`.
+    """Return the DCP in `directory` without the values with flat keys in `dropped`.
 
     Raises:
         BadFile: `.metadata` is damaged.
@@ -61,7 +61,7 @@ def pruned(directory: Path, dropped: Container[str]) -> PrunedDirectory:
 
 
 def _load(path: Path) -> Any:
-    read_metadata(path)  # checks what the functions below rely on
+    read_metadata(path)  # checks what the functions below need
     return loads(read_regular(path, LARGEST_METADATA), source=path)
 
 

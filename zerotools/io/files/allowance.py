@@ -1,9 +1,9 @@
-"""How much memory may be taken by what a file says of itself, before any of its data are read.
+"""A limit on the memory that descriptions in a file may take, before any of its data are read.
 
-A pickle, a header or a list in JSON becomes Python objects, of up to 60 bytes for each of its own.
-What is said of a real checkpoint is small beside its data. What is made to fill the memory has no
-data to show: so any file may take `SMALL`, and one with data beside it a quarter of those more.
-Holes in a file are no data, as they cost nobody anything.
+A pickle, a header or a list in JSON becomes Python objects of up to 60 bytes for each of its own.
+The description of a real checkpoint is small compared to its data. A file that is made to fill the
+memory has no data. So any file may take `SMALL`, and a file with data next to it a quarter of those
+more. Holes in a file do not count as data, because they cost nothing.
 
     .metadata of 300,000 chunks, of 1.8 KB each, and 12 GB of data:   540 MB of 3 GB
     a pickle of 20 MB that makes a dict of each byte, and no data:    1.4 GB of 64 MiB, refused
@@ -25,25 +25,25 @@ from zerotools.io.files.sources import has_lasting_inodes
 SMALL = 64 * 2**20
 SHARE = 4
 READ_SHARE = 4
-"""What is read makes objects of several times its size."""
+"""The objects of a description take several times its size."""
 _BLOCK = 512
 
 Beside = Callable[[], int]
-"""How many bytes of data lie beside what is read; asked for where `SMALL` is not enough."""
+"""The bytes of data next to a description; called if `SMALL` is not enough."""
 
 
 def nothing_beside() -> int:
-    """For what comes alone."""
+    """Return 0, for a description without data."""
     return 0
 
 
 def allowed(beside: int) -> int:
-    """Bytes of memory for what is said of `beside` bytes of data."""
+    """Return the bytes of memory allowed for the description of `beside` bytes of data."""
     return SMALL + beside // SHARE
 
 
 def may_be_read(length: int, beside: Beside) -> bool:
-    """Whether a description of `length` bytes may be read at all."""
+    """Return whether a description of `length` bytes may be read at all."""
     needed = READ_SHARE * length
     return needed <= SMALL or needed <= allowed(beside())
 
@@ -56,7 +56,7 @@ def taken_on_disk(status: os.stat_result) -> int:
 
 
 def data_in(directory: Path) -> int:
-    """Bytes on the disk of the regular files in `directory`; 0 where it cannot be listed."""
+    """Return the bytes on disk of the regular files in `directory`; 0 if it cannot be listed."""
     try:
         return _data_in(directory, directory.stat().st_mtime_ns)
     except OSError:

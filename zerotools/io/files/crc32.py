@@ -50,7 +50,7 @@ def of_zeros(length: int) -> int:
 def combine(first: int, second: int, second_length: int) -> int:
     """CRC-32 of a concatenation, from both CRCs and the length in bytes of the second part."""
     low = second_length % _FEW
-    # zlib inverts a CRC before and after: undone, what is left is advancing.
+    # zlib inverts a CRC before and after: without that, only the advance remains.
     first = zlib.crc32(_ZEROS[:low], first ^ _FULL) ^ _FULL
     power, second_length = _FEW_POWER, second_length // _FEW
     while second_length:

@@ -1,7 +1,7 @@
-"""Lost bytes: whoever reads a damaged checkpoint for what is left of it tolerates them.
+"""Lost bytes: a context in which readers of a damaged checkpoint tolerate them.
 
-A reader refuses a file that is damaged. Inside `tolerating`, it notes what is wrong with the file
-instead, and goes on with what it can still prove:
+A reader refuses a damaged file. Inside `tolerating`, it records the fault of the file instead, and
+continues with the parts that it can still prove:
 
     try:
         header = read_header(path)
@@ -9,11 +9,10 @@ instead, and goes on with what it can still prove:
         tolerate(path, error)  # raises it, unless lost bytes are tolerated
         return {}
 
-What it cannot read it leaves out of its tensors' chunks, or says that it lies behind the end of its
-file: both are holes, from which nothing is ever exported. A tensor of which not even the shape is
-known is noted by its name.
+Unreadable parts are omitted from tensors' chunks, or placed after the end of their file: both are
+holes, which are never exported. A tensor with an unknown shape is recorded by its name.
 
-Standard library only, as all that readers of a job's record need.
+Standard library only, like everything that readers of a job's record need.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from zerotools.core.errors import ZerotoolsError
 
 @dataclass
 class Damage:
-    """`faults` has what is wrong with a file, the first thing that was found; `names` the tensors
-    of which nothing but the name is known, with the file that held them. `unnamed` are files that
-    may have held tensors whose names nothing tells. `stand_in` is another checkpoint of the same
-    run, for what is the same in both."""
+    """`faults` has the first fault of each file. `names` are the tensors of which only the name is
+    known, with the file that held them. `unnamed` are files that may have held tensors with unknown
+    names. `stand_in` is another checkpoint of the same run, for values that are the same in both.
+    """
 
     faults: dict[Path, str] = field(default_factory=dict)
     names: dict[str, Path] = field(default_factory=dict)
@@ -56,13 +55,13 @@ def tolerating(stand_in: Path | None = None) -> Iterator[Damage]:
 
 
 def is_tolerated() -> bool:
-    """Whether lost bytes are noted and not refused."""
+    """Return whether lost bytes are recorded and not refused."""
     return _TOLERATED.get() is not None
 
 
 def stand_in() -> Path | None:
-    """Another checkpoint of the same run, whose lists of names and shapes may stand in for those
-    that are lost; None where nobody named one."""
+    """Return another checkpoint of the same run that may replace lost lists of names and shapes;
+    None if the user named none."""
     damage = _TOLERATED.get()
     return None if damage is None else damage.stand_in
 
@@ -80,23 +79,23 @@ def tolerate(path: Path, error: ZerotoolsError) -> None:
 
 
 def lose_part(path: Path, why: str) -> None:
-    """Note, where it is tolerated, that something of the file at `path` is lost; elsewhere what is
-    said of its size tells of it."""
+    """Record, if it is tolerated, that a part of the file at `path` is lost; otherwise its size
+    shows it."""
     damage = _TOLERATED.get()
     if damage is not None:
         damage.faults.setdefault(path.absolute(), why)
 
 
 def lose_name(path: Path, name: str) -> None:
-    """Note, where it is tolerated, that all of the tensor `name` is lost, and its shape too."""
+    """Record, if it is tolerated, that all of the tensor `name` is lost, with its shape."""
     damage = _TOLERATED.get()
     if damage is not None:
         damage.names.setdefault(name, path.absolute())
 
 
 def lose_unnamed(path: Path) -> None:
-    """Note, where it is tolerated, that a lost file may have held tensors, or names that are tied
-    to others, of which nothing tells."""
+    """Record, if it is tolerated, that a lost file may have held tensors or tied names that are not
+    listed anywhere."""
     damage = _TOLERATED.get()
     if damage is not None:
         damage.unnamed.setdefault(path.absolute())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 def stays_below_root(name: str) -> bool:
-    """Whether `name` is a relative POSIX path, in its simplest spelling, of a file below its root.
+    """Return whether `name` is a relative POSIX path, in its simplest spelling, of a file below its
+    root.
 
     Absolute paths, `..`, `.`, empty parts, backslashes and NUL are refused, so that a name from a
     file can be joined to the checkpoint's directory as it is.

@@ -15,7 +15,7 @@ from zerotools.core.errors import BadFile
 from zerotools.io.files.allowance import SMALL, Beside, allowed, data_in, may_be_read
 from zerotools.io.files.regular import check_regular, read_regular
 
-# What CPython 3.11 to 3.13 takes for one of each, in bytes, with its place in what holds it.
+# The bytes that CPython 3.11 to 3.13 takes for one of each, with its slot in the container.
 _COSTS = {b"{": 230, b"[": 64, b'"': 30, b",": 64}
 
 _MOST_DIGITS = 300  # so that all can be made floats
@@ -26,9 +26,9 @@ _Pairs = Callable[[list[tuple[str, Any]]], Any]
 def read_json(
     path: Path, most: int, *, beside: Beside | None = None, is_source: bool = True
 ) -> Any:
-    """The values in the JSON file at `path`, which has at most `most` bytes.
+    """Return the values in the JSON file at `path`, which has at most `most` bytes.
 
-    `beside`: what it may be large for; by default the files in its directory.
+    `beside` returns the bytes of data that justify its size; by default the files in its directory.
 
     Raises:
         OSError: it is missing or cannot be read.

@@ -23,7 +23,7 @@ def names_in(path: Path) -> set[str]:
 
 
 def names_if_readable(path: Path) -> set[str]:
-    """The names in a directory; none where it cannot be listed."""
+    """Return the names in a directory; empty if it cannot be listed."""
     try:
         return names_in(path)
     except BadRequest:
@@ -31,13 +31,13 @@ def names_if_readable(path: Path) -> set[str]:
 
 
 def is_there(path: Path) -> bool:
-    """Whether anything has the name, also a link that leads nowhere."""
+    """Return whether the name exists, also as a broken link."""
     return path.exists() if isinstance(path, RemotePath) else os.path.lexists(path)
 
 
 def folders_below(path: Path) -> Iterator[tuple[Path, list[str]]]:
-    """The directory `path` and each below it, which links do not lead to, with the names in it
-    that are no directories."""
+    """Yield the directory `path` and each below it, without following links, with the names in it
+    that are not directories."""
     if not isinstance(path, RemotePath):
         for folder, _, names in os.walk(path):
             yield Path(folder), names

@@ -1,6 +1,6 @@
-"""Which mount a path lies on, by the kernel's table: the path itself is not looked at.
+"""The mount of a path, by the kernel's table: the path itself is not accessed.
 
-A path is taken as it is written. Where a link leads is not known without a look, which may hang.
+A path is taken as it is written. Resolving a link needs an access, which may hang.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ReadMounts = Callable[[], Sequence[MountPoint]]
 
 
 def read_mounts(table: Path = MOUNTINFO) -> list[MountPoint]:
-    """What is mounted now, in that order. Empty: the table cannot be read."""
+    """Return the mounts, in their order. Empty if the table cannot be read."""
     try:
         lines = table.read_text("utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -48,10 +48,10 @@ def _mount_point(line: str) -> MountPoint | None:
 
 
 def mounts_of(named: object, table: Iterable[MountPoint]) -> set[str]:
-    """The mount points of all paths in `named`: text, a list, a dataclass, or any of them in one
-    another. What is part of the root's own file system is on none.
+    """Return the mount points of all paths in `named`: text, a list, a dataclass, or nested ones. A
+    path on the root's own file system has none.
 
-    Below a directory of automounts it is that directory: what is mounted in it comes and goes.
+    Below a directory of automounts it is that directory, because mounts in it come and go.
     """
     points = {point.path: point for point in table}
     root = points.get("/")
@@ -88,7 +88,7 @@ def _paths_in(named: object) -> Iterator[str]:
 
 
 def answers(mount: str) -> bool:
-    """Whether the file system at `mount` answers: this returns, or it does not."""
+    """Return True when the file system at `mount` answers; else this call hangs."""
     with suppress(OSError):  # that is an answer, too
         os.statvfs(mount)
     return True

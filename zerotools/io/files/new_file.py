@@ -1,7 +1,7 @@
-"""A file that is made anew under a name which others know beforehand.
+"""A new file under a name that others know in advance.
 
-Whoever may write in the directory can put a link there: opened to be written, it would empty the
-file that the link leads to. So what has the name is removed first, and never opened.
+A user who may write in the directory can put a link there: opening it for writing would empty the
+link's target. So an existing entry is removed first, and never opened.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import IO
 
 
 def new_text_file(path: Path) -> IO[str]:
-    """An empty file in UTF-8, open for writing; what had the name before is gone.
+    """Return an empty file in UTF-8, open for writing; an existing entry of that name is removed.
 
     Raises:
-        OSError: it cannot be made, or somebody else makes it at the same time.
+        OSError: it cannot be made, or another process makes it at the same time.
     """
     path.unlink(missing_ok=True)
     return path.open("x", encoding="utf-8")

@@ -20,9 +20,10 @@ from zerotools.io.files.regular import open_regular, open_source
 from zerotools.io.files.sources import Sources
 
 MAX_OPEN_FILES = 1024
-# What the process opens beside the files of two `OpenFiles`: libraries, the lock, the journal.
+# Other files that the process opens besides those of two `OpenFiles`: libraries, the lock, the
+# journal.
 _SPARE = 48
-# No more threads than this read at once, each with files of its own in hand.
+# No more threads than this read at once, each with files of its own.
 _THREADS = 16
 
 
@@ -74,7 +75,7 @@ class OpenFiles:
         self.close()
 
     def close(self) -> None:
-        """Close every file. Those that are asked for later are opened again."""
+        """Close every file. A later access opens it again."""
         for source in self._open.values():
             source.close()
         self._open.clear()
@@ -139,10 +140,10 @@ class OpenFiles:
         return source
 
     def check_sources(self) -> None:
-        """Look once more at every file that was opened.
+        """Check every file that was opened again.
 
         Raises:
-            BadFile: one is not what it was when it was first read.
+            BadFile: one has changed since it was first read.
         """
         if self._sources is not None:
             self._sources.check(self._seen)
@@ -208,10 +209,10 @@ class OpenFiles:
 
 
 class HeldFiles(Protocol):
-    """Files from which one thread reads."""
+    """Files that one thread reads."""
 
     def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
-        """As `OpenFiles.read_into`."""
+        """Read in the same way as `OpenFiles.read_into`."""
 
 
 class ThreadFiles:
@@ -224,12 +225,12 @@ class ThreadFiles:
         self._most = most
 
     def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
-        """As `OpenFiles.read_into`."""
+        """Read in the same way as `OpenFiles.read_into`."""
         self._files._read(self._source(file), file, offset, buffer)
 
     def with_bytes(self, reads: Callable[[], Iterable[NeededRange]]) -> HeldFiles:
-        """These files, from which `reads` follow. Where it takes long until a read begins, the
-        bytes of all are asked for now, side by side, and are here when this returns.
+        """Return these files for the following `reads`. If a read takes long to begin, the bytes of
+        all are requested now, in parallel, and have arrived when this returns.
 
         Raises:
             BadFile: as `OpenFiles.read_into`.
@@ -255,7 +256,7 @@ class NeededRange(NamedTuple):
 
 
 class FetchedBytes:
-    """What one thread needs of many places, of which all bytes are in memory."""
+    """The bytes of many positions that one thread needs, all in memory."""
 
     def __init__(self, files: ThreadFiles, reads: Iterable[NeededRange]) -> None:
         wanted: dict[str, list[tuple[int, int]]] = {}
@@ -266,7 +267,7 @@ class FetchedBytes:
         asked: list[tuple[str, list[int], Callable[[], Sequence[Sequence[memoryview]]]]] = []
         for file, ranges in wanted.items():
             source = files._source(file)
-            if isinstance(source, LocalSource):  # a sum, on the disk beside the output
+            if isinstance(source, LocalSource):  # a sum, on the disk next to the output
                 continue
             end = source.status().st_size
             ordered = sorted(each for each in ranges if each[1] <= end)
@@ -277,7 +278,7 @@ class FetchedBytes:
             self._parts[file] = starts, list(wait())
 
     def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
-        """As `OpenFiles.read_into`."""
+        """Read in the same way as `OpenFiles.read_into`."""
         starts, ranges = self._parts.get(file, ((), ()))
         number = bisect_right(starts, offset) - 1
         if number < 0 or not _taken(ranges[number], offset - starts[number], buffer):

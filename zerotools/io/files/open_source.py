@@ -15,13 +15,14 @@ from zerotools.core.errors import Unsupported
 
 
 class OpenSource(Protocol):
-    """What readers of checkpoints need of an open file. Many threads may read at once."""
+    """The interface of an open file for readers of checkpoints. Many threads may read at once."""
 
     def status(self) -> os.stat_result:
-        """What the file was when it was opened, or is now."""
+        """Return the status of the file when it was opened, or now."""
 
     def read(self, count: int, offset: int) -> bytes:
-        """`count` bytes from `offset` on, fewer where the file ends; raises OSError or BadFile."""
+        """Return `count` bytes from `offset`, fewer at the end of the file; raises OSError or
+        BadFile."""
 
     def read_into(self, view: memoryview, offset: int) -> int:
         """Fill `view` from `offset` on, or as much of it as one call gives; 0 is the end of the
@@ -31,20 +32,20 @@ class OpenSource(Protocol):
         """The bytes from the first on. The file stays open when the stream is closed."""
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Close it; no reads follow."""
 
 
 class FarSource(OpenSource, Protocol):
-    """One whose reads take long to begin, so that many are asked for at once."""
+    """A source with reads that take long to begin, so that many are requested at once."""
 
     def fetch(
         self, ranges: Sequence[tuple[int, int]]
     ) -> Callable[[], Sequence[Sequence[memoryview]]]:
-        """Ask for the bytes of `ranges`, each [begin, end) inside the file. What is returned waits
-        for them: of each range its bytes, in parts. Raises as `read`."""
+        """Request the bytes of `ranges`, each [begin, end) inside the file. Return a function that
+        waits for them: for each range its bytes, in parts. Raises as `read`."""
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Small reads will follow at these places, each [begin, end)."""
+        """Announce small reads at these positions, each [begin, end)."""
 
 
 class LocalSource:
@@ -96,8 +97,8 @@ class SourceStream(io.RawIOBase):
 
 
 class RemotePath(PosixPath):
-    """A path that is not of this machine's file systems. What needs one of these refuses it by
-    `__fspath__`: the system is never asked for a file of its name."""
+    """A path outside this machine's file systems. Functions that need a local path refuse it by
+    `__fspath__`: the system never gets a file of its name."""
 
     def open_source(self) -> FarSource:
         """Open it to be read.
@@ -109,7 +110,7 @@ class RemotePath(PosixPath):
 
     @property
     def is_root(self) -> bool:
-        """Whether it is a whole store, beside which nothing lies."""
+        """Return whether it is a whole store, so that nothing lies next to it."""
         raise NotImplementedError
 
     def below(self) -> Iterator[RemotePath]:
@@ -122,7 +123,7 @@ class RemotePath(PosixPath):
         raise NotImplementedError
 
     def forget(self) -> None:
-        """What is known of what lies at it and around it is asked for again."""
+        """Forget cached facts of it and its surroundings, so that they are requested again."""
         raise NotImplementedError
 
     def __fspath__(self) -> str:

@@ -1,13 +1,13 @@
-"""A directory of this run alone, in which something is made that gets its name later.
+"""A directory that only this run uses, for an output that gets its name later.
 
-Its name is known beforehand, and others may write beside it: on a shared machine, under `/tmp` or
-in the directory of a group, somebody may put there
+Its name is known in advance, and others may write next to it: on a shared machine, under `/tmp` or
+in a group's directory, another user may put there
 
-    out.partial -> /home/victim        a link: what the run clears, it would clear there
-    out.partial/                       a directory of theirs, in which they change what is written
+    out.partial -> /home/victim        a link: the run would clear files there
+    out.partial/                       a directory of theirs, in which they change the output
 
-So a link is never followed, a directory of another user is refused, and nobody else can look into
-it before it is complete.
+So a link is never followed, a directory of another user is refused, and no other user can read it
+before it is complete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OwnDirectory:
 
         Raises:
             BlockingIOError: another run has it.
-            BadRequest: what is there is a link, or belongs to another user.
+            BadRequest: the entry there is a link, or belongs to another user.
             OSError: it cannot be made.
         """
         self.path = path
@@ -49,7 +49,7 @@ class OwnDirectory:
             os.close(self._descriptor)
 
     def is_at(self, path: Path) -> bool:
-        """Whether `path` is this directory, and no link to it or another in its place."""
+        """Return whether `path` is this directory, and not a link to it or another directory."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), path.lstat())
         except FileNotFoundError:

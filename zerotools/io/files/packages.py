@@ -30,7 +30,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "yaml": {"yaml": "PyYAML>=6.0"},
     "top": {"textual": "textual>=7.0"},
 }
-"""The modules of each extra of pyproject.toml, and what installs them."""
+"""The modules of each extra of pyproject.toml, and the requirement that installs them."""
 REQUIREMENTS: Mapping[str, str] = {
     module: requirement for extra in EXTRAS.values() for module, requirement in extra.items()
 }
@@ -65,8 +65,8 @@ def _numbers(version: str) -> list[int]:
 
 
 def missing(what: str, module: str, instead: str = "") -> BadRequest:
-    """Return the error for a package that is not installed: `what` needs it. `instead` is what to
-    do without it, such as "save the config as JSON"."""
+    """Return the error for a missing package that `what` needs. `instead` is the alternative, such
+    as "save the config as JSON"."""
     requirement = REQUIREMENTS[module]
     name = requirement.partition(">=")[0]
     rest = f", or {instead}" if instead else ""
@@ -83,5 +83,5 @@ def _made_by_uv(place: Path) -> bool:
 
 
 def _lacks_pip(python: str) -> bool:
-    """Whether this interpreter has no pip; others are not asked."""
+    """Return whether this interpreter has no pip; other interpreters are not checked."""
     return python == sys.executable and PathFinder.find_spec("pip") is None

@@ -1,8 +1,8 @@
-"""Regular files, and nothing else: the one way in which a checkpoint's files are opened.
+"""Regular files only: every file of a checkpoint is opened here.
 
-Whoever opens a FIFO waits for a writer that may never come, and a device such as /dev/zero never
-ends. Neither is part of a checkpoint, so both are refused by what they are, before they are opened:
-opening a device can itself have effects. Standard library only: the training process uses it too.
+Opening a FIFO waits for a writer that may never come, and a device such as /dev/zero never ends.
+Neither is part of a checkpoint, so both are refused by their type before they are opened: opening a
+device can itself have effects. Standard library only: the training process uses it too.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _KINDS = {
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, is_source: bool = True) -> int:
-    """A descriptor of the regular file at `path`, which symbolic links may lead to.
+    """Return a descriptor of the regular file at `path`; symbolic links are followed.
 
-    One that is opened to be read is noted as a source, which must not change any more; a hint such
-    as `latest`, which the next save writes anew, is not (`is_source=False`).
+    A file that is opened for reading is recorded as a source, which must not change any more. A
+    hint such as `latest`, which the next save rewrites, is not recorded (`is_source=False`).
 
     Raises:
         OSError: it is missing or cannot be opened.
-        BadFile: it is not a regular file, or not the one that was read before.
+        BadFile: it is not a regular file, or it has changed since it was first read.
     """
     check_regular(path)
     # O_NONBLOCK: by now the path may have become a FIFO.
@@ -54,7 +54,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, is_source: bool = True
 
 
 def open_source(path: Path, *, is_source: bool = True) -> OpenSource:
-    """As `open_regular`, of a path in an object store, too."""
+    """Open a path as in `open_regular`, also in an object store."""
     if not isinstance(path, RemotePath):
         return LocalSource(open_regular(path, is_source=is_source))
     check_regular(path)
@@ -67,7 +67,7 @@ def open_source(path: Path, *, is_source: bool = True) -> OpenSource:
 
 @contextmanager
 def source_file(path: Path, *, is_source: bool = True) -> Iterator[OpenSource]:
-    """As `open_source`, closed at the end."""
+    """Open a path as in `open_source`, and close it at the end."""
     source = open_source(path, is_source=is_source)
     try:
         yield source
@@ -77,7 +77,7 @@ def source_file(path: Path, *, is_source: bool = True) -> Iterator[OpenSource]:
 
 @contextmanager
 def regular_file(path: Path, *, is_source: bool = True) -> Iterator[int]:
-    """As `open_regular`, closed at the end."""
+    """Open a path as in `open_regular`, and close it at the end."""
     descriptor = open_regular(path, is_source=is_source)
     try:
         yield descriptor
@@ -107,7 +107,8 @@ def read_user_file(path: Path) -> bytes:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is not a regular file, without opening it; raises as `open_regular`."""
+    """Raise an error for anything but a regular file, without opening it; raises as
+    `open_regular`."""
     with named_if_gone(path):
         status = path.stat()
     _check(path, status)

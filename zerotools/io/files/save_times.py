@@ -1,4 +1,4 @@
-"""Files of one save are written about the same time: one that was not may be of another save."""
+"""Write times of files: a file that was not written with the others may be of another save."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from itertools import pairwise
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
 _SPREADS = 20
-"""A slow save takes its time: so many times as long as all the others took is no longer that."""
+"""A slow save takes long: a gap of this many times the span of all other files is not part of
+it."""
 
 
 def written_apart(times: Mapping[str, float]) -> str | None:
-    """A sentence on files that were written long before or after the others; None where there are
-    none. `times` are those of the last change by name, in seconds since 1970; 0: not known."""
+    """Return a sentence on files that were written long before or after the others, or None.
+    `times` are those of the last change by name, in seconds since 1970; 0: not known."""
     ordered = sorted((time, name) for name, time in times.items() if time > 0)
     if len(ordered) < 2:
         return None

@@ -1,7 +1,7 @@
-"""The files that an output is made of, each as it was when it was first read.
+"""The files that an output is made from, each as it was when it was first read.
 
-Another run may save over a checkpoint while it is read. So `open_regular` notes every file's stamp
-before its first byte is read, and compares every later opening with it; and all files are looked at
+Another run may save over a checkpoint while it is read. So `open_regular` records every file's
+stamp before its first byte is read, and compares every later opening with it. All files are checked
 again before an output gets its name.
 
 Standard library only: the training process reads checkpoints too.
@@ -34,10 +34,10 @@ class Sources:
         self.stamps: dict[Path, Stamp] = dict(stamps or {})
 
     def note(self, path: Path, status: os.stat_result) -> None:
-        """`path` is as `status` says; it was so when it was first noted, too.
+        """Record `path` with `status`, or compare it with the recorded one.
 
         Raises:
-            BadFile: it was not.
+            BadFile: it has changed.
         """
         stamp = stamp_of(status)
         first = self.stamps.setdefault(path.absolute(), stamp)
@@ -45,7 +45,7 @@ class Sources:
             raise BadFile(_changed(path, _difference(first, stamp)))
 
     def changed(self) -> Iterator[tuple[Path, str]]:
-        """Every noted file that is not what it was, and how it differs."""
+        """Yield every recorded file that has changed, and the difference."""
         _ask_again(self.stamps)
         for path, first in self.stamps.items():
             try:
@@ -57,10 +57,10 @@ class Sources:
                 yield path, _difference(first, stamp)
 
     def check(self, paths: Iterable[Path] | None = None) -> None:
-        """Look at `paths` once more, or at every file that was noted.
+        """Check `paths` again, or every file that was recorded.
 
         Raises:
-            BadFile: a file is not what it was when it was first read.
+            BadFile: a file has changed since it was first read.
         """
         paths = list(self.stamps if paths is None else paths)
         _ask_again(paths)
@@ -73,7 +73,7 @@ class Sources:
 
 
 def _ask_again(paths: Iterable[Path]) -> None:
-    """What is known of the stores that paths lie in is as it was when it was asked for."""
+    """Forget cached facts of the stores that paths lie in."""
     far = [path for path in paths if isinstance(path, RemotePath)]
     for parent in {path.parent: path for path in far}.values():
         parent.forget()
@@ -87,7 +87,7 @@ _NOTED: ContextVar[tuple[Sources, ...]] = ContextVar("sources", default=())
 
 @contextmanager
 def recording() -> Iterator[Sources]:
-    """What is opened or noted inside the context, and in contexts inside it."""
+    """Record the files that are opened inside the context, and in contexts inside it."""
     sources = Sources()
     token = _NOTED.set((*_NOTED.get(), sources))
     try:
@@ -131,13 +131,14 @@ def note(path: Path, status: os.stat_result) -> None:
 
 
 def note_open(path: Path, status: Callable[[], os.stat_result]) -> None:
-    """As `note`, of a file that has been open for a while: it may be noted elsewhere alone."""
+    """Record a file that has been open for a while: it may be recorded only elsewhere."""
     if _NOTED.get():
         note(path, status())
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """What tells a file from one that was written later, or put in its place."""
+    """Return the values that distinguish a file from one that was written later, or that replaced
+    it."""
     if not has_lasting_inodes(status.st_dev):
         return Stamp(status.st_size, status.st_mtime_ns)
     return Stamp(status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino)
@@ -145,8 +146,8 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 @lru_cache
 def has_lasting_inodes(device: int) -> bool:
-    """Whether a file keeps its inode number on the file system `device`, as mountinfo(5) says.
-    Where nothing is known of it, it does."""
+    """Return whether a file keeps its inode number on the file system `device`, by mountinfo(5).
+    Return True for an unknown file system."""
     name = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = _MOUNTS.read_text("utf-8", "replace").splitlines()
@@ -156,7 +157,7 @@ def has_lasting_inodes(device: int) -> bool:
 
 
 def lasting_inodes(mounts: Iterable[str], device: str) -> bool:
-    """As `has_lasting_inodes`, from the lines of mountinfo."""
+    """Return the same as `has_lasting_inodes`, from the lines of mountinfo."""
     for line in mounts:
         before, _, after = line.partition(" - ")
         if before.split()[2:3] == [device] and after.startswith(_CHANGING_INODES):

@@ -13,10 +13,10 @@ _BUFFER = 1024 * 1024
 
 
 def transfer(source: OpenSource, source_offset: int, output: int, offset: int, length: int) -> int:
-    """Copy `length` bytes; returns how many there were, fewer where the source ends early.
+    """Copy `length` bytes; return the number copied, fewer if the source ends early.
 
-    The system copies them itself where it can, which halves the work. Where it refuses, as it does
-    between some file systems, the rest goes through memory, and errors are that way's.
+    The kernel copies them if it can, which halves the work. If it refuses, as between some file
+    systems, the rest is copied through memory, with the errors of that copy.
 
     Raises:
         OSError: reading or writing failed.
@@ -35,7 +35,7 @@ def transfer(source: OpenSource, source_offset: int, output: int, offset: int, l
 def _in_kernel(
     source: int, source_offset: int, output: int, offset: int, length: int
 ) -> Iterator[int]:
-    """Sizes of what was copied, until nothing is left or the system copies no more."""
+    """Yield the sizes of copied parts, until all is copied or the kernel copies no more."""
     done = 0
     while done < length:
         try:
@@ -53,7 +53,7 @@ def _in_kernel(
 def _through_memory(
     source: OpenSource, source_offset: int, output: int, offset: int, length: int
 ) -> Iterator[int]:
-    """Sizes of what was copied, until nothing is left or the source ends."""
+    """Yield the sizes of copied parts, until all is copied or the source ends."""
     buffer = memoryview(bytearray(min(_BUFFER, length)))
     done = 0
     while done < length:

@@ -1,6 +1,6 @@
-"""Whether some process has a file open for writing.
+"""A check whether a process has a file open for writing.
 
-The kernel gives a read lease (fcntl(2), F_SETLEASE) only for a file that nobody has open for
+The kernel gives a read lease (fcntl(2), F_SETLEASE) only for a file that no process has open for
 writing. It gives leases to the owner of a file, on local file systems.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 
 def is_open_for_writing(path: Path) -> bool:
-    """Whether a process has the regular file at `path` open for writing. False also where the
-    system does not tell.
+    """Return whether a process has the regular file at `path` open for writing. Return False too if
+    the system cannot tell.
 
     Raises:
         OSError: it cannot be opened.

@@ -1,8 +1,8 @@
-"""config.json as transformers reads it: keys that it leaves out have the values of the config class
-of its `model_type`.
+"""config.json as transformers reads it: missing keys have the values of the config class of its
+`model_type`.
 
-The values lie in class_defaults.json, which scripts/class_defaults.py writes from the classes of
-transformers, for the types of models whose shapes zerotools knows.
+The values are in class_defaults.json, which scripts/class_defaults.py writes from the classes of
+transformers, for the types of models with shapes that zerotools knows.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def full_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """As `flat_config`, with what the class has for keys that are left out, and each value under
-    all names that the class knows for it. Keys that the class does not know stay as they are."""
+    """Return the same as `flat_config`, with the class's values for missing keys, and each value
+    under all names that the class knows for it. Keys that the class does not know stay unchanged.
+    """
     given = flat_config(config)
     known = _class_of(given.get("model_type"))
     if known is None:
@@ -32,7 +33,7 @@ def full_config(config: Mapping[str, Any]) -> dict[str, Any]:
     values, names = known["values"], known["names"]
     found = {**values, **given}
     for name, other in names.items():
-        # transformers sets fields first, so that the name which is no field wins.
+        # transformers sets fields first, so the name that is not a field wins.
         field, more = (name, other) if name in values else (other, name)
         found[name] = found[other] = given[more] if more in given else found[field]
     return found

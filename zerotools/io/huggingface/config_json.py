@@ -1,4 +1,4 @@
-"""config.json with the type of the weights made true.
+"""config.json with the real type of the weights.
 
 Loaders take the type of the weights from `dtype` (`torch_dtype` before transformers 4.56), so a
 config that still says float32 would have them convert the export back.
@@ -29,7 +29,7 @@ def weights_dtype(tensors: Iterable[Tensor]) -> DType | None:
 
 
 def adapted_config(path: Path, dtype: DType | None) -> bytes | None:
-    """The file's text with `dtype` in it, or None where it is to stay as it is.
+    """Return the file's text with `dtype` in it, or None if it stays unchanged.
 
     The types of sub-models (`text_config`) change too. A file that is not a JSON object stays.
 

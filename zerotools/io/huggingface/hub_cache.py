@@ -1,4 +1,4 @@
-"""The config of a model by its name, from a directory or from what was downloaded of the Hub."""
+"""The config of a model by its name, from a directory or from the Hub's download cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model directories of Hugging Face have in common, whatever format the weights are in.
+"""The common parts of Hugging Face model directories, for any format of the weights.
 
 Weights are in one file or in several with an index, next to config and tokenizer files.
 """
@@ -28,7 +28,7 @@ _LARGEST_INDEX = 2**28
 
 
 def keys_by_name(source: Checkpoint, forbidden: Collection[str] = ()) -> dict[str, Key]:
-    """The key of every name, in the source's order.
+    """Return the key of every name, in the source's order.
 
     Raises:
         BadRequest: no tensors at all, one that is not a weight, two of one name, or a forbidden
@@ -49,9 +49,9 @@ def keys_by_name(source: Checkpoint, forbidden: Collection[str] = ()) -> dict[st
 
 
 def shards_of(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor]]:
-    """Fill files of at most `most` bytes in order, as huggingface_hub does.
+    """Divide tensors over files of at most `most` bytes in order, as huggingface_hub does.
 
-    A tensor that is larger than a file goes into its own, and does not end the file that is being
+    A tensor that is larger than a file gets a separate one, and does not end the file that is being
     filled.
 
     Raises:
@@ -128,7 +128,7 @@ def lay_out_model(
 
 
 def index_of(tensors: Mapping[Key, Tensor]) -> FilePlan:
-    """The index that says which file holds which name; each tensor is one chunk."""
+    """Return the index that maps names to files; each tensor is one chunk."""
     total = sum(tensor.nbytes for tensor in tensors.values())
     weight_map = {key.name: tensor.chunks[0].file for key, tensor in sorted(tensors.items())}
     tree = {"metadata": {"total_size": total}, "weight_map": weight_map}
@@ -146,7 +146,7 @@ def sidecar_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, Fi
 
 
 def readable_index(path: Path) -> dict[str, str] | None:
-    """As `read_index`; None for one that is damaged, where lost bytes are tolerated."""
+    """Return the same as `read_index`; None for a damaged one if lost bytes are tolerated."""
     try:
         return read_index(path)
     except BadFile as error:
@@ -156,8 +156,8 @@ def readable_index(path: Path) -> dict[str, str] | None:
 
 
 def unread_tensor(path: Path, tensor: str, why: str) -> Iterator[Problem]:
-    """The problem with a tensor of which the file at `path`, or its index, has nothing but the
-    name. Where lost bytes are tolerated it is noted as lost, and there is no problem."""
+    """Yield the problem of a tensor of which the file at `path`, or its index, has only the name.
+    If lost bytes are tolerated it is recorded as lost, without a problem."""
     if is_tolerated():
         tolerate(path, BadFile(why))
         lose_name(path, tensor)

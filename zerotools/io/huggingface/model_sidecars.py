@@ -24,7 +24,7 @@ _PART = re.compile(
 )
 # verl; NeMo, torch's HuggingFaceStorageWriter.
 _INSIDE = ("huggingface", ".hf_metadata")
-# OpenRLHF: beside a checkpoint, or beside _actor, the model of the same step.
+# OpenRLHF: next to a checkpoint, or next to _actor, the model of the same step.
 _BESIDE = "_hf"
 _MAX_LEVELS = 4
 
@@ -39,8 +39,8 @@ def model_sidecars(directory: Path) -> dict[str, Path]:
 
 
 def find_model_sidecars(path: Path) -> dict[str, Path]:
-    """The config and tokenizer files of a model whose checkpoint lies at `path`: those beside it if
-    it is a file, in it if it is a directory, else in a directory of it that is there for them, else
+    """Return the config and tokenizer files of a model with a checkpoint at `path`. They are next
+    to it if it is a file, in it if it is a directory, else in a directory of it made for them, else
     in the run's directory that it lies in. Of each kind the nearest are taken."""
     found: dict[str, Path] = {}
     for there in _around(path, model_sidecars):
@@ -49,8 +49,8 @@ def find_model_sidecars(path: Path) -> dict[str, Path]:
 
 
 def find_config(path: Path) -> Path | None:
-    """The config.json of the checkpoint at `path`: beside a file, else in the directory or one of
-    it that is there for the config, else above it in the run. None: there is none."""
+    """Return the config.json of the checkpoint at `path`: next to a file, else in the directory or
+    one of it made for the config, else above it in the run; or None."""
     return find_beside(path, CONFIG)
 
 
@@ -64,8 +64,8 @@ def find_beside(path: Path, name: str) -> Path | None:
 
 
 def _around(path: Path, look: Callable[[Path], _Found]) -> Iterator[_Found]:
-    """What `look` finds in each directory where files of the model at `path` may lie, the nearest
-    first. A directory above it that may not be looked into is passed over."""
+    """Yield what `look` finds in each directory that may hold files of the model at `path`, the
+    nearest first. A directory above it without access is skipped."""
     root = path if path.is_dir() else path.parent
     root = place = root.absolute()
     for _ in range(_MAX_LEVELS):
@@ -82,14 +82,14 @@ def _around(path: Path, look: Callable[[Path], _Found]) -> Iterator[_Found]:
 
 
 def of_other_kinds(more: Mapping[str, Path], known: Iterable[str]) -> dict[str, Path]:
-    """Those of `more` whose kind none of `known` is of."""
+    """Return the files of `more` with kinds that none of `known` has."""
     kinds = {sidecar_kind(name) for name in known}
     return {name: path for name, path in more.items() if sidecar_kind(name) not in kinds}
 
 
 def sidecar_kind(name: str) -> str:
-    """What a sidecar file belongs to, so that files of two models are never mixed within one kind:
-    `config`, `generation`, `processor`, or `tokenizer` for all the others."""
+    """Return the kind of a sidecar file, so that files of two models are never mixed within one
+    kind: `config`, `generation`, `processor`, or `tokenizer` for all others."""
     if name == CONFIG:
         return "config"
     if name == "generation_config.json":

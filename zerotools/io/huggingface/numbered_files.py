@@ -18,7 +18,7 @@ _MAX_FILES = 100_000
 
 
 def set_of(name: str) -> tuple[str, str, str] | None:
-    """What is the same in the names of all files of one model; None where there is no number, or
+    """Return the common part of the names of all files of one model; None without a number, or for
     only one file."""
     match = _NUMBERED.fullmatch(name)
     if match is None or int(match["count"]) < 2:
@@ -27,7 +27,7 @@ def set_of(name: str) -> tuple[str, str, str] | None:
 
 
 def missing_files(names: Iterable[str]) -> list[str]:
-    """The files that there must be beside those of `names`, as their numbers say."""
+    """Return the missing files, by the numbers in `names`."""
     found: dict[tuple[str, str, str], dict[int, str]] = {}
     for name in names:
         match, whole = _NUMBERED.fullmatch(name), set_of(name)
@@ -45,10 +45,10 @@ def _missing(whole: tuple[str, str, str], numbers: dict[int, str]) -> Iterable[s
 
 
 def refuse_missing(directory: Path, names: Iterable[str]) -> None:
-    """Refuse a model of which the numbers in the names say that files are missing.
+    """Raise an error for a model with missing files, by the numbers in the names.
 
     Raises:
-        BadFile: the first missing one is named. Where lost bytes are tolerated, all are noted.
+        BadFile: the first missing one is named. If lost bytes are tolerated, all are recorded.
     """
     missing = missing_files(names)
     if missing:
@@ -67,7 +67,7 @@ def refuse_missing(directory: Path, names: Iterable[str]) -> None:
 def refuse_unlisted(
     directory: Path, index: str, listed: Collection[str], present: Iterable[str]
 ) -> None:
-    """Refuse an index that leaves out a file which its own files number as theirs.
+    """Raise an error for an index that omits a file with the same numbering as its own.
 
     Raises:
         BadFile: the first of them is named.

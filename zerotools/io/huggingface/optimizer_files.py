@@ -1,4 +1,4 @@
-"""The optimizer beside a model, in files of its own, as the Trainer and accelerate save it."""
+"""The optimizer in files next to a model, as the Trainer and accelerate save it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether a config.json says that a model's output layer is its embedding, also where it is silent.
+"""A check whether a config.json ties a model's output layer to its embedding, also by default.
 
-transformers leaves the key `tie_word_embeddings` out where it has the value that the config class
-of the `model_type` has by default, which for most types is false or none.
+transformers omits the key `tie_word_embeddings` if it has the default value of the config class of
+the `model_type`, which for most types is false or none.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _TYPES = """
     zamba2 zaya
 """
 TIED_TYPES = frozenset(_TYPES.split())
-"""The types whose config classes tie by default in transformers 5.23, but for those that do not in
-4.57: a copy too many does no harm, a head that a loader draws anew does."""
+"""The types with config classes that tie by default in transformers 5.23, without those that do not
+in 4.57: a superfluous copy is harmless, a head that a loader initialises randomly is not."""
 
 
 def ties_embeddings(config: Mapping[str, Any]) -> bool:
-    """Whether whoever loads a model with this config takes its embedding as its output layer.
+    """Return whether a loader of a model with this config uses its embedding as its output layer.
 
     A model with a language model inside has two configs, and releases of transformers differ in
-    which of them decides: where the outer one is silent, both must say so.
+    which of them decides: if the outer one has no value, both must say so.
     """
     said = config.get(_KEY)
     if said is not None:

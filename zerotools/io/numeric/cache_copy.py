@@ -1,7 +1,7 @@
-"""Copies between arrays whose elements lie in different orders, at the speed of the memory.
+"""Copies between arrays with elements in different orders, at the speed of the memory.
 
-A transposed array is copied in blocks that fit into a processor's cache. Where two or four elements
-that are neighbours in one array are far apart in the other, as gate and up that alternate, they are
+A transposed array is copied in blocks that fit into a processor's cache. If two or four elements
+are adjacent in one array and far apart in the other, such as alternating gate and up, they are
 moved together, as one wider element: a block of these is made in the cache, and then transposed.
 """
 
@@ -21,7 +21,7 @@ _PLAIN = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("
 
 
 def cast_ordered(out: Array, values: Array, cast: Cast) -> CastLosses:
-    """As `cast_into`, of arrays of any strides."""
+    """Do the same as `cast_into`, for arrays of any strides."""
     if out.dtype == values.dtype and out.itemsize in _PLAIN:
         plain: Any = _PLAIN[out.itemsize]  # numpy copies bfloat16 and its like element by element
         out, values = out.view(plain), values.view(plain)
@@ -44,7 +44,8 @@ def cast_ordered(out: Array, values: Array, cast: Cast) -> CastLosses:
 
 
 def _copy_of(out: Array, values: Array, ours: int, theirs: int) -> tuple[int, bool] | None:
-    """The dimension whose elements are one word together, and whether in `out`, not in `values`."""
+    """Return the dimension with elements that form one word together, and whether it is in `out`,
+    not in `values`."""
     if out.dtype == values.dtype:
         for array, dim, is_out in ((out, ours, True), (values, theirs, False)):
             nbytes = array.shape[dim] * array.itemsize

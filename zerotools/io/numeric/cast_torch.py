@@ -1,8 +1,8 @@
-"""The cast from float32 to float16 by torch's kernel, where that is worth importing torch.
+"""The cast from float32 to float16 by torch's kernel, if that is worth importing torch.
 
 numpy casts an element at a time: 1.7 ns, against 0.06 ns of torch's kernel, which uses the vector
-instructions of the processor. Importing torch takes 1.2 s and 220 MB, so it pays only where the
-cast by numpy would take several times that. Both round to nearest even, to the same bits.
+instructions of the processor. Importing torch takes 1.2 s and 220 MB, so it pays only if the cast
+by numpy would take several times that. Both round to nearest even, to the same bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ WORTHWHILE = 3
 
 
 def cast_for(elements: int, workers: int) -> Cast:
-    """The faster way to cast so many elements from float32 to float16 with so many threads."""
+    """Return the faster way to cast `elements` elements from float32 to float16 with `workers`
+    threads."""
     seconds = elements * NUMPY_SECONDS_PER_ELEMENT / workers
     if seconds < WORTHWHILE * TORCH_IMPORT_SECONDS or importlib.util.find_spec("torch") is None:
         return numpy_cast
@@ -36,7 +37,7 @@ def torch_cast() -> Cast:
             numpy_cast(destination, source)
             return
         if not hasattr(prepared, "done"):
-            torch.set_num_threads(1)  # of this thread; the tiles are what runs in parallel
+            torch.set_num_threads(1)  # of this thread; tiles run in parallel
             prepared.done = True
         torch.from_numpy(destination).copy_(torch.from_numpy(source))
 

@@ -16,20 +16,19 @@ import numpy as np
 from zerotools.io.numeric.numpy_dtypes import Array
 
 BLOCK = 2**16
-"""Elements that are looked at together: what is between takes memory, and with fewer the calls
-take longer than what they do."""
+"""Elements that are compared together: intermediate values take memory, and with fewer elements the
+calls take longer than their work."""
 _SQUARABLE = 1e-100, 1e100
-"""The largest magnitudes whose squares, and the sum of very many of them, are float64 numbers."""
+"""The range of magnitudes that can be squared and summed in very large numbers as float64."""
 _UNSIGNED = "float8_e8m0fnu"
 """The float that has no sign: the type of scales."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What is allowed of each element: nothing (all None), `ulps` steps, or a difference of at most
-    `absolute` + `relative` times the magnitude of the first array's element, or times a size that
-    is given and larger. Two NaNs are equal under either; a number is never near NaN or
-    infinity."""
+    """The allowed difference of each element: nothing (all None), `ulps` steps, or at most
+    `absolute` + `relative` times the magnitude of the first array's element, or times a given size
+    that is larger. Two NaNs are equal under either; a number is never near NaN or infinity."""
 
     ulps: int | None = None
     absolute: float | None = None
@@ -40,8 +39,8 @@ NOTHING = Allowance()
 
 
 class Extreme(NamedTuple):
-    """The element where something is largest: its value there, its number `place` in row-major
-    order, and what the two arrays hold there."""
+    """The element with the largest value: the value, its number `place` in row-major order, and the
+    elements of the two arrays there."""
 
     value: float
     place: int
@@ -74,10 +73,11 @@ NO_NORM = Norm()
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Of `elements`, `differing` have other bits, of which `both_nan` are NaN on both sides, and
-    `unmatched` are NaN or infinite on one side alone, or infinite with two signs. `outside` are
-    beyond the allowance. The extremes are of elements that are finite on both sides; `max_ulp` is
-    None for integers. `first` is the first element with other bits, `odd` the first unmatched."""
+    """The differences of two arrays. Of `elements`, `differing` have other bits, and `both_nan` of
+    these are NaN on both sides. `unmatched` are NaN or infinite on only one side, or infinite with
+    two signs. `outside` are beyond the allowance. The extremes are of elements that are finite on
+    both sides; `max_ulp` is None for integers. `first` is the first element with other bits, `odd`
+    the first unmatched."""
 
     elements: int = 0
     differing: int = 0
@@ -93,8 +93,8 @@ class Distance:
 
     @property
     def relative(self) -> float | None:
-        """The norm of the difference by that of the first array; None where that is 0. Elements
-        that are not finite on both sides are left out."""
+        """The norm of the difference divided by that of the first array; None if that is 0.
+        Elements that are not finite on both sides are omitted."""
         return self.difference.value / self.norm.value if self.norm.value else None
 
     def __add__(self, other: Distance) -> Distance:
@@ -125,7 +125,7 @@ def _earlier(one: Extreme | None, other: Extreme | None) -> Extreme | None:
 
 
 def same_bytes(ours: Array, theirs: Array) -> bool:
-    """Whether two arrays of bytes, which begin at multiples of 8, are equal."""
+    """Return whether two arrays of bytes, which begin at multiples of 8, are equal."""
     rest = len(ours) % 8
     if rest and not np.array_equal(ours[-rest:], theirs[-rest:]):
         return False
@@ -134,14 +134,15 @@ def same_bytes(ours: Array, theirs: Array) -> bool:
 
 
 class _Room(local):
-    """Arrays of one thread, used again and again: for each that numpy makes anew, the system clears
-    memory, which takes longer than what is done in it."""
+    """Reusable arrays of one thread: for each new array of numpy, the system clears memory, which
+    takes longer than the work on it."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, Array] = {}
 
     def take(self, use: str, element: Any, count: int) -> Array:
-        """`count` elements whose values are not set, valid until the next `take` for this use."""
+        """Return `count` elements with undefined values, valid until the next `take` for this
+        use."""
         nbytes = count * np.dtype(element).itemsize
         buffer = self._buffers.get(use)
         if buffer is None or len(buffer) < nbytes:
@@ -155,8 +156,8 @@ _ROOM = _Room()
 def distance(
     ours: Array, theirs: Array, begin: int, allowance: Allowance, sizes: Array | None = None
 ) -> Distance:
-    """Compare two arrays of one dimension, type and length, of at most `BLOCK` elements, of which
-    the first is element `begin` of its tensor. `sizes` are magnitudes for the allowance."""
+    """Compare two arrays of one dimension, type and length, of at most `BLOCK` elements; the first
+    is element `begin` of its tensor. `sizes` are magnitudes for the allowance."""
     if ours.dtype.kind == "c":
         differs = (_bits(ours) != _bits(theirs)).any(axis=1)
     else:
@@ -180,8 +181,8 @@ def distance(
 
 
 class _Apart:
-    """Elements that all differ; `x` and `y` are their values in a wider type. They are the
-    elements `places` from `begin` on, or all."""
+    """Elements that all differ; `x` and `y` are their values in a wider type. They are the elements
+    `places` from `begin`, or all."""
 
     def __init__(
         self, ours: Array, theirs: Array, x: Array, y: Array, begin: int, places: Array | None
@@ -216,7 +217,8 @@ class _Apart:
         )
 
     def _of_odd(self, allowance: Allowance) -> Distance:
-        """Where not all are finite, or so far apart that it is no number."""
+        """Return the distance if some are not finite, or so far apart that the difference
+        overflows."""
         x, y = self._x, self._y
         finite, both_nan = np.isfinite(x) & np.isfinite(y), np.isnan(x) & np.isnan(y)
         unmatched = ~(finite | both_nan)
@@ -296,27 +298,27 @@ def _norm_of_finite(values: Array) -> Norm:
 
 
 def _norm(parts: Array, scale: float) -> Norm:
-    """Of numbers none of which is NaN; `scale` is the largest magnitude."""
+    """Return the norm of numbers without NaN; `scale` is the largest magnitude."""
     if scale == 0 or math.isinf(scale):
         return Norm(scale, float(scale > 0))
     if not _SQUARABLE[0] < scale < _SQUARABLE[1]:
         parts = parts / scale
     else:
         scale = 1.0
-    # No np.dot: BLAS has threads of its own, which wait for one another by spinning.
+    # No np.dot: BLAS has threads of its own, which wait for each other by spinning.
     return Norm(scale, float(np.einsum("i,i->", parts, parts)))
 
 
 def _steps(ours: Array, theirs: Array) -> Array:
-    """Steps between neighbouring values, as unsigned integers as wide as the type; of complex
-    numbers, of the part that is farther apart. Of no meaning where one is not finite."""
+    """Return the steps between representable values, as unsigned integers as wide as the type; for
+    complex numbers, of the part that is farther apart. Meaningless if one is not finite."""
     if ours.dtype.kind == "c":
         part = np.dtype(f"<f{ours.itemsize // 2}")
         halves = _steps(ours.view(part), theirs.view(part)).reshape(-1, 2)
         farther: Array = halves.max(axis=1, initial=0)
         return farther
     x, y = _ordered(ours, "ordered"), _ordered(theirs, "other ordered")
-    unsigned = f"u{ours.itemsize}"  # where a difference always fits
+    unsigned = f"u{ours.itemsize}"  # a difference always fits in it
     steps: Array = np.maximum(x, y, out=_ROOM.take("steps", x.dtype, x.size)).view(unsigned)
     least = np.minimum(x, y, out=_ROOM.take("other ordered", x.dtype, x.size)).view(unsigned)
     steps -= least

@@ -1,8 +1,8 @@
 """float32 to float8_e4m3fn by its bits, some eight times faster than ml_dtypes casts.
 
-A normal number keeps the upper 3 bits of its mantissa, rounded by adding just less than half of
-what is cut off, and 1 more where the last bit that stays is odd; its exponent has a bias of 7 and
-not 127. Below 2**-6 all numbers are multiples of 2**-9: adding 2**14, whose last bit is worth that,
+A normal number keeps the upper 3 bits of its mantissa. It is rounded by adding just less than half
+of the removed part, and 1 more if the last kept bit is odd. Its exponent has a bias of 7 and not
+127. Below 2**-6 all numbers are multiples of 2**-9: adding 2**14, whose last bit is worth that,
 rounds to one, and leaves their count in the lowest bits.
 """
 
@@ -20,8 +20,8 @@ _MAGIC = np.float32(2**14)
 
 
 def to_e4m3(values: Array) -> Array:
-    """The bytes (uint8) of float32 `values`, which are contiguous, finite, and at most 448 in
-    magnitude; to nearest even. Takes 8 bytes for each of them beside."""
+    """Return the bytes (uint8) of float32 `values`, which are contiguous, finite, and at most 448
+    in magnitude; rounded to nearest even. Takes 8 bytes of memory for each of them."""
     bits = values.view(np.uint32)
     magnitudes = bits & np.uint32(_MAGNITUDE)
     rounded = magnitudes >> np.uint32(_CUT)

@@ -1,11 +1,10 @@
-"""Gather elements from wherever they lie in the files of a source.
+"""Gather elements from any positions in the files of a source.
 
-What is written with one call is gathered in one buffer. Ranges of a flattened tensor are read as
-they lie, those that are neighbours in their file at once. For a block of a tensor, the smallest
-file range that holds it is read in one call, as long as that is not mostly gaps; else its runs are
-read into one buffer, and put in order there together. Pieces that lie near to one another are read
-together (`lattices`). Elements are picked by strides, never assumed
-to be aligned in the file.
+The bytes of one write are gathered in one buffer. Ranges of a flattened tensor are read directly,
+adjacent ones in a file together. For a block of a tensor, the smallest file range that holds it is
+read in one call, unless that is mostly gaps; else its runs are read into one buffer, and ordered
+there together. Pieces that lie near each other are read together (`lattices`). Elements are picked
+by strides, and need not be aligned in the file.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ WORTHWHILE_GAP_BYTES = 16 * 1024
 
 
 class Scratch:
-    """The reusable buffers of one worker: a tile, and what was read for it.
+    """The reusable buffers of one worker: a tile, and the bytes read for it.
 
     `tile_bytes` bounds the tile in the target's type, `read_bytes` one read in the source's. Both
-    become `wide_bytes` where a tile is larger.
+    become `wide_bytes` if a tile is larger.
     """
 
     def __init__(self, tile_bytes: int, read_bytes: int, wide_bytes: int = 0) -> None:
@@ -50,11 +49,11 @@ class Scratch:
 
     @property
     def beside(self) -> int:
-        """Bytes that a worker may take beside these buffers."""
+        """The bytes that a worker may take besides these buffers."""
         return max(self.read.nbytes, self._wide_bytes)
 
     def hold(self, nbytes: int) -> Array:
-        """The bytes of a tile, whose values are not set."""
+        """Return the bytes of a tile, with undefined values."""
         if nbytes > self.tile.nbytes:
             self.tile = np.empty(self._wide_bytes, dtype=np.uint8)
             self.read = np.empty(self._wide_bytes, dtype=np.uint8)
@@ -72,9 +71,7 @@ def gather(
     cast: Cast,
 ) -> CastLosses:
     """Put the elements of `box` in row-major order into the bytes `raw`; `pieces` cover it and lie
-    inside it. `buffer` (bytes) is for what is read. What is not finite is counted where there is a
-    cast.
-    """
+    inside it. `buffer` (bytes) is for reading. Non-finite values are counted if there is a cast."""
     out = raw.view(numpy_dtype(target_dtype)).reshape(box.shape)
     losses = NO_LOSSES
     together, alone = near_pieces(pieces, source_dtype, WORTHWHILE_GAP_BYTES, buffer.nbytes)
@@ -98,7 +95,7 @@ def box_reads(
     target_dtype: DType,
     room: int,
 ) -> Iterator[NeededRange]:
-    """What `gather` reads, with a buffer of `room` bytes."""
+    """Yield the ranges that `gather` reads, with a buffer of `room` bytes."""
     together, alone = near_pieces(pieces, source_dtype, WORTHWHILE_GAP_BYTES, room)
     for near in together:
         yield NeededRange(near.file, near.begin, near.end)
@@ -114,13 +111,13 @@ def box_reads(
 
 
 def flat_reads(pieces: Iterable[Range], itemsize: int) -> Iterator[NeededRange]:
-    """What `gather_flat` and `cast_flat` read."""
+    """Yield the ranges that `gather_flat` and `cast_flat` read."""
     for file, offset, length in _stretches(pieces, itemsize):
         yield NeededRange(file, offset, offset + length)
 
 
 def gather_flat(files: HeldFiles, pieces: Iterable[Range], itemsize: int, raw: memoryview) -> None:
-    """Put ranges one behind another into the bytes `raw`, which they fill, in their own type."""
+    """Put ranges one after another into the bytes `raw`, which they fill, in their own type."""
     at = 0
     for file, offset, length in _stretches(pieces, itemsize):
         files.read_into(file, offset, raw[at : at + length])
@@ -136,7 +133,7 @@ def cast_flat(
     buffer: Array,
     cast: Cast,
 ) -> CastLosses:
-    """As `gather_flat`, cast on the way; what is lost and what is not finite is counted."""
+    """Do the same as `gather_flat` with a cast; losses and non-finite values are counted."""
     out = raw.view(numpy_dtype(target_dtype))
     element, itemsize = numpy_dtype(source_dtype), source_dtype.itemsize
     most = buffer.nbytes // itemsize
@@ -182,7 +179,7 @@ def _first_byte(piece: ChunkBox, dtype: DType) -> int:
 
 
 def _is_dense(piece: ChunkBox, tile: Box) -> bool:
-    """Whether the piece's elements lie in the source one after another, in the tile's order."""
+    """Return whether the piece's elements are contiguous in the source, in the tile's order."""
     dense = row_major_strides(tile.shape)
     return all(
         n == 1 or a == b for n, a, b in zip(tile.shape, _strides(piece.chunk), dense, strict=True)
@@ -190,8 +187,8 @@ def _is_dense(piece: ChunkBox, tile: Box) -> bool:
 
 
 class _PlannedBlock(NamedTuple):
-    """`reads` times `length` bytes from `begin` on, `step` bytes apart, of which `strides` (of
-    elements) make a block."""
+    """`reads` times `length` bytes from `begin`, `step` bytes apart; `strides` (in elements) of
+    them make a block."""
 
     block: Box
     begin: int
@@ -240,8 +237,8 @@ def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 def _readable_blocks(
     box: Box, strides: tuple[int, ...], itemsize: int, most: int
 ) -> Iterator[tuple[Box, int | None]]:
-    """Cut a box into blocks that fit in `most` bytes. One that has an axis with it is to be read
-    run by run along that axis, and any other with one read."""
+    """Cut a box into blocks that fit in `most` bytes. A block with an axis is read run by run along
+    that axis, and any other with one read."""
     if box.is_empty:
         return
     span = _span(box.shape, strides)
@@ -272,12 +269,13 @@ def _readable_blocks(
 
 
 def _outermost(box: Box, strides: tuple[int, ...]) -> int:
-    """The dimension whose neighbours are farthest from one another in the file."""
+    """Return the dimension with neighbours that are farthest apart in the file."""
     return max((d for d in range(len(box.shape)) if box.shape[d] > 1), key=lambda d: strides[d])
 
 
 def _mostly_gaps(box: Box, strides: tuple[int, ...], itemsize: int, span: int) -> bool:
-    """Whether the gap between two runs along the outermost stride is dearer than another read."""
+    """Return whether the gap between two runs along the outermost stride costs more than another
+    read."""
     if len([n for n in box.shape if n > 1]) == 0 or span <= 2 * prod(box.shape):
         return False
     axis = _outermost(box, strides)

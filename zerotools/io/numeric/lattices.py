@@ -1,10 +1,9 @@
-"""Pieces of a tensor that lie in equal steps, in their file and in the tensor: one copy for many.
+"""Pieces of a tensor in equal steps, in their file and in the tensor: one copy for many.
 
-Rows of rope pairs, groups of a fused QKV, and gate and up that alternate make a piece of every few
-elements. Those whose bytes are near to one another are read at once (`near_pieces`). Of these,
-pieces of one form that follow one another along a dimension, a constant number of bytes apart, are
-one array with one dimension more (`lattices`). For example, pairs of rows that are two halves of a
-head:
+Rows of rope pairs, groups of a fused QKV, and alternating gate and up make a piece of every few
+elements. Pieces with bytes near each other are read at once (`near_pieces`). Of these, pieces of
+one form in sequence along a dimension, a constant number of bytes apart, are one array with one
+dimension more (`lattices`). Example: pairs of rows that are two halves of a head:
 
     rows of the tensor     0 1 | 2 3 | 4 5       three pieces of two rows, 3 rows apart in the file
     rows in the file       0 3 | 1 4 | 2 5       an array of 3 x 2, of steps 1 and 3
@@ -46,8 +45,8 @@ class NearPieces(NamedTuple):
 def near_pieces(
     pieces: Sequence[ChunkBox], dtype: DType, gap: int, room: int
 ) -> tuple[list[NearPieces], list[ChunkBox]]:
-    """What is read at once: two pieces or more with gaps of at most `gap` bytes, in `room` bytes,
-    of which at least half is wanted. And the pieces that are not."""
+    """Return the groups to read at once: two pieces or more with gaps of at most `gap` bytes, in
+    `room` bytes, at least half of them wanted. Also return the other pieces."""
     if len(pieces) < 2:
         return [], list(pieces)
     placed = sorted(
@@ -90,8 +89,8 @@ def _placed(piece: ChunkBox, dtype: DType) -> PlacedPiece:
 def lattices(
     near: NearPieces, dtype: DType, buffer: Array, out: Array, box: Box
 ) -> Iterator[tuple[Array, Array]]:
-    """Parts of `out`, which is `box`, and the elements for each: views of `buffer`, in which the
-    bytes of `near` are."""
+    """Yield parts of `out`, which is `box`, and the elements for each: views of `buffer`, which
+    holds the bytes of `near`."""
     element = numpy_dtype(dtype)
     for run, dim in _runs(sorted(near.pieces, key=lambda piece: piece.box.start)):
         first, count = run[0], len(run)

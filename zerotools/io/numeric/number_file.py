@@ -1,7 +1,7 @@
-"""Numbers of one type in a file, read as they are asked for.
+"""Numbers of one type in a file, read on access.
 
-Not mapped into memory: where somebody cuts a mapped file short, the next look at it ends the whole
-process by SIGBUS, without a word. Here it is an error that names the file.
+The file is not mapped into memory: if another process truncates a mapped file, the next access
+silently ends the whole process by SIGBUS. Here it is an error that names the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NumberFile:
         """Open it.
 
         Raises:
-            BadFile: it is no regular file, or does not hold a whole number of them.
+            BadFile: it is not a regular file, or does not hold a whole number of them.
             OSError: it cannot be opened.
         """
         self._path = path

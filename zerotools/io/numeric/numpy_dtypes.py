@@ -30,9 +30,9 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class CastLosses:
-    """What a copy met, in elements: finite values too large for the type, which became infinite,
-    NaN or its largest number, of which `largest` is the largest magnitude before; and those that
-    were NaN or infinite before."""
+    """The losses of a copy, in elements. Finite values too large for the type became infinite, NaN
+    or its largest number; `largest` is the largest of their magnitudes. Others were NaN or infinite
+    before."""
 
     overflowed: int = 0
     largest: float = 0.0
@@ -52,7 +52,8 @@ NO_LOSSES = CastLosses()
 
 
 def check_castable(source: DType, target: DType) -> None:
-    """Refuse casts that are not between floating-point types, or into one that is for scales.
+    """Raise an error for casts that are not between floating-point types, or into a type for
+    scales.
 
     Raises:
         Unsupported: the types differ, and one is not floating-point or holds only powers of two.
@@ -70,18 +71,18 @@ def check_castable(source: DType, target: DType) -> None:
 # Writes its second argument into the first, of the same shape, rounding to nearest even.
 Cast = Callable[[Array, Array], None]
 
-# float8_e4m3fn has no infinity. What is larger than this rounds to more than its largest number,
-# 448, and torch (2.13) writes that instead, as it does of infinities.
+# float8_e4m3fn has no infinity. A value larger than this rounds to more than its largest number,
+# 448. torch (2.13) writes 448 instead, also for infinities.
 _LARGEST_E4M3FN, _ROUNDS_TO_LARGEST = 448.0, 464.0
 _E4M3FN = FLOAT8_E4M3FN.name
 _BLOCK = 2**18
 
 
 def numpy_cast(destination: Array, source: Array) -> None:
-    """Equal bit for bit to torch's cast for every value that is not NaN.
+    """Cast as torch does, bit for bit for every value except NaN.
 
-    torch takes float64 to float16, and one 8-bit float to another, through float32: a float64 that
-    lies just beside the middle of two numbers is rounded twice.
+    torch casts float64 to float16, and one 8-bit float to another, through float32: a float64 that
+    is just off the middle of two numbers is rounded twice.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         if _is_through_float32(source.dtype, destination.dtype):
@@ -95,7 +96,8 @@ def numpy_cast(destination: Array, source: Array) -> None:
 
 
 def as_type(values: Array, dtype: DType) -> Array:
-    """The values in another type, cast as by `numpy_cast`; the array itself where it has it."""
+    """Return the values in another type, cast as by `numpy_cast`; the array itself if it has the
+    type."""
     element = numpy_dtype(dtype)
     if values.dtype == element:
         return values
@@ -120,7 +122,7 @@ def _is_through_float32(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
 
 
 def _cast_through_float32(destination: Array, source: Array) -> None:
-    """In blocks: what is between takes memory."""
+    """Cast in blocks, because intermediate values take memory."""
     if source.size > _BLOCK:
         axis = max(range(source.ndim), key=lambda d: source.shape[d])
         middle = source.shape[axis] // 2
@@ -132,7 +134,7 @@ def _cast_through_float32(destination: Array, source: Array) -> None:
 
 
 def cast_into(destination: Array, source: Array, cast: Cast = numpy_cast) -> CastLosses:
-    """Write `source` into `destination`, with `cast` where the types differ."""
+    """Write `source` into `destination`, with `cast` if the types differ."""
     if source.dtype == destination.dtype:
         np.copyto(destination, source)
         return NO_LOSSES
@@ -141,8 +143,8 @@ def cast_into(destination: Array, source: Array, cast: Cast = numpy_cast) -> Cas
 
 
 def losses_of(destination: Array, source: Array) -> CastLosses:
-    """What is not finite in `destination`, or the largest number instead, by what it was in
-    `source`, of the same shape."""
+    """Return the losses: elements of `destination` that are not finite, or the largest number, by
+    their values in `source`, of the same shape."""
     if not _may_be_lost(destination):
         return NO_LOSSES
     with np.errstate(invalid="ignore"):  # a signalling NaN
@@ -159,7 +161,7 @@ def losses_of(destination: Array, source: Array) -> CastLosses:
 
 
 def _at_the_end(values: Array) -> Array:
-    """Which are infinite or NaN, or the largest of a type without infinities."""
+    """Return which elements are infinite or NaN, or the largest of a type without infinities."""
     if values.itemsize == 1:
         found: Array = _ends(values.dtype)[values.view("u1")]
         return found
@@ -168,7 +170,7 @@ def _at_the_end(values: Array) -> Array:
 
 @cache
 def _ends(element: np.dtype[Any]) -> Array:
-    """As `_at_the_end`, of each of the 256 patterns of an 8-bit type."""
+    """Return the same as `_at_the_end` for each of the 256 patterns of an 8-bit type."""
     patterns = np.arange(256, dtype=np.uint8).view(element).astype(np.float64)
     ends: Array = ~np.isfinite(patterns)
     if element.name == _E4M3FN:
@@ -182,8 +184,8 @@ values."""
 
 
 def _may_be_lost(values: Array) -> bool:
-    """Whether a float is infinite or NaN, or at the end of its range: of 16 bits or more some 20
-    times faster than isfinite."""
+    """Return whether a float is infinite or NaN, or at the end of its range: for 16 bits or more
+    about 20 times faster than isfinite."""
     if values.size == 0:
         return False
     if values.dtype.name.startswith("float8"):

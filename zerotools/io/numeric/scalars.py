@@ -1,6 +1,6 @@
-"""Single numbers that are tensors of no dimension, such as an optimizer's `step`.
+"""Single numbers that are 0-d tensors, such as an optimizer's `step`.
 
-numpy is imported only for types that `struct` does not have: reading metadata is to take
+numpy is imported only for types that `struct` does not have, because reading metadata should take
 milliseconds.
 """
 
@@ -19,8 +19,8 @@ from zerotools.io.files.regular import source_file
 
 
 class LazyScalars(Mapping[Key, Scalar]):
-    """Numbers of optimizer state, of which those that are tensors are read when they are asked for,
-    each once. A look-up raises what `read` does."""
+    """Numbers of optimizer state; those that are tensors are read on access, each once. An access
+    raises the errors of `read`."""
 
     def __init__(
         self, numbers: Mapping[Key, Tensor | Scalar], read: Callable[[Key, Tensor], Scalar]
@@ -45,7 +45,7 @@ class LazyScalars(Mapping[Key, Scalar]):
 
 
 def scalars_below(root: Path, numbers: Mapping[Key, Tensor | Scalar]) -> LazyScalars:
-    """`numbers`, of which the tensors are in files below `root`."""
+    """Return `numbers`, with tensors in files below `root`."""
     return LazyScalars(numbers, partial(_read_below, root))
 
 
@@ -54,7 +54,7 @@ def _read_below(root: Path, _key: Key, tensor: Tensor) -> Scalar:
 
 
 def read_scalar(root: Path, tensor: Tensor) -> Scalar:
-    """The value of a tensor of one element, whose file is below `root`.
+    """Return the value of a tensor of one element, in a file below `root`.
 
     Raises:
         BadFile: it is in no file, or its file ends before it.

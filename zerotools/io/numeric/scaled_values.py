@@ -1,8 +1,8 @@
-"""What schemes compute: values of payload and scales, and the other way round.
+"""The computations of schemes: values from payload and scales, and the reverse.
 
-All is float32 with one rounding for each product, as the formats' own libraries do it on a CPU, so
-that a cast of the result is equal to theirs bit for bit. Bytes become values by tables: of two
-bytes at once, or of a byte with two elements in it.
+All is float32 with one rounding for each product, as in the formats' own libraries on a CPU. So a
+cast of the result equals theirs bit for bit. Bytes become values by tables: of two bytes at once,
+or of a byte with two elements in it.
 
     fp8     value = payload x scale                        DeepSeek-V3, transformers, MXFP8
     NVFP4   value = E2M1 x (scale / global scale)          compressed-tensors; x global: ModelOpt
@@ -29,18 +29,18 @@ Inputs = Mapping[str, Array]
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _LARGEST = 448.0
 _LARGEST_RECIPROCAL = 2.0**126
-"""A larger one would be infinite, or have a reciprocal that is no normal number."""
+"""A larger one would be infinite, or have a reciprocal that is not a normal number."""
 _STEP = 2**13
 """Elements of a table that are looked up at once: numpy makes 8 bytes of each index."""
 
 
 def values_of(scheme: Scheme, box: Box, inputs: Inputs, result: DType) -> Array:
-    """The elements of `box`, as float32 or in the type `result` of what is quantised. `inputs` are
-    the blocks that `scheme.needs(box)` says, as they are in their files.
+    """Return the elements of `box`, as float32 or in the type `result` of quantised values.
+    `inputs` are the blocks of `scheme.needs(box)`, as they are in their files.
 
     Raises:
-        BadFile: a scale is not finite, or 0 where its elements are not; or a value is not finite
-            that is to be quantised. The tensor is not named.
+        BadFile: a scale is not finite, or 0 although its elements are not; or a value to quantise
+            is not finite. The tensor is not named.
     """
     if isinstance(scheme, schemes.BlockScaled):
         return _block_scaled(scheme, box, inputs)
@@ -71,7 +71,7 @@ def _block_scaled(scheme: schemes.BlockScaled, box: Box, inputs: Inputs) -> Arra
 
 
 def _scale(values: Array, scales: Array, start: int, block: tuple[int, ...]) -> None:
-    """As `_times`; raises BadFile where a scale of 0 takes what its elements say."""
+    """Do the same as `_times`; raises BadFile if a scale of 0 erases elements."""
     before = None if scales.all() else np.count_nonzero(values)
     _times(values, scales, start, block)
     if before is not None and np.count_nonzero(values) < before:
@@ -169,15 +169,15 @@ def _largest_of_blocks(values: Array, block: tuple[int, ...]) -> Array:
 
 
 def _block_numbers(box: Box, axis: int, block: int) -> Array:
-    """Which of the blocks that a box meets each of its indices is in."""
+    """Return the number of the block of each index, among the blocks that a box meets."""
     start, count = box.start[axis], box.shape[axis]
     numbers: Array = np.arange(start, start + count) // block - start // block
     return numbers
 
 
 def _times(values: Array, scales: Array, start: int, block: tuple[int, ...]) -> None:
-    """Multiply by one scale for each `block` of the last dimension, in which values begin at
-    `start`; or by one for all."""
+    """Multiply by one scale for each `block` of the last dimension, with values that begin at
+    `start`; or by one scale for all."""
     if not block or scales.shape[-1] == 1:
         values *= scales
         return
@@ -201,7 +201,7 @@ def _times(values: Array, scales: Array, start: int, block: tuple[int, ...]) -> 
 
 
 def _floats(scales: Array, is_exponent: bool) -> Array:
-    """Scales as float32; raises BadFile where one is not finite."""
+    """Return scales as float32; raises BadFile if one is not finite."""
     if is_exponent:
         exponents = scales.view(np.uint8)
         if exponents.size and int(exponents.max()) == 255:

@@ -1,4 +1,4 @@
-"""What is odd among floating-point numbers: counted, and quickly where there is nothing."""
+"""Counts of odd floating-point values, quick if there are none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zerotools.io.numeric.numpy_dtypes import INFINITY, Array
 
 @dataclass(frozen=True, slots=True)
 class ValueCounts:
-    """Elements that are NaN, infinite, or less than zero; these are counted where that is asked."""
+    """Elements that are NaN, infinite, or, if requested, less than zero."""
 
     nans: int = 0
     infinities: int = 0
@@ -29,8 +29,8 @@ NOTHING_ODD = ValueCounts()
 
 
 def count_values(values: Array, *, negatives: bool = False) -> ValueCounts:
-    """Count what is not finite in a flat array of a floating-point type of numpy or ml_dtypes, and
-    with `negatives` also what is less than zero (-0.0 is not)."""
+    """Count the non-finite values in a flat array of a floating-point type of numpy or ml_dtypes,
+    and with `negatives` also those less than zero (-0.0 is not)."""
     if not values.size:
         return NOTHING_ODD
     infinity = INFINITY.get(values.dtype.name)

@@ -1,4 +1,4 @@
-"""What a command left in a staging directory, in the words that tell a reader how to go on."""
+"""The unfinished output in a staging directory, with advice on how to continue it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NUMBER = re.compile(r"[1-9]\d{0,8}")
 
 
 def how_to_go_on(directory: Path) -> str | None:
-    """What the output in the staging `directory` is, and what completes it; None: no command of
-    zerotools began it. The journal is read, and nothing else."""
+    """Return a description of the output in the staging `directory`, and the way to complete it;
+    None: no command of zerotools began it. Only the journal is read."""
     if isinstance(directory, RemotePath):
         return None
     parts = parts_begun(directory)
@@ -57,7 +57,8 @@ def _of_parts(directory: Path, parts: int) -> str:
 
 
 def _command(directory: Path) -> str | None:
-    """Which command began it, empty where the journal does not say; None: there is no journal."""
+    """Return the command that began it, empty if the journal does not record it; None: there is no
+    journal."""
     try:
         with regular_file(directory / NAME, is_source=False) as descriptor:
             line = first_line(descriptor)

@@ -17,9 +17,9 @@ RANDOM_STATE = re.compile(r"rng_state(_\d+)?\.pth|random_states_\d+\.pkl")
 def run_sidecars_in(
     directory: Path, is_own: Callable[[Path], bool], *, same_ranks: bool
 ) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
-    """The files in `directory` that are not the checkpoint's own, and what to say of them.
+    """Return the files in `directory` that do not belong to the checkpoint, and notes on them.
 
-    The state of random number generators belongs to ranks, and is left out where those change.
+    The state of random number generators belongs to ranks, and is omitted if those change.
     """
     plans, random, left, links = {}, [], [], []
     for path in sorted(directory.iterdir()):

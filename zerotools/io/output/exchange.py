@@ -12,14 +12,14 @@ from pathlib import Path
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
-"""What the system says where the file system has no such step: NFS, some of FUSE."""
+"""The errors of file systems without such a step: NFS, some of FUSE."""
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Let each of two names stand for what the other stood for; both exist, on one file system.
+    """Exchange the meaning of two names; both exist, on one file system.
 
     Raises:
-        OSError: nothing was changed. One of `UNSUPPORTED` says that it cannot be done there.
+        OSError: nothing was changed. One of `UNSUPPORTED` means that the file system cannot do it.
     """
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
@@ -34,9 +34,11 @@ def exchange(first: Path, second: Path) -> None:
 def why_fixed(
     path: Path, occupied: Path, rename: Callable[[Path, Path], object] = os.rename
 ) -> str | None:
-    """Why the directory `path` cannot be renamed; None: it can. It is tried with `occupied`, a
-    directory that is not empty, as the new name, which changes nothing: a directory of a lower
-    layer of overlayfs cannot, nor can what the user must not remove. `rename` is the system's.
+    """Return the reason why the directory `path` cannot be renamed, or None if it can.
+
+    It is tried with `occupied`, a directory that is not empty, as the new name, which changes
+    nothing. A directory of a lower layer of overlayfs cannot be renamed, nor one that the user must
+    not remove. `rename` is the system's.
 
     Raises:
         NotImplementedError: the file system replaces directories that are not empty.

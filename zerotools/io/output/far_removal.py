@@ -1,8 +1,8 @@
-"""A whole output in an object store, taken away in an order in which it is whole or not there.
+"""Removal of an output in an object store, in an order that never shows a part of it.
 
-The record of `far_staging` is put first, of a run that no marker names: from then on readers refuse
-what is left. Then the marker goes, the other objects, and the record last. A removal that is killed
-leaves what a killed run leaves.
+The record of `far_staging` is put first, for a run that no marker names: then readers refuse the
+rest. The marker is removed next, then the other objects, and the record last. A killed removal
+leaves the same state as a killed run.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from zerotools.version import version
 
 
 def remove_output(destination: StorePath, *, leave_foreign: bool = False) -> None:
-    """Remove the objects of an output that is at `destination`, whole or in part.
+    """Remove the objects of an output at `destination`, whole or in part.
 
     Raises:
-        ForeignObjects: there are others, too, and they are not to be left; or there is no output.
-            Nothing is removed.
-        BadRequest: what says which objects are the output's cannot be read.
+        ForeignObjects: there are others too, and they must not stay; or there is no output. Nothing
+            is removed.
+        BadRequest: the list of the output's objects cannot be read.
     """
     forget(destination)
     names = {path.relative_to(destination).as_posix() for path in destination.below()}

@@ -1,16 +1,16 @@
-"""Output in an object store: complete, or not there for readers of zerotools.
+"""Output in an object store: complete, or invisible to readers of zerotools.
 
-A store has no rename, and objects appear one by one. So a run first writes a record of what it will
-write, then the objects, then the marker that every output has, and at last removes the record:
+A store has no rename, and objects appear one by one. So a run first writes a record of its plan,
+then the objects, then the marker that every output has, and at last removes the record:
 
-    .zerotools-writing.json   what is being written, by which run, and which objects are complete
+    .zerotools-writing.json   the planned output, its run, and the complete objects
     model-00001-of-00002.safetensors, ...
     .zerotools-output.json    the output is complete: it names the run
 
-Where there is a record and no marker of the same run, there is no checkpoint: readers refuse it. No
-object of another run is ever replaced, so that whatever was there stays whole. The record is the
-journal, too: it is replaced now and then, only as the object that this run wrote last, by which two
-runs that write to one place notice each other.
+With a record and no marker of the same run, there is no checkpoint: readers refuse it. No object of
+another run is ever replaced, so earlier outputs stay whole. The record is also the journal. It is
+replaced from time to time, only if it is still the object that this run wrote last; so two runs
+that write to one prefix notice each other.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class ObjectExists(BadRequest):
 
 @dataclass(frozen=True)
 class FoundOutput:
-    """What lies at a destination: the names of its objects, and the record of an unfinished run."""
+    """The contents of a destination: the names of its objects, and the record of an unfinished
+    run."""
 
     objects: Mapping[str, FarObject]
     record: Mapping[str, Any] | None
@@ -62,12 +63,12 @@ class FoundOutput:
 def check_far_destination(
     destination: Path, *, resume: bool = False, overwrite: bool = False
 ) -> FoundOutput:
-    """Refuse a destination where no output can be begun.
+    """Raise an error for a destination at which no output can be begun.
 
     Raises:
-        BadRequest: a checkpoint or something else is there, or an unfinished output that is neither
-            to be resumed nor to be overwritten.
-        Unsupported: the store is only read.
+        BadRequest: a checkpoint or another object is there, or an unfinished output that is neither
+            resumed nor overwritten.
+        Unsupported: the store is read-only.
     """
     assert isinstance(destination, StorePath)
     writable(destination)
@@ -121,11 +122,11 @@ def _refuse_complete(
 
 
 class FarStaging:
-    """An output in the making, of which `files` are all names. Use as a context; call `commit`
-    inside it. Any number of threads may `add`.
+    """An unfinished output; `files` are all names. Use as a context manager; call `commit` inside
+    it. Any number of threads may `add`.
 
-    What fails is removed, or with `keep_failed` only what its source is to blame for. What is
-    killed or interrupted stays, to be resumed or cleared.
+    The objects of a failed run are removed, with `keep_failed` only if its source caused the
+    failure. Those of a killed or interrupted run stay, for resuming or clearing.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class FarStaging:
         self._keep_failed = keep_failed
         self.run = uuid.uuid4().hex
         self.done: dict[str, Any] = {}
-        """Of each complete file what was noted of it, its size and its ETag."""
+        """The entry of each complete file, with its size and its ETag."""
         self.took_over = False
         """Whether another run had begun here."""
         self._command = command
@@ -158,9 +159,10 @@ class FarStaging:
         self._is_marked = False
 
     def __enter__(self) -> FarStaging:
-        """
+        """Begin the output, or take over that of an earlier run.
+
         Raises:
-            BadRequest: as `check_far_destination`; or what was begun is another output.
+            BadRequest: as `check_far_destination`; or another output was begun there.
         """
         found = check_far_destination(
             self.destination, resume=self._resume, overwrite=self._overwrite
@@ -183,10 +185,10 @@ class FarStaging:
         return self
 
     def add(self, name: str, written: FarObject, noted: Any) -> None:
-        """An object is complete; `noted` is JSON.
+        """Record a complete object; `noted` is JSON.
 
         Raises:
-            BadRequest: another run writes to the same place.
+            BadRequest: another run writes to the same destination.
         """
         with self._lock:
             self.done[name] = {"size": written.size, "etag": written.etag, "noted": noted}
@@ -198,9 +200,9 @@ class FarStaging:
     ) -> FarObject:
         """Write the object `name` of `size` bytes, in one request if it fits in a part.
 
-        Nothing is replaced, whatever a listing said: a small object is written on the condition
-        that none has its name. Stores know no such condition for parts, so the object is asked for
-        before, and the record keeps other runs away.
+        Nothing is replaced, even if a listing was old: a small object is written on the condition
+        that none has its name. Stores have no such condition for parts, so the object is checked
+        before, and the record excludes other runs.
 
         Raises:
             ObjectExists: another object has this name.
@@ -236,7 +238,7 @@ class FarStaging:
         """All objects are there: let it be an output."""
         with self._lock:
             self._put(self._record)
-            self._is_marked = True  # perhaps also where no reply comes
+            self._is_marked = True  # perhaps also if no response comes
             try:
                 self.put(MARKER, marker)
             except ObjectExists:
@@ -275,8 +277,8 @@ class FarStaging:
         self._told = time.monotonic()
 
     def _own_record(self) -> FarObject | None:
-        """The record, if this run has written it: a reply may be lost, and what was asked for
-        again is refused then."""
+        """Return the record if this run has written it: a response may be lost, and the repeated
+        request is refused then."""
         found = self._store.head(f"{self._key}/{WRITING}")
         if found is None:
             return None

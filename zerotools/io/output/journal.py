@@ -1,10 +1,10 @@
-"""The journal of an unfinished output: which of its files are complete.
+"""The journal of an unfinished output: its complete files.
 
-One JSON object to a line. The first says what the output is made of, and each of the others that a
-file is complete: it is written after the file was flushed, and flushed itself. A last line that was
-cut short is not there.
+One JSON object to a line. The first records the inputs of the output, and each of the others a
+complete file: it is written after the file was flushed, and flushed itself. A last line that was
+cut off does not count.
 
-Where several runs make one output, each has a journal of its own (`part_ledger`).
+If several runs make one output, each has a separate journal (`part_ledger`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ START_OVER = "leave --resume out to start over"
 
 
 class Journal:
-    """`done` has, for each complete file, what was noted about it."""
+    """`done` has the entry of each complete file."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class Journal:
     ) -> None:
         """Begin a journal in `directory`, or with `resume` continue the one that exists.
 
-        `identity` says what the output is made of, in parts with names that users understand.
-        `start_over` tells them how that is done. `lock` is given the open file, before it is read.
+        `identity` describes the inputs of the output, in parts with names that users understand.
+        `start_over` is the advice for a new start. `lock` gets the open file, before it is read.
 
         Raises:
             BadRequest: the journal there is of another output.
@@ -54,7 +54,7 @@ class Journal:
         try:
             lock(self._file)
             found = read_journal(self._path, identity, start_over) if resume else _NOTHING
-        except BaseException:  # let go of, and raised again
+        except BaseException:  # released, and raised again
             os.close(self._file)
             raise
         self.done = dict(found.done)
@@ -80,14 +80,13 @@ class Journal:
         os.close(self._file)
 
     def remove(self) -> None:
-        """The output is complete: nothing is left to resume."""
+        """Remove it: the output is complete, and nothing is left to resume."""
         self._path.unlink()
 
 
 @dataclass(frozen=True)
 class JournalContents:
-    """`done` as of a journal; `length` of its complete lines in bytes, 0 of one that is not
-    there."""
+    """`done` as in a journal; `length` of its complete lines in bytes, 0 if it does not exist."""
 
     done: Mapping[str, Any]
     length: int
@@ -99,7 +98,7 @@ _NOTHING = JournalContents({}, 0)
 def read_journal(
     path: Path, identity: Mapping[str, str], start_over: str = START_OVER
 ) -> JournalContents:
-    """What the journal at `path` says.
+    """Read the journal at `path`.
 
     Raises:
         BadRequest: it is of another output, or damaged.
@@ -133,10 +132,10 @@ def read_journal(
 def refuse_another(
     directory: Path, before: Mapping[str, Any], identity: Mapping[str, str], start_over: str
 ) -> None:
-    """Refuse to go on with what was begun as something else.
+    """Raise an error if an output with another identity was begun.
 
     Raises:
-        BadRequest: says what differs.
+        BadRequest: names the difference.
     """
     changed = [part for part, value in identity.items() if before.get(part) != value]
     if changed:

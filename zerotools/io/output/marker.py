@@ -1,13 +1,13 @@
-""".zerotools-output.json: what a command wrote into its output, so that it may replace that later.
+""".zerotools-output.json: the files that a command wrote, so that it may replace them later.
 
     {"schema": "zerotools.output/1", "command": "consolidate", "version": "0.2.0",
      "files": {"model.safetensors": {"size": 123, "mtime_ns": 456, "digest": "0a1b..."}},
      "algorithm": "xxh3-128/2^20", "digest": "2c3d..."}
 
-An output is replaced only if the same command wrote everything in it, and nobody changed it since:
-a training run may have saved its own weights there, under the very same names.
+An output is replaced only if the same command wrote everything in it, and nothing changed since: a
+training run may have saved its own weights there, under the same names.
 
-Where the output was read back after it was written, the marker has the digests of its files, the
+If the output was read back after it was written, the marker has the digests of its files, the
 algorithm, and a digest of all of that (docs/reference/digest-manifest.md).
 """
 
@@ -39,8 +39,8 @@ _WITHOUT_MARKER = "remove it to go without the digests of the files that were wr
 
 @dataclass(frozen=True)
 class Written:
-    """What `command` wrote: size in bytes and digest, in hexadecimal, of each file, by name.
-    `algorithm` says how the digests are made."""
+    """The files that `command` wrote: size in bytes and digest, in hexadecimal, of each file, by
+    name. `algorithm` is the kind of digest."""
 
     command: str
     algorithm: str
@@ -54,8 +54,8 @@ def write_marker(
     algorithm: str | None = None,
     made_of: str | None = None,
 ) -> None:
-    """Record that `command` wrote every file below `directory`, with the digests that are known;
-    flushed. `made_of` tells it apart from what is made of something else."""
+    """Record that `command` wrote every file below `directory`, with the known digests; flushed.
+    `made_of` identifies its inputs."""
     files: dict[str, dict[str, Any]] = {}
     for path in _entries(directory):
         if path.is_dir() or path.name == MARKER or is_of_journals(path.name):
@@ -87,7 +87,7 @@ def marker_text(
 
 
 def run_of(directory: Path) -> str | None:
-    """Which run has written what is in `directory` of a store, as its marker says."""
+    """Return the run that wrote `directory` of a store, by its marker."""
     try:
         return str(_marker(directory).get("run"))
     except BadRequest:
@@ -95,8 +95,8 @@ def run_of(directory: Path) -> str | None:
 
 
 def read_written(directory: Path) -> Written | None:
-    """What the marker of an output says of its files; None: it has no marker, or one without
-    digests, as it is where the output was not read back.
+    """Return the marker's record of an output's files; None: it has no marker, or one without
+    digests because the output was not read back.
 
     Raises:
         BadFile: it is damaged.
@@ -128,7 +128,7 @@ def read_written(directory: Path) -> Written | None:
 
 
 def was_made_of(directory: Path, made_of: str) -> bool:
-    """Whether what is in `directory` is complete, and was made of this."""
+    """Return whether `directory` is complete, and was made from these inputs."""
     try:
         return bool(_marker(directory).get("made_of") == made_of)
     except BadRequest:
@@ -141,7 +141,7 @@ def marked_files(directory: Path) -> set[str]:
 
 
 def is_in_output(path: Path) -> bool:
-    """Whether a file is one that a command wrote into its output, as far as the marker says."""
+    """Return whether a command wrote a file into its output, by the marker."""
     try:
         return path.name in _marker(path.parent)["files"]
     except BadRequest:
@@ -149,10 +149,10 @@ def is_in_output(path: Path) -> bool:
 
 
 def check_replaceable(destination: Path, command: str) -> None:
-    """Refuse to replace what `command` did not write itself, every bit of it.
+    """Raise an error if `command` would replace bytes that it did not write itself.
 
     Raises:
-        BadRequest: says what is there instead, and what to do.
+        BadRequest: names the other contents, and the action to take.
     """
     if destination.is_symlink():
         raise BadRequest(
@@ -187,7 +187,7 @@ def check_replaceable(destination: Path, command: str) -> None:
 
 
 def remove_output(directory: Path) -> None:
-    """Remove an output; the marker goes last, so that what a kill leaves is known for ours."""
+    """Remove an output; the marker is removed last, so that files left by a kill are recognised."""
     for entry in directory.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -198,7 +198,7 @@ def remove_output(directory: Path) -> None:
 
 
 def is_empty(directory: Path) -> bool:
-    """Whether it is a directory without a single entry."""
+    """Return whether it is a directory without any entry."""
     return directory.is_dir() and not any(directory.iterdir())
 
 
@@ -233,7 +233,7 @@ def _how_to_remove(directory: Path) -> str:
 
 
 def _foreign(directory: Path, known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and fault of every entry that is not as the marker says."""
+    """Yield name and fault of every entry that differs from the marker."""
     folders = {parent for name in known for parent in Path(name).parents}
     for path in _entries(directory):
         name = path.relative_to(directory)

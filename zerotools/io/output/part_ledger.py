@@ -1,15 +1,16 @@
-"""What several runs that write one output together know of each other.
+"""The shared state of several runs that write one output together.
 
 They share the staging directory, and these files in it:
 
-    .zerotools-journal      what the output is made of, and in how many parts: one JSON object
-    .zerotools-journal.3    which files, or parts of files, part 3 has completed
+    .zerotools-journal      the inputs of the output, and the number of parts: one JSON object
+    .zerotools-journal.3    the files, or parts of files, that part 3 has completed
 
-Runs may be on several machines, so only what a shared file system keeps apart is relied on: locks
-of regular files (on NFS a lock of a directory is of one machine), and bytes that were flushed
-before a lock was given back. Each run holds the lock of its own journal. Whoever completes a part
-takes that of the ledger, looks at the journals of all, and makes the output of it where all are
-complete. They go after the output has its name, so that a kill in between loses nothing.
+Runs may be on several machines, so only guarantees of a shared file system are used: locks of
+regular files (on NFS a lock of a directory holds on one machine only), and bytes that were flushed
+before a lock was released. Each run holds the lock of its own journal. A run that completes a part
+takes the lock of the ledger, reads the journals of all, and finishes the output if all are
+complete. The journals are removed after the output has its name, so that a kill in between loses
+nothing.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class PartLedger:
     """The ledger of `parts` runs in `directory`, which may be there already."""
 
     def __init__(self, directory: Path, identity: Mapping[str, str], parts: int) -> None:
-        """`identity` says what the output is made of, as that of a `Journal`.
+        """`identity` describes the inputs of the output, as in a `Journal`.
 
         Raises:
-            BadRequest: what is there was begun as something else, or in other parts; or the file
-                system has no locks.
+            BadRequest: another output, or one in other parts, was begun there; or the file system
+                has no locks.
         """
         self._directory = directory
         self._identity = dict(identity)
@@ -52,7 +53,7 @@ class PartLedger:
         try:
             with self.locked():
                 self._begin()
-        except BaseException:  # let go of, and raised again
+        except BaseException:  # released, and raised again
             self.close()
             raise
 
@@ -68,7 +69,7 @@ class PartLedger:
 
     def _begin(self) -> None:
         line = first_line(self._file)
-        if line is None:  # new, or cut short by a kill: nobody has gone on from it
+        if line is None:  # new, or cut off by a kill: no run has continued it
             begun = {"schema": SCHEMA, "identity": self._identity, "parts": self._parts}
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, (json.dumps(begun) + "\n").encode(), 0)
@@ -82,7 +83,7 @@ class PartLedger:
         refuse_another(self._directory, head["identity"], self._identity, self._start_over)
 
     def journal(self, part: int) -> Journal:
-        """That of a part, for the run that writes it.
+        """Return the journal of a part, for the run that writes it.
 
         Raises:
             BadRequest: another run writes it.
@@ -107,7 +108,7 @@ class PartLedger:
         )
 
     def done_of(self, part: int) -> Mapping[str, Any]:
-        """What a part has completed so far.
+        """Return the entries of files that a part has completed so far.
 
         Raises:
             BadRequest: its journal is damaged.
@@ -130,11 +131,11 @@ def parts_begun(directory: Path) -> int | None:
 
 
 def check_begun(directory: Path, parts: int) -> None:
-    """Refuse a staging directory in which no run can write one of so many parts.
+    """Raise an error for a staging directory in which no run can write one of `parts` parts.
 
     Raises:
-        BadRequest: it is of other parts, or of a run without any: what that left would get into
-            the output.
+        BadRequest: it is of other parts, or of a run without parts; the files of that run would get
+            into the output.
     """
     begun = parts_begun(directory)
     if begun is not None:
@@ -144,7 +145,7 @@ def check_begun(directory: Path, parts: int) -> None:
 
 
 def _is_new(directory: Path) -> bool:
-    """Whether nothing is in it but the ledger of a run that is about to begin."""
+    """Return whether it is empty except for the ledger of a run that is about to begin."""
     left = [path for path in directory.iterdir() if path.name != NAME]
     return not left and not (directory / NAME).is_symlink()
 
@@ -172,12 +173,12 @@ def _refuse_other_count(directory: Path, begun: int, parts: int) -> None:
 
 
 def is_begun(directory: Path, part: int) -> bool:
-    """Whether a run of this part has begun in `directory`."""
+    """Return whether a run of this part has begun in `directory`."""
     return (directory / _name(part)).exists()
 
 
 def is_of_journals(name: str) -> bool:
-    """Whether a file of a staging directory is a journal or the ledger."""
+    """Return whether a file of a staging directory is a journal or the ledger."""
     return name == NAME or name.startswith(f"{NAME}.")
 
 
@@ -186,7 +187,7 @@ def _name(part: int) -> str:
 
 
 def first_line(file: int) -> bytes | None:
-    """That of the open journal `file`; None: it is not complete."""
+    """Return the first line of the open journal `file`; None: it is not complete."""
     line, end, _ = os.pread(file, _LONGEST_HEAD, 0).partition(b"\n")
     return line if end else None
 

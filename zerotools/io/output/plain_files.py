@@ -1,8 +1,9 @@
 """Output files that no tensor is copied into: known bytes, or those of another file.
 
-A file beside a checkpoint may be a symbolic link: the Hub's cache consists of them, and people link
-tokenizers. But who made the checkpoint also chose where its links lead, and an output is published:
-`tokenizer.json -> /home/ada/.ssh/id_ed25519` must not put a key into it. So a link is followed
+A file next to a checkpoint may be a symbolic link: the Hub's cache consists of them, and people
+link tokenizers. But the checkpoint's author also chose the targets of its links, and an output is
+published: `tokenizer.json -> /home/ada/.ssh/id_ed25519` must not put a key into it. So a link is
+followed
 - inside its own directory;
 - to a blob of the Hub's cache: `models--gpt2/snapshots/1f/vocab.json -> ../../blobs/9c`;
 - to a file of the same name whose path has no hidden directory: `vocab.json -> /models/vocab.json`,
@@ -20,15 +21,16 @@ from zerotools.io.files.regular import source_file
 
 
 def literal(data: bytes) -> FilePlan:
-    """A file whose every byte is known."""
+    """Return the plan of a file with known bytes."""
     return FilePlan(len(data), [LiteralBytes(0, data)])
 
 
 def carried_file(path: Path) -> FilePlan:
-    """A file as it is; its name is one of a model's sidecars, or of the checkpoint's own files.
+    """Return the plan of an unchanged file; its name is one of a model's sidecars, or of the
+    checkpoint's own files.
 
     Raises:
-        BadFile: it is not a regular file, or a link to one that nobody may have meant to share.
+        BadFile: it is not a regular file, or a link that is not followed.
     """
     if (target := led_out(path, chosen_name=False)) is not None:
         raise BadFile(
@@ -41,10 +43,10 @@ def carried_file(path: Path) -> FilePlan:
 
 
 def led_out(path: Path, *, chosen_name: bool) -> Path | None:
-    """Where a link leads that is not followed; None for what may be copied.
+    """Return the target of a link that is not followed; None if the file may be copied.
 
-    `chosen_name`: the name is any that the checkpoint's maker chose, such as `id_ed25519`, so that
-    an equal name proves nothing.
+    `chosen_name`: the checkpoint's author chose the name, such as `id_ed25519`, so that an equal
+    name proves nothing.
     """
     if not path.is_symlink():
         return None
@@ -56,11 +58,11 @@ def led_out(path: Path, *, chosen_name: bool) -> Path | None:
 
 
 def _is_blob(target: Path) -> bool:
-    """Whether it is a blob of a model in the Hub's cache."""
+    """Return whether it is a blob of a model in the Hub's cache."""
     places = target.parents
     return len(places) > 2 and places[0].name == "blobs" and places[1].name.startswith("models--")
 
 
 def sidecar_files(source: Checkpoint) -> dict[str, FilePlan]:
-    """config.json, the tokenizer and the like, as they are."""
+    """Return config.json, the tokenizer and similar files, unchanged."""
     return {name: carried_file(path) for name, path in source.model_sidecars.items()}

@@ -2,9 +2,9 @@
 
 Everything is written below `<destination>.partial`, flushed, and renamed when it is complete. The
 partial directory is locked while it is written, so that two runs never share one, and closed to
-other users until it is complete. A run that was
-killed or interrupted leaves only that directory, which the next run resumes or clears; one that
-failed leaves nothing, because what failed once fails again, and a full disk needs its room back.
+other users until it is complete. A killed or interrupted run leaves only that directory, which the
+next run resumes or clears. A failed run leaves nothing, because it would fail again, and a full
+disk needs the space.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROBE = ".zerotools-probe"
 
 
 def partial_of(destination: Path) -> Path:
-    """The directory in which `destination` is made."""
+    """Return the directory in which `destination` is made."""
     whole = destination.absolute()
     return whole.with_name(whole.name + ".partial")
 
@@ -47,11 +47,12 @@ class Staging:
         exchange: Callable[[Path, Path], None] | None = None,
     ) -> None:
         """`destination` must not exist or be an empty directory, unless `check_replaced` is given:
-        then it is replaced whole, if that does not raise for what is there. `check_left` is shown
-        what an earlier run seems to have left, before it is cleared. With `keep`, the directory
-        begins with that, and it stays there until `take_over` says that it is ours. With `shared`
-        other runs that say so make it, too, and none of them takes it over: it holds a `LEDGER` at
-        all times. `rename` and `exchange` are the system's.
+        then it is replaced whole, if that does not raise for the existing contents.
+
+        `check_left` gets the files of an earlier run before they are cleared. With `keep`, the
+        directory begins with these files, and they stay until `take_over` confirms that they are
+        this output's. With `shared`, other runs with `shared` write it too, and none of them takes
+        it over: it holds a `LEDGER` at all times. `rename` and `exchange` are the system's.
 
         Raises:
             BadRequest: the destination exists, its parent is not a directory or is not writable,
@@ -83,13 +84,13 @@ class Staging:
             ) from error
         try:
             self._probe()
-        except BaseException as error:  # let go of, and raised again
+        except BaseException as error:  # released, and raised again
             self.__exit__(type(error), error, None)
             raise
         return self
 
     def _is_taken(self) -> bool:
-        """Whether the destination is there, and is more than an empty directory."""
+        """Return whether the destination exists, and is more than an empty directory."""
         path = self.destination
         if not os.path.lexists(path):
             return False
@@ -119,18 +120,19 @@ class Staging:
             raise BadRequest(f"{self.destination} cannot be replaced: {why}; choose another output")
 
     def is_there(self) -> bool:
-        """Whether the directory is still where it was made: no other run has given it its name."""
+        """Return whether the directory is still at its path: no other run has given it its name."""
         return self._own.is_at(self.directory)
 
     def discard(self) -> None:
-        """Nothing is to be made here: remove the directory, if no other run has begun in it."""
+        """Remove the directory if no other run has begun in it, because nothing will be made
+        here."""
         with suppress(OSError):
             if not (self.directory / LEDGER).stat().st_size:
                 (self.directory / LEDGER).unlink()
                 self.directory.rmdir()
 
     def take_over(self) -> None:
-        """What an earlier run left is used from now on, and removed where this run fails."""
+        """Use the files of an earlier run from now on, and remove them if this run fails."""
         self._keep = False
 
     def _take_lock(self) -> None:
@@ -145,7 +147,7 @@ class Staging:
             self._clear()
             if self._shared:
                 (self.directory / LEDGER).touch()
-        except BaseException:  # let go of, and raised again
+        except BaseException:  # released, and raised again
             self._own.close()
             raise
 
@@ -212,7 +214,7 @@ def _make_durably(path: Path) -> None:
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
         sync_directory(each.parent)
-    path.mkdir(exist_ok=True)  # where a link or a file is, the system says so
+    path.mkdir(exist_ok=True)  # if a link or a file is there, the system reports it
 
 
 def _free_name(path: Path) -> Path:
@@ -222,7 +224,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _exchange(first: Path, second: Path) -> None:
-    """Swap two names in one step; where the file system cannot, in two."""
+    """Swap two names in one step; if the file system cannot, in two."""
     try:
         exchange(first, second)
     except OSError as error:
@@ -232,7 +234,8 @@ def _exchange(first: Path, second: Path) -> None:
 
 
 def in_two_steps(first: Path, second: Path) -> None:
-    """As `exchange`; a kill between the steps leaves `second` under a name that says so."""
+    """Swap two names like `exchange`; a kill between the steps leaves `second` under a temporary
+    name."""
     aside = _free_name(second)
     second.rename(aside)
     first.rename(second)

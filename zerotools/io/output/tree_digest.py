@@ -1,4 +1,4 @@
-"""The digest by which a JSON file of ours knows that it is as it was written."""
+"""The digest that shows whether a JSON file of zerotools is unchanged."""
 
 from __future__ import annotations
 

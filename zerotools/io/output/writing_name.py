@@ -1,3 +1,3 @@
-"""The name of the record that lies beside objects while an output is written to a store."""
+"""The name of the record next to objects while an output is written to a store."""
 
 WRITING = ".zerotools-writing.json"

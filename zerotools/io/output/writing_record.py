@@ -15,7 +15,7 @@ _LARGEST = 2**28
 
 
 def read_writing(directory: Path) -> dict[str, Any]:
-    """What the record in `directory` says.
+    """Read the record in `directory`.
 
     Raises:
         BadRequest: it is damaged, or of another version.
@@ -36,7 +36,8 @@ def read_writing(directory: Path) -> dict[str, Any]:
 
 
 def is_written(directory: Path) -> bool:
-    """Whether the output whose record is in `directory` is complete, and the record left over."""
+    """Return whether the output with a record in `directory` is complete, and the record no longer
+    needed."""
     try:
         run = read_writing(directory)["run"]
     except BadRequest:

@@ -1,8 +1,8 @@
-"""A script that runs on another machine, or on this one, and what it prints.
+"""A script that runs on another machine, or on this one, and its output.
 
-The script goes to the standard input of `sh` there, so that the login shell sees two words, however
-odd the names in the script are and however many there are. What it prints begins after a line that
-nobody can know beforehand: a login may print texts of its own.
+The script goes to the standard input of `sh` there, so the login shell sees two words, for any
+number of odd names in the script. Its output begins after an unpredictable line, because a login
+may print text of its own.
 
     sh                                   on this machine
     ssh OPTIONS -- HOST exec sh          on another one
@@ -36,7 +36,7 @@ from zerotools.io.ssh.ssh_host import SshHost
 
 BLOCK = 1 << 20
 SILENT_SECONDS = 300.0
-"""How long a file's bytes may take to go on: its disk may have to wake up."""
+"""The longest pause in a file's bytes: its disk may have to wake up."""
 _OPTIONS = {**OPTIONS, "ControlMaster": "no"}
 _MOST_BEFORE = 1 << 20
 _LONGEST_LINE = 1 << 16
@@ -46,8 +46,8 @@ _GO_ON = "; run the same command again when it can be reached"
 
 
 class OpenShells:
-    """The shells that are open now: whoever is interrupted ends all of them, also those of others
-    `within` these."""
+    """The open shells: an interrupted caller ends all of them, also those of others `within`
+    these."""
 
     def __init__(self, within: OpenShells | None = None) -> None:
         self._shells: set[FarShell | OpenShells] = set()
@@ -67,14 +67,14 @@ class OpenShells:
             self._shells.discard(shell)
 
     def end_all(self) -> None:
-        """End those that are open, and those that are opened from now on."""
+        """End the open shells, and those that are opened later."""
         with self._lock:
             self.is_over = True
             for shell in self._shells:
                 shell.kill()
 
     def kill(self) -> None:
-        """As `end_all`, for those that these are within."""
+        """Do the same as `end_all`, for those that these are within."""
         self.end_all()
 
 
@@ -94,11 +94,11 @@ class FarShell:
         login_seconds: float = LOGIN_SECONDS,
         silent_seconds: float | None = None,
     ) -> None:
-        """`script` is given a mark, a word that it may print to tell its own lines from others.
-        Whoever sends nothing for `silent_seconds` is given up; None: it may take its time.
+        """`script` gets a mark, a word that it may print to identify its own lines. A machine that
+        sends nothing for `silent_seconds` counts as lost; None: no limit.
 
         Raises:
-            BadRequest: there is no ssh here.
+            BadRequest: ssh is not installed here.
         """
         self.mark = f"zerotools-{secrets.token_hex(8)}"
         self._host = host
@@ -143,7 +143,7 @@ class FarShell:
         self.close()
 
     def _begin(self) -> None:
-        """Read up to the line from which on the script prints."""
+        """Read up to the line after which the script prints."""
         if self._shells.is_over:
             raise self.failed("is not asked any more")
         deadline = time.monotonic() + self._login_seconds
@@ -168,7 +168,7 @@ class FarShell:
         return bool(part)
 
     def rest(self, most: int) -> bytes:
-        """All that it prints until its end.
+        """Return all output until its end.
 
         Raises:
             BadFile: it is more than `most` bytes.
@@ -189,7 +189,7 @@ class FarShell:
         return b"".join(parts)
 
     def line(self) -> bytes | None:
-        """The next line, without its end; None: there is none."""
+        """Return the next line, without its end, or None if there is none."""
         while b"\n" not in self._buffer:
             if len(self._buffer) > _LONGEST_LINE:
                 return None
@@ -200,8 +200,8 @@ class FarShell:
         return line
 
     def pass_on(self, count: int, take: Callable[[bytes], None]) -> int:
-        """Give the next `count` bytes to `take`, part by part; returns how many there were, fewer
-        where the script ends."""
+        """Give the next `count` bytes to `take`, part by part; return the number, fewer if the
+        script ends."""
         left = count
         while left:
             if not self._buffer and not self._more(self._silent_seconds):
@@ -213,7 +213,7 @@ class FarShell:
         return count - left
 
     def _refuse_broken(self) -> None:
-        """At the end of what it prints: refuse an end that is not the script's own."""
+        """Raise an error if the output ended because of ssh and not of the script."""
         if self._host is not None and self._process.wait() == _SSH_FAILED:
             raise self.failed("went away", _GO_ON)
 
@@ -223,14 +223,14 @@ class FarShell:
         return "this machine" if self._host is None else self._host.shown
 
     def said(self) -> str:
-        """The last line that it printed to its standard error, in which its errors are."""
+        """Return the last line of its standard error, which has its errors."""
         size = os.fstat(self._errors.fileno()).st_size
         data = os.pread(self._errors.fileno(), _MOST_SAID, max(0, size - _MOST_SAID))
         lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines()]
         return next((line for line in reversed(lines) if line), "")
 
     def failed(self, what: str, advice: str = "") -> HostUnreachable:
-        """The error that `what` is, with what ssh says of it, and `advice` at the end."""
+        """Return the error for `what`, with ssh's message, and `advice` at the end."""
         self.kill()
         if self._host is None:
             return HostUnreachable(f"this machine {what}: {self.said()}{advice}")
@@ -239,7 +239,7 @@ class FarShell:
         return HostUnreachable(failure(self._host, what, data.decode("utf-8", "replace")) + advice)
 
     def kill(self) -> None:
-        """End it at once; whoever reads it finds its end."""
+        """End it at once; its reader finds the end of the output."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""How the system's ssh is called: with the user's own configuration, keys and agent.
+"""The call of the system's ssh, with the user's own configuration, keys and agent.
 
-It asks nothing (BatchMode), and a machine whose key is not known is refused: accepting it is for a
-human, at `ssh HOST`. A machine that is silent for a minute is given up.
+It asks no questions (BatchMode), and refuses a machine with an unknown key: the user accepts it
+with `ssh HOST`. A machine that is silent for a minute counts as lost.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _ADVICE = (
 
 
 def ssh_program(who: str) -> str:
-    """The path of ssh, which `who` needs.
+    """Return the path of ssh, which `who` needs.
 
     Raises:
-        BadRequest: there is none.
+        BadRequest: it is not installed.
     """
     found = shutil.which("ssh")
     if found is None:
@@ -66,12 +66,13 @@ def ssh_words(host: SshHost, options: Mapping[str, str]) -> list[str]:
 
 
 def ssh_environment() -> dict[str, str]:
-    """That of a call: no window opens that asks for a password."""
+    """Return the environment of a call: no window asks for a password."""
     return {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
 
 
 def failure(host: SshHost, what: str, errors: str) -> str:
-    """A sentence: the machine, what failed, the last line that ssh printed, and what to do."""
+    """Return a sentence: the machine, the failure, the last line that ssh printed, and the action
+    to take."""
     told = [line.strip().removesuffix(".") for line in errors.splitlines() if line.strip()]
     advice = next(
         (text.format(host.host) for sign, text in _ADVICE if sign in "\n".join(told)), None

@@ -1,4 +1,4 @@
-"""`ssh://[USER@]HOST[:PORT][/PATH]` and `[USER@]HOST`: another machine, as a user writes it."""
+"""`ssh://[USER@]HOST[:PORT][/PATH]` and `[USER@]HOST`: another machine, in the user's spelling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Wrong = Callable[[str, str], BadRequest]
 class SshHost:
     """A machine in the words of ssh: `host` may be a name of the user's ssh configuration.
 
-    `path` is what a URL says behind it; None: nothing.
+    `path` is the path of a URL, or None.
     """
 
     host: str
@@ -27,12 +27,12 @@ class SshHost:
 
     @property
     def login(self) -> str:
-        """As `ssh` takes it, without the port."""
+        """The host for `ssh`, without the port."""
         return self.host if self.user is None else f"{self.user}@{self.host}"
 
     @property
     def shown(self) -> str:
-        """As `ssh` takes it, for messages."""
+        """The host for `ssh`, in messages."""
         return self.login + ("" if self.port is None else f" (port {self.port})")
 
 
@@ -58,7 +58,7 @@ def parse_url(text: str, wrong: Wrong) -> SshHost:
 
 
 def parse_login(text: str, place: str, wrong: Wrong) -> SshHost:
-    """The machine that `place` names, the part `[USER@]HOST` of `text`; raises as `parse_url`."""
+    """Return the machine in `place`, the part `[USER@]HOST` of `text`; raises as `parse_url`."""
     user, at, host = place.rpartition("@")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -1,4 +1,4 @@
-"""A path of what the user wrote, which may be a URL.
+"""A path from the user's text, which may be a URL.
 
 s3://BUCKET/KEY    gs://BUCKET/KEY    az://CONTAINER/KEY    http(s)://HOST/PATH
 hf://OWNER/REPOSITORY[@REVISION][/PATH]
@@ -15,7 +15,7 @@ from zerotools.io.files.open_source import RemotePath
 
 SCHEMES = ("s3", "gs", "az", "hf", "http", "https")
 WRITTEN = ("s3", "gs", "az")
-"""Those that are written to as well."""
+"""The schemes that can also be written to."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):(/?)(?!/)", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -23,12 +23,12 @@ _ENVIRONMENT = "the variables of the store's own tools are where they belong"
 
 
 def is_url(text: str) -> bool:
-    """Whether it is a URL, of whatever kind, and no path."""
+    """Return whether it is a URL of any kind, and not a path."""
     return _URL.fullmatch(text) is not None
 
 
 def lies_in(url: str | None, place: str) -> bool:
-    """Whether `url` is the URL `place`, or below it."""
+    """Return whether `url` is the URL `place`, or below it."""
     given, place = _plain(url or ""), _plain(place)
     return given == place or given.startswith(f"{place}/")
 
@@ -40,10 +40,10 @@ def _plain(url: str) -> str:
 
 
 def path_of(given: str | os.PathLike[str]) -> Path:
-    """The path that `given` names, of this machine or in a store.
+    """Return the path that `given` names, local or in a store.
 
     Raises:
-        BadRequest: it is no path, or a URL that is not taken; what may be secret in it is not
+        BadRequest: it is not a path, or a URL that is not supported; possible secrets in it are not
             repeated.
     """
     if isinstance(given, RemotePath):
@@ -74,10 +74,10 @@ def path_of(given: str | os.PathLike[str]) -> Path:
 
 
 def output_of(given: str | os.PathLike[str]) -> Path:
-    """The path that `given` names, at which an output is made and then renamed.
+    """Return the path that `given` names, for an output that is made and then renamed.
 
     Raises:
-        BadRequest: as of `path_of`; or its last part is no name, as in `.` and `..`.
+        BadRequest: as `path_of`; or its last part is not a name, as in `.` and `..`.
     """
     path = path_of(given)
     if path.name in ("", ".."):

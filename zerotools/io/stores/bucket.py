@@ -1,7 +1,7 @@
 """S3, Google Cloud Storage and Azure Blob Storage, by obstore.
 
-Credentials are found by obstore alone, in the variables and places of each store's own tools. No
-error of it is shown as it is (`failures`).
+Only obstore searches for credentials, in the variables and files of each store's own tools. Its
+errors are never shown unchanged (`failures`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RETRIES: Any = {
 }
 _CLIENT: Any = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "300s"}
 _BODIES = 4
-"""How often a range is asked for whose body broke off."""
+"""The number of requests for a range if the response body breaks off."""
 _FIRST_WAIT = 0.1
 _MOST_DELETED = 1000
 _S3_CHAIN = (
@@ -55,9 +55,10 @@ T = TypeVar("T")
 
 
 def open_bucket(scheme: str, name: str) -> ObstoreBucket:
-    """
+    """Open a bucket.
+
     Raises:
-        BadRequest: what the environment says of the store contradicts itself.
+        BadRequest: the environment's settings of the store contradict each other.
     """
     url = f"{scheme}://{name}"
     try:
@@ -154,7 +155,7 @@ class ObstoreBucket:
             try:
                 page: Any = next(pages, None)
             except (BaseError, ValueError, OSError) as error:
-                # The iterator that has failed says "end" when it is asked again.
+                # The failed iterator returns "end" at the next call.
                 broken += 1
                 if broken == _BODIES or not is_ascending or not _broke_off(str(error)):
                     raise self._unlisted(key, error) from None
@@ -244,7 +245,7 @@ class ObstoreBucket:
                 for each in pieces:
                     size += len(each)
                     yield each
-            except BaseException as error:  # told again below, as it is
+            except BaseException as error:  # raised again below, unchanged
                 raised.append(error)
                 raise
 
@@ -268,7 +269,7 @@ class ObstoreBucket:
             some = list(keys[at : at + _MOST_DELETED])
             try:
                 _repeated(partial(obstore.delete, self._store, some))
-            except FileNotFoundError:  # of one; whether others are gone nobody says
+            except FileNotFoundError:  # of one; others may be missing too
                 if len(some) > 1:
                     for key in some:
                         self.delete([key])
@@ -280,8 +281,8 @@ class ObstoreBucket:
 
 
 def _repeated(ask: Callable[[], T]) -> T:
-    """Ask again where the answer broke off: the library asks again only before that, and never
-    where what is asked for may have been done."""
+    """Request again if the response broke off. The library repeats requests only before that, and
+    never if the request may have been executed."""
     for tried in range(1, _BODIES):
         try:
             return ask()

@@ -21,11 +21,11 @@ _ENDPOINTS = (
     "HF_ENDPOINT",
 )
 _WORDS = {"hf": 2}
-"""How many words of a path name the store, where it is not one."""
+"""The number of path words that name the store, if it is not one."""
 
 
 class Place(NamedTuple):
-    """A key in a store, what is known of what lies there, and what was opened."""
+    """A key in a store, the cached listings of the store, and the opened files."""
 
     store: FarStore
     key: str
@@ -39,10 +39,10 @@ def root_words(scheme: str) -> int:
 
 
 def place_of(scheme: str, words: tuple[str, ...]) -> Place:
-    """The place of a path.
+    """Return the place of a path.
 
     Raises:
-        BadRequest: there is no such store, or what reads it is not installed.
+        BadRequest: the store does not exist, or its library is not installed.
     """
     count = root_words(scheme)
     if len(words) < count:
@@ -55,7 +55,7 @@ def place_of(scheme: str, words: tuple[str, ...]) -> Place:
 def _opened(
     scheme: str, words: tuple[str, ...], endpoints: tuple[str | None, ...]
 ) -> tuple[StoreListing, Neighbours]:
-    """The store as it is where the environment names these endpoints."""
+    """Return the store for these endpoints of the environment."""
     listing = StoreListing(_open(scheme, words))
     return listing, Neighbours(listing)
 

@@ -1,7 +1,7 @@
-"""What a store answered, in a sentence.
+"""Errors of a store, in a sentence.
 
-The texts of libraries have whole requests in them: URLs, headers, what was signed. Nothing of that
-is shown but the status and the code of the error, so that no credential can be.
+The texts of libraries contain whole requests: URLs, headers, signatures. Only the status and the
+code of the error are shown, so that no credential can appear.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CREDENTIALS = {
 
 
 def failure(what: str, url: str, error: Exception) -> ZerotoolsError:
-    """`what` (a verb: "read") could not be done with `url`: why, and what to do."""
+    """Return the error for `what` (a verb: "read") on `url`: the reason, and the action to take."""
     scheme, text = url.partition(":")[0], str(error)
     name = type(error).__name__
     said = _said(text)
@@ -82,7 +82,7 @@ def gone(url: str) -> BadFile:
 
 
 def changed(url: str, how: str) -> BadFile:
-    """An object is not what it was when it was found."""
+    """Return the error for an object that changed since it was found."""
     return BadFile(
         f"{url} changed while it was read: {how}; no output is kept. Wait until nothing writes "
         "there, or take a finished checkpoint, and run the command again"
@@ -111,5 +111,5 @@ def odd_key(url: str, error: Exception) -> OddKey:
 
 
 def lacking(library: str) -> BadRequest:
-    """What reads a store is not installed."""
+    """Return the error for a missing library of a store."""
     return missing("reading object stores", library, "copy the checkpoint to a disk")

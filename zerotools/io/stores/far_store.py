@@ -1,7 +1,6 @@
-"""What a store is asked. Keys are paths below its root, without a slash at either end.
+"""The interface of a store. Keys are paths below its root, without a slash at either end.
 
-Whatever goes wrong is a `ZerotoolsError` with a sentence (`failures`), after the retries of the
-library that asks.
+Every error is a `ZerotoolsError` with a sentence (`failures`), after the retries of the library.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from zerotools.core.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class FarObject:
-    """An object as a listing or an answer has it: `size` in bytes, `modified` in seconds since
-    1970. `etag` is without quotes, and like `version` empty where the store gives none."""
+    """An object in a listing or a response: `size` in bytes, `modified` in seconds since 1970.
+    `etag` is without quotes, and like `version` empty if the store has none."""
 
     key: str
     size: int
@@ -39,25 +38,25 @@ class FarDirectory:
 
 
 class OddKey(BadRequest):
-    """A directory cannot be listed: the key of an object in it is no path."""
+    """A directory that cannot be listed, because the key of an object in it is not a path."""
 
 
 class FarStore(Protocol):
-    """A store whose objects are read."""
+    """A store with readable objects."""
 
     url: str
-    """What all its keys are below, without a slash at the end."""
+    """The prefix of all its keys, without a slash at the end."""
     lists_below: bool
     """Whether `below` costs no more than `directory`, but for pages."""
 
     def directory(self, key: str) -> FarDirectory:
-        """What lies in the directory `key`; nothing in one that is not there."""
+        """Return the contents of the directory `key`; empty if it does not exist."""
 
     def below(self, key: str) -> Iterator[FarObject]:
         """All objects below the directory `key`."""
 
     def head(self, key: str) -> FarObject | None:
-        """The object `key`; None: there is none."""
+        """Return the object `key`, or None if it does not exist."""
 
     def get(self, found: FarObject, begin: int, end: int) -> memoryview:
         """Bytes [begin, end) of an object, which are there.
@@ -81,16 +80,15 @@ class WritableStore(FarStore, Protocol):
         """
 
     def upload(self, key: str, pieces: Iterable[bytes], part_bytes: int, parts: int) -> FarObject:
-        """Write an object of any size in parts of `part_bytes`, of which as many as `parts` are on
-        their way at a time. Where `pieces` raises, that is raised, and nothing is
-        left."""
+        """Write an object of any size in parts of `part_bytes`, with up to `parts` in transit at a
+        time. If `pieces` raises, that error is raised, and no object remains."""
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; those that are not there are no mistake."""
+        """Remove objects; missing ones are not an error."""
 
 
 def directory_of(key: str, below: Iterable[FarObject]) -> FarDirectory:
-    """What lies directly in `key`, of all objects `below` it."""
+    """Return the direct contents of `key`, from all objects `below` it."""
     objects: dict[str, FarObject] = {}
     directories: set[str] = set()
     for each in below:

@@ -1,8 +1,8 @@
 """A repository of the Hugging Face Hub, of one revision, by huggingface_hub: its token, its
-endpoint, its listing. Files are read by ranges from where the Hub says that they lie, which may be
-a server of large files: that gets no token.
+endpoint, its listing. Files are read by ranges from the address that the Hub gives, which may be a
+server of large files: that gets no token.
 
-A revision is a commit from the first question on, so that no file changes while it is read.
+A revision is a commit from the first request on, so that no file changes while it is read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What lies where in a store, of as few listings as will do, kept until it is forgotten.
+"""The contents of a store's directories, with few listings, cached until they are forgotten.
 
-A directory is listed when something in it is asked for. Where several directories of one directory
-were, such as those of a thousand parameters, all below it is listed at once.
+A directory is listed when an entry in it is requested. If several directories of one directory
+were, such as those of a thousand parameters, everything below it is listed at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SINGLY = 3
 
 
 class StoreListing:
-    """What is known of a store. Any number of threads may ask."""
+    """The cached facts of a store. Any number of threads may use it."""
 
     def __init__(self, store: FarStore) -> None:
         self.store = store
@@ -27,7 +27,7 @@ class StoreListing:
         self._whole: set[str] = set()
 
     def forget(self, key: str = "") -> None:
-        """Ask anew of `key`, what lies in it, and what lies beside it."""
+        """Forget `key`, its contents, and the entries next to it."""
         with self._lock:
             around = key.rpartition("/")[0]
             for known in (self._directories, self._objects, self._singly):
@@ -38,7 +38,7 @@ class StoreListing:
             }
 
     def is_directory(self, key: str) -> bool:
-        """Whether `key` is a directory: objects lie below it. The root of a store is one."""
+        """Return whether `key` is a directory: objects lie below it. The root of a store is one."""
         with self._lock:
             if not key:
                 self._directory("")  # it may not be there
@@ -50,7 +50,7 @@ class StoreListing:
             return bool(found.objects or found.directories)
 
     def object(self, key: str) -> FarObject | None:
-        """The object `key`; None: there is none."""
+        """Return the object `key`, or None if it does not exist."""
         with self._lock:
             above, _, name = key.rpartition("/")
             if above in self._directories or self._is_within(key):
@@ -91,7 +91,7 @@ class StoreListing:
             return iter(sorted(every, key=lambda each: each.key))
 
     def _is_within(self, key: str) -> bool:
-        """Whether all below a directory that `key` lies in is known."""
+        """Return whether everything below a directory around `key` is known."""
         return bool(self._whole) and any(
             not whole or key.startswith(f"{whole}/") for whole in self._whole
         )

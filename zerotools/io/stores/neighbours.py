@@ -1,8 +1,9 @@
-"""Files that are about to be read: of a directory of files of one kind, such as those of a thousand
-ranks, one is opened after another, and each takes requests that wait for one another. So when two
-of them were opened, the first and last bytes of those that follow are asked for side by side.
+"""Prefetching of similar files. In a directory of files of one kind, such as those of a thousand
+ranks, files are opened one after another, and each needs sequential requests. So after two of them
+were opened, the first and last bytes of the following ones are requested in parallel.
 
-What is fetched in vain is some KiB of each of a few files. Errors are left to who reads the file.
+At most some KiB of each of a few files are fetched in vain. Errors are left to the reader of a
+file.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _BEFORE = 2
 
 
 class Neighbours:
-    """What was opened of one store."""
+    """The opened files of one store."""
 
     def __init__(self, listing: StoreListing) -> None:
         self._listing = listing
@@ -46,7 +47,7 @@ class Neighbours:
                 for each in found
                 if each is not None and (each.key, each.etag) not in self._expected
             ]
-            if len(new) < min(AHEAD // 2, len(following)):  # enough are on their way
+            if len(new) < min(AHEAD // 2, len(following)):  # enough are in transit
                 return
             self._expected |= {(each.key, each.etag) for each in new}
         for each in new:

@@ -1,12 +1,13 @@
-"""An object that is open to be read.
+"""An object that is open for reading.
 
-Small reads, of headers and directories, go by way of blocks that are kept, of all objects together
-`KEPT` bytes. A block is small at first; where reads go on behind it, the next is twice as long, so
-that what is read from end to end takes few requests. Large reads are asked for as they are, in
-pieces that are fetched side by side, and are not kept. What a tile needs of many places is fetched
-at once, neighbours in one request (`fetch`).
+Small reads, of headers and directories, use blocks that are cached, `KEPT` bytes for all objects
+together. A block is small at first; if reads continue after it, the next is twice as long, so that
+a sequential read takes few requests. Large reads are requested directly, in pieces that are fetched
+in parallel, and are not cached. The many ranges of a tile are fetched at once, adjacent ones in one
+request (`fetch`).
 
-Nothing is ever made up: a read ends short where the object does, and everything else is an error.
+Bytes are never invented: a read is short only at the end of the object, and everything else is an
+error.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ LARGEST_PIECE = 8 * 2**20
 WORTHWHILE_GAP = 256 * 2**10
 """One more request takes as long as that many bytes too many."""
 MOST_TOO_MANY = 2
-"""So many times the bytes that are needed are asked for, at most: they are all held."""
+"""The largest ratio of requested to needed bytes: all are held in memory."""
 SIDE_BY_SIDE = 24
-"""Requests that are on their way at the same time."""
+"""The number of requests in transit at the same time."""
 _STATUS_BLOCK = 512
 
 
 def status_of(found: FarObject) -> os.stat_result:
-    """As of a file. The number of its inode is made of the ETag, which is another for other
-    bytes."""
+    """Return a status like that of a file. Its inode number is made from the ETag, which differs
+    for other bytes."""
     sign = (found.etag or repr(found.modified)).encode()
     number = int.from_bytes(hashlib.blake2b(sign, digest_size=8).digest(), "little") >> 1
     plain = (stat.S_IFREG | 0o644, number, 0, 1, 0, 0, found.size)
@@ -94,8 +95,8 @@ class RemoteSource:
     def fetch(
         self, ranges: Sequence[tuple[int, int]]
     ) -> Callable[[], Sequence[Sequence[memoryview]]]:
-        """Ask for the bytes of `ranges`, each [begin, end) inside the object. What is returned
-        waits for them: of each range its bytes, in parts."""
+        """Request the bytes of `ranges`, each [begin, end) inside the object. Return a function
+        that waits for them: for each range its bytes, in parts."""
         requests = _joined(ranges)
         starts = [begin for begin, _ in requests]
         asked = [_fetchers().submit(self._get, begin, end) for begin, end in requests]
@@ -111,15 +112,15 @@ class RemoteSource:
         return wait
 
     def begin(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Small reads may follow, at these places: who makes them waits for what is asked for
-        now."""
+        """Request bytes for possible small reads at these positions; a reader then waits for
+        them."""
         for begin, end in _joined(ranges):
             if self._known(begin, end) is None:
                 coming = _fetchers().submit(self._get, begin, end)
                 _KEEPING.await_block(self._key, begin, end, coming)
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Small reads will follow, at these places: have them here."""
+        """Fetch bytes for small reads that follow at these positions."""
         inside = [(max(0, begin), min(end, self._found.size)) for begin, end in ranges]
         requests = [each for each in _joined(inside) if self._known(*each) is None]
         asked: list[tuple[int, Future[memoryview]]] = [
@@ -138,7 +139,7 @@ class RemoteSource:
         return _KEEPING.find(self._key, begin, end)
 
     def _block(self, begin: int, end: int) -> tuple[memoryview, int]:
-        """A block that holds [begin, end), and where it begins."""
+        """Return a block that holds [begin, end), and its start."""
         if (known := self._known(begin, end)) is not None:
             return known
         size = self._found.size
@@ -175,7 +176,7 @@ def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _within(ordered: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
-    """Ranges with those joined that are no more than `gap` bytes apart."""
+    """Return ranges with those joined that are at most `gap` bytes apart."""
     joined: list[tuple[int, int]] = []
     for begin, end in ordered:
         if joined and begin <= joined[-1][1] + gap:
@@ -205,7 +206,7 @@ def _fetchers() -> ThreadPoolExecutor:
 
 
 class _Blocks:
-    """Blocks of objects, by where they begin; the oldest go."""
+    """Blocks of objects, by their start; the oldest are removed."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -217,7 +218,7 @@ class _Blocks:
     def await_block(
         self, key: tuple[str, str, str], begin: int, end: int, coming: Future[memoryview]
     ) -> None:
-        """A block is on its way."""
+        """Record a block that is in transit."""
         with self._lock:
             self._coming.setdefault(key, []).append((begin, end, coming))
 
@@ -236,7 +237,7 @@ class _Blocks:
             return None
 
     def _take_in(self, key: tuple[str, str, str], begin: int, end: int) -> None:
-        """Wait for the block that is on its way and holds [begin, end), if there is one."""
+        """Wait for the block in transit that holds [begin, end), if there is one."""
         with self._lock:
             every = self._coming.get(key)
             found = next((each for each in every or () if each[0] <= begin < end <= each[1]), None)
@@ -245,7 +246,7 @@ class _Blocks:
             every.remove(found)
             if not every:
                 del self._coming[key]
-        with suppress(ZerotoolsError):  # then it is asked for again, and says so
+        with suppress(ZerotoolsError):  # then it is requested again, and raises
             self.keep(key, found[0], found[2].result())
 
     def keep(self, key: tuple[str, str, str], begin: int, block: memoryview) -> None:

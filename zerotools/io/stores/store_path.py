@@ -1,9 +1,10 @@
-"""A path that is an object in a store, or a directory of objects: those whose keys begin with it.
+"""A path that is an object in a store, or a directory of objects: those with keys that begin with
+it.
 
-It is a `Path` by its words alone. All that is asked of the file system is answered from listings;
-what cannot be (to make, to rename, to open) is refused. The first word has a NUL in it, which is
-not shown: where a path is made of another by mistake, the system refuses it, and never takes the
-file of this machine that has such a name.
+It is a `Path` only by its words. Questions to the file system are answered from listings;
+operations that cannot be (make, rename, open) are refused. The first word has a NUL in it, which is
+not shown: if a local path is made from it by mistake, the system refuses it, and never takes the
+local file of such a name.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class StorePath(RemotePath):
 
     @classmethod
     def of(cls, scheme: str, words: Sequence[str]) -> StorePath:
-        """The path of a URL, whose parts were checked."""
+        """Return the path of a URL with checked parts."""
         return cls(scheme + _SIGN, *words)
 
     def __str__(self) -> str:
@@ -51,17 +52,18 @@ class StorePath(RemotePath):
 
     @property
     def is_root(self) -> bool:
-        """Whether it is a whole store. What has another last word is in another store, then."""
+        """Return whether it is a whole store. A path with another last word is then in another
+        store."""
         return len(self.parts) == 1 + root_words(self.parts[0].removesuffix(_SIGN))
 
     @property
     def parent(self) -> StorePath:
-        """The directory that it lies in. Around a whole store nothing is, and what would lie beside
-        it is in somebody else's."""
+        """The directory that it lies in. A whole store has none, and its neighbours belong to
+        others."""
         return self / ".." if self.is_root else super().parent
 
     def _is_above(self) -> bool:
-        """Whether it is outside of all stores, where nothing can be asked for."""
+        """Return whether it is outside of all stores, where no request is possible."""
         return ".." in self.parts or len(self.parts) < 1 + root_words(
             (self.parts or ("",))[0].removesuffix(_SIGN)
         )
@@ -159,7 +161,8 @@ class StorePath(RemotePath):
             yield self / (each.key[len(key) + 1 :] if key else each.key)
 
     def glob(self, pattern: str, **_: Any) -> Iterator[StorePath]:  # type: ignore[override]
-        """Objects and directories in it whose name matches; with `**/` before it, objects below."""
+        """Yield objects and directories in it with a matching name; with `**/` before it, objects
+        below."""
         if pattern.startswith("**/") and "/" not in pattern[3:]:
             return (each for each in self.below() if fnmatchcase(each.name, pattern[3:]))
         if "/" in pattern or "**" in pattern:

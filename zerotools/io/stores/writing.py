@@ -1,4 +1,4 @@
-"""What is written to a store, by its path."""
+"""Writing to a store, by path."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def writable(path: Path) -> tuple[WritableStore, str]:
 
 
 def put_object(path: Path, data: bytes) -> FarObject:
-    """Write a small object, in place of one that is there."""
+    """Write a small object, and replace an existing one."""
     store, key = writable(path)
     written = store.put(key, data)
     forget(path)
@@ -38,7 +38,7 @@ def put_object(path: Path, data: bytes) -> FarObject:
 
 
 def remove_objects(paths: Iterable[Path]) -> None:
-    """Remove objects of one store; those that are not there are no mistake."""
+    """Remove objects of one store; missing ones are not an error."""
     paths = list(paths)
     if paths:
         places = [writable(path) for path in paths]
@@ -47,6 +47,6 @@ def remove_objects(paths: Iterable[Path]) -> None:
 
 
 def forget(path: Path) -> None:
-    """What was known of what lies there is asked for again."""
+    """Forget cached facts of a path, so that they are requested again."""
     assert isinstance(path, StorePath)
     path.forget()

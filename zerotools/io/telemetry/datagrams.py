@@ -1,6 +1,6 @@
 """Progress datagrams to the supervisor of an attempt: one JSON object of at most 4 KiB each.
 
-Whoever sends never waits for the receiver, and never fails with it. Standard library only, and no
+The sender never waits for the receiver, and never fails with it. Standard library only, and no
 newer syntax than that of Python 3.9: programs of users send with this too.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 LARGEST_DATAGRAM = 4096
 ROOM_SECONDS = 1.0
-"""How long a datagram that must not get lost waits for room."""
+"""The time that a datagram which must not be lost waits for space."""
 
 
 class Sender:
@@ -25,7 +25,7 @@ class Sender:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a receiver."""
+        """Return whether there is a receiver."""
         return self._socket is not None
 
     def send(self, tree: dict[str, Any], *, wait: bool = False) -> None:

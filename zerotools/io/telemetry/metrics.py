@@ -1,4 +1,4 @@
-"""Where a run writes what its steps came to: `metrics.jsonl`, and TensorBoard's event files.
+"""The files of a run's step metrics: `metrics.jsonl`, and TensorBoard's event files.
 
 Standard library only, and no newer syntax than that of Python 3.9: programs of users write with
 this too.
@@ -51,7 +51,7 @@ class Metrics:
         return problem
 
     def sync(self) -> None:
-        """Put what was written onto the disk, as far as it can be."""
+        """Flush the written lines to the disk, as far as possible."""
         if self._lines is not None:
             try:
                 self._lines.sync()

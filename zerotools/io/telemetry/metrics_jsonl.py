@@ -1,11 +1,11 @@
-"""`metrics.jsonl`: what each step of a run came to, one JSON object per line: one for each step,
-and more for what is measured after it.
+"""`metrics.jsonl`: the metrics of a run, one JSON object per line: one for each step, and more for
+values that are measured after it.
 
-An attempt that resumes from an earlier step replaces the lines from that step on, so that
-the file is what an uninterrupted run would have written. Lines that somebody else wrote (objects
-without a step), and those before them, are never touched. A line is in the kernel's hands when
-`append` returns, and on the disk after `sync`. Standard library only, and no newer syntax than that
-of Python 3.9: programs of users write with this too.
+An attempt that resumes from an earlier step replaces the lines from that step, so that the file is
+the same as after an uninterrupted run. Lines of other writers (objects without a step), and those
+before them, are never changed. A line is in the kernel's hands when `append` returns, and on the
+disk after `sync`. Standard library only, and no newer syntax than that of Python 3.9: programs of
+users write with this too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BLOCK = 1 << 16
 
 
 class MetricsLog:
-    """Appends the lines of one run to `path`; its directory is made where there is none."""
+    """Appends the lines of one run to `path`; its directory is made if it does not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class MetricsLog:
             raise
 
     def sync(self) -> None:
-        """Put what was written onto the disk. Raises OSError."""
+        """Flush the written lines to the disk. Raises OSError."""
         if self._file is not None:
             os.fsync(self._file)
 
@@ -73,7 +73,7 @@ def _open_before(path: Path, step: int) -> int:
 
 
 def _end_of_lines_before(file: int, step: int) -> int:
-    """Where the last complete line of a step before `step` ends. Searches from the end."""
+    """Return the end of the last complete line of a step before `step`. Search from the end."""
     start = os.fstat(file).st_size
     held, stop = b"", 0  # held[:stop] is file[start : start + stop], and not judged yet
     while True:
@@ -93,7 +93,8 @@ def _end_of_lines_before(file: int, step: int) -> int:
 
 
 def _stays(line: bytes, step: int) -> bool:
-    """Whether it is of an earlier step, or somebody else's. What is not an object was torn."""
+    """Return whether a line is of an earlier step, or another writer's. A line that is not an
+    object was torn."""
     try:
         tree = json.loads(line)
     except (ValueError, RecursionError):

@@ -18,15 +18,15 @@ PICKLE = "data.pkl"
 
 
 def records_of(window: FileRange) -> dict[str, ZipEntry]:
-    """The records by the zip's directory; where that is lost, and lost bytes are tolerated, those
-    that their own headers tell of.
+    """Return the records by the zip's directory; if it is lost and lost bytes are tolerated, those
+    that their own headers show.
 
     Raises:
         BadFile, Unsupported: as `read_directory`.
     """
     try:
         return read_directory(window)
-    except (BadFile, Unsupported) as error:  # a flipped bit may ask for what is not supported
+    except (BadFile, Unsupported) as error:  # a flipped bit may look unsupported
         tolerate(window.path, error)
         records = recovered(window)
         if PICKLE not in records:
@@ -70,8 +70,8 @@ class Archive:
             )
 
     def tree(self, beside: Beside | None = None) -> Any:
-        """What was saved. Tensors are `StoredTensor`, foreign objects `Opaque`. It may be as large
-        as that of `beside` bytes of data: where nobody says more, those in the archive's file."""
+        """Return the saved tree. Tensors are `StoredTensor`, foreign objects `Opaque`. Its size
+        limit is that for `beside` bytes of data: by default those in the archive's file."""
         record = self.records[PICKLE]
         if record.length > LARGEST_PICKLE:
             raise Unsupported(f"{self.window}: its pickle has {record.length} bytes")

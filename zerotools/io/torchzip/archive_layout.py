@@ -1,10 +1,10 @@
-"""Where every byte of a torch.save archive goes, before any storage is copied.
+"""The position of every byte of a torch.save archive, before any storage is copied.
 
 The layout is torch's own (caffe2/serialize/inline_container.cc): records stored, each with a data
 descriptor (flag 8) and an "FB" extra field that pads its payload to 64 bytes from the archive's
-start; then the central directory, always with a zip64 end. Sizes from 4 GiB on stand in zip64
-extra fields. A payload's CRC-32 is known only when it has been copied, so the places where it
-belongs, one in the descriptor and one in the directory, are given instead.
+start; then the central directory, always with a zip64 end. Sizes from 4 GiB are in zip64 extra
+fields. A payload's CRC-32 is known only after the copy, so its two positions, in the descriptor and
+in the directory, are given instead.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from zlib import crc32
 
 ALIGNMENT = 64
 FOLDER = "archive"
-"""What torch calls the folder in an archive that it writes to an open file. One that it writes to
-a path has the file's name without its ending."""
+"""torch's name of the folder in an archive that it writes to an open file. One that it writes to a
+path has the file's name without its ending."""
 _FLAGS = 0x0808
 _FULL = 0xFFFFFFFF
 # The files of a thousand ranks have pickles that are equal: larger ones are not copied.
@@ -51,10 +51,10 @@ def lay_out(
     *,
     folder: str = FOLDER,
 ) -> ArchiveLayout:
-    """The archive of one pickle and its storages, number i of `storages[i]` bytes.
+    """Return the archive of one pickle and its storages, number i of `storages[i]` bytes.
 
-    `crcs` has the CRC-32 of those whose bytes are known not to change; the others' are to come.
-    `folder` is the directory of all records; layouts of one `pickle` share its bytes.
+    `crcs` has the CRC-32 of storages with known bytes; the others follow later. `folder` is the
+    directory of all records; layouts of one `pickle` share its bytes.
     """
     writer = _Writer(folder)
     writer.record("data.pkl", pickle)
@@ -89,7 +89,7 @@ class _Writer:
         self._descriptor(len(data), crc)
 
     def hole(self, name: str, length: int, crc: int) -> None:
-        """A record whose bytes come later; an empty one has none to come."""
+        """Add a record with bytes that come later; an empty one has none."""
         entry = len(self._entries)
         self._header(name, length, crc)
         if length:

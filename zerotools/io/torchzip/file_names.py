@@ -1,3 +1,3 @@
-"""What the names of torch files end with."""
+"""The endings of torch files' names."""
 
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")

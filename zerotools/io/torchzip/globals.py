@@ -1,8 +1,8 @@
-"""The names in a pickle that we understand; everything else stays opaque.
+"""The names in a pickle that zerotools understands; all others stay opaque.
 
-The functions here are ours: they build values and look at nothing but their arguments. What they
-understand is what torch.save writes (torch/_tensor.py, torch/serialization.py), and how pickle
-writes bytes and sets below protocol 3.
+The functions here are zerotools' own: they build values and use only their arguments. They
+understand the output of torch.save (torch/_tensor.py, torch/serialization.py), and the form in
+which pickle writes bytes and sets below protocol 3.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _TORCH_DTYPES = {dtype.name: dtype for dtype in dtypes.DTYPES}
 _UNTYPED = ("UntypedStorage", "_UntypedStorage")
 # Set in a tensor's metadata, where its values are not what its bytes say.
 LAZY_BITS = ("neg", "conj")
-# Masks and positions are expanded to some megabytes; more is a way to fill a disk.
+# Masks and positions are expanded to some megabytes; more could be an attempt to fill a disk.
 LARGEST_REPEATED = 2**24
 
 
 def resolve(module: str, name: str) -> Any:
-    """What naming a global gives: an element type, or the name itself."""
+    """Return the value of a global's name: an element type, or the name itself."""
     if module == "torch" and (dtype := _TORCH_DTYPES.get(name)) is not None:
         return dtype
     return Global(module, name)
 
 
 def call(function: Global, args: tuple[Any, ...]) -> Any:
-    """What `function(*args)` stands for."""
+    """Return the value of `function(*args)`."""
     builder = BUILDERS.get((function.module, function.name))
     value = builder(args) if builder is not None else None
     if value is not None:
@@ -43,14 +43,14 @@ def call(function: Global, args: tuple[Any, ...]) -> Any:
 
 
 def make(cls: Global, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What `cls.__new__(cls, *args, **kwargs)` stands for."""
+    """Return the value of `cls.__new__(cls, *args, **kwargs)`."""
     return Opaque(cls.module, cls.name, args, kwargs=kwargs)
 
 
 def storage(identifier: Any) -> Storage:
-    """What torch's persistent id stands for: ("storage", class, key, location, numel).
+    """Return the storage of torch's persistent id: ("storage", class, key, location, numel).
 
-    Files of before torch 1.6 have a sixth entry: None, or what the storage is a view of.
+    Files from before torch 1.6 have a sixth entry: None, or the storage that it is a view of.
     """
     if type(identifier) is not tuple or len(identifier) not in (5, 6) or identifier[0] != "storage":
         raise BadFile("it refers to something outside it that is not a torch storage")
@@ -75,7 +75,8 @@ def _tensor_v2(args: tuple[Any, ...]) -> StoredTensor | None:
 
 
 def _tensor_v3(args: tuple[Any, ...]) -> StoredTensor | None:
-    """As v2, with the element type after the hooks: for types that have no storage class."""
+    """Return a tensor as in v2, with the element type after the hooks: for types without a storage
+    class."""
     if not 7 <= len(args) <= 8:
         raise BadFile(f"it rebuilds a tensor from {len(args)} arguments")
     if type(args[6]) is not DType:

@@ -1,4 +1,4 @@
-"""The torch.save format of before torch 1.6, still written where the zip format is switched off.
+"""The torch.save format from before torch 1.6, still written if the zip format is switched off.
 
 Pickles one after another: a magic number, a protocol version, facts about the machine, the object
 (its tensors refer to storages by key), the list of those keys; then, for each key in order, the
@@ -39,8 +39,8 @@ class LegacyFile:
 
 
 def is_legacy(window: FileRange) -> bool:
-    """Whether a file begins with the old format's magic number, pickled with protocol 2 or newer;
-    from protocol 4 on, a frame holds it."""
+    """Return whether a file begins with the old format's magic number, pickled with protocol 2 or
+    newer; from protocol 4, a frame holds it."""
     begin = window.read(0, min(window.length, 23))
     if begin[:1] != b"\x80" or begin[1:2] not in _PROTOCOLS:
         return False
@@ -105,8 +105,8 @@ def _pickles(window: FileRange, data: bytes) -> tuple[Any, list[str], int]:
 def _offsets(
     window: FileRange, storages: Mapping[str, Storage], keys: list[str], at: int
 ) -> dict[str, int]:
-    """Where lost bytes are tolerated, storages behind the end of a truncated file have the offsets
-    that they should have."""
+    """Return the offsets of storages. If lost bytes are tolerated, storages after the end of a
+    truncated file have their expected offsets."""
     offsets = {}
     for key in keys:
         storage = storages.get(key)

@@ -16,7 +16,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
 
-# What one of each takes in CPython 3.11 to 3.13, in bytes, with its place on the stack.
+# The bytes that one of each takes in CPython 3.11 to 3.13, with its slot on the stack.
 LIST, _DICT, _SET, _TUPLE, _NUMBER, _TEXT = 64, 72, 224, 48, 40, 60
 ENTRY, OBJECT = 70, 200
 # All that has less can be made a float, and be shown: Python refuses to show 4301 digits.

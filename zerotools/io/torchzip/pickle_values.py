@@ -1,4 +1,4 @@
-"""What a pickle can hold besides plain Python values, each as a value that holds no code."""
+"""The values of a pickle that are not plain Python, each without code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Global:
 
 
 def describe(value: Any) -> str:
-    """What a value is, for messages: the foreign name of an opaque one, else its type."""
+    """Return a value's kind for messages: the foreign name of an opaque one, else its type."""
     if isinstance(value, Opaque):
         return f"{value.module}.{value.name}"
     return type(value).__name__
@@ -35,8 +35,8 @@ class Size(tuple[int, ...]):
 
 
 class Ordered(dict[Any, Any]):
-    """A collections.OrderedDict; `attributes` is what else was set on it (`_metadata` of a module's
-    state_dict), None where nothing was."""
+    """A collections.OrderedDict; `attributes` are those set on it (`_metadata` of a module's
+    state_dict), or None."""
 
     __slots__ = ("attributes",)
     attributes: Mapping[str, Any] | None
@@ -50,7 +50,7 @@ class Ordered(dict[Any, Any]):
 class Storage:
     """A torch storage, kept in the archive's record `data/<key>`.
 
-    `dtype` is None for an untyped storage, whose `numel` counts bytes.
+    `dtype` is None for an untyped storage; its `numel` counts bytes.
     """
 
     key: str

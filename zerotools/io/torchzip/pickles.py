@@ -1,8 +1,7 @@
 """Writing a tree as a pickle that torch and pickle load.
 
-Protocol 2, as torch.save writes: it is what torch's own restricted loader (`weights_only=True`)
-understands. Shared parts stay shared and cycles stay cycles. The work list is explicit, so depth
-is not a limit.
+Protocol 2, as in torch.save: torch's own restricted loader (`weights_only=True`) understands it.
+Shared parts stay shared and cycles stay cycles. The work list is explicit, so depth is not a limit.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ def dumps(tree: Any) -> bytes:
 
 
 def dumps_renumbered(tree: Any) -> tuple[bytes, tuple[Storage, ...]]:
-    """As `dumps`, with the storages numbered from 0 in the order in which they come, as torch.save
-    numbers them; also returns the storages in that order. Equal keys are one storage."""
+    """Return the same as `dumps`, with the storages numbered from 0 in their order, as torch.save
+    numbers them; also return the storages in that order. Equal keys are one storage."""
     writer = _Writer(numbers={})
     return writer.write(tree), tuple(writer.storages)
 
@@ -40,7 +39,7 @@ class _Emit(bytes):
 
 
 class _Remember:
-    """Memoize, under `value`, what was written last."""
+    """Memoize, under `value`, the value that was written last."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -123,12 +122,12 @@ class _Writer:
             self._out.append(b"t")
             self._remember(value)
         else:
-            # The tuple holds itself through one of its parts, where it was written already.
+            # The tuple holds itself through one of its parts, and was written there already.
             self._out.append(b"1" + _get(number))
 
 
 def _identity(value: Any) -> Any:
-    """What the memo knows a value by: names by their text, everything else by its address."""
+    """Return the memo's key of a value: the text of a name, the address of everything else."""
     if type(value) is str or type(value) is Global:
         return value
     return (type(value), id(value))
@@ -243,7 +242,7 @@ def _global(writer: _Writer, value: Global) -> None:
 def _opaque(writer: _Writer, value: Opaque) -> None:
     cls, args = Global(value.module, value.name), tuple(value.args)
     if value.kwargs:
-        # What copyreg writes below protocol 4 needs functools.partial; NEWOBJ_EX says it directly.
+        # copyreg's form below protocol 4 needs functools.partial; NEWOBJ_EX says it directly.
         head = [cls, args, dict(value.kwargs), _Emit(b"\x92")]
     else:
         head = [cls, args, _Emit(b"R" if value.called else b"\x81")]

@@ -1,4 +1,4 @@
-"""One `.pt`, in either format of torch.save: its tree, and where the bytes of its tensors lie."""
+"""One `.pt`, in either format of torch.save: its tree, and the positions of its tensors' bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SMALL = 4096
 
 @dataclass
 class TorchFile:
-    """`name` is relative to the checkpoint's root; `tree` is what was saved."""
+    """`name` is relative to the checkpoint's root; `tree` is the saved tree."""
 
     root: Path
     name: str
@@ -67,7 +67,7 @@ class TorchFile:
 
     @staticmethod
     def check(path: Path) -> None:
-        """Refuse a file that nothing is read from where its zip directory says that it is damaged.
+        """Raise an error for a file that is not read if its zip directory shows damage.
 
         Raises:
             BadFile: it is missing, truncated, or not a torch file.
@@ -83,7 +83,8 @@ class TorchFile:
 
     @property
     def storages(self) -> tuple[str, ...]:
-        """Keys of the storages whose places are known: all of them in files before torch 1.6."""
+        """The keys of the storages with known positions: all of them in files from before torch
+        1.6."""
         return tuple(self._offsets)
 
     @property
@@ -91,10 +92,10 @@ class TorchFile:
         return self.root / self.name
 
     def payload(self, storage: Storage) -> int:
-        """Byte offset of a storage in the file.
+        """Return the byte offset of a storage in the file.
 
         Raises:
-            BadFile: there is none of its key and size.
+            BadFile: it has none of this key and size.
         """
         record = self.records.get(f"data/{storage.key}")
         fits = record is None or record.length == storage.nbytes
@@ -116,14 +117,15 @@ class TorchFile:
         return Tensor(stored.dtype, stored.shape, [chunk])
 
     def first_byte(self, stored: StoredTensor) -> int:
-        """Byte offset of a tensor's first element; 0 where it has none."""
+        """Return the byte offset of a tensor's first element; 0 if it has none."""
         if 0 in stored.shape:
             return 0
         return self.payload(stored.storage) + stored.offset * stored.dtype.itemsize
 
 
 def _expect_headers(source: OpenSource, archive: Archive) -> None:
-    """Where each storage begins is read from its local header, and they lie all over the file."""
+    """Announce reads of local headers, which have the positions of storages and are spread over the
+    file."""
     if isinstance(source, LocalSource):
         return
     at, more = archive.window.offset, LOCAL_HEADER.size
@@ -136,9 +138,9 @@ def _expect_headers(source: OpenSource, archive: Archive) -> None:
 
 
 def repacked(file: TorchFile, tree: Any) -> FilePlan:
-    """`file` with `tree`, whose storages are its own, in place of its tree. Storages are carried
-    over byte by byte, with the CRC-32 that the zip has for them, so that damage stays visible.
-    Files of before torch 1.6 have none: theirs is computed when they are written.
+    """Return `file` with `tree` instead of its tree, with storages of the file. Storages are
+    carried over byte by byte, with the CRC-32 of the zip, so that damage stays visible. Files from
+    before torch 1.6 have none: theirs is computed when they are written.
 
     Raises:
         BadFile: a storage is not in the file.
@@ -148,7 +150,7 @@ def repacked(file: TorchFile, tree: Any) -> FilePlan:
     records = [file.records.get(f"data/{storage.key}") for storage in storages]
     crcs = {n: each.crc for n, each in enumerate(records) if each is not None and each.has_crc}
     sizes = [storage.nbytes for storage in storages]
-    # The folder in the archive says which file it is, as torch's do.
+    # The folder in the archive has the file's name, as torch's do.
     layout = archive_layout.lay_out(pickle, sizes, crcs, folder=PurePosixPath(file.name).stem)
     full = [(n, storage) for n, storage in enumerate(storages) if storage.nbytes]
     carried, checksums = [], []
@@ -161,8 +163,8 @@ def repacked(file: TorchFile, tree: Any) -> FilePlan:
 
 
 def _sound(archive: Archive) -> dict[str, ZipEntry]:
-    """The records without small ones that are damaged: those hold numbers, such as a step, that
-    readers look at. The bytes of large ones are checked by whoever reads them."""
+    """Return the records without damaged small ones: those hold numbers that readers use, such as a
+    step. The bytes of large ones are checked when they are read."""
     kept = dict(archive.records)
     for name, record in archive.records.items():
         if record.length <= _SMALL:

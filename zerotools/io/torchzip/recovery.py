@@ -1,13 +1,13 @@
-"""The records of a torch.save archive whose zip directory is lost, found from its beginning.
+"""The records of a torch.save archive with a lost zip directory, found from its beginning.
 
-torch writes records one behind another, each as
+torch writes records one after another, each as
 
     local header, name, padding | the bytes | descriptor: PK78, CRC-32, size, size
 
-and the directory at the end, so an archive that was cut short has lost it, and records before the
-cut are whole. The header says neither size nor CRC-32; both stand in the descriptor, whose place is
-where the size before it says that it is. A record is taken only where they agree. Whether its bytes
-have the CRC-32 is seen when they are read.
+and the directory at the end. So a truncated archive has lost it, and records before the cut are
+whole. The header has neither size nor CRC-32; both are in the descriptor, and its position follows
+from the size in it. A record is accepted only if they agree. Its CRC-32 is checked when its bytes
+are read.
 
 Layout: PKWARE APPNOTE.TXT 6.3.10, sections 4.3.7 and 4.3.9.
 """
@@ -73,7 +73,8 @@ def _records(window: FileRange) -> Iterator[ZipEntry]:
 
 
 def _descriptor(window: FileRange, begin: int) -> tuple[int, int, int] | None:
-    """(CRC-32, size of the bytes from `begin` on, end) of the descriptor that says where it is."""
+    """Return (CRC-32, size of the bytes from `begin`, end) of the descriptor that matches its
+    position."""
     at, tried = begin, 0
     while at + _SIZES[0].size <= window.length and tried < _MOST_TRIED:
         data = window.read(at, min(_READ_BYTES, window.length - at))

@@ -1,4 +1,4 @@
-"""The tensors in a tree, also where torch wrapped them in its own classes."""
+"""The tensors in a tree, also those that torch wrapped in its own classes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PLAIN_TYPES = (("torch", "Tensor"), ("torch.nn.parameter", "Parameter"))
 
 
 def as_tensor(value: Any) -> StoredTensor | None:
-    """The tensor that `value` is: plain, a Parameter, or one with Python attributes; else None.
+    """Return `value` as a tensor: plain, a Parameter, or one with Python attributes; else None.
 
-    Attributes are not kept: `attributes_of` has them. Tensor subclasses (DTensor and the like) are
-    not plain tensors: None. What other tensors there are `unread` says.
+    Attributes are not kept: `attributes_of` has them. Tensor subclasses (such as DTensor) are not
+    plain tensors: None. `unread` describes other tensors.
     """
     for _ in range(3):
         if isinstance(value, StoredTensor):
@@ -54,5 +54,5 @@ def attributes_of(value: Any) -> Mapping[str, Any]:
 
 
 def is_plain(kind: Any) -> bool:
-    """Whether a class is torch's own tensor or parameter."""
+    """Return whether a class is torch's own tensor or parameter."""
     return isinstance(kind, Global) and (kind.module, kind.name) in _PLAIN_TYPES

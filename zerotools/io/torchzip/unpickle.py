@@ -5,10 +5,10 @@ anything that the pickle names: REDUCE and NEWOBJ look the name up in `globals.B
 of our own functions, and everything else becomes an `Opaque`.
 
 A hostile pickle cannot exhaust memory either: see `pickle_machine` for sizes; nothing recurses into
-what was built, and a key of a dict or set is hashed only after it was found small. What is made, as
-estimated by the kind of each object, takes no more than `zerotools.io.files.allowance` allows for
-the data that lie beside the pickle: the estimate is 30 a byte for a state dict of 20,000 tensors,
-23 for its optimizer's, and 72 for a pickle of `}` alone.
+built values, and a key of a dict or set is hashed only after a check that it is small. The built
+values, as estimated by the kind of each object, take no more than `zerotools.io.files.allowance`
+allows for the data next to the pickle: the estimate is 30 a byte for a state dict of 20,000
+tensors, 23 for its optimizer's, and 72 for a pickle of `}` alone.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ LARGEST_PICKLE = 2**30
 
 
 def loads(data: bytes, *, source: object, beside: Beside = nothing_beside) -> Any:
-    """The tree that a pickle describes; `source` names it in messages, `beside` says how many bytes
-    of data it is about.
+    """Return the tree of a pickle; `source` names it in messages, `beside` returns the bytes of
+    data that it describes.
 
     Raises:
         BadFile: the pickle is damaged or does what no saved checkpoint does.
@@ -50,7 +50,7 @@ def loads(data: bytes, *, source: object, beside: Beside = nothing_beside) -> An
 def loads_from(
     data: bytes, at: int, *, source: object, beside: Beside = nothing_beside
 ) -> tuple[Any, int]:
-    """As `loads`, of the pickle that begins at byte `at`, and where it ends."""
+    """Return the same as `loads` for the pickle that begins at byte `at`, and its end."""
     if len(data) > LARGEST_PICKLE:
         raise Unsupported(f"{source}: its pickle has {len(data)} bytes, the limit {LARGEST_PICKLE}")
     machine, begin, most = PickleMachine(data), at, SMALL

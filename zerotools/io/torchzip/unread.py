@@ -1,9 +1,8 @@
-"""Tensors in a pickle whose bytes zerotools does not move, recognised by the function that
+"""Tensors in a pickle with bytes that zerotools does not move, recognised by the function that
 rebuilds them.
 
-A reader that meets one refuses it by its name: what is left out without a word is a weight lost.
-Views with the negative or conjugate bit set are among them: their bytes have another sign than
-their values.
+A reader refuses such a tensor by its name: a silently omitted tensor is a lost weight. Views with
+the negative or conjugate bit set are among them: their bytes have another sign than their values.
 
 Source: torch/_utils.py (`_rebuild_*`), torch/_tensor.py (`_reduce_ex_internal`), and
 numpy/_core/multiarray.py (`_reconstruct`).
@@ -35,9 +34,11 @@ _WRAPPED = 4
 
 
 def unread(value: Any) -> str | None:
-    """What a tensor-like value is that `as_tensor` does not give, and what to do; else None.
+    """Return the kind of a tensor-like value that `as_tensor` does not return, with the action to
+    take; else None.
 
-    Pieces of distributed tensors are of this kind too: whoever can read them asks for those first.
+    Pieces of distributed tensors are of this kind too: readers that can read them check those
+    first.
     """
     for _ in range(_WRAPPED):
         if isinstance(value, Storage):
@@ -52,7 +53,7 @@ def unread(value: Any) -> str | None:
 
 
 def _inside(value: Opaque) -> Any:
-    """What torch wrapped in its own class; None if it did not."""
+    """Return the value that torch wrapped in its own class, or None."""
     named = (value.module, value.name)
     if named in PARAMETERS and value.called and value.args:
         return value.args[0]

@@ -12,8 +12,8 @@ from zerotools.io.files.open_source import OpenSource
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """`length` bytes at `offset` of the open file `source`, whose path is for messages. Of
-    the stretches that are `kept`, by where they begin, the bytes are here already."""
+    """`length` bytes at `offset` of the open file `source`; `path` is for messages. The bytes of
+    `kept` parts, by their start, are in memory already."""
 
     source: OpenSource
     path: Path
@@ -27,8 +27,8 @@ class FileRange:
         return cls(source, path, 0, source.status().st_size)
 
     def keeping_ends(self, count: int) -> FileRange:
-        """The same, with its first and last `count` bytes read: where much is small and lies
-        there, that is all that is asked of the system. Raises as `read`."""
+        """Return the same range with its first and last `count` bytes read: if all needed values
+        are small and lie there, no other read follows. Raises as `read`."""
         last = max(0, self.length - count)
         first = min(count, last)
         ends = (0, self.read(0, first)), (last, self.read(last, self.length - last))
@@ -54,7 +54,8 @@ class FileRange:
         return data
 
     def data_beside(self, described: int) -> Beside:
-        """What the file has on the disk beside the `described` bytes that say what it holds."""
+        """Return the bytes of the file on the disk besides the `described` bytes of its
+        description."""
         return lambda: max(0, taken_on_disk(self.source.status()) - described)
 
     def __str__(self) -> str:

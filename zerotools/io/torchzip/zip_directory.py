@@ -41,10 +41,10 @@ HAS_DESCRIPTOR = 8  # the local header leaves sizes and CRC to what follows the 
 
 
 class ZipEntry(NamedTuple):
-    """One entry: `length` bytes, whose CRC-32 should be `crc`; `header` is its local header's
-    offset in the window, `limit` that of what follows it. `has_crc` is False where the archive was
-    written without any, as after `torch.serialization.set_crc32_options(False)`: all of them are 0
-    then."""
+    """One entry: `length` bytes with the expected CRC-32 `crc`. `header` is its local header's
+    offset in the window, `limit` that of the next part. `has_crc` is False if the archive was
+    written without any, as after `torch.serialization.set_crc32_options(False)`: then all of them
+    are 0."""
 
     name: str
     header: int
@@ -54,7 +54,7 @@ class ZipEntry(NamedTuple):
     has_crc: bool = True
 
 
-# Name, offset of the local header, length and CRC-32, as the directory says.
+# Name, offset of the local header, length and CRC-32, from the directory.
 _Entry = tuple[str, int, int, int]
 _header = itemgetter(1)
 
@@ -99,14 +99,14 @@ def read_directory(window: FileRange) -> dict[str, ZipEntry]:
 
 
 def frame_of(place: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Both ranges [begin, end) that `is_framed` reads of an archive at `place`: its offset and
-    length in bytes."""
+    """Return both ranges [begin, end) that `is_framed` reads of an archive at `place`: its offset
+    and length in bytes."""
     at, length = place
     return (at, at + len(_LOCAL)), (max(at, at + length - _END.size), at + length)
 
 
 def is_framed(window: FileRange) -> bool:
-    """Whether a zip's first record begins where `window` does, and its end record ends there.
+    """Return whether a zip's first record begins with `window`, and its end record ends with it.
 
     Raises:
         BadFile: the file ends before the window does.
@@ -118,10 +118,10 @@ def is_framed(window: FileRange) -> bool:
 
 
 def payload_of(window: FileRange, record: ZipEntry) -> int:
-    """Offset of the record's first byte in the window, read from its local header.
+    """Return the offset of the record's first byte in the window, from its local header.
 
     Raises:
-        BadFile: the header is not there, or says another name or size than the directory.
+        BadFile: the header is missing, or has another name or size than the directory.
     """
     expected = record.name.encode()
     data = window.read(record.header, LOCAL_HEADER.size + len(expected))
@@ -154,10 +154,10 @@ def payload_of(window: FileRange, record: ZipEntry) -> int:
 
 
 def read_entry(window: FileRange, record: ZipEntry) -> bytes:
-    """The record's bytes. The caller has bounded `record.length`.
+    """Return the record's bytes. The caller has bounded `record.length`.
 
     Raises:
-        BadFile: they have another CRC-32 than the directory says.
+        BadFile: they have another CRC-32 than in the directory.
     """
     data = window.read(payload_of(window, record), record.length)
     _check_crc(window, record, zlib.crc32(data), _ANOTHER)
@@ -173,7 +173,7 @@ def check_entry(window: FileRange, record: ZipEntry, advice: str = _ANOTHER) -> 
 
 
 def _check_crc(window: FileRange, record: ZipEntry, found: int, advice: str) -> None:
-    """Refuse a record whose bytes have the CRC-32 `found` and should have another."""
+    """Raise an error for a record with bytes of the CRC-32 `found` instead of the expected one."""
     if record.has_crc and found != record.crc:
         raise BadFile(
             f"{window}: record {record.name!r} has CRC-32 {found:08x} and the zip directory says "
@@ -182,7 +182,7 @@ def _check_crc(window: FileRange, record: ZipEntry, found: int, advice: str) -> 
 
 
 def _repeated(entries: Sequence[_Entry], inner: Sequence[str]) -> str:
-    """The first entry whose name is that of one before it."""
+    """Return the first entry with the name of one before it."""
     seen: set[str] = set()
     for (name, *_), short in zip(entries, inner, strict=True):
         if short in seen:
@@ -192,8 +192,8 @@ def _repeated(entries: Sequence[_Entry], inner: Sequence[str]) -> str:
 
 
 def _limits(window: FileRange, entries: Sequence[_Entry]) -> dict[int, int]:
-    """Of each entry but the last, by its header, where it must end: at the next header. How long
-    its own is, is not known yet.
+    """Return for each entry but the last, by its header, the limit of its end: the next header. The
+    length of its own header is not known yet.
 
     Raises:
         BadFile: two overlap even with the shortest of headers.
@@ -211,7 +211,8 @@ def _limits(window: FileRange, entries: Sequence[_Entry]) -> dict[int, int]:
 
 
 def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]:
-    """(offset, size, number of entries) of the central directory, and where it must end."""
+    """Return (offset, size, number of entries) of the central directory, and the expected end of
+    it."""
     _, disk, first_disk, here, count, size, begin, comment = _END.unpack(tail[-_END.size :])
     if comment or disk != first_disk or here != count:
         raise BadFile(
@@ -225,7 +226,7 @@ def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]
         if full:
             raise BadFile(f"{window}: its zip64 locator is damaged")
         return begin, size, count, window.length - _END.size
-    # torch writes one always, and the numbers in it only where they are needed.
+    # torch always writes one, with numbers in it only if they are needed.
     _, disk, end64, disks = _END64_LOCATOR.unpack(locator)
     if end64 + _END64.size != locator_at or disk or disks > 1:
         raise BadFile(f"{window}: its zip64 locator is damaged")
@@ -246,7 +247,7 @@ def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]
 
 
 def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
-    """The central directory's entries; `limit` is where it begins, so records end before it."""
+    """Yield the central directory's entries; `limit` is its start, so records end before it."""
     at = 0
     while at < len(data):
         if len(data) - at < _ENTRY.size or data[at : at + 4] != b"PK\x01\x02":
@@ -292,10 +293,10 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
 
 
 def _refuse_if_plain(window: FileRange, name: str, header: int, said: str) -> None:
-    """Refuse a record of which the directory says what its own header does not.
+    """Raise an error for a record with a directory entry that contradicts its own header.
 
     Raises:
-        BadFile: the header says that the bytes are stored as they are.
+        BadFile: the header shows that the bytes are stored uncompressed.
     """
     if header + LOCAL_HEADER.size > window.length:
         return
@@ -324,7 +325,8 @@ def _name(window: FileRange, data: bytes) -> str:
 
 @lru_cache(maxsize=256)
 def _is_usual(name: str) -> bool:
-    """Whether torch.save could call a record so. Archives inside a DCP file have the same names."""
+    """Return whether torch.save could use this name for a record. Archives inside a DCP file have
+    the same names."""
     folder, _, inner = name.partition("/")
     return not inner or (folder not in ("", ".", "..") and stays_below_root(inner))
 
