@@ -1,4 +1,4 @@
-"""Layer 2: one reader and, if it can be written, one writer per format; `detect` finds the format.
+"""Layer 3: one reader and, if it can be written, one writer per format; `detect` finds the format.
 
 `FORMATS` is the table of all formats; functions that use one take it as an argument. Formats do not
 import each other, and readers and writers are imported when they are needed.

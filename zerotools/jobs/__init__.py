@@ -1,1 +1,1 @@
-"""Floor 3: what the client, the daemon and the trainer share about jobs. Standard library only."""
+"""Layer 4: the code for jobs that client, daemon and trainer share. Standard library only."""

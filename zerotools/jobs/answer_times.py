@@ -14,16 +14,16 @@ Importing torch and transformers takes most of it, on a busy machine."""
 DEEPSPEED_SECONDS = 30.0
 """Asking DeepSpeed, in the job's interpreter, about its configuration."""
 INTERPRETER_SECONDS = 20.0
-"""Anything else that the job's interpreter is asked."""
+"""The time limit of other questions to the job's interpreter."""
 WHOLE_LOOK_SECONDS = REHEARSAL_SECONDS + DEEPSPEED_SECONDS + INTERPRETER_SECONDS
 """All of it, for a job that the client does not have."""
 MANY_JOBS_SECONDS = 120.0
-"""More, where many jobs are looked at before any of them is queued."""
+"""A longer limit, if many jobs are checked before any of them is queued."""
 
 
 def reads_data(spec: JobSpec) -> bool:
-    """Whether only the job's interpreter can look at the data: what goes through a tokenizer, and
-    what pyarrow reads. It may, for a directory."""
+    """Return whether only the job's interpreter can check the data: data for a tokenizer, and files
+    that pyarrow reads. For a directory that is possible, so return True."""
     from zerotools.jobs.datafiles.columnar_files import COLUMNAR
     from zerotools.jobs.tables.data import ENCODED, kind_of, patterns_of
 

@@ -1,6 +1,6 @@
-"""The states of a job and the one table of how they follow one another.
+"""The states of a job, and the one table of their transitions.
 
-The daemon's lifecycle decides *which* event happened; this table alone decides where it leads.
+The daemon's lifecycle decides *which* event happened; only this table decides the next state.
 """
 
 from __future__ import annotations
@@ -9,29 +9,29 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 ON_HOLD = "on_hold"
-"""Put aside by its user, or as a job after which it was to start ended otherwise; until somebody
-releases it. Nothing of it runs."""
+"""Held by its user, or as a job with a dependency that ended otherwise, until it is released. None
+of its processes runs."""
 WAITING = "waiting"
-"""For a time, or for other jobs, before it takes its place among the queued ones."""
+"""It waits for a time, or for other jobs, before it is queued."""
 QUEUED = "queued"
 LAUNCHING = "launching"
 RUNNING = "running"
 STOPPING = "stopping"
 PAUSING = "pausing"
-"""Asked to save and end its attempt; it is `paused` then."""
+"""Its attempt was asked to save and end; it is `paused` then."""
 YIELDING = "yielding"
-"""Asked to save and end its attempt; it is queued again then."""
+"""Its attempt was asked to save and end; it is queued again then."""
 PAUSED = "paused"
-"""Put aside by its user with what it had saved, until it is unpaused. Nothing of it runs."""
+"""Paused by its user with its saved state, until it is unpaused. None of its processes runs."""
 WAITING_RETRY = "waiting_retry"
 HELD = "held"
-"""Set aside by the daemon with the reason, until somebody resumes or cancels it; an attempt may
-still run."""
+"""Held by the daemon with the reason, until a user resumes or cancels it; an attempt may still
+run."""
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 CANCELLED = "cancelled"
 HALTED = "stopped"
-"""Saved and ended at its time limit, to be gone on from."""
+"""Saved and ended at its time limit; it can be continued."""
 
 STATES = (
     ON_HOLD,
@@ -52,7 +52,7 @@ STATES = (
 )
 TERMINAL = frozenset({SUCCEEDED, FAILED, CANCELLED, HALTED})
 GIVING_WAY = frozenset({PAUSING, YIELDING})
-"""States in which an attempt was asked to end, and its job goes on later."""
+"""States in which an attempt was asked to end, and its job continues later."""
 ACTIVE = frozenset({LAUNCHING, RUNNING, STOPPING, *GIVING_WAY})
 """States in which an attempt's processes may exist."""
 
@@ -61,7 +61,7 @@ _WORDS = {ON_HOLD: HELD, PAUSED: HELD, PAUSING: "holding"}
 
 def in_words(state: str) -> str:
     """Return the words for a state that users read: "waiting retry", and "held" for each state in
-    which a job starts only when somebody releases it. JSON has the stored state."""
+    which a job starts only after a release. JSON has the stored state."""
     return _WORDS.get(state, state.replace("_", " "))
 
 
@@ -79,25 +79,24 @@ EXPIRED = "expired"
 HOLD = "hold"
 RESUME = "resume"
 TAKE_UP = "take_up"
-"""A held job whose attempt is not over continues with that attempt."""
+"""A held job with a live attempt continues with that attempt."""
 STOP = "stop"
-"""A held job whose attempt is not over is cancelled."""
+"""A held job with a live attempt is cancelled."""
 
 PUT_ON_HOLD = "put_on_hold"
 RELEASED = "released"
 RELEASED_TO_WAIT = "released_to_wait"
-"""A released or unpaused job, or a held one that is resumed, whose time or whose jobs have not come
-yet."""
+"""A released, unpaused or resumed job still has to wait for its time or its dependencies."""
 READY = "ready"
-"""What a job waited for has come."""
+"""The job's wait is over."""
 
 PAUSE = "pause"
 YIELD = "yield"
-"""The job is to give way, and to be queued again."""
+"""The job must yield its GPUs, and is queued again."""
 UNPAUSED = "unpaused"
 
 PRIORITY = "priority"
-"""Not a transition: another priority for a job that is not over."""
+"""Not a transition: another priority for an unfinished job."""
 
 EDIT = "edit"
 """Not a transition: another job file for a job that has not started."""

@@ -1,7 +1,7 @@
-"""What the attempts of a job report step by step, as curves.
+"""The step reports of a job's attempts, as curves.
 
-An attempt that resumes takes steps once more that the one before it took after its last checkpoint.
-Its first step is where it takes over:
+A resumed attempt repeats the steps that the one before it made after its last checkpoint. Its
+reports replace those from its first step:
 
     attempt 1   1 2 3 4 5 6 7        crashed; its last checkpoint is of step 4
     attempt 2           5 6 7 8 9
@@ -21,7 +21,7 @@ CurvePoints = dict[int, float]
 """A value for each step."""
 
 REWARDS = ("reward_chosen", "reward_rejected", "reward_margin", "reward_accuracy")
-"""What training on preferences reports beside its loss."""
+"""Further reports of training on preferences, besides the loss."""
 OF_STEPS: Mapping[str, str] = {
     "loss": "loss",
     "lr": "lr",
@@ -90,8 +90,7 @@ class Curves:
     score_time: CurvePoints = field(default_factory=dict)
 
     def take(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Add what one attempt reported; it takes the place of what was there from its first step
-        on."""
+        """Add the reports of one attempt; they replace existing ones from its first step."""
         told = [each for each in records if each.get("event") in ("step", "eval")]
         known = (step for each in told if (step := step_of(each)) is not None)
         first = min(known, default=None)
@@ -136,13 +135,13 @@ def scores_in(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def step_of(record: Mapping[str, Any]) -> int | None:
-    """The step that a message is of; None: it says none that can be."""
+    """Return the step of a message; None: it has no valid one."""
     step = record.get("step")
     return step if type(step) is int and 0 <= step < 2**63 else None
 
 
 def finite(value: object) -> float | None:
-    """What comes from a job may be of any type."""
+    """Return a finite number, or None: a job's values may be of any type."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     is_number = abs(value) <= sys.float_info.max and math.isfinite(value)
@@ -150,6 +149,6 @@ def finite(value: object) -> float | None:
 
 
 def output_dirs_of(resume_from: str) -> frozenset[str]:
-    """The `output_dir`s of which a job may have written the checkpoint `resume_from`."""
+    """Return the `output_dir`s of jobs that may have written the checkpoint `resume_from`."""
     path = Path(resume_from)
     return frozenset(map(str, (path, *path.parents)))

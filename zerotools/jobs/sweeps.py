@@ -1,4 +1,4 @@
-"""A job file as many jobs: every combination of the values that some of its keys are to take."""
+"""A job file as many jobs: every combination of the values of some of its keys."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ INDEX_VARIABLE = "ZEROTOOLS_ARRAY_INDEX"
 """In the environment of each member's ranks: its number, from 0."""
 _ENV = "env."
 _OWN = frozenset({"name", "output_dir", "captured_env", "env"})
-"""Keys that each member has of its own anyway."""
+"""Keys that are different for each member anyway."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayMember:
-    """One of the jobs; `label` says what it has of its own, such as `train.steps=40`."""
+    """One of the jobs; `label` names its own values, such as `train.steps=40`."""
 
     index: int
     tree: Mapping[str, Any]
@@ -78,7 +78,7 @@ def members_of(
     tree: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], count: int | None
 ) -> list[ArrayMember]:
     """The jobs of `tree`, each with its output directory and its name: every combination of the
-    values of `sweep`, `count` times (None: once). Nothing is made before all of it is checked.
+    values of `sweep`, `count` times (None: once). All of it is checked before anything is made.
 
     Raises BadRequest: a key that the job file does not have, too many jobs.
     """
@@ -88,7 +88,7 @@ def members_of(
 def each_member(
     tree: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], count: int | None
 ) -> Iterator[ArrayMember]:
-    """As `members_of`, one after another."""
+    """Yield the same as `members_of`, one after another."""
     count_of(sweep, count)
     for key in sweep:
         if key in _OWN:
@@ -121,7 +121,7 @@ def _known_keys() -> Mapping[str, object]:
 
 
 def check_key(key: str, what: str, own: frozenset[str]) -> None:
-    """Raises BadRequest: the job file has no such key, or it is one of `own`."""
+    """Raise BadRequest if the job file does not have the key, or if it is one of `own`."""
     known = _known_keys()
     if key.startswith(_ENV) and len(key) > len(_ENV):
         return
@@ -134,8 +134,8 @@ def check_key(key: str, what: str, own: frozenset[str]) -> None:
 
 
 def put_key(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key. What stands in place of a table stays, and is refused as that when the job
-    is read; where it is a value that the key takes too (`gpus = 4`), the table takes its place."""
+    """Set a dotted key. A value in the position of a table stays, and is refused when the job is
+    read. If it is a valid value of the key (`gpus = 4`), the table replaces it."""
     *tables, last = key.split(".", 1) if key.startswith(_ENV) else key.split(".")
     for name in tables:
         below = tree.setdefault(name, {})

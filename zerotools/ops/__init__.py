@@ -1,1 +1,1 @@
-"""Layer 3: the work of commands, as functions over the core values."""
+"""Layer 4: the work of commands, as functions over the core values."""

@@ -1,4 +1,5 @@
-"""How keys are declared, and how plain trees (TOML, JSON) become the dataclasses that declare them.
+"""Declarations of keys, and binding of plain trees (TOML, JSON) to the dataclasses that declare
+them.
 
-Standard library only. Imports no other room of `jobs`.
+Standard library only. Imports no other package of `jobs`.
 """

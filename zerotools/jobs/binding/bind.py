@@ -35,10 +35,10 @@ def build(
     problems: list[str],
     root: type[Any] | None = None,
 ) -> Any:
-    """An instance of the dataclass `kind` from `tree`; None, and `problems` grown, if it cannot.
+    """Build an instance of the dataclass `kind` from `tree`, or add to `problems` and return None.
 
     `where` is the dotted prefix of the keys ("" at the root, else "train."); `root` is the
-    dataclass that `kind` is a table of, whose other tables may have the key that was meant.
+    dataclass that has `kind` as a table; one of its other tables may have the intended key.
     """
     root = root or kind
     hints = hints_of(kind)
@@ -88,7 +88,7 @@ def hints_of(kind: type[Any]) -> dict[str, Any]:
 
 
 def is_required(item: Field[Any]) -> bool:
-    """Whether the key has no default."""
+    """Return whether the key has no default."""
     return item.default is MISSING and item.default_factory is MISSING
 
 
@@ -126,7 +126,7 @@ def _field(
 def check_allowed(item: Field[Any], value: Any) -> None:
     """Raises Mismatch: the value, or an entry of a list, is not one of those that the key takes."""
     allowed = item.metadata.get("allowed")
-    # No value is one of its own where the type has it: what older jobs are read with.
+    # None is a value of its own if the type has it: older jobs are read with it.
     if allowed is None or value is None:
         return
     is_list = isinstance(value, (list, tuple))

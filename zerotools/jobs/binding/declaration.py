@@ -26,22 +26,18 @@ def key(
     accelerate: str | None = None,
     imported: bool = True,
 ) -> Any:
-    """A field of the job file: its meaning, default, and the values that it takes.
+    """Return a field of the job file: its meaning, default, and allowed values.
 
     Args:
-        doc: The meaning, one or two sentences of Markdown for the reference.
-        stored_default: What a job is read with that was stored before the key existed: what
-            zerotools did then. Left out: the default.
-        allowed: The only values.
-        minimum, maximum: Inclusive bounds.
-        above: An exclusive lower bound.
-        shown: The default that the reference gives for a `factory`.
-        path: Text is a path, which is made absolute, unless it is one of `words`.
-        url: The path may be a URL of an object store, too.
-        engine: The only engine that has the key, or the table.
-        deepspeed: The dotted key of DeepSpeed's JSON that says the same.
-        accelerate: The dotted key of accelerate's YAML that says the same.
-        imported: False if neither of the two has such a key, or any key of the table.
+        doc: The meaning, one or two sentences of Markdown for the reference. stored_default: The
+        value for jobs that were stored before the key existed: the behaviour of zerotools then. By
+        default the default. allowed: The only values. minimum, maximum: Inclusive bounds. above: An
+        exclusive lower bound. shown: The default that the reference gives for a `factory`. path:
+        Text is a path, which is made absolute, unless it is one of `words`. url: The path may be a
+        URL of an object store, too. engine: The only engine that has the key, or the table.
+        deepspeed: The dotted key of DeepSpeed's JSON with the same meaning. accelerate: The dotted
+        key of accelerate's YAML with the same meaning. imported: False if neither of the two has
+        such a key, or any key of the table.
     """
     rules = {
         "doc": doc,
@@ -77,19 +73,21 @@ def _keys(kind: type[Any]) -> tuple[Field[Any], ...]:
 
 
 def stored_default_of(item: Field[Any]) -> Any:
-    """What the key `item` is in a job that was stored before it existed, `...` for its default."""
+    """Return the value of the key `item` in a job that was stored before it existed, `...` for its
+    default."""
     return item.metadata["stored_default"]
 
 
 @cache
 def means_none(item: Field[Any]) -> bool:
-    """Whether None must be written: a tree without the key would be read with another value."""
+    """Return whether None must be written, because a tree without the key would get another
+    value."""
     left_out = (item.default, stored_default_of(item))
     return any(value not in (None, MISSING, ...) for value in left_out)
 
 
 def with_stored_defaults(table: Any) -> Any:
-    """`table`, all of whose keys have their defaults, as it was before any of them existed."""
+    """Return `table`, with defaults in all keys, as it was before any of them existed."""
     changes: dict[str, Any] = {}
     for item in keys_of(table):
         value = getattr(table, item.name)

@@ -60,7 +60,7 @@ KEYS: Mapping[str, str] = {
     **dict.fromkeys(("timeout", "walltime", "max_time"), "time_limit"),
     **dict.fromkeys(("environment", "envs"), "env"),
 }
-"""What a key of another name is called here. Names are compared without case."""
+"""The names here of keys with other names. Names are compared without case."""
 
 VALUES: Mapping[str, str] = {
     **dict.fromkeys(("gpu", "cuda:0", "nvidia", "gpus"), "cuda"),

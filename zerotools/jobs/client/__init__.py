@@ -1,4 +1,4 @@
-"""Talking to zerotoolsd: where it listens, which versions fit, and jobs submitted together.
+"""Communication with zerotoolsd: its address, compatible versions, and jobs submitted together.
 
 Standard library only. Imports `jobs.jobfile` and `jobs.tables`.
 """

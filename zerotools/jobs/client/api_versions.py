@@ -1,4 +1,5 @@
-"""Client and daemon of different versions: they work together, or it is said which to upgrade."""
+"""Client and daemon of different versions: they work together, or a message names the one to
+upgrade."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from typing import Any
 from zerotools import version
 
 API_VERSION = 1
-"""What this client speaks, and the daemon under `/v1`."""
+"""The version of this client, and of the daemon under `/v1`."""
 FIRST_API = (1,)
-"""What a daemon speaks whose `/v1/health` does not say so: they did not before `api_versions`."""
+"""The versions of a daemon without them in `/v1/health`: it is older than `api_versions`."""
 FIRST_STATES = frozenset(
     {
         *("queued", "launching", "running", "stopping", "waiting_retry"),
@@ -21,12 +22,12 @@ FIRST_STATES = frozenset(
 
 
 def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
-    """One sentence for whoever was refused by a daemon with this `health`; None if both are of one
-    version. Versions may name commits, which have no order: releases alone are compared."""
+    """Return one sentence for a user that a daemon with this `health` refused; None if both have
+    one version. Versions may name commits, which have no order, so only releases are compared."""
     its = str(health.get("version"))
     spoken = api_versions(health)
     older = version.order(its) < version.order(mine)
-    if "api_versions" not in health:  # whatever version it says, it is from before this client
+    if "api_versions" not in health:  # whatever its version, it is older than this client
         return (
             f"the daemon is an older zerotoolsd ({its}): upgrade it and restart it (the jobs that "
             "run go on)"

@@ -17,5 +17,5 @@ class SocketConnection(http.client.HTTPConnection):
         self._timeout_seconds = timeout_seconds
 
     def connect(self) -> None:
-        """Raises OSError: nobody listens there."""
+        """Connect to the socket. Raises OSError if nothing listens there."""
         self.sock = location.connect(self._path, self._timeout_seconds)

@@ -1,8 +1,8 @@
-"""The daemon's client: HTTP/1.1 and JSON over its Unix socket, with the standard library alone.
+"""The daemon's client: HTTP/1.1 and JSON over its Unix socket, with only the standard library.
 
-Answers are plain JSON values, as docs/reference/http-api.md describes them. Errors: BadRequest and
-Unsupported for what the daemon says of the request, DaemonRefused for the other refusals,
-DaemonUnreachable where nobody answers, AnswerLost where the daemon was reached before.
+Responses are plain JSON values, as in docs/reference/http-api.md. Errors: BadRequest and
+Unsupported for faults of the request, DaemonRefused for the other refusals, DaemonUnreachable if
+nothing answers, AnswerLost if the daemon was reached before.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LogBytes:
 
 
 class DaemonClient(DaemonRequests):
-    """What the daemon can be asked."""
+    """The requests to the daemon."""
 
     def submit(
         self,
@@ -58,7 +58,7 @@ class DaemonClient(DaemonRequests):
         keys of the request."""
         from zerotools.jobs.jobfile.parse import given_of  # 9 ms that the other requests do without
 
-        # What was not set is left to the daemon's defaults: it may be of another version.
+        # Keys that were not set get the daemon's defaults, which may be of another version.
         body = {"job": given_of(spec), "idempotency_key": idempotency_key, **terms}
         return self._object("POST", "/v1/jobs", body=body, patience=answer_seconds(spec))
 
@@ -88,8 +88,8 @@ class DaemonClient(DaemonRequests):
         model: bool = False,
         terms: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[str]:
-        """Raise what a submit would be refused for; nothing is queued. With `model`, also what the
-        ranks would refuse of the model; notes on it."""
+        """Raise the error that a submit would raise; nothing is queued. With `model`, also check
+        the model as the ranks do; return notes on it."""
         from zerotools.jobs.jobfile.parse import given_of
 
         body = {"job": given_of(spec), **({"model": True} if model else {}), **terms}
@@ -106,7 +106,8 @@ class DaemonClient(DaemonRequests):
     def check_and_show(
         self, spec: JobSpec, count: int, terms: Mapping[str, Any] = MappingProxyType({})
     ) -> tuple[list[str], dict[str, Any] | None]:
-        """As `check` with the model; with it, what `count` of the first examples look like."""
+        """Do the same as `check` with the model; also return a preview of `count` of the first
+        examples."""
         from zerotools.jobs.jobfile.parse import given_of
 
         body = {"job": given_of(spec), "model": True, "show": count, **terms}
@@ -184,26 +185,26 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", f"/v1/jobs/{job_id}/cancel")
 
     def resume(self, job_id: int) -> dict[str, Any]:
-        """Queue a new job that goes on where one that is over stopped; the new job."""
+        """Queue a new job that continues where a finished one stopped; return the new job."""
         path, patience = f"/v1/jobs/{job_id}/resume", WHOLE_LOOK_SECONDS
         return self._object("POST", path, patience=patience)
 
     def edit(self, job_id: int, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change a job that has never started, by `set`, `unset`, `after` and `begin` of the
-        request; the job as it is then."""
+        request; return the changed job."""
         path, patience = f"/v1/jobs/{job_id}/edit", WHOLE_LOOK_SECONDS
         return self._object("POST", path, body=dict(changes), patience=patience)
 
     def of_array(self, job_id: int, body: Mapping[str, Any], request: str = "") -> dict[str, Any]:
-        """Ask the same of all jobs of the array that a job is of: those that were asked (`jobs`),
-        and why others were not (`kept`); with the request `/retry` a new array."""
+        """Send the same request for all jobs of a job's array; return the jobs (`jobs`), and the
+        reasons for those that refused (`kept`). The request `/retry` returns a new array."""
         path, patience = f"/v1/jobs/{job_id}/array{request}", WHOLE_LOOK_SECONDS
         return self._object("POST", path, body=dict(body), patience=patience)
 
     def retry(
         self, job_id: int, *, output_dir: str | None = None, from_start: bool = True
     ) -> dict[str, Any]:
-        """Queue a job that is over once more, from the start or from its newest checkpoint; the new
+        """Queue a finished job again, from the start or from its newest checkpoint; return the new
         job."""
         body: dict[str, Any] = {} if output_dir is None else {"output_dir": output_dir}
         if not from_start:
@@ -212,8 +213,8 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", path, body=body, patience=patience)
 
     def adopt(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Have a process watched: `pid`, and `name`, `time_limit`, `checkpoint_dir`; the job, and
-        what is `watched`."""
+        """Let the daemon watch a process: `pid`, and `name`, `time_limit`, `checkpoint_dir`; return
+        the job, and what is `watched`."""
         return self._object(
             "POST", "/v1/adoptions", body=dict(wanted), patience=INTERPRETER_SECONDS
         )
@@ -231,8 +232,8 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", f"/v1/jobs/{job_id}/priority", body={"priority": priority})
 
     def hold(self, job_id: int, *, lose_steps: bool = False) -> dict[str, Any]:
-        """Keep a job from starting until it is released; one that runs saves and stops first. The
-        job as it is now."""
+        """Keep a job from starting until it is released; a running job saves and stops first.
+        Return the changed job."""
         body = {"lose_steps": True} if lose_steps else None
         return self._object("POST", f"/v1/jobs/{job_id}/hold", body=body)
 
@@ -250,7 +251,7 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", f"/v1/jobs/{job_id}/unpause")
 
     def clean(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Remove jobs that are over: `{"jobs": [...], "kept": [...], "dry_run": bool}`."""
+        """Remove finished jobs: `{"jobs": [...], "kept": [...], "dry_run": bool}`."""
         return self._object("POST", "/v1/clean", body=dict(wanted), patience=CLEAN_SECONDS)
 
     def logs(
@@ -285,11 +286,13 @@ class DaemonClient(DaemonRequests):
         return self._object("GET", "/v1/events", query, patience=wait_seconds)
 
     def curves(self, job_id: int, points: int = 1000) -> dict[str, Any]:
-        """What the job and those that it resumes reported, in columns of at most so many points."""
+        """Return the reports of the job and of those that it resumes, in columns of at most
+        `points`."""
         return self._object("GET", f"/v1/jobs/{job_id}/curves", {"points": points})
 
     def checkpoints(self, job_id: int) -> dict[str, Any]:
-        """`{"output_dir", "checkpoints": [...], "more", "unfinished"}`: what is there now."""
+        """Return `{"output_dir", "checkpoints": [...], "more", "unfinished"}`: the files that exist
+        now."""
         return self._object("GET", f"/v1/jobs/{job_id}/checkpoints")
 
     def machine(self) -> dict[str, Any]:
@@ -297,7 +300,7 @@ class DaemonClient(DaemonRequests):
         return self._object("GET", "/v1/machine")
 
     def history(self, seconds: int, points: int) -> dict[str, Any]:
-        """`{"step_seconds", "times", "series", "trouble"}` of the last so many seconds."""
+        """Return `{"step_seconds", "times", "series", "trouble"}` of the last `seconds`."""
         return self._object("GET", "/v1/history", {"seconds": seconds, "points": points})
 
     def peaks(self, job_id: int | None = None) -> list[dict[str, Any]]:

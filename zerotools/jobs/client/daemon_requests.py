@@ -36,7 +36,8 @@ _STRANGE_JOB = ("job: ", "unknown key ")
 
 
 class DaemonRequests:
-    """Asks the daemon behind `socket` (default: the usual place). One connection per request."""
+    """Sends requests to the daemon behind `socket` (default: the usual path). One connection per
+    request."""
 
     def __init__(
         self, socket: Path | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS
@@ -48,7 +49,7 @@ class DaemonRequests:
 
     @property
     def shown(self) -> str:
-        """Where the daemon listens, for messages."""
+        """The daemon's address, for messages."""
         return shown_socket(self.socket)
 
     def _object(

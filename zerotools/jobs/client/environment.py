@@ -1,9 +1,9 @@
-"""What a job takes along of the environment in which it is submitted.
+"""The environment variables that a job takes from the environment of its submission.
 
-An allow-list: what decides where programs, libraries, caches and proxies are, and how torch and the
-libraries below it work. What looks like a secret is taken along only where it is named, and what a
-shell or a launcher keeps for itself not at all. Of `PATH`, `HF_HOME`, `HF_TOKEN`,
-`AWS_REGION` and `RANK` a job gets `PATH` and `HF_HOME`; `--env HF_TOKEN --env AWS_REGION` adds two.
+It is an allow-list: the paths of programs, libraries, caches and proxies, and the settings of torch
+and the libraries below it. A name that looks like a secret is taken only if the user names it, and
+variables of a shell or a launcher never. Of `PATH`, `HF_HOME`, `HF_TOKEN`, `AWS_REGION` and `RANK`
+a job gets `PATH` and `HF_HOME`; `--env HF_TOKEN --env AWS_REGION` adds two.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ PREFIXES = (
 )
 
 OF_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "XDG_STATE_HOME", "ZEROTOOLS_SLURM_DIR")
-"""What a job under Slurm gets beside: where the cluster and the records of jobs are."""
+"""Further variables of a job under Slurm: the paths of the cluster and of job records."""
 
 
 class Captured(NamedTuple):
-    """`taken`, and the names of those that the list has and that were left behind: as secrets, and
-    as `not_text` those whose values no request can carry."""
+    """The variables `taken`, and the names of listed ones that were not: as secrets, and as
+    `not_text` those with values that no request can carry."""
 
     taken: dict[str, str]
     secret: tuple[str, ...]
@@ -50,7 +50,7 @@ class Captured(NamedTuple):
 
 
 def capture(environment: Mapping[str, str]) -> Captured:
-    """What of `environment` a job gets without being asked."""
+    """Return the part of `environment` that a job gets by default."""
     taken, secret, not_text = {}, [], []
     for name in sorted(environment):
         if not _is_listed(name):
@@ -101,6 +101,6 @@ def named(options: Sequence[str], environment: Mapping[str, str]) -> dict[str, s
 def with_environment(
     spec: JobSpec, captured: Mapping[str, str], named_ones: Mapping[str, str]
 ) -> JobSpec:
-    """`spec` as it is submitted from here; its own `captured_env`, if it has one, stays."""
+    """Return `spec` as it is submitted from here; its own `captured_env`, if it has one, stays."""
     taken = captured if spec.captured_env is None else spec.captured_env
     return replace(spec, captured_env=dict(taken), env={**spec.env, **named_ones})

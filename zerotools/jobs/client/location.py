@@ -1,4 +1,4 @@
-"""Where the daemon keeps its state and listens: one rule for the daemon and its clients."""
+"""The daemon's state directory and socket: one rule for the daemon and its clients."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def default_socket(environment: Mapping[str, str] = os.environ) -> Path:
-    """$ZEROTOOLS_SOCKET; else beside a state directory that was named; else the usual place.
+    """Return $ZEROTOOLS_SOCKET; else the socket in a named state directory; else the usual path.
 
-    The usual place is the user's runtime directory, or the state directory where there is none.
+    The usual path is in the user's runtime directory, or in the state directory if there is none.
     For root it is always the latter: a system service has no runtime directory of root's login.
     """
     if given := environment.get(SOCKET_VARIABLE):
@@ -52,7 +52,7 @@ def default_socket(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Whether `directory` exists and belongs to this user alone, as the XDG rules ask."""
+    """Return whether `directory` exists and belongs only to this user, as the XDG rules require."""
     try:
         found = directory.stat()
     except OSError:
@@ -74,7 +74,7 @@ def connect(path: Path, timeout_seconds: float) -> socket.socket:
 
 
 def _connect_in_turn(link: socket.socket, address: str, deadline: float) -> None:
-    """Connect; a listener whose queue is full says EAGAIN, whatever the timeout (unix(7))."""
+    """Connect; a listener with a full queue returns EAGAIN, whatever the timeout (unix(7))."""
     while True:
         try:
             link.connect(address)

@@ -1,7 +1,7 @@
-"""Which checkpoints the jobs of a daemon need: those that they would resume from.
+"""The checkpoints that the jobs of a daemon need: those that they would resume from.
 
-A job that is not over goes on from the newest checkpoint of its own, whichever it has reported or
-its directories hold, and a first attempt from `resume_from`.
+An unfinished job continues from its own newest checkpoint, reported or in its directories, and a
+first attempt from `resume_from`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNFINISHED = tuple(state for state in STATES if state not in TERMINAL)
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A path that a job which is not over resumes from, and how it says so."""
+    """A path that an unfinished job resumes from, with the form in which it names it."""
 
     job: int
     name: str
@@ -38,10 +38,11 @@ class Need:
     path: Path
     why: str
     real: Path | None = None
-    """The path with links followed, where that is known."""
+    """The path with links followed, if it is known."""
 
     def concerns(self, checkpoint: Path) -> bool:
-        """Whether it is `checkpoint`, a part of it, or a directory that it may be chosen from."""
+        """Return whether it is `checkpoint`, a part of it, or a directory that it may be chosen
+        from."""
         own, needed = checkpoint.resolve(), self.real or self.path.resolve()
         return own == needed or own in needed.parents or needed in own.parents
 
@@ -55,10 +56,10 @@ class Need:
 
 
 class NeedGuard:
-    """Refuses checkpoints that jobs of a daemon need. `answers` is whether it could be asked."""
+    """Refuses checkpoints that jobs of a daemon need. `answers` is whether the daemon responded."""
 
     def __init__(self, socket: Path | None = None) -> None:
-        """`socket` is the daemon's; by default at the usual place."""
+        """Make a guard; `socket` is the daemon's, by default the usual path."""
         self._socket = socket
         self.answers = False
 
@@ -74,7 +75,7 @@ class NeedGuard:
 
 
 def needs_at(socket: Path | None = None) -> list[Need] | None:
-    """What the jobs of the daemon at `socket` need; None: none answers."""
+    """Return the needs of the jobs of the daemon at `socket`; None: none answers."""
     try:
         return needs(DaemonClient(socket))
     except DaemonError:
@@ -92,12 +93,12 @@ def refuse_needed(checkpoint: Path, found: Iterable[Need]) -> None:
 
 
 def needs(client: DaemonClient, looker: NeedLooker | None = None) -> list[Need]:
-    """What the jobs that are not over need. No file system is waited for.
+    """Return the needs of unfinished jobs. No file system can block this.
 
     Raises:
         DaemonError: the daemon does not answer.
     """
-    # A job may change its state between two questions: to one that was asked for already.
+    # A job may change its state between two requests: to one that was requested already.
     jobs = {job["id"]: job for again in (False, True) for job in _jobs(client, again=again)}
     looker = NeedLooker(COMMAND) if looker is None else looker
     try:
@@ -107,7 +108,7 @@ def needs(client: DaemonClient, looker: NeedLooker | None = None) -> list[Need]:
 
 
 def _looked_up(looker: NeedLooker, job: Mapping[str, Any]) -> Iterator[Need]:
-    """What one job needs; of one of which the directories do not respond, all that it names."""
+    """Yield the needs of one job; if its directories do not respond, everything that it names."""
     about = (int(job["id"]), str(job.get("name") or ""), str(job["state"]))
     found = looker.needs(job)
     if found is not None:
@@ -126,7 +127,7 @@ def _looked_up(looker: NeedLooker, job: Mapping[str, Any]) -> Iterator[Need]:
 
 
 def needs_of(job: Mapping[str, Any]) -> Iterator[Need]:
-    """What one job needs, by the view that the daemon gives of it."""
+    """Yield the needs of one job, by the daemon's view of it."""
     for path, why in _paths(job):
         yield Need(int(job["id"]), str(job.get("name") or ""), str(job["state"]), path, why)
 
@@ -151,7 +152,7 @@ def _paths(job: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
-    """The newest of a job's own, and the one that it goes on from where that is damaged."""
+    """Yield the newest of a job's own, and the one that it continues from if that is damaged."""
     newest = next(iter(checkpoint_dirs.listing(output_dir)), None)
     if newest is None:
         return
@@ -162,7 +163,7 @@ def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _meant(path: Path) -> Path:
-    """What `resume_from` means: of a directory of a job's checkpoints, the newest."""
+    """Return the checkpoint of `resume_from`: of a directory of a job's checkpoints, the newest."""
     try:
         return checkpoint_dirs.resolve(path, digests=False).path or path
     except (ZerotoolsError, OSError):  # another program's, or none yet: it is named itself

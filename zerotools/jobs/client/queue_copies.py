@@ -1,9 +1,9 @@
-"""Copies of the daemon's queue: made while it is in use, and put back while no daemon runs.
+"""Copies of the daemon's queue: made while it is in use, and restored while no daemon runs.
 
 The queue is an SQLite database with a write-ahead log: the newest changes are in `zerotools.db-wal`
 until they are moved into `zerotools.db`. A plain `cp` of the one without the other is an older
-queue, or an empty one. Here SQLite itself copies (its online backup), which is one moment of the
-queue, whoever writes meanwhile.
+queue, or an empty one. Here SQLite's online backup copies, which is one moment of the queue, even
+during writes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LAST_CHANGE = "zerotools.db.last-change"
 """The number of the queue's last change: a queue that knows less is an older copy."""
 LOCK = "daemon.lock"
 RESTORED = "restored.json"
-"""Says to the next daemon that the queue is a backup, and whether its unfinished jobs may run."""
+"""Marks the queue as a backup for the next daemon, and says whether its unfinished jobs may run."""
 BUSY_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class QueueCopy:
-    """What a copy holds; `last_change` is the number of its last event."""
+    """The contents of a copy; `last_change` is the number of its last event."""
 
     path: str
     jobs: int
@@ -43,7 +43,7 @@ class QueueCopy:
 
 
 def back_up(state_dir: Path, out: Path) -> QueueCopy:
-    """Copy the queue of `state_dir` to the new file `out`, which is there whole or not at all.
+    """Copy the queue of `state_dir` to the new file `out`, which exists whole or not at all.
 
     Raises BadRequest: there is no queue, `out` exists or cannot be written. BadFile: it is damaged.
     """
@@ -59,12 +59,12 @@ def back_up(state_dir: Path, out: Path) -> QueueCopy:
 
 
 def restore(backup: Path, state_dir: Path, *, release: bool = False) -> tuple[QueueCopy, list[str]]:
-    """Make the queue in `backup` that of `state_dir`; what was there is kept beside it.
+    """Make the queue in `backup` that of `state_dir`; the old queue is kept next to it.
 
-    The next daemon compares it with the run directories. Jobs that are not over are held, unless
-    `release` is set. Returns what it holds, and the files that the old queue was moved to.
+    The next daemon compares it with the run directories. Unfinished jobs are held, unless `release`
+    is set. Return its contents, and the files that the old queue was moved to.
 
-    Raises BadRequest: a daemon runs there, or there is no such file. BadFile: it is not a queue.
+    Raises BadRequest: a daemon runs there, or the file does not exist. BadFile: it is not a queue.
     """
     if not backup.is_file():
         raise BadRequest(f"{backup} is not a file")
@@ -84,7 +84,7 @@ def _restore(backup: Path, state_dir: Path, *, release: bool) -> tuple[QueueCopy
     _write(state_dir / RESTORED, json.dumps(told))
     stamp = time.strftime("%Y%m%d-%H%M%S")
     kept = []
-    # The log belongs to its database: beside another one it would damage that.
+    # The log belongs to its database: next to another one it would damage that.
     for ending in ("-wal", "-shm", ".last-change", ""):
         old = state_dir / f"{DATABASE}{ending}"
         if old.exists():
@@ -133,13 +133,13 @@ def _holds(database: sqlite3.Connection, path: Path) -> QueueCopy:
 
 
 def highest_job(database: Path) -> int:
-    """The highest number that a job of this queue ever had; 0 where that cannot be read."""
+    """Return the highest job number that this queue ever had; 0 if it cannot be read."""
     if not database.is_file():
         return 0
     beside = [database.with_name(f"{database.name}{ending}") for ending in ("-wal", "-shm")]
     made = [path for path in beside if not path.exists()]
     try:
-        # Only to read: whoever closes a queue last moves its log into it, and this one is kept.
+        # Read-only: closing the last connection moves the log into the queue, and this log is kept.
         address = f"{database.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)) as queue:
             highest = queue.execute("SELECT coalesce(max(id), 0) FROM job").fetchone()[0]

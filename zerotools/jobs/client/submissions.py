@@ -1,4 +1,4 @@
-"""Jobs that are queued together: what each of them refuses of the others."""
+"""Jobs that are queued together, and the conflicts between them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Submission:
 
 
 def with_source(source: str, error: ZerotoolsError) -> ZerotoolsError:
-    """`error` with the file whose job it is about."""
+    """Return `error` with the file of its job."""
     text = str(error)
     if text.startswith(f"{source}: "):
         return error
@@ -82,10 +82,11 @@ def _moving_start(job: Places, writers: dict[str, Places]) -> Iterator[BadReques
 
 
 def _is_moved_by(given: str, place: str) -> bool:
-    """Whether what lies at `given` depends on what a job writes to the directory `place`."""
+    """Return whether files at `given` depend on files that a job writes to the directory
+    `place`."""
     path = Path(given)
     hint = path.name in (LATEST, BEST)
-    # A hint is a file or a link of the run's; what it is now does not matter.
+    # A hint is a file or a link of the run; its current target does not matter.
     within = Path(os.path.realpath(path.parent if hint else path))
     if hint or within == Path(place):
         return within == Path(place)

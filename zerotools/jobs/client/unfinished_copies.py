@@ -1,8 +1,8 @@
-"""A copy that is being written, under a name of its own beside the file that it is to become.
+"""A copy that is being written, under a temporary name next to its final file.
 
-Whoever writes one holds its lock, which the kernel gives up with the process. So what a killed one
-has left is known for sure, whatever process has its number now, and the next copy that is written
-to that directory removes it.
+The writer holds its lock, which the kernel releases with the process. So a copy that a killed
+writer left is identified for certain, even if its pid was reused, and the next copy to that
+directory removes it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _OF_SQLITE = ("-journal", "-wal", "-shm")
 
 @contextmanager
 def unfinished_copy(out: Path) -> Iterator[Path]:
-    """A new file for what becomes `out`, for its owner alone; it is removed where it is still there
-    in the end. Raises OSError."""
+    """Yield a new file for `out`, for its owner only; it is removed if it still exists at the end.
+    Raises OSError."""
     remove_left_behind(out.parent)
     staged = out.with_name(f".{out.name}.{os.getpid()}.copying")
     descriptor = _made_and_locked(staged)
@@ -35,7 +35,7 @@ def unfinished_copy(out: Path) -> Iterator[Path]:
 def _made_and_locked(staged: Path) -> int:
     while True:
         descriptor = os.open(staged, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        with suppress(OSError):  # without locks on that file system, nobody removes it either
+        with suppress(OSError):  # without locks, abandoned copies stay
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_nlink:
             return descriptor
@@ -43,7 +43,7 @@ def _made_and_locked(staged: Path) -> int:
 
 
 def remove_left_behind(directory: Path) -> list[Path]:
-    """Remove the copies in `directory` that nobody writes any more. Raises OSError."""
+    """Remove the abandoned copies in `directory`. Raises OSError."""
     found = [path for path in directory.iterdir() if _NAME.fullmatch(path.name)]
     return [path for path in sorted(found) if _remove_unlocked(path)]
 

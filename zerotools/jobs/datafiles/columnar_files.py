@@ -58,10 +58,11 @@ def _json(path: Path) -> dict[str, Any]:
 def read_columnar(
     path: Path, budget: int | None = None, columns: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """The records of `path`, `columns` of them where some are named; with a `budget`, the first.
+    """Yield the records of `path`, only `columns` if some are named; with a `budget`, the first
+    ones.
 
     Raises:
-        BadFile: it is not what its name says, or has not all `columns`.
+        BadFile: it is not of the kind in its name, or lacks some of `columns`.
         BadRequest: this interpreter has no pyarrow.
     """
     try:

@@ -21,7 +21,7 @@ ROLES: Mapping[str, str] = {
         ("observation", "function", "function_response", "tool_response", "ipython"), TOOL
     ),
 }
-"""What a role is called in a chat template, by the name that the data has."""
+"""The roles of a chat template, by the names in the data."""
 CALL = "function_call"
 """A turn of ShareGPT in which the assistant calls a function; its text is the call, as JSON."""
 Turn = Mapping[str, Any]
@@ -29,8 +29,8 @@ Turn = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Conversation:
-    """The turns of a chat, with the tools that the assistant was offered. `learned` says of each
-    turn whether the model is to say it: turns of the assistant alone."""
+    """The turns of a chat, with the tools that the assistant was offered. `learned` has for each
+    turn whether the model learns it: only turns of the assistant."""
 
     place: str
     turns: tuple[Turn, ...]
@@ -39,7 +39,7 @@ class Conversation:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to say."""
+        """Return whether there is nothing to learn."""
         return not any(self.learned)
 
     @property
@@ -54,13 +54,13 @@ class Conversation:
 
 
 def conversation_of(place: str, turns: Any, system: str, tools: Any) -> Conversation:
-    """The conversation in a column of a file; `place` names both.
+    """Return the conversation in a column of a file; `place` names both.
 
     A `system` text goes before the turns. A turn of the assistant without text and calls, or with
-    OpenAI's `"weight": 0`, is not learned from.
+    OpenAI's `"weight": 0`, is not learned.
 
     Raises:
-        BadFile: it is no list of turns, a turn is not understood, or none is the assistant's.
+        BadFile: it is not a list of turns, a turn is not understood, or none is the assistant's.
     """
     listed = _list(place, turns, "turns")
     read = [_turn(f"{place}: turn {number}", turn) for number, turn in enumerate(listed, 1)]
@@ -145,7 +145,7 @@ def _called(place: str, value: Any) -> list[Any]:
 
 
 def _with_arguments(place: str, call: Any) -> dict[str, Any]:
-    """A call whose arguments are values, which templates write as JSON: in OpenAI's files they are
+    """Return a call with values as arguments, which templates write as JSON: OpenAI's files have
     JSON already."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):

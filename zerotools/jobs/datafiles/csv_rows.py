@@ -90,5 +90,5 @@ def _rows(path: Path, lines: _Lines) -> Iterator[tuple[int, dict[str, str]]]:
                 )
             yield reader.line_num, dict(zip(header, row, strict=True))
     except csv.Error as error:
-        if not lines.is_over:  # else the row goes on behind what is looked at
+        if not lines.is_over:  # else the row continues after the part that is read
             raise BadFile(f"{path}, line {reader.line_num}: is not CSV: {error}") from None

@@ -19,7 +19,7 @@ _FIRST_BYTES = 1 << 20
 
 
 def has_documents(path: Path, data: DataSpec) -> bool:
-    """Whether a file of `data.text` holds documents, and not plain text. Raises OSError."""
+    """Return whether a file of `data.text` holds documents, and not plain text. Raises OSError."""
     if data.documents != AUTO:
         return data.documents == "on"
     return path.suffix.lower() in _SUFFIXES or _begins_with_one(path, data.text_column)
@@ -39,11 +39,11 @@ def _begins_with_one(path: Path, name: str) -> bool:
 def read_documents(
     path: Path, data: DataSpec, budget: int | None = None, seen: Seen | None = None
 ) -> Iterator[str]:
-    """The documents in `path` that are not empty; `budget` is in bytes. Of a JSON file, `seen`
-    takes how many bytes are read.
+    """Yield the non-empty documents in `path`; `budget` is in bytes. For a JSON file, `seen` gets
+    the number of bytes read.
 
     Raises:
-        BadFile: it cannot be read as what its name says, or lacks the column; file and line are
+        BadFile: it cannot be read as the kind in its name, or lacks the column; file and line are
             named.
         BadRequest: this interpreter cannot read such files.
     """

@@ -1,7 +1,7 @@
 """Examples to fine-tune on, out of the records of a file.
 
-A record has a prompt and a response in columns of its own, with Alpaca's names for them too, or a
-conversation in one column. What a file has is told by its first record, unless the job says it.
+A record has a prompt and a response in separate columns, also with Alpaca's names, or a
+conversation in one column. The first record shows the form of a file, unless the job sets it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TextExample:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to ask or nothing to answer."""
+        """Return whether the prompt or the response is empty."""
         return not self.prompt or not self.response
 
     @property
@@ -65,11 +65,11 @@ _Taker = Callable[[str, Mapping[str, Any]], Record]
 def read_examples(
     path: Path, data: DataSpec, budget: int | None = None, seen: Seen | None = None
 ) -> Iterator[Record]:
-    """The examples in `path`, in the form that `data` says; `budget` is in bytes, `seen` takes how
-    many bytes of a JSON file are read.
+    """Yield the examples in `path`, in the form that `data` sets; `budget` is in bytes, `seen` gets
+    the number of bytes of a JSON file that are read.
 
     Raises:
-        BadFile: it cannot be read as what its name says, or lacks a column; file and line are
+        BadFile: it cannot be read as the kind in its name, or lacks a column; file and line are
             named.
         BadRequest: this interpreter cannot read such files.
     """
@@ -143,7 +143,7 @@ def as_conversation(record: Record) -> Conversation:
 
 
 def _taker(first: Mapping[str, Any], data: DataSpec) -> _Taker:
-    """How the records of a file are read whose first one is `first`."""
+    """Return the function that reads the records of a file, by its record `first`."""
     form = _form(first, data) if data.format == AUTO else data.format
     if form == MESSAGES:
         name = data.messages_column or next(
@@ -158,7 +158,7 @@ def _taker(first: Mapping[str, Any], data: DataSpec) -> _Taker:
 def _form(first: Mapping[str, Any], data: DataSpec) -> str:
     if data.messages_column is not None:
         return MESSAGES
-    # Beside a conversation, its first prompt often has a column of its own.
+    # Next to a conversation, its first prompt often has a separate column.
     is_named = data.response_column != RESPONSE_COLUMN or data.response_column in first
     if data.prompt_column != PROMPT_COLUMN or (is_named and data.prompt_column in first):
         return COLUMNS

@@ -1,7 +1,7 @@
 """JSON objects in a file, one per line or in one array, read from front to back.
 
-Memory does not grow with the file. A budget ends the reading early, in silence: what is looked at
-before a job is accepted is the first lines.
+Memory does not grow with the file. A budget silently ends the reading early: only the first lines
+are checked before a job is accepted.
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ def _array(file: BinaryIO, path: Path, budget: int | None) -> Iterator[tuple[int
 
 
 class _OverBudget(Exception):
-    """What is to be read next lies behind the budget."""
+    """The next value lies after the budget."""
 
 
 class _Text:
-    """The text of a file, of which about a piece and the value at hand are in memory."""
+    """The text of a file; about one piece and the current value are in memory."""
 
     def __init__(self, file: BinaryIO, path: Path, budget: int | None) -> None:
         self._file, self._path, self._left = file, path, budget
@@ -142,7 +142,7 @@ class _Text:
         self._go_to(self._at + 1)
 
     def value(self) -> tuple[int, Any]:
-        """The line where the value begins that comes next, and the value."""
+        """Return the line at which the next value begins, and the value."""
         line = self._line
         while True:
             try:
@@ -168,7 +168,8 @@ class _Text:
         return _not_json(self.place, error, 1 + self._columns_before(end))
 
     def _columns_before(self, end: int) -> int:
-        """Characters of the line of `end` that stand before it, of which some may be gone."""
+        """Return the number of characters of `end`'s line before it, some of which may be dropped
+        already."""
         start = self._buffer.rfind("\n", 0, end) + 1
         return end - start + (self._gone if start == 0 else 0)
 

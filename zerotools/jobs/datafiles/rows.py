@@ -1,4 +1,4 @@
-"""The records of a file, by what its name says that it is.
+"""The records of a file, by the kind in its name.
 
 `.csv` and `.tsv` are tables with a header, `.parquet` and `.arrow` (of Hugging Face's `datasets`)
 are read by pyarrow, and every other file is JSON.
@@ -21,13 +21,13 @@ def read_records(
     columns: tuple[str, ...] = (),
     seen: Seen | None = None,
 ) -> Iterator[tuple[str, Any]]:
-    """(place, value) of each record of `path`; a value of JSON need be no object.
+    """Yield (place, value) of each record of `path`; a value of JSON need not be an object.
 
-    `budget` is in bytes: what lies behind is not read. Of columnar files, only `columns` are read
-    where some are named and there. Of a JSON file, `seen` takes how many bytes are read.
+    `budget` is in bytes: the rest is not read. Of columnar files, only `columns` are read if some
+    are named and exist. For a JSON file, `seen` gets the number of bytes read.
 
     Raises:
-        BadFile: it cannot be read as what its name says; file and line are named.
+        BadFile: it cannot be read as the kind in its name; file and line are named.
         BadRequest: this interpreter cannot read such files.
     """
     suffix = path.suffix.lower()

@@ -29,11 +29,11 @@ class TokenArray:
 
 
 def read_token_header(path: Path, stated: str | None) -> TokenArray:
-    """Where the ids of `path` lie; `stated` is the type of files that do not say it.
+    """Return the position of the ids in `path`; `stated` is the type for files that do not record
+    it.
 
     Raises:
-        BadFile: it cannot be read, is not a regular file, is cut off, or holds something else than
-            ids.
+        BadFile: it cannot be read, is not a regular file, is cut off, or does not hold ids.
     """
     try:
         with os.fdopen(open_regular(path, is_source=False), "rb") as file:

@@ -1,5 +1,4 @@
-"""What to say of a file that should be UTF-8 and is not: which byte is wrong, or what the file is
-instead."""
+"""Messages on a file that should be UTF-8 and is not: the wrong byte, or the kind of the file."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ _OTHERS = (
     (b"\xff\xfe", "is UTF-16: convert it (iconv -f UTF-16 -t UTF-8)"),
     (b"\xfe\xff", "is UTF-16: convert it (iconv -f UTF-16 -t UTF-8)"),
 )
-"""How files of other kinds begin, and what to do with one."""
+"""The first bytes of other kinds of files, and the action to take."""
 _LONGEST = max(len(start) for start, _ in _OTHERS)
 
 
 def not_utf8(path: Path, line: int, error: UnicodeDecodeError, at: int | None = None) -> BadFile:
-    """The refusal of `path`, in whose line `line`, counted from 1, `error` was found; `at` is the
-    byte of the file, where it is known."""
+    """Return the refusal of `path`: its line `line`, counted from 1, has the `error`; `at` is the
+    byte of the file, if it is known."""
     known = _known_as(path)
     if known is not None:
         return BadFile(f"{path} {known}, and name the file that comes of it")

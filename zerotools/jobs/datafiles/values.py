@@ -20,10 +20,10 @@ _KINDS = {
 
 
 def column(place: str, tree: Mapping[str, Any], name: str, key: str) -> Any:
-    """The value of a column, which `key` of the job names.
+    """Return the value of a column, which `key` of the job names.
 
     Raises:
-        BadFile: there is none of that name.
+        BadFile: the column does not exist.
     """
     if name not in tree:
         raise BadFile(f'{place}: there is no column "{name}" ({key}); it has {shown_names(tree)}')
@@ -31,7 +31,7 @@ def column(place: str, tree: Mapping[str, Any], name: str, key: str) -> Any:
 
 
 def text_of(place: str, tree: Mapping[str, Any], name: str, key: str) -> str:
-    """The text of a column, empty where it is null. Raises BadFile."""
+    """Return the text of a column, empty if it is null. Raises BadFile."""
     value = column(place, tree, name, key)
     return "" if value is None else checked_text(f'{place}: "{name}"', value)
 
@@ -49,12 +49,12 @@ def checked_text(what: str, value: Any) -> str:
 
 
 def shown_names(tree: Mapping[str, Any]) -> str:
-    """The columns of a record, the first ones where there are many."""
+    """Return the columns of a record, only the first ones if there are many."""
     names = [str(name) for name in tree]
     shown = ", ".join(names[:_MAX_COLUMNS]) + (", ..." if len(names) > _MAX_COLUMNS else "")
     return shown or "none"
 
 
 def kind_in_words(value: Any) -> str:
-    """What `value` is."""
+    """Return the name of the kind of `value`."""
     return _KINDS.get(type(value), "text" if isinstance(value, str) else type(value).__name__)

@@ -1,5 +1,5 @@
-"""What could stop jobs on this machine, and what to do about it: one module for each kind of look.
+"""Checks for obstacles to jobs on this machine, with advice: one module for each kind of check.
 
-Every look takes what it looks at as an argument (a snapshot, a root of /proc, a directory) and
-yields findings. Nothing is changed.
+Every check takes its input as an argument (a snapshot, a root of /proc, a directory) and yields
+findings. Nothing is changed.
 """

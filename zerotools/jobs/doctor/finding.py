@@ -1,4 +1,4 @@
-"""One thing that was looked at."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LEVELS = (OK, WARNING, PROBLEM)
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorFinding:
-    """`what` was looked at, what was `found` there, and what to `do` (nothing, if it is ok).
+    """`what` was checked, what was `found`, and what to `do` (empty if it is ok).
 
-    A problem stops jobs, or loses what they did; a warning slows them, or protects them less.
+    A problem stops jobs, or loses their work; a warning slows them, or protects them less.
     """
 
     what: str
@@ -24,7 +24,7 @@ class DoctorFinding:
     do: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, under their own names."""
+        """Return all fields, under their own names."""
         return asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""The processes that have torch imported, from which the daemon forks jobs."""
+"""The processes with torch imported, from which the daemon forks jobs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ HOW_TO = "zerotools help warm-start"
 def look_at_fork_servers(
     warm: Mapping[str, Any] | None, launch: Mapping[str, Any] | None
 ) -> Iterator[DoctorFinding]:
-    """`warm` and `launch` are what the daemon says of itself; None: it is older, or there is none.
-    Nothing is said of what is off."""
+    """Check the daemon's records `warm` and `launch`; None: it is older, or does not run. Servers
+    that are switched off give no finding."""
     if warm is None or not warm.get("enabled"):
         return
     if (launch or {}).get("by") in ("systemd", "user-systemd"):

@@ -1,4 +1,4 @@
-"""The locks by which the daemons of several users keep apart on the GPUs."""
+"""The locks by which the daemons of several users share GPUs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, warning
 
 DIRECTORY = Path("/run/zerotools/gpus")
-"""Where the daemon looks by default."""
+"""The daemon's default directory."""
 
 
 def look_at_gpu_locks(
     told: Mapping[str, Any] | None, directory: Path = DIRECTORY
 ) -> Iterator[DoctorFinding]:
-    """`told` is what the daemon says of them; None: there is none, or it is older, and `directory`
-    is looked at."""
+    """Check the daemon's record `told` of the locks; None: it does not run, or is older, and
+    `directory` is checked."""
     what = "GPUs of several users"
     if told is not None:
         place, why = str(told.get("directory")), told.get("trouble")

@@ -1,4 +1,4 @@
-"""GPUs, as a snapshot shows them."""
+"""GPUs, as in a snapshot."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _in_use(gpu: Gpu, what: str) -> DoctorFinding:
 
 
 def look_at_gpu_choice(choice: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
-    """`choice` is what the daemon says of `gpus.exclude` and `gpus.prefer`."""
+    """Check the daemon's record `choice` of `gpus.exclude` and `gpus.prefer`."""
     for entry in (choice or {}).get("unknown", ()):
         yield warning(
             "the configuration",
@@ -97,7 +97,8 @@ def look_at_gpu_choice(choice: Mapping[str, Any] | None) -> Iterator[DoctorFindi
 
 
 def look_at_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFinding]:
-    """GPUs that stay reserved for what outlived a job, by what the daemon says of its leases."""
+    """Check for GPUs that stay reserved for processes that outlived a job, by the daemon's
+    leases."""
     for lease in leases:
         if lease.get("held_by") is not None:
             yield warning(

@@ -1,4 +1,4 @@
-"""What the kernel offers: cgroups, pressure, its clock, and limits of processes."""
+"""The kernel's features: cgroups, pressure, its clock, and limits of processes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def look_at_kernel(
     descriptors: Callable[[], int] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[1],
     manager: str | None = None,
 ) -> Iterator[DoctorFinding]:
-    """`root` is where /proc and /sys are found; `manager` the cgroup of the systemd that gives each
-    attempt a unit, None where the daemon starts attempts itself."""
+    """Check the kernel. `root` contains /proc and /sys; `manager` is the cgroup of the systemd that
+    gives each attempt a unit, None if the daemon starts attempts itself."""
     yield from _cgroups(root, manager)
     if read_pressure(root / "proc/pressure") is None:
         yield warning(
@@ -130,7 +130,7 @@ def _clock(now: float, synchronised: bool | None) -> Iterator[DoctorFinding]:
 
 
 def clock_is_synchronised() -> bool | None:
-    """What the kernel says (adjtimex(2), which changes nothing here); None: it does not say."""
+    """Return the kernel's state (adjtimex(2), which changes nothing here); None: it is unknown."""
     state = ctypes.create_string_buffer(_TIMEX_BYTES)
     try:
         said = int(ctypes.CDLL(None).adjtimex(state))

@@ -25,8 +25,9 @@ def look_at_memory_nodes(
     read: ReadTopology = read_topology,
     policy: Callable[[], object] = memory_policy,
 ) -> Iterator[DoctorFinding]:
-    """`told` is what the daemon says of the nodes and of what it may use itself; None: there is
-    none, or it is older, and this process looks. Of a machine with one node nothing is said."""
+    """Check memory nodes. `told` is the daemon's record of the nodes and of those that it may use;
+    None: it does not run, or is older, and this process looks. A machine with one node gives no
+    finding."""
     topology = _told(told) or read()
     if not topology.is_divided:
         return

@@ -1,6 +1,6 @@
-"""The Python of jobs: torch, NCCL and transformers, and the compilers beside it.
+"""The Python of jobs: torch, NCCL and transformers, and the compilers it needs.
 
-Importing torch may take half a minute, or crash in a library: a process of its own does it.
+Importing torch may take half a minute, or crash in a library: a separate process does it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Which = Callable[[str], str | None]
 
 
 def ask_python(python: str, seconds: float = IMPORT_SECONDS) -> dict[str, Any] | str:
-    """What the interpreter has; or why it does not say."""
+    """Return the packages of the interpreter, or the reason why they are unknown."""
     try:
         done = subprocess.run(
             [python, "-P", "-c", ASK], capture_output=True, timeout=seconds, check=False, cwd="/"

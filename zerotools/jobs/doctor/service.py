@@ -1,4 +1,4 @@
-"""The daemon as a service: who starts the processes of jobs, and what would end them."""
+"""The daemon as a service: the starter of job processes, and events that would end them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 
 LINGERING = Path("var/lib/systemd/linger")
-"""systemd-logind keeps a file here for each user whose systemd outlives his sessions."""
+"""systemd-logind keeps a file here for each user with a systemd that outlives the user's
+sessions."""
 
 
 def look_at_daemon_package(why_none: str | None) -> Iterator[DoctorFinding]:
-    """`why_none` says what is missing here for a daemon; None: nothing is."""
+    """Check the daemon's package. `why_none` names the missing part; None: none is missing."""
     if why_none is not None:
         found, _, do = why_none.partition("; ")
         yield warning("the daemon", found, do)
@@ -23,9 +24,9 @@ def look_at_daemon_package(why_none: str | None) -> Iterator[DoctorFinding]:
 def look_at_service(
     launch: Mapping[str, Any] | None, uid: int, root: Path = Path("/")
 ) -> Iterator[DoctorFinding]:
-    """`launch` is what the daemon says of itself; None: there is none, or it is older.
+    """Check the daemon's record `launch` of itself; None: it does not run, or is older.
 
-    `uid` is whose daemon it is; `root` is where /run and /var are found.
+    `uid` is the daemon's user; `root` contains /run and /var.
     """
     if launch is None:
         return
@@ -58,7 +59,7 @@ def look_at_service(
 
 
 def look_at_drain(drain: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
-    """`drain` is what the daemon says of a queue that starts nothing; None: it starts jobs."""
+    """Check the daemon's record `drain` of a queue that starts no jobs; None: it starts jobs."""
     if drain is None:
         return
     why = f" ({drain['why']})" if drain.get("why") else ""

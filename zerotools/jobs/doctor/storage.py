@@ -1,4 +1,4 @@
-"""Directories: room, inodes, permissions, and what was left or is locked in them."""
+"""Directories: free space, inodes, permissions, and abandoned or locked files in them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ StatVfs = Callable[[Path], os.statvfs_result]
 def look_at_room(
     places: Mapping[str, Path], statvfs: StatVfs = os.statvfs
 ) -> Iterator[DoctorFinding]:
-    """`places` by what they are for; a file system that several share is told once."""
+    """Check the free space of `places`, by purpose; a file system that several share is reported
+    once."""
     seen: set[int] = set()
     for purpose, path in places.items():
         what = f"disk of {purpose}"
@@ -64,9 +65,9 @@ def _measure(path: Path, statvfs: StatVfs) -> tuple[Path, int, os.statvfs_result
 
 
 def within(seconds: float, look: Callable[[], T]) -> T | None:
-    """What `look` returns; None if that takes longer. What it raises is raised.
+    """Return the result of `look`, or None if it takes longer. Its exceptions are raised.
 
-    A process of its own looks: a thread that hangs in the kernel would keep the command from
+    It runs in a separate process: a thread that hangs in the kernel would keep the command from
     ending, and no signal ends it.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -86,7 +87,7 @@ def within(seconds: float, look: Callable[[], T]) -> T | None:
             os.waitpid(pid, os.WNOHANG)  # it ends when the kernel lets it go
             return None
     os.waitpid(pid, 0)
-    if not said:  # somebody has killed it
+    if not said:  # the process was killed
         return None
     found = pickle.loads(said)
     if isinstance(found, Exception):
@@ -100,7 +101,7 @@ def _answer(look: Callable[[], object], writing: int) -> None:
     try:
         try:
             found = look()
-        except Exception as error:  # raised where it is waited for
+        except Exception as error:  # raised in the waiting process
             found = error
         with os.fdopen(writing, "wb") as answer:
             answer.write(pickle.dumps(found))
@@ -111,7 +112,7 @@ def _answer(look: Callable[[], object], writing: int) -> None:
 def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFinding]:
     free = found.f_bavail * found.f_frsize
     said = f"{path} has {free / 2**30:.1f} GiB free"
-    # A file system without a count of inodes, such as btrfs, says 0.
+    # A file system without a count of inodes, such as btrfs, returns 0.
     inodes_left = found.f_favail / found.f_files if found.f_files else 1.0
     if found.f_flag & os.ST_RDONLY:
         yield problem(what, f"{path} is mounted read-only", "mount it again, or look at dmesg")
@@ -130,7 +131,7 @@ def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFin
 
 
 def look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[DoctorFinding]:
-    """Whether the state is this user's alone, and whether a daemon holds it."""
+    """Check that the state belongs only to this user, and whether a daemon holds it."""
     found = within(
         LOOK_SECONDS + CONNECT_SECONDS, lambda: list(_look_at_state(state_dir, socket_path, uid))
     )

@@ -1,19 +1,19 @@
-"""A bounded drill of faults on the user's own machine: `zerotools chaos`.
+"""A limited fault-injection test on the user's own machine: `zerotools chaos`.
 
-A private zerotoolsd in a directory of its own runs toy programs, which count steps and save, while
-their processes and the daemon are killed and stopped; then it is checked what was promised.
+A private zerotoolsd in a separate directory runs toy programs, which count steps and save.
+Meanwhile their processes and the daemon are killed and stopped; then the guarantees are checked.
 
-drill           a drill from its start to its report
-request         what was asked for, and what may be asked
+drill           a test from its start to its report
+request         the options and their limits
 private_daemon  the daemon: started, killed, started again, ended
-toy_queue       the toy jobs: submitted, seen to their ends
-toy_program     what a toy job runs, by its path
-drill_report    what came of it
-faults          the kinds of trouble, and what undoes them
-own_processes   which processes are the drill's own; signals to those alone
-notes           what the toy programs noted, line by line
-promises        what must hold at the end
+toy_queue       the toy jobs: submitted, followed to their ends
+toy_program     the program of a toy job, run by its path
+drill_report    the results
+faults          the kinds of faults, and their reversal
+own_processes   the test's own processes; signals only to those
+notes           the logs of the toy programs, line by line
+promises        the guarantees that must hold at the end
 tally           steps that were run, and those that counted
-last_sweep      the end of every process of a drill, also of one that was killed
-interrupts      signals that end a drill
+last_sweep      the end of every process of a test, also of a killed one
+interrupts      signals that end a test
 """

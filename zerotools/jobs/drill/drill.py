@@ -1,6 +1,7 @@
-"""A drill, from its directory to its report. Whatever ends it, nothing of it stays behind.
+"""A fault-injection test, from its directory to its report. However it ends, nothing of it remains.
 
-One thread does all in turn: it keeps the daemon and the jobs going, and makes the next fault.
+One thread does everything in turn: it keeps the daemon and the jobs running, and makes the next
+fault.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ Say = Callable[[str], None]
 
 
 def run(request: DrillRequest, say: Say = lambda line: None) -> DrillReport:
-    """Make a drill; `say` is told how it goes, a line at a time.
+    """Run a test; `say` gets its progress, a line at a time.
 
-    Raises DaemonUnreachable: no daemon can be started here. Raises BadRequest: there is no room for
-    its directory.
+    Raises DaemonUnreachable: no daemon can be started here. Raises BadRequest: its directory cannot
+    be made.
     """
     try:
         place = Path(tempfile.mkdtemp(prefix=PREFIX, dir=request.directory)).resolve()
@@ -89,7 +90,7 @@ class _Drill:
             with uninterrupted():
                 self._daemon.end()
         if late is not None:
-            end_all(self._place)  # jobs go on without a daemon, as they are to
+            end_all(self._place)  # jobs run without a daemon, as intended
         judged.append(promises.of_processes(self._place))
         held = all(promise.held for promise in judged)
         attempts = [len(job.view.get("attempts", ())) for job in self._queue.jobs]
@@ -111,14 +112,14 @@ class _Drill:
         """Keep the daemon up, and see how the jobs are, for a moment."""
         self._daemon.keep_up()
         if time.monotonic() >= self._look_at and not self._daemon.is_stopped:
-            with suppress(DaemonError):  # it was killed: it is asked again
+            with suppress(DaemonError):  # it was killed: the request is repeated
                 submit()
                 self._queue.look()
             self._look_at = time.monotonic() + LOOK_SECONDS
         time.sleep(PAUSE)
 
     def _finish(self) -> str | None:
-        """See the jobs to their ends; None, or what is to be said of those that came to none."""
+        """Wait for the ends of the jobs; return None, or a sentence on those without an end."""
         queue, seconds = self._queue, self._request.end_seconds
         left = sum(not job.is_over for job in queue.jobs)
         self._say(f"trouble is over: {left} jobs have {seconds:.0f} s to come to their ends")

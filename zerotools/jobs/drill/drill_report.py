@@ -1,4 +1,4 @@
-"""What came of a drill."""
+"""The results of a fault-injection test."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from zerotools.jobs.drill.tally import Tally
 
 @dataclass(frozen=True, kw_only=True)
 class DrillReport:
-    """`states`: how many jobs ended so. `attempts` and `began`: starts of jobs, and the jobs that
-    were started. `place` is the drill's directory, if it is kept."""
+    """`states`: the number of jobs that ended in each. `attempts` and `began`: starts of jobs, and
+    the jobs that were started. `place` is the test's directory, if it is kept."""
 
     seed: int
     seconds: float
@@ -32,7 +32,7 @@ class DrillReport:
 
     @property
     def held(self) -> bool:
-        """Whether every promise did."""
+        """Return whether every guarantee held."""
         return all(promise.held for promise in self.promises)
 
     @property
@@ -46,7 +46,8 @@ class DrillReport:
         return self.attempts - self.began
 
     def to_json(self) -> dict[str, Any]:
-        """For programs; `effective_training_time` is a share, None where nothing was run."""
+        """Return the report for programs; `effective_training_time` is a share, None if nothing was
+        run."""
         tally = self.tally
         return {
             "held": self.held,

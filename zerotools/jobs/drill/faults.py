@@ -1,8 +1,7 @@
-"""The trouble that is made, one fault after another, and what undoes it.
+"""The faults that are made, one after another, and their reversal.
 
-Which kind comes next is drawn from a bag that holds each kind once, so that also a short drill has
-most of them, and a seed gives the same kinds in the same order. What they meet depends on the
-machine.
+The next kind is drawn from a bag that holds each kind once. So even a short test has most of them,
+and a seed gives the same kinds in the same order. Their targets depend on the machine.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ RANK, SUPERVISOR, KEEPER = "rank", "supervisor", "keeper"
 
 
 class Fault(NamedTuple):
-    """One that was made. `what` it hit, for people."""
+    """A fault that was made. `what` is its target, in words."""
 
     seconds: float
     kind: str
@@ -94,7 +93,7 @@ class FaultMaker:
         self._tried_since: float | None = None
 
     def make(self) -> Fault | None:
-        """Make the next fault if its time has come and there is what it hits."""
+        """Make the next fault if its time has come and it has a target."""
         now = time.monotonic()
         self._undo_until(now)
         if now < self._next_at:
@@ -114,7 +113,7 @@ class FaultMaker:
         return fault
 
     def stop(self) -> None:
-        """No more trouble: what is stopped goes on."""
+        """Make no more faults, and continue stopped processes."""
         self._undo_until(float("inf"))
 
     def _undo_until(self, now: float) -> None:
@@ -173,11 +172,11 @@ class FaultMaker:
         return f"for {self._later(self._continue_daemon):.1f} s"
 
     def _continue_daemon(self) -> None:
-        self._daemon.send(signal.SIGCONT)  # also one that was started since: it takes no harm
+        self._daemon.send(signal.SIGCONT)  # also a daemon that was started since: this is harmless
         self._daemon.is_stopped = False
 
     def _running(self) -> ToyJob | None:
-        """A job that has begun, and of which the daemon can be told."""
+        """Return a job that has begun and is known to the daemon, or None."""
         if self._daemon.is_stopped or not self._daemon.is_running():
             return None
         found = [job for job in self._queue.live() if job.state == states.RUNNING]

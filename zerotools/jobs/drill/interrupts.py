@@ -1,4 +1,4 @@
-"""Signals that end a drill, which ends everything of its own first."""
+"""Signals that end a test, after it has ended all of its processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ending_signals() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Inside, none of them is heard: somebody presses Ctrl-C twice, and nothing may stay behind."""
+    """Ignore these signals inside: the user may press Ctrl-C twice, and nothing may remain."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""Whatever becomes of a drill, nothing of it goes on running.
+"""The end of everything that a test has started, however the test ends.
 
-`LastSweep` is a process beside the drill that waits until that is over, and kills what is left: a
-drill that is killed cannot do so itself, and leaves processes that it had stopped.
+`LastSweep` is a process that waits until the test is over, and kills the remaining processes: a
+killed test cannot do so itself, and leaves processes that it had stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAUSE = 0.02
 
 
 def end_all(place: Path) -> None:
-    """Kill every process of the drill in `place`, and remove what it had of control groups."""
+    """Kill every process of the test in `place`, and remove its control groups."""
     deadline = time.monotonic() + SWEEP_SECONDS
     while (found := own_processes(place)) and time.monotonic() < deadline:
         for pid in found:
@@ -30,7 +30,7 @@ def end_all(place: Path) -> None:
 
 
 class LastSweep:
-    """It is not one of the processes of the drill in `place`, which it does not name."""
+    """A process that does not name the directory `place`, so it is not one of the test's."""
 
     def __init__(self, place: Path) -> None:
         self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What a toy program noted, from its first attempt to its last."""
+"""The log of a toy program, from its first attempt to its last."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zerotools.jobs.drill.toy_program import final_state
 
 
 def read_notes(path: Path) -> list[str]:
-    """The lines so far; none, where it has not begun."""
+    """Return the lines so far; empty if it has not begun."""
     try:
         return path.read_text("ascii", "replace").splitlines()
     except FileNotFoundError:
@@ -17,17 +17,17 @@ def read_notes(path: Path) -> list[str]:
 
 
 class NotedRun:
-    """The notes of one job, whose program was to do `steps` steps, in order."""
+    """The log of one job with `steps` steps to do, in order."""
 
     def __init__(self, lines: Sequence[str], steps: int) -> None:
         self.beside: list[str] = []
-        """Attempts that ran beside another."""
+        """Attempts that ran at the same time as another."""
         self.again: list[str] = []
         """Steps that were run again though a checkpoint had them."""
         self.lost: list[str] = []
-        """Steps that were saved and are not in what followed."""
+        """Steps that were saved and are missing afterwards."""
         self.late: list[str] = []
-        """What ran after the program was done."""
+        """Actions after the program was done."""
         self.saved = 0
         self._at = 0
         self._is_done = False

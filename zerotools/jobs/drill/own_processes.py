@@ -1,8 +1,8 @@
-"""Which processes are of a drill, and signals to those alone.
+"""The processes of a test, and signals only to those.
 
-A pid may be another process's by the time that a signal is sent. So a pidfd is opened first, then
-it is looked at what runs under that pid, and the signal goes to the pidfd: if the process that was
-looked at is not the one of the pidfd, that one is over, and the signal reaches nobody.
+A pid may belong to another process by the time that a signal is sent. So a pidfd is opened first,
+then the process under that pid is checked, and the signal goes to the pidfd. If the checked process
+is not that of the pidfd, that one has ended, and the signal has no effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SUPERVISOR = b"/supervisor/entry.py"
 
 
 class LiveAttempt(NamedTuple):
-    """The processes of an attempt that is not over, by what they are."""
+    """The processes of a live attempt, by kind."""
 
     job: int
     supervisor: int
@@ -36,7 +36,7 @@ class LiveAttempt(NamedTuple):
 
 
 def live_attempts(state_dir: Path, place: Path) -> Iterator[LiveAttempt]:
-    """Those of the drill in `place` whose first rank runs, and which are not on record as over."""
+    """Yield the attempts of the test in `place` with a running first rank and no recorded end."""
     for run in sorted(state_dir.glob("jobs/*/attempt-*/run.json")):
         if (run.parent / "exit.json").exists():
             continue
@@ -49,8 +49,8 @@ def live_attempts(state_dir: Path, place: Path) -> Iterator[LiveAttempt]:
 
 
 def is_own(pid: int, place: Path) -> bool:
-    """Whether what runs as `pid` says that it is of the drill in `place`: its environment names the
-    directory, or it is the supervisor of an attempt there, which has an environment of no one."""
+    """Return whether the process `pid` belongs to the test in `place`: its environment names the
+    directory, or it is the supervisor of an attempt there, which has an empty environment."""
     own = os.fsencode(place)
     _await_program(pid)
     try:
@@ -69,7 +69,7 @@ def is_own(pid: int, place: Path) -> bool:
 
 
 def signal_own(pid: int, number: int, place: Path) -> bool:
-    """Send a signal to `pid` if it is of the drill in `place`; whether it was sent."""
+    """Send a signal to `pid` if it belongs to the test in `place`; return whether it was sent."""
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:
@@ -86,17 +86,17 @@ def signal_own(pid: int, number: int, place: Path) -> bool:
 
 
 def own_processes(place: Path) -> list[int]:
-    """The pids of all processes of the drill in `place` that are not over."""
+    """Return the pids of all live processes of the test in `place`."""
     pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal())
     return [pid for pid in pids if pid != os.getpid() and is_own(pid, place) and not _is_over(pid)]
 
 
 def _await_program(pid: int, looks: int = 20) -> None:
-    """Let the kernel finish starting the program of `pid`, `looks` milliseconds at most.
+    """Let the kernel finish starting the program of `pid`, for at most `looks` milliseconds.
 
     A program that has only begun shows neither command nor environment in /proc (exec_mmap of
-    fs/exec.c), though whoever started it goes on already. A thread of the kernel never has them:
-    its parent is kthreadd, process 2.
+    fs/exec.c), although its starter continues already. A kernel thread never has them: its parent
+    is kthreadd, process 2.
     """
     for _ in range(looks):
         state, parent = _state_and_parent(pid)
@@ -124,7 +124,7 @@ def _is_over(pid: int) -> bool:
 
 
 def describe(pid: int) -> str:
-    """What `pid` runs, for people."""
+    """Return the command of `pid`, in words."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -133,8 +133,8 @@ def describe(pid: int) -> str:
 
 
 def remove_groups(state_dir: Path) -> None:
-    """Remove the control groups of attempts of which everything was killed. They are known by the
-    tokens of the attempts; one that is not empty stays."""
+    """Remove the control groups of killed attempts. They are identified by the tokens of the
+    attempts; one that is not empty stays."""
     names, places = set(), set()
     for plan in state_dir.glob("jobs/*/attempt-*/attempt.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):

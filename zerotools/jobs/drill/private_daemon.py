@@ -1,4 +1,4 @@
-"""A zerotoolsd of the drill's own: with its own state, socket and configuration."""
+"""A private zerotoolsd of the test: with its own state, socket and configuration."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OF_A_SERVICE = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID", "CRED
 
 
 class PrivateDaemon:
-    """The daemon of a drill in `place`, which may run `jobs` jobs at a time."""
+    """The daemon of a test in `place`, which may run `jobs` jobs at a time."""
 
     def __init__(self, place: Path, jobs: int) -> None:
         self.place = place
@@ -46,9 +46,9 @@ class PrivateDaemon:
         self.log = place / "zerotoolsd.log"
         self.starts = 0
         self.own_ends: list[str] = []
-        """How it ended where nobody had killed it."""
+        """Its ends that were not caused by a kill."""
         self.is_stopped = False
-        """By SIGSTOP: there is no use in asking it."""
+        """Stopped by SIGSTOP: requests would not be answered."""
         self._config = place / "zerotoolsd.toml"
         self._config.write_text(CONFIG.format(jobs=jobs), "utf-8")
         self._process: subprocess.Popen[bytes] | None = None
@@ -100,11 +100,11 @@ class PrivateDaemon:
         return {**kept, VARIABLE: str(self.place)}
 
     def is_running(self) -> bool:
-        """Whether its process is there, stopped or not."""
+        """Return whether its process exists, stopped or not."""
         return self._process is not None and self._process.poll() is None
 
     def answers(self) -> bool:
-        """Whether it is there for its clients."""
+        """Return whether it answers clients."""
         if self.is_stopped:
             return False
         try:
@@ -129,7 +129,7 @@ class PrivateDaemon:
         return True
 
     def keep_up(self) -> None:
-        """Start it again when it is over and its time has come, as a service manager does."""
+        """Start it again when it has ended and its time has come, as a service manager does."""
         if self.is_running():
             return
         if self._start_at is None:

@@ -1,6 +1,7 @@
-"""What zerotools promises, and whether it held in a drill.
+"""The guarantees of zerotools, and whether they held in a test.
 
-Told of: the daemon's own answers, what the toy programs noted, and the processes of the machine.
+The evidence: the daemon's responses, the logs of the toy programs, and the processes of the
+machine.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from zerotools.jobs.drill.own_processes import describe, own_processes
 from zerotools.jobs.drill.toy_queue import ToyJob
 
 GONE_SECONDS = 5.0
-"""So long what is ending may take."""
+"""The time that an ending process may take."""
 ONCE = "each acknowledged job is in the queue once"
 ENDS = "each job came to its right end"
 ALONE = "no attempt ran beside another"
@@ -32,14 +33,14 @@ NOTHING_LEFT = "no process is left over"
 
 @dataclass
 class Promise:
-    """One promise, and what broke it: nothing, or sentences."""
+    """One guarantee, and the sentences on its violations."""
 
     text: str
     broken: list[str] = field(default_factory=list)
 
     @property
     def held(self) -> bool:
-        """Whether nothing broke it."""
+        """Return whether it was never violated."""
         return not self.broken
 
 
@@ -57,12 +58,12 @@ def of_queue(jobs: Sequence[ToyJob], listed: Sequence[Mapping[str, Any]]) -> Pro
 
 
 def of_ends(jobs: Sequence[ToyJob], runs: Mapping[str, NotedRun], late: str | None) -> Promise:
-    """`late` is what was said of the jobs that came to no end in the time that they had."""
+    """Check the ends of jobs; `late` is a sentence on the jobs that did not end in time."""
     promise = Promise(ENDS, [late] if late else [])
     for job in jobs:
         state = job.view.get("state")
         if state is None:
-            continue  # it is one of those that are late
+            continue  # it is one of the late ones
         if state not in job.ends:
             wanted = " or ".join(sorted(job.ends))
             why = job.view.get("reason") or "no reason is told"
@@ -73,7 +74,7 @@ def of_ends(jobs: Sequence[ToyJob], runs: Mapping[str, NotedRun], late: str | No
 
 
 def of_runs(jobs: Sequence[ToyJob], runs: Mapping[str, NotedRun]) -> list[Promise]:
-    """What the programs noted of their steps."""
+    """Check the logs of the programs' steps."""
     alone, newest, whole, over = map(Promise, (ALONE, NEWEST, WHOLE, OVER))
     for job in jobs:
         run = runs[job.name]
@@ -85,7 +86,7 @@ def of_runs(jobs: Sequence[ToyJob], runs: Mapping[str, NotedRun]) -> list[Promis
 
 
 def _again(job: ToyJob) -> Iterator[str]:
-    """Attempts that followed one of which it is on record that it finished."""
+    """Yield attempts that followed one with a recorded finish."""
     for attempt in job.view.get("attempts", ())[:-1]:
         try:
             record = json.loads((Path(attempt["run_dir"]) / "exit.json").read_bytes())
@@ -96,12 +97,12 @@ def _again(job: ToyJob) -> Iterator[str]:
 
 
 def of_daemon(own_ends: Sequence[str]) -> Promise:
-    """`own_ends`: how it ended where nobody had killed it."""
+    """Check the daemon's ends; `own_ends` are those that were not caused by a kill."""
     return Promise(DAEMON, list(own_ends))
 
 
 def of_processes(place: Path, patience: float = GONE_SECONDS) -> Promise:
-    """Asked when the daemon has ended and every job is over."""
+    """Check for remaining processes, after the daemon and every job have ended."""
     deadline = time.monotonic() + patience
     while (left := own_processes(place)) and time.monotonic() < deadline:
         time.sleep(0.02)

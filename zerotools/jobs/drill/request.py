@@ -1,4 +1,4 @@
-"""What a drill is asked for, and what may be asked."""
+"""The options of a test, and their limits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ MOST_JOBS = 64
 MOST_SEED = 2**32 - 1
 LEAST_ROOM = 64 << 20
 END_SECONDS = 120.0
-"""So long the jobs have to come to their ends after the trouble."""
+"""The time for the jobs to end after the faults."""
 TOY_PROGRAM = Path(__file__).with_name("toy_program.py")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrillRequest:
-    """A drill. `every`: mean seconds between two faults; `jobs`: so many run at a time;
-    `directory`: where its own is made; `program` is what its jobs run."""
+    """The options of a test. `every`: mean seconds between two faults; `jobs`: the number that run
+    at a time; `directory`: the parent of the test's directory; `program`: the program of its jobs.
+    """
 
     minutes: float = 2.0
     seed: int
@@ -36,7 +37,7 @@ class DrillRequest:
 
     @property
     def trouble_seconds(self) -> float:
-        """How long trouble is made."""
+        """The time during which faults are made."""
         return 60.0 * self.minutes
 
 

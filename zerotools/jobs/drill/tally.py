@@ -21,7 +21,7 @@ class Tally:
     seconds: float = 0.0
 
     def add(self, lines: Sequence[str], pace: float) -> None:
-        """Count what a job noted, whose steps take `pace` seconds."""
+        """Count the log of a job with steps of `pace` seconds."""
         run = [int(line.split()[1]) for line in lines if line.startswith("step ")]
         saved = [int(line.split()[1]) for line in lines if line.startswith("saved ")]
         kept = max(saved, default=0)

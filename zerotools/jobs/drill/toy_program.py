@@ -1,11 +1,10 @@
-"""A training program that trains nothing: it counts steps, saves, and goes on where it was.
+"""A training program that trains nothing: it counts steps, saves, and continues after a restart.
 
     python -P toy_program.py --steps N --pace SECONDS --every N --notes FILE --checkpoints DIR
 
-Each step adds its number to a state that depends on all steps and their order, so that one which
-was lost or done twice shows in the last state. A checkpoint is a directory with a safetensors file
-of step and state, flushed, and renamed to its name. It is noted in a file what happens, a line at a
-time:
+Each step adds its number to a state that depends on all steps and their order, so that a lost or
+repeated step shows in the last state. A checkpoint is a directory with a safetensors file of step
+and state, flushed, and renamed to its name. A log file records the events, a line at a time:
 
     began ATTEMPT from STEP    step N    saved N    stopped    done STATE    beside ATTEMPT
 """
@@ -29,7 +28,7 @@ FACTOR = 6364136223846793005
 HEADER = json.dumps({"toy": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}}).encode()
 FILE = "model.safetensors"
 KEPT = 3
-"""Checkpoints that are kept: the daemon may have been told of the newest one and not yet know."""
+"""The number of kept checkpoints: the daemon may not yet know the newest one."""
 EXIT_BESIDE = 70
 
 
@@ -90,7 +89,7 @@ class ToyProgram:
         return 0
 
     def advance(self, state: int, step: int) -> int:
-        """What a step does."""
+        """Return the state after a step."""
         return advanced(state, step)
 
     def load(self, path: str | None) -> tuple[int, int]:

@@ -31,7 +31,7 @@ HELD_SECONDS = 5.0
 
 @dataclass
 class ToyJob:
-    """A job, and what is known of it. `ends`: the states in which it may end."""
+    """A job, and its known state. `ends`: the states in which it may end."""
 
     name: str
     steps: int
@@ -41,16 +41,16 @@ class ToyJob:
     number: int | None = None
     state: str | None = None
     reason: str | None = None
-    """Why it is in that state, or not acknowledged, as the daemon says."""
+    """The daemon's reason for its state, or for a missing acknowledgement."""
     ends: frozenset[str] = frozenset({states.SUCCEEDED})
     view: dict[str, Any] = field(default_factory=dict)
-    """What the daemon says of it when it is over."""
+    """The daemon's view of it when it has ended."""
     due: float = 0.0
-    """When it is let go on, if it is held."""
+    """The time at which it is released, if it is held."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it has come to its end, of whatever kind."""
+        """Return whether it has ended, in any state."""
         return bool(self.view)
 
     @property
@@ -60,12 +60,12 @@ class ToyJob:
         return max(0.0, ended - started) if started and ended else 0.0
 
     def lines(self) -> list[str]:
-        """What its program noted."""
+        """Return the lines of its program's log."""
         return read_notes(self.notes)
 
 
 class ToyQueue:
-    """All jobs of the drill in `place`."""
+    """All jobs of the test in `place`."""
 
     def __init__(self, place: Path, client: DaemonClient, request: DrillRequest) -> None:
         self.jobs: list[ToyJob] = []
@@ -79,18 +79,18 @@ class ToyQueue:
         self._random = random.Random(f"jobs {request.seed}")
 
     def live(self) -> list[ToyJob]:
-        """Those that are acknowledged, and not over as far as is known."""
+        """Return the acknowledged jobs that have not ended, as far as known."""
         return [job for job in self.jobs if job.number is not None and not job.is_over]
 
     def fill(self) -> None:
-        """Make jobs so that there is the number that was asked for. Raises DaemonError: some are
-        not acknowledged yet."""
+        """Make jobs up to the requested number. Raises DaemonError: some are not acknowledged
+        yet."""
         while sum(not job.is_over for job in self.jobs) < self._request.jobs:
             self.jobs.append(self._make())
         self.submit()
 
     def submit(self) -> None:
-        """Submit what is not acknowledged. Raises DaemonError."""
+        """Submit unacknowledged jobs. Raises DaemonError."""
         for job in self.jobs:
             if job.number is None:
                 try:
@@ -131,8 +131,7 @@ class ToyQueue:
         return job_from_dict(tree, source=job.name)
 
     def look(self) -> None:
-        """See what became of the jobs, and release those that are held. Raises
-        DaemonError."""
+        """Update the states of the jobs, and release held ones. Raises DaemonError."""
         live = self.live()
         listed = {int(each["id"]): each for each in self._client.jobs(limit=3 * len(live) + 20)}
         for job in live:
@@ -165,7 +164,7 @@ class ToyQueue:
     def cancel(self, job: ToyJob) -> None:
         """Cancel a job; it may be done before it hears of it. Raises DaemonError."""
         assert job.number is not None
-        job.ends |= {states.CANCELLED}  # before it is asked: the answer may be lost
+        job.ends |= {states.CANCELLED}  # before the request: the response may be lost
         self._client.cancel(job.number)
 
     def listed(self) -> Iterator[dict[str, Any]]:
@@ -176,7 +175,7 @@ class ToyQueue:
             after = int(found[-1]["id"])
 
     def said_of_live(self) -> str:
-        """What is known of those that are not over."""
+        """Return the states of jobs that have not ended."""
         return "; ".join(_standing(job) for job in self.jobs if not job.is_over)
 
 
@@ -186,6 +185,7 @@ def _standing(job: ToyJob) -> str:
 
 
 def _libraries() -> dict[str, str]:
-    """What this interpreter may need to start; nothing else of the user's environment."""
+    """Return the variables that this interpreter may need to start, and no others of the user's
+    environment."""
     names = ("LD_LIBRARY_PATH", "PYTHONHOME")
     return {name: os.environ[name] for name in names if name in os.environ}

@@ -1,1 +1,1 @@
-"""What a job, or a model with a config of another launcher, will take of a machine's memory."""
+"""The memory of a machine that a job, or a model with a config of another launcher, will take."""

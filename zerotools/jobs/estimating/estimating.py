@@ -1,4 +1,4 @@
-"""One estimate: of a model and what was asked of it, or of a job, on a machine."""
+"""One estimate: of a model with options, or of a job, on a machine."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """True if the job fits as it is written; without a job, if some way trains all weights on
+        """Return True if the job fits as written; without a job, if some way trains all weights on
         this machine. If activations are not known, only the model state counts."""
         row = self.choice.row if self.asked is None else self.asked
         return row is not None and row.fits is not False
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage of the cheapest way that fits; None if there is none."""
+        """The ZeRO stage of the cheapest way that fits; None if none fits."""
         return None if self.choice.row is None else self.choice.row.stage
 
     @property
@@ -158,7 +158,7 @@ class Estimate:
         }
 
     def configs(self, way: Way) -> dict[str, Any]:
-        """The configs that ask for a way, by launcher."""
+        """Return the configs for a way, by launcher."""
         micro, layout = way.work.micro, way.row.layout
         tables = {**self._model_table(way), **self.tables, **way.lora_table}
         batch = self.batch or self._batch_of_step
@@ -169,15 +169,15 @@ class Estimate:
         }
 
     def job_of(self, way: Way) -> dict[str, Any]:
-        """The job file that asks for a way: all keys of the job with those that the way changes, or
-        what the estimate knows where it was not of a job file."""
+        """Return the job file for a way: all keys of the job with the way's changes, or the values
+        that the estimate knows if it was not of a job file."""
         if self.job is None:
             tree: dict[str, Any] = self.configs(way)["job"]
             return tree
         return with_keys(self.job, self.keys_of(way))
 
     def keys_of(self, way: Way) -> dict[str, Any]:
-        """The keys of the job file that a way sets, by dotted name; None: to be left out."""
+        """Return the keys of the job file that a way sets, by dotted name; None: to remove."""
         asked = None if self.asked is None else self.asked.layout
         return way_keys(way, self.work, asked, self.batch)
 
@@ -257,7 +257,7 @@ def estimate_model(
     longest = sequence or model.usual_length
     micro = MicroBatch(batch or 1, longest, precision, checkpointing, on_gpus(precision))
     tables = {"model": model_table} if model_table else {}
-    # What is only a size, or a directory, may have weights that adapters can be trained beside.
+    # A model that is only a size, or a directory, may have weights to train adapters on.
     has_weights = "config" not in tables.get("model", {})
     free = Freedom(stages=stages, offloads=offloads, adapters=has_weights, packed=has_weights)
     work = Workload(model, layout, micro, sums=layout.accumulate)
@@ -280,7 +280,7 @@ def estimate_job(
     tables = {name: keys[name] for name in ("model", "lora") if name in keys}
     batch = keys.get("train", {}).get("batch_size")
     has_weights = "path" in tables.get("model", {})
-    is_fresh = "resume_from" not in keys  # a run keeps its optimizer, and what it trains
+    is_fresh = "resume_from" not in keys  # a run keeps its optimizer and its trained parameters
 
     def allows(way: Way) -> bool:
         if not keys or work.layout.engine != "torch":
@@ -305,7 +305,7 @@ def estimate_job(
 
 
 def offload_of(layout: MemoryLayout) -> str:
-    """What a layout offloads, in the words of the table."""
+    """Return the offload of a layout, in the words of the table."""
     optimizer, params = layout.offload_optimizer, layout.offload_params != "none"
     if optimizer == "disk":
         return ALL_DISK if params else DISK
@@ -317,8 +317,8 @@ def offload_of(layout: MemoryLayout) -> str:
 def estimate_work(
     work: Workload, machine: Machine, free: Freedom, tables: Mapping[str, Mapping[str, Any]]
 ) -> Estimate:
-    """Every stage and offload of `work`, and the ways in which it fits. `tables` are those of a job
-    file that say the model and its adapters."""
+    """Estimate every stage and offload of `work`, and the ways in which it fits. `tables` are those
+    of a job file for the model and its adapters."""
     rows = rows_of(work, machine, free.stages, free.offloads)
     ways = ways_of(work, machine, free)
     choice = choose(work, machine, rows, ways)
@@ -334,7 +334,7 @@ def assumed_length(model: ModelShape) -> str:
 
 
 def model_table_of(model: str) -> dict[str, Any]:
-    """The job file's `[model]` for what was named on a command line."""
+    """Return the job file's `[model]` for a name on a command line."""
     path = Path(model)
     if not path.exists():
         return {}

@@ -1,7 +1,7 @@
 """A first job of a model, some data and a machine: the cheapest way that fits, with reasons.
 
-The data says what is learned: text is continued pretraining, examples are fine-tuning, preferences
-are DPO. What nobody asked about is a usual value: one epoch, a usual learning rate, and as many
+The data determines the training: text is continued pretraining, examples are fine-tuning,
+preferences are DPO. Other values are usual ones: one epoch, a usual learning rate, and as many
 sequences at a time as fit, at most `MOST_SEQUENCES`.
 """
 
@@ -41,8 +41,7 @@ Chooser = Callable[[Sequence[Way]], Way]
 
 @dataclass(frozen=True)
 class FirstJob:
-    """A job file as a tree, a comment beside some of its keys, the estimate that it is from, and
-    the way that was chosen."""
+    """A job file as a tree, comments for some of its keys, its estimate, and the chosen way."""
 
     tree: Mapping[str, Any]
     comments: Mapping[str, str]
@@ -66,12 +65,12 @@ class FirstTraining:
 
 
 def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = None) -> FirstJob:
-    """The job that trains what is `wanted`. `choose` picks one of the ways that fit; None: the
-    cheapest.
+    """Return the job that trains what is `wanted`. `choose` picks one of the ways that fit; None:
+    the cheapest.
 
     Raises:
-        BadRequest: there is no such model, it has no weights that adapters could be trained beside,
-            or nothing fits on the machine.
+        BadRequest: the model does not exist, it has no weights to train adapters on, or nothing
+            fits on the machine.
         BadFile, Unsupported: its shapes cannot be read.
     """
     model, data = wanted.model, wanted.data
@@ -183,7 +182,7 @@ def _chosen(wanted: FirstTraining, found: Estimate, choose: Chooser | None) -> W
 
 
 def _with_batch(way: Way, machine: Machine) -> Way:
-    """The way with the largest power of two of examples at a time that fits."""
+    """Return the way with the largest power of two of examples at a time that fits."""
     micro = way.work.micro
     if micro is None:
         return way

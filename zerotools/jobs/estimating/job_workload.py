@@ -1,4 +1,4 @@
-"""What a job file says of its memory: the model, the layout and what goes through it at a time."""
+"""The memory facts of a job file: the model, the layout and the micro batch."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from zerotools.ops.estimate.terms import Buckets
 
 
 def workload_of(spec: JobSpec, *, asks: bool = True) -> Workload:
-    """The memory that `spec` asks for, of each rank. Without `asks`, no process is started that
-    would ask transformers for shapes.
+    """Return the memory that `spec` requests on each rank. Without `asks`, no process with
+    transformers is started for shapes.
 
     Raises:
         BadRequest: its model's config cannot be read.
-        Unsupported: engine `script`, whose program is not known.
+        Unsupported: engine `script`, with an unknown program.
     """
     if spec.engine == "script":
         raise Unsupported(
@@ -64,7 +64,7 @@ def _model(spec: JobSpec, *, asks: bool) -> ModelShape:
 
 
 def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:
-    """What a rank computes at a time; None: how long the sequences are is not known."""
+    """Return the micro batch of a rank; None: the length of the sequences is not known."""
     positions = None if model.architecture is None else model.architecture.positions or None
     sequence = longest_sequence(spec.data, positions)
     if sequence is None:
@@ -131,7 +131,7 @@ def with_ranks(spec: JobSpec, ranks: int) -> JobSpec:
 
 
 def is_job_file(path: Path) -> bool:
-    """Whether the file is a job file rather than a model's config."""
+    """Return whether the file is a job file rather than a model's config."""
     if path.suffix == ".toml":
         return True
     if path.suffix != ".json":

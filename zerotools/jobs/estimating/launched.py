@@ -1,4 +1,4 @@
-"""A job file in the place of the one that a config of another launcher does not come with."""
+"""A substitute for the job file that a config of another launcher does not have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WITH_CONFIG = ("batch", "sequence_length", "engine", "activation_checkpointing")
 
 
 def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> JobFile:
-    """The job that trains `model` on any data, with what was given on the command line.
+    """Return the job that trains `model` on any data, with the options of the command line.
 
     Raises:
         BadRequest: `model` is only a number of parameters.

@@ -1,4 +1,4 @@
-"""What lies in a directory that a first job could train: models, and data to train them on.
+"""The contents of a directory that a first job could use: models, and data to train them on.
 
 The directory itself and those in it are looked at, names in order; nothing is read but configs and
 the first record of files of examples.
@@ -75,7 +75,7 @@ def data_in(directory: Path) -> Iterator[SeenData]:
 
 
 def data_of(path: Path) -> SeenData | None:
-    """What kind of data a file, or a directory of files, is; None: of no kind that is known."""
+    """Return the kind of data of a file, or of a directory of files; None: unknown."""
     if path.is_dir():
         files = (entry for entry in _entries(path) if entry.is_file())
         inside = [data for file in files if (data := data_of(file)) is not None]

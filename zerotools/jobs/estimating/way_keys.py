@@ -1,4 +1,4 @@
-"""The keys of a job file that ask for a way in which a training fits."""
+"""The keys of a job file for a way in which a training fits."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from zerotools.ops.estimate.offload_table import Workload
 from zerotools.ops.estimate.ways import FitChange, Way
 
 OFFLOAD_DIRECTORY = "offload"
-"""Where the optimizer lies on disk, beside the job file; a local NVMe disk is best."""
+"""The directory of the optimizer on disk, next to the job file; a local NVMe disk is best."""
 
 
 def way_keys(
     way: Way, work: Workload, asked: MemoryLayout | None, batch: int | None = None
 ) -> dict[str, Any]:
-    """The keys that `way` sets, by dotted name; None: the key is to be left out.
+    """Return the keys that `way` sets, by dotted name; None: the key is to be removed.
 
-    `work` is what was asked for. Of a job file, `asked` is its layout, and keys that it has already
-    are left out; `batch` are its sequences of a step.
+    `work` is the request. For a job file, `asked` is its layout, and keys that it has already are
+    omitted; `batch` is its number of sequences of a step.
     """
     layout, micro = way.row.layout, way.work.micro
     found: dict[str, Any] = {}
@@ -47,7 +47,8 @@ def way_keys(
 
 
 def layout_keys(layout: MemoryLayout, asked: MemoryLayout | None) -> dict[str, Any]:
-    """The keys of stage and offload that `layout` has and `asked` has not; None: to leave out."""
+    """Return the keys of stage and offload that `layout` has and `asked` has not; None: to
+    remove."""
     return _sharding(layout, asked) | _offload(layout, asked)
 
 
@@ -74,7 +75,7 @@ def _offload(layout: MemoryLayout, asked: MemoryLayout | None) -> dict[str, Any]
     else:
         names, path = ("offload.optimizer", "offload.params"), "offload.path"
         if now[1] != "none" and now[0] == "cpu" and before == ("none", now[1]):
-            return {}  # the optimizer goes where the weights are
+            return {}  # the optimizer follows the weights
     found: dict[str, Any] = {
         name: place for name, place, old in zip(names, now, before, strict=True) if place != old
     }
@@ -95,7 +96,7 @@ def keys_text(keys: Mapping[str, Any]) -> str:
 
 
 def with_keys(tree: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's `tree` with these keys set, or left out where they are None."""
+    """Return a job's `tree` with these keys set, or removed if they are None."""
     changed = dict(tree)
     for name, value in keys.items():
         first, _, rest = name.partition(".")

@@ -1,4 +1,4 @@
-"""The configs that ask for what an estimate chose: a job file, DeepSpeed's JSON, accelerate's YAML.
+"""The configs for the choice of an estimate: a job file, DeepSpeed's JSON, accelerate's YAML.
 
 They have what the estimate knows, which is all of the memory and nothing of the rates: `whole_job`
 adds what is missing to a job file (data, steps, learning rate).

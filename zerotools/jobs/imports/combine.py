@@ -1,7 +1,7 @@
-"""A job file and the configs that go with it, into one job and a report.
+"""Join a job file and its configs into one job and a report.
 
-Everybody who says what a key of the job is adds a claim: the job file, the configs, and weakly the
-defaults of their launchers. Claims that differ are a contradiction; those that agree are the job.
+Every source of a key adds a claim: the job file, the configs, and, weakly, the defaults of their
+launchers. Differing claims are a contradiction; agreeing ones are the job.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class JobFile:
 
 @dataclass(frozen=True)
 class Imported:
-    """What configs make of a job.
+    """The result of an import.
 
-    `tree` is the job, its paths absolute if `spec` is there; `origins` says where the keys are
-    from that the job file did not have. `spec` is None, and `missing` names keys, where no job
-    file was given. `problem` is why it cannot be run; `tree` is then as far as it went.
-    `deepspeed` is what DeepSpeed would be given, and `changes` the diff to it from the file.
-    `formulas` says how a missing key is worked out.
+    `tree` is the job, with absolute paths if `spec` exists. `origins` has the sources of keys that
+    the job file did not have. Without a job file `spec` is None, and `missing` names keys.
+    `problem` is the reason why it cannot be run; `tree` is then incomplete. `deepspeed` is the
+    config for DeepSpeed, and `changes` the diff to it from the file. `formulas` has the
+    computations of missing keys.
     """
 
     tree: JobTree
@@ -160,7 +160,7 @@ def import_configs(
 
 
 def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict[str, str]:
-    """How the batch size follows from what is not known yet."""
+    """Return the formula of the batch size from values that are not known yet."""
     if JOB_TOTAL not in missing:
         return {}
     steps = next((r for r in findings.rows if r.job == JOB_TOTAL and r.key.endswith(STEPS)), None)
@@ -210,7 +210,7 @@ def _leave_schedule(
 def _chosen(
     given: Document | None, launched: Launched, load: Load | None, findings: Findings
 ) -> Document | None:
-    """The one DeepSpeed config; a second that says something is refused."""
+    """Return the only DeepSpeed config; a second one with contents is refused."""
     if given is None:
         if launched.file is not None and load is not None:
             return load(str(launched.file.value))
@@ -235,7 +235,7 @@ def _with_model(tree: JobTree, claims: Claims) -> JobTree:
 
 
 def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
-    """Put into `tree` what is not in it; what the job file cannot say goes to `findings`."""
+    """Add missing keys to `tree`; values that the job file cannot hold go to `findings`."""
     origins = {}
     engine = look_up(tree, "engine") or "torch"
     for key in claims.about():
@@ -243,7 +243,7 @@ def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
         if claim is None or look_up(tree, key) is not None:
             continue
         if engine == "deepspeed" and key.startswith("offload."):
-            continue  # its own configuration says it
+            continue  # its own configuration has it
         if accepts(key, claim.value):
             put(tree, key, claim.value)
             origins[key] = claim.place
@@ -253,7 +253,7 @@ def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
 
 
 def _as_written(row: ReportRow, tree: JobTree) -> ReportRow:
-    """A row of what the job file cannot say, but DeepSpeed is given, says so."""
+    """Return a row that says so if the job file cannot hold its value, but DeepSpeed gets it."""
     passed = row.outcome is KeyOutcome.MAPPED and look_up(tree, "engine") == "deepspeed"
     if passed and row.job is not None and row.job != "engine" and look_up(tree, row.job) is None:
         return replace(row, outcome=KeyOutcome.PASSED, job=None)
@@ -311,11 +311,11 @@ _INSTEAD = {
     **dict.fromkeys(_DATA, _DATA),
     "train.steps": ("train.epochs",),
 }
-"""What serves in their place."""
+"""The replacements of launchers' features."""
 
 
 def _completed(tree: JobTree, missing: tuple[str, ...]) -> JobTree:
-    """`tree` with something in place of what is missing, so that the rest can be judged."""
+    """Return `tree` with placeholders for missing keys, so that the rest can be checked."""
     whole = copy.deepcopy(tree)
     for key in missing:
         put(whole, key, _PLACEHOLDERS[key])

@@ -1,4 +1,4 @@
-"""In what a job of the engine `torch` is another training than the program that it was made of."""
+"""Differences in training between a job of the engine `torch` and its original program."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ def import_script(
     job: JobFile | None, recipe: Recipe, configs: Mapping[str, Path], findings: Findings
 ) -> Imported:
     """Return the job that runs the program of `recipe`; keys of `job` stay as they are. `configs`
-    has the files that stand in for those that its command names.
+    has the files that replace those that its command names.
 
     Raises:
-        BadRequest: the recipe has no program, as the YAML of one.
+        BadRequest: the recipe has no program, like that of a YAML.
     """
     program = recipe.program
     if program is None:
@@ -59,7 +59,7 @@ def import_script(
 
 
 def _directory(recipe: Recipe, program: Program) -> Path:
-    """Where the program is started: here, or next to the script if it lies there."""
+    """Return the start directory of the program: here, or next to the script if it lies there."""
     here, beside = Path.cwd(), Path.cwd() / recipe.beside
     file = next((word for word in program.command if word.endswith(".py")), None)
     is_beside = file is not None and not (here / file).exists() and (beside / file).exists()

@@ -1,7 +1,7 @@
 """A conversion, or a verification, as the job file of a job that carries it out on CPUs.
 
-Its ranks are the parts: each process takes its number from RANK and WORLD_SIZE. So a job that was
-interrupted goes on from what its parts have completed, whichever attempt it is.
+Its ranks are the parts: each process takes its number from RANK and WORLD_SIZE. So any attempt of
+an interrupted job continues after the completed parts.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ _INSTEAD = {
 
 
 def check_conversion(words: Sequence[str], parts: int) -> None:
-    """Refuse what is no conversion, or has options that the job itself must give.
+    """Raise an error for words that are not a conversion, or that have options which the job itself
+    sets.
 
     Raises:
-        BadRequest: saying what to write.
+        BadRequest: with the right form.
     """
     if not words or words[0] not in COMMANDS:
         given = repr(words[0]) if words else "nothing"
@@ -51,8 +52,8 @@ def check_conversion(words: Sequence[str], parts: int) -> None:
 
 
 def ways(words: Sequence[str], parts: int) -> list[tuple[str, ...]]:
-    """The options with which the processes of the job can be called, the best first: in parts,
-    which may be begun again at any time, or else, where it is one process, by going on."""
+    """Return the options for the processes of the job, the best first: in parts, which may be
+    started again at any time, or else, for one process, by resuming."""
     if parts > 1:
         return [IN_PARTS]
     return [()] if words[0] == _VERIFY else [IN_PARTS, GOING_ON]
@@ -79,6 +80,6 @@ def conversion_tree(
             "directory": str(directory),
         },
     }
-    if words[0] == _VERIFY:  # what is faulty is so when it is read again
+    if words[0] == _VERIFY:  # a faulty file is faulty at the next read too
         tree["max_restarts"] = 0
     return tree

@@ -8,7 +8,7 @@ from zerotools.jobs.tables.spec import JobSpec
 
 
 def memory_layout_of(spec: JobSpec) -> MemoryLayout:
-    """The layout of `spec`; what DeepSpeed offloads, its config says."""
+    """Return the layout of `spec`; DeepSpeed's config has its offload."""
     optimizer, params = offloaded_to(spec)
     return MemoryLayout(
         stage=spec.zero.stage,

@@ -46,9 +46,10 @@ def parse_job(text: str, *, source: str, base_dir: Path) -> JobSpec:
 def job_from_tree(
     tree: Mapping[str, Any], *, source: str, base_dir: Path | None, text: str | None = None
 ) -> JobSpec:
-    """As `parse_job`, of a tree that `read_tree` made of `text`, which tells the lines of keys.
+    """Parse a tree that `read_tree` made from `text`, as in `parse_job`; `text` shows the lines of
+    keys.
 
-    Without `base_dir` every path must be absolute, as it is one of another machine.
+    Without `base_dir` every path must be absolute, because it is one of another machine.
     """
     spec = _build(tree, source, base_dir, text)
     stem = Path(source).stem
@@ -87,15 +88,16 @@ def tree_of(table: Any) -> dict[str, Any]:
             continue
         if is_table:
             tree[name] = tree_of(value)
-        else:  # what is not nested was checked when the table was made
+        else:  # flat values were checked when the table was made
             tree[name] = value if type(value) in _SCALARS else plain(value)
     return tree
 
 
 @cache
 def _layout(kind: Any) -> tuple[tuple[str, bool, bool, bool], ...]:
-    """Of each key of the table `kind`: its name, and whether it is a table, is written where it is
-    None, and is required. Every job that is queued or shown asks for that of every key."""
+    """Return for each key of the table `kind`: its name, whether it is a table, whether None is
+    written, and whether it is required. Every job that is queued or shown needs that for every key.
+    """
     hints = hints_of(kind)
     return tuple(
         (item.name, is_dataclass(hints[item.name]), means_none(item), is_required(item))
@@ -104,8 +106,8 @@ def _layout(kind: Any) -> tuple[tuple[str, bool, bool, bool], ...]:
 
 
 def given_of(spec: JobSpec) -> dict[str, Any]:
-    """The keys of `spec` that whoever wrote the job set: `job_from_dict` gives the same spec back,
-    and what is left out is left to the defaults of the version that takes it.
+    """Return the keys of `spec` that the job's author set: `job_from_dict` returns the same spec
+    from them, and others get the defaults of the version that reads them.
 
     A key counts as set if it was in the job file, or if its value is not the default.
     """
@@ -159,7 +161,7 @@ def read_tree(text: str, *, source: str) -> dict[str, Any]:
     except RecursionError:
         raise BadRequest(f"{source}: is nested too deeply") from None
     except ValueError as error:
-        why, _, _ = str(error).partition(";")  # behind it, what a program could set
+        why, _, _ = str(error).partition(";")  # the rest is advice for programs
         raise BadRequest(f"{source}: cannot be read: {why}") from None
     assert isinstance(tree, dict)
     return tree
@@ -198,7 +200,7 @@ def _build(
 def _not_text(value: Any, where: str = "", depth: int = 0) -> Iterator[str]:
     """Texts with lone surrogates: a stored job may have them in file names, a request may not."""
     if depth > MAX_DEPTH:
-        return  # what is nested so deeply is refused anyway
+        return  # such deep nesting is refused anyway
     if isinstance(value, Mapping):
         if are_texts(value, "strict") and are_texts(value.values(), "strict"):
             return

@@ -31,7 +31,7 @@ _ON_A_DISK = {
 
 
 def with_absolute_paths(spec: JobSpec, base_dir: Path | None) -> tuple[JobSpec, list[str]]:
-    """`spec` with its paths taken from `base_dir`, and what is wrong with them.
+    """Return `spec` with its paths relative to `base_dir` made absolute, and problems with them.
 
     `~` is expanded, and a bare `python` is looked up in PATH. Without `base_dir` every path must be
     absolute.

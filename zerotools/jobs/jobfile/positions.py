@@ -1,7 +1,7 @@
-"""Where a job file says what it says: the line of a key, and the place where it cannot be read.
+"""Positions in a job file: the line of a key, and the position of a syntax error.
 
 tomllib keeps no positions. The line of a key is found by reading the file's beginnings: the
-statement that brings the key lies between the last beginning that is valid without it and the first
+statement that sets the key lies between the last beginning that is valid without it and the first
 that is valid with it.
 
     1  [train]
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_LINES = 2000
-"""Files with more lines are not searched: each beginning is read on its own."""
+"""Files with more lines are not searched, because each beginning is parsed separately."""
 _TOML_PLACE = re.compile(
     r"^(?P<why>.*?) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$"
 )
@@ -25,8 +25,8 @@ _TABS = 4
 
 
 def line_of(text: str, key: str) -> int | None:
-    """The line, counted from 1, on which the TOML in `text` sets the dotted `key`; None where it
-    does not, or the file is too long to be searched."""
+    """Return the line, counted from 1, on which the TOML in `text` sets the dotted `key`; None if
+    it does not, or if the file is too long to search."""
     lines = text.splitlines()
     trail = key.split(".")
     if len(lines) > MAX_LINES or not _has(_tree("\n".join(lines)), trail):
@@ -66,8 +66,8 @@ def _has(tree: Any, trail: list[str]) -> bool:
 
 
 def problem_line(text: str, problem: str) -> int | None:
-    """The line of the key that a problem such as `train.steps = 0: must be at least 1` begins with,
-    in a job file of TOML or JSON; None where it is not written there."""
+    """Return the line of the key that a problem such as `train.steps = 0: must be at least 1`
+    begins with, in a job file of TOML or JSON; None if it is not written there."""
     found = _KEY.match(problem)
     if found is None:
         return None

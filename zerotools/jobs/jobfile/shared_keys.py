@@ -1,4 +1,4 @@
-"""What the job files of all nodes of one job must have in common."""
+"""The common values of the job files of all nodes of one job."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ SHARED = (
     *("engine", "device", "seed", "output_dir", "model", "data", "train", "fp16", "zero", "lora"),
     *("eval", "offload", "checkpoint", "deepspeed"),
 )
-"""Keys and tables of which all ranks train one model, or go through the same steps together."""
+"""Keys and tables that must agree, because all ranks train one model and make the same steps
+together."""
 
 
 def shared_keys(spec: JobSpec) -> dict[str, Any]:
-    """The values of `SHARED`, without paths: where a node has its copy of the model or of the data
-    is its own affair, and what is in it is compared later."""
+    """Return the values of `SHARED`, without paths: each node may have its copy of the model or of
+    the data at another path, and the contents are compared later."""
     found: dict[str, Any] = {}
     for name in SHARED:
         value = getattr(spec, name)

@@ -1,9 +1,9 @@
-"""Reading a job that some version of zerotools accepted once, by the rules of that version.
+"""Reading a job that an earlier version of zerotools accepted, by the rules of that version.
 
-The rules between keys, and the bounds of numbers, are checked when a job is submitted and never
-again. What remains is whether this version can read the job: every key that was set, of a type that
-it takes. A key that the job lacks is newer than the job, and is read with its `stored_default`:
-what zerotools did before the key existed.
+The rules between keys, and the bounds of numbers, are checked only when a job is submitted. This
+version only needs to read the job: every key that was set, of a valid type. A key that the job
+lacks is newer than the job, and gets its `stored_default`: the behaviour of zerotools before the
+key existed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from zerotools.jobs.tables.spec import JobSpec
 
 
 class StoredJob(NamedTuple):
-    """What could be read of a job; `problems` names what could not, key by key.
+    """The readable part of a job; `problems` names the others, key by key.
 
-    With problems, `spec` has the defaults in their place and is good for counting alone. It is None
-    where not even that can be made.
+    With problems, `spec` has the defaults instead and is only useful for counting. It is None if
+    even that is impossible.
     """
 
     spec: JobSpec | None
@@ -38,10 +38,10 @@ class StoredJob(NamedTuple):
 
 
 def read_stored(tree: object, given: object = None) -> StoredJob:
-    """The job in `tree`, all keys with their values as they were resolved when it was accepted.
+    """Read the job in `tree`, all keys with their values as resolved when it was accepted.
 
-    `given` has the keys that were set, or is None where that is not known. A key that this version
-    does not know is a problem if it was set; left to its default by a newer version, it is not.
+    `given` has the keys that were set, or is None if that is not known. An unknown key is a problem
+    if it was set; a newer version's default of it is not.
     """
     if not isinstance(tree, Mapping):
         return StoredJob(None, (f"the job must be a table, not {show(tree)}",))

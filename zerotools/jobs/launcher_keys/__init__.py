@@ -1,4 +1,4 @@
-"""Tables of what other launchers' configs may say: DeepSpeed's JSON by release, accelerate's YAML.
+"""Tables of the keys in other launchers' configs: DeepSpeed's JSON by release, accelerate's YAML.
 
-Data only. Imports no other room of `jobs`.
+Only data. Imports no other package of `jobs`.
 """

@@ -36,9 +36,9 @@ DEEPSPEED = {
     "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
     "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
 }
-"""Keys of `deepspeed_config`, and where accelerate puts them in DeepSpeed's configuration.
+"""Keys of `deepspeed_config`, and their positions in DeepSpeed's configuration.
 
-accelerate refuses each of them beside `deepspeed_config_file` (utils/dataclasses.py,
+accelerate refuses each of them together with `deepspeed_config_file` (utils/dataclasses.py,
 `_deepspeed_config_checks`).
 """
 
@@ -125,7 +125,7 @@ FEATURES = frozenset(
         "fsdp_config.fsdp_activation_checkpointing_offload",
     }
 )
-"""Harmless only where they are empty or off."""
+"""Harmless only if they are empty or off."""
 
 SECTIONS = ("deepspeed_config", "fsdp_config")
 KNOWN = (*READ, *IGNORED, *FEATURES, *(f"deepspeed_config.{key}" for key in DEEPSPEED), *SECTIONS)

@@ -1,4 +1,4 @@
-"""The keys of DeepSpeed's JSON, as DeepSpeed 0.19 reads them, and what each means for a job.
+"""The keys of DeepSpeed's JSON, as DeepSpeed 0.19 reads them, and their meaning for a job.
 
 Names, kinds and defaults: deepspeed/runtime/{config,precision_config}.py.
 """
@@ -43,7 +43,7 @@ NEVER_TAKEN: dict[str, ConfigKey] = {
         "auto_cast",
     )
 }
-"""What files copied from fp16 have, and does nothing; DeepSpeed does not start with it."""
+"""Keys without effect in files copied from fp16; DeepSpeed does not start with them."""
 
 _OF_COMPILING = (
     "kwargs",
@@ -116,7 +116,7 @@ KEYS: dict[str, ConfigKey] = {
         "scheduler.params.warmup_min_ratio",
         "scheduler.params.cos_min_ratio",
     ),
-    **_read(ValueKind.NUMBER, "zero_optimization.mics_shard_size"),  # -1 where it is off
+    **_read(ValueKind.NUMBER, "zero_optimization.mics_shard_size"),  # -1 if it is off
     **_read(ValueKind.NUMBERS, "optimizer.params.betas"),
     **_read(ValueKind.BOOL, "optimizer.params.adam_w_mode"),
     **_read(
@@ -285,18 +285,18 @@ OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {
     "adamw": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0},
     "sgd": {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0},
 }
-"""Keys of `optimizer.params` that a job has too, by the job's name of the optimizer, and what each
-is without: deepspeed/ops/adam/fused_adam.py; SGD is torch's."""
+"""Keys of `optimizer.params` that a job has too, by the job's name of the optimizer, and the
+default of each: deepspeed/ops/adam/fused_adam.py; SGD is torch's."""
 MUON_DEFAULTS: dict[str, Any] = {"betas": [0.9, 0.95], "eps": 1e-10, "weight_decay": 0.0}
 MUON_RATES = {"muon_lr": 0.02, "adam_lr": 3e-4}
 """The same of Muon, and the learning rates of its two halves without `lr`; its momentum is 0.95:
 deepspeed/runtime/zero/muon/original_muon.py."""
 TORCH_ADAM_DECAY = 0.01
-"""The default decay of torch's own AdamW, which `torch_adam` asks for. torch/optim/adamw.py."""
+"""The default decay of torch's own AdamW, which `torch_adam` selects. torch/optim/adamw.py."""
 
 SECTIONS = frozenset(
     ".".join(parts[:count])
     for parts in (name.split(".") for name in KEYS)
     for count in range(1, len(parts))
 )
-"""Keys whose values are objects that have keys of the table."""
+"""Keys with objects that have keys of the table."""

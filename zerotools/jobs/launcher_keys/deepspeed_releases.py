@@ -1,5 +1,4 @@
-"""What DeepSpeed's releases changed in its JSON: what they do without a key, and keys that they
-take no longer.
+"""The changes of DeepSpeed's releases to its JSON: defaults of keys, and removed keys.
 
 From the tags of its repository and the sources of its releases: runtime/config.py
 (`_REMOVED_TOP_LEVEL_CONFIG_KEYS`, `_REMOVED_ZERO_CONFIG_KEYS`), runtime/constants.py,
@@ -19,7 +18,7 @@ DEADLINE_SECONDS = 10.0
 _ASK = "from importlib.metadata import version; print(version('deepspeed'))"
 
 NEWEST: Release = (0, 19, 8)
-"""The newest that was looked at; what a job's Python has is not known where it has none."""
+"""The newest release that was checked; used if a job's Python has no DeepSpeed."""
 _CLIPS: Release = (0, 19, 3)
 _COMPILES: Release = (0, 16, 6)
 LEAF_MODULES: Release = (0, 18, 0)
@@ -28,7 +27,7 @@ LEAF_MODULES: Release = (0, 18, 0)
 
 @dataclass(frozen=True)
 class Removal:
-    """The first release that refuses to start where the key is there; what serves in its place."""
+    """The first release that refuses to start with the key, and its replacement."""
 
     since: Release
     instead: str = "remove it"
@@ -71,8 +70,8 @@ STRICT = (
     "bf16",
     "compile",
 )
-"""Sections in which a key that DeepSpeed does not know keeps it from starting (pydantic's
-`extra="forbid"`); elsewhere it is passed over."""
+"""Sections in which DeepSpeed refuses to start with an unknown key (pydantic's `extra="forbid"`);
+in other sections it ignores the key."""
 
 
 def clipping(release: Release) -> float:
@@ -101,7 +100,7 @@ def release_text(release: Release) -> str:
 
 
 def parse_release(text: str) -> Release | None:
-    """The release in a version such as `0.19.8+cu12`; None where there is none."""
+    """Return the release in a version such as `0.19.8+cu12`, or None."""
     numbers: list[int] = []
     for part in text.split("+")[0].split(".")[:3]:
         digits = "".join(c for c in part if c.isascii() and c.isdigit())
@@ -112,9 +111,9 @@ def parse_release(text: str) -> Release | None:
 
 
 def installed_release(python: str | None) -> Release | None:
-    """The DeepSpeed that the interpreter `python` has, without importing it; None for `python`:
-    this one. None where it has none, or does not say within some seconds: it is asked again when
-    the job is queued."""
+    """Return the DeepSpeed of the interpreter `python`, without importing it; None for `python`:
+    this one. Return None if it has none, or does not answer within some seconds: the check is
+    repeated when the job is queued."""
     if python is None:
         return _own()
     command = [python, "-c", _ASK]
@@ -135,8 +134,8 @@ def _own() -> Release | None:
 
 
 def is_off(value: Any) -> bool:
-    """Whether a key that was removed changed nothing: null, false, -1, an empty section, or one
-    whose every `enabled` is false."""
+    """Return whether a removed key had no effect: null, false, -1, an empty section, or one with
+    only false `enabled` switches."""
     if isinstance(value, Mapping):
         switches = list(_switches(value))
         return not value or (bool(switches) and not any(switches))

@@ -1,4 +1,4 @@
-"""What an importer knows of one key of a config."""
+"""An importer's facts about one key of a config."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 
 class ValueKind(Enum):
-    """What a value must be; the text ends a sentence. Numbers and booleans may be quoted."""
+    """The required kind of a value; the text ends a sentence. Numbers and booleans may be
+    quoted."""
 
     BOOL = "true or false"
     COUNT = "a whole number"
@@ -19,17 +20,17 @@ class ValueKind(Enum):
 
 
 class KeyAction(Enum):
-    """What is done with a key."""
+    """The treatment of a key."""
 
-    READ = "read"  # a reader knows what it means
-    TUNING = "tuning"  # DeepSpeed's own way of doing the same: results stay as they are
+    READ = "read"  # a reader interprets it
+    TUNING = "tuning"  # DeepSpeed's own way to the same results
     IGNORED = "ignored"  # concerns DeepSpeed's output or launcher
-    FEATURE = "feature"  # changes what is trained: harmless only where it is off
+    FEATURE = "feature"  # changes the training: harmless only if it is off
 
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """One key; `why` is the reason that a report gives, `default` DeepSpeed's own value."""
+    """One key; `why` is the reason in a report, `default` DeepSpeed's own value."""
 
     kind: ValueKind
     action: KeyAction
@@ -39,7 +40,8 @@ class ConfigKey:
 
 
 def is_off(value: Any, default: Any) -> bool:
-    """Whether a feature's value leaves it off: false, none, its default, `{"enabled": false}`."""
+    """Return whether a feature's value leaves it off: false, none, its default, `{"enabled":
+    false}`."""
     if isinstance(value, dict):
         return not value or str(value.get("enabled")).lower() == "false"
     if default is not None:

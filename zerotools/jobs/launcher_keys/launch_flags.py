@@ -1,4 +1,4 @@
-"""The options of the programs that start training programs, and how many words follow each.
+"""The options of the programs that start training programs, and the number of words after each.
 
 DeepSpeed 0.19 launcher/runner.py, torch 2.13 distributed/run.py, accelerate 1.15
 commands/launch.py, Python's own.
@@ -12,7 +12,7 @@ SEVERAL_MACHINES = (
     "this makes the job of one machine; set it to 1 with the processes of one, and give the job "
     "file [rendezvous] with address and nodes"
 )
-"""Why nothing is made of a launcher's own way to several machines."""
+"""The reason why a launcher's options for several machines are not imported."""
 
 _DEEPSPEED = (
     "hostfile include exclude num_nodes min_elastic_nodes max_elastic_nodes num_gpus "
@@ -86,7 +86,8 @@ MEETING = frozenset(
         "venv_script",
     )
 )
-"""Options that say where processes meet and write: nothing of a job depends on their values."""
+"""Options for the meeting point and the output of processes: nothing in a job depends on their
+values."""
 
 PLACING = frozenset(
     (
@@ -135,7 +136,7 @@ ACCELERATE_KINDS: Mapping[str, str] = {
 """Flag of `accelerate launch` -> the `distributed_type` of its YAML."""
 
 ACCELERATE_NAMES: Mapping[str, str] = {"cpu": "use_cpu"}
-"""Option -> the key of the YAML, where they differ; `dynamo_` and `fsdp_` are tables."""
+"""Option -> the key of the YAML, if they differ; `dynamo_` and `fsdp_` are tables."""
 
 MODULES: Mapping[str, str] = {
     "deepspeed": "deepspeed",
@@ -169,7 +170,7 @@ WRAPPERS = frozenset(
         "nsys",
     ]
 )
-"""Programs that start a launcher and change nothing of what it is told."""
+"""Programs that start a launcher and do not change its options."""
 RUNNERS = frozenset(
     (
         ("uv", "run"),
@@ -213,7 +214,7 @@ STARTED_BY: Mapping[str, str] = {
         "set python of the job file to the interpreter of that environment",
     ),
 }
-"""Program that starts a launcher -> what a reader of the job should know."""
+"""Program that starts a launcher -> a remark for the reader of the job."""
 CONSOLE_PROGRAMS: Mapping[str, frozenset[str]] = {
     "llamafactory-cli": frozenset(("train",)),
     "axolotl": frozenset(("train",)),
@@ -230,7 +231,7 @@ CONSOLE_PROGRAMS: Mapping[str, frozenset[str]] = {
         )
     ),
 }
-"""Program that starts ranks of its own -> those of its commands that train."""
+"""Program that starts ranks of its own -> its commands that train."""
 PROGRAM_MODULES: Mapping[str, str] = {
     "axolotl.cli.train": "axolotl",
     "llamafactory.cli": "llamafactory-cli",
@@ -246,6 +247,6 @@ CONSOLE_MODULES: Mapping[str, tuple[str, str]] = {
 }
 """Console program -> the launcher by which it starts its ranks, and the module that they run."""
 ONE_RANK = frozenset(("swift", "xtuner", "litgpt"))
-"""Those that start one rank where nothing says how many."""
+"""Programs that start one rank by default."""
 RANKS_BY = "NPROC_PER_NODE"
 """The variable from which console programs take the number of ranks."""

@@ -38,7 +38,7 @@ DIRECT: Mapping[str, tuple[str, ValueKind]] = {
     "tensor_ranks": ("zero.tensor_ranks", ValueKind.COUNT),
     "sequence_ranks": ("zero.sequence_ranks", ValueKind.COUNT),
 }
-"""Argument -> the key of the job file that says the same."""
+"""Argument -> the key of the job file with the same meaning."""
 
 OF_EVAL: Mapping[str, tuple[str, ValueKind]] = {
     "per_device_eval_batch_size": ("eval.batch_size", ValueKind.COUNT),
@@ -49,7 +49,7 @@ OF_EVAL: Mapping[str, tuple[str, ValueKind]] = {
     "num_beams": ("eval.num_beams", ValueKind.COUNT),
     "generation_num_beams": ("eval.num_beams", ValueKind.COUNT),
 }
-"""Those that mean something only where the model is evaluated."""
+"""Arguments that have a meaning only if the model is evaluated."""
 
 SYNONYMS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -112,7 +112,7 @@ TRAINER_DEFAULTS: Mapping[str, object] = {
     "seed": 42,
     "save_steps": 500,
 }
-"""What the Trainer takes where it is told nothing."""
+"""The Trainer's defaults."""
 
 TRAINERS_OWN = frozenset(
     {
@@ -126,7 +126,7 @@ TRAINERS_OWN = frozenset(
         "do_train",
     }
 )
-"""Arguments by which a program is known to be built on the Trainer."""
+"""Arguments that identify a program built on the Trainer."""
 
 OPTIMIZERS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -160,8 +160,8 @@ TRACKERS: Mapping[str, tuple[str, str, str]] = {
     "wandb": ("wandb_project", "WANDB_PROJECT", "huggingface"),
     "mlflow": ("mlflow_experiment_name", "MLFLOW_EXPERIMENT_NAME", "Default"),
 }
-"""Of `report_to` -> where the project or experiment is said: the argument of axolotl, and the
-Trainer's variable and its default."""
+"""Value of `report_to` -> the position of the project or experiment: the argument of axolotl, and
+the Trainer's variable and its default."""
 
 _HABITS = "what is trained does not depend on it"
 _DAEMON = "the daemon does this by itself"
@@ -321,7 +321,7 @@ FEATURES: frozenset[str] = frozenset(
         "early_stopping_patience",
     ]
 )
-"""They change what is trained: harmless only where they are off."""
+"""Arguments that change the training: harmless only if they are off."""
 
 ALL_LINEAR: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(

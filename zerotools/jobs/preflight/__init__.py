@@ -1,4 +1,4 @@
-"""Whether a job can run as asked: on this checkpoint, DeepSpeed and machine; else what to change.
+"""Checks that a job can run as requested: on this checkpoint, DeepSpeed and machine; with advice.
 
 Imports `jobs.tables`.
 """

@@ -1,5 +1,5 @@
-"""What DeepSpeed's offload to NVMe asks of a machine: `async_io`, which it compiles when it is
-first used, or has in it where it was installed so.
+"""The requirements of DeepSpeed's offload to NVMe: `async_io`, which it compiles at the first use,
+or contains if it was installed so.
 
 Run as a program by the interpreter of a job, this file says what is missing, as JSON; its argument
 is the job's device. So it takes nothing but the standard library.
@@ -22,11 +22,11 @@ int main() { io_context_t c = 0; int status = io_setup(8, &c); return status < 0
 """
 _INSTALL = "install libaio-dev (libaio-devel on Fedora and the like)"
 _NO_LIBRARY = 127
-"""The status of a program whose libraries the loader does not find."""
+"""The status of a program with libraries that the loader does not find."""
 
 
 def refusal(why: str) -> str:
-    """The sentence for a job that is offloaded to NVMe where `why` is `lacking`."""
+    """Return the sentence for a job that is offloaded to NVMe, with the `why` of `lacking`."""
     return (
         'deepspeed.config offloads to "nvme", and the operator that DeepSpeed needs for it, '
         f'async_io, cannot be compiled here: {why}, or offload to "cpu"'
@@ -69,7 +69,7 @@ def without_toolkit() -> str | None:
 
 
 def _is_installed() -> bool:
-    """Whether DeepSpeed was installed with DS_BUILD_AIO=1."""
+    """Return whether DeepSpeed was installed with DS_BUILD_AIO=1."""
     return any(next(folder.glob("async_io_op*.so"), None) for folder in _folders())
 
 
@@ -92,7 +92,7 @@ def _without_libaio(compiler: str) -> str | None:
             return f"{compiler} does not find libaio; {_INSTALL}"
         try:
             status = _status(program)
-        except PermissionError:  # nothing is run from here, and the kernel cannot be asked
+        except PermissionError:  # nothing is run from here, and the kernel cannot be queried
             return None
     if status == _NO_LIBRARY:
         return "libaio.so is not found when it is loaded; name its directory in LD_LIBRARY_PATH"

@@ -1,6 +1,6 @@
-"""What in a job file makes a job need less GPU memory: for whoever has run out of it.
+"""Changes to a job file that reduce its GPU memory, for jobs that ran out of it.
 
-Each list is ordered by what costs the least time; how much each saves is not known here.
+Each list is ordered by the cost in time, lowest first; the savings are not known here.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ _DEEPSPEED = (
 def settings_to_try(
     spec: JobSpec, *, mostly_state: bool = False, limit: int = 2, half: str = "bf16"
 ) -> list[str]:
-    """Up to `limit` settings that need less GPU memory than `spec`, as lines of a job file.
+    """Return up to `limit` settings that need less GPU memory than `spec`, as lines of a job file.
 
-    `half` is the 16-bit type in which the GPU computes.
-
-    `mostly_state`: the weights and what the optimizer keeps are most of it, so that a smaller batch
-    would not do.
+    `half` is the 16-bit type in which the GPU computes. `mostly_state` means that the weights and
+    the optimizer's state take most of the memory, so that a smaller batch would not help.
     """
     less_state = partial(_less_state, half=half)
     orders = (less_state, _less_in_flight) if mostly_state else (_less_in_flight, less_state)
@@ -56,7 +54,8 @@ def _smaller_sums(spec: JobSpec) -> Iterator[str]:
 
 
 def _sums_whole(layout: MemoryLayout) -> bool:
-    """Whether whole gradients are summed on the GPU, where parts would be fewer bytes there."""
+    """Return whether whole gradients are summed on the GPU, although parts would take fewer bytes
+    there."""
     smaller = layout.has_masters or layout.weight_ranks > 1 or layout.params_tier != DEVICE
     return layout.accumulate == LOCAL and smaller
 

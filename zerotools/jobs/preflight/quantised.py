@@ -12,10 +12,10 @@ TRAINABLE = (BFLOAT16, FLOAT16, FLOAT32, FLOAT64)
 
 
 def quantised(tensors: Iterable[tuple[Path, str, DType]], config: Mapping[str, Any]) -> str | None:
-    """The sentence that refuses the first of `tensors` (file, name, type) that is quantised.
+    """Return the refusal of the first of `tensors` (file, name, type) that is quantised, or None.
 
-    An integer may be a count or a table. It is part of a weight where it is called one, or where
-    the model's `config` names a method: GPTQ calls them `qweight`, gpt-oss `gate_up_proj_blocks`.
+    An integer may be a count or a table. It is part of a weight if its name says so, or if the
+    model's `config` names a method: GPTQ calls them `qweight`, gpt-oss `gate_up_proj_blocks`.
     """
     found = config.get("quantization_config")
     method = found.get("quant_method") if isinstance(found, Mapping) else None

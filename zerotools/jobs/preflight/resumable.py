@@ -13,7 +13,7 @@ from zerotools.runs.thinned import is_thinned
 
 
 def not_resumable(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]:
-    """Why the job cannot resume from the checkpoint at `path`, and what to do."""
+    """Yield the reasons why the job cannot resume from the checkpoint at `path`, with advice."""
     where = f"resume_from = {path}"
     if is_thinned(path):
         yield (

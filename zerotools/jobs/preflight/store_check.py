@@ -1,4 +1,4 @@
-"""Whether jobs will be able to use the stores that they name, asked before they are queued."""
+"""A check that jobs can use the stores that they name, before they are queued."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zerotools.jobs.sweeps import INDEX_VARIABLE
 from zerotools.jobs.tables.spec import JobSpec
 
 SECONDS = 600.0
-"""What asks tries again for two minutes, each time that it asks."""
+"""The time limit: each request is repeated for two minutes."""
 _OF_STORES = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
 _PROBE = Path(__file__).with_name("store_probe.py")
 
@@ -23,10 +23,11 @@ _PROBE = Path(__file__).with_name("store_probe.py")
 def check_stores(
     jobs: Sequence[JobSpec], *, writes: bool, here: Mapping[str, str] = os.environ
 ) -> None:
-    """Ask with the environment that each job is submitted with; `writes`: also write something.
+    """Check the stores with the environment of each submitted job; with `writes`, also write an
+    object.
 
     Raises:
-        BadRequest: why the first that would not come far would not, and what to do.
+        BadRequest: the reason for the first job that would fail, with advice.
     """
     alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for number, spec in enumerate(jobs):
@@ -49,14 +50,14 @@ def _environment(spec: JobSpec, here: Mapping[str, str]) -> dict[str, str]:
         **(spec.captured_env or {}),
         **spec.env,
     }
-    found.pop(INDEX_VARIABLE, None)  # by which the jobs of an array differ, and no store
+    found.pop(INDEX_VARIABLE, None)  # it distinguishes the jobs of an array, and not the stores
     return found
 
 
 def _answers(
     jobs: Sequence[JobSpec], environment: Mapping[str, str], *, writes: bool
 ) -> list[list[str]]:
-    """What is wrong with each of `jobs`, by one process for all of them."""
+    """Return the problems of each of `jobs`, from one process for all of them."""
     asked = json.dumps({"jobs": [job_to_dict(spec) for spec in jobs], "writes": writes})
     try:
         answer = subprocess.run(
@@ -78,7 +79,7 @@ def _answers(
 
 
 def _left_behind(environment: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """What the job does not get of the variables of stores that are set here."""
+    """Return the variables of stores that are set here and that the job does not get."""
     names = [n for n in sorted(here) if n.startswith(_OF_STORES) and n not in environment]
     if not names:
         return ""

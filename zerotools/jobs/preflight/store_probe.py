@@ -1,8 +1,8 @@
-"""What a store says of a job's places, asked with what the job will have: `store_probe.py`.
+"""A check of a job's stores with the job's own environment: `store_probe.py`.
 
-A process of its own, which `store_check` starts in the job's environment: whether credentials are
-there is known there alone. It reads {"jobs": [...], "writes": ...} and prints a list of sentences
-for each of them as JSON, several asked at a time. With `writes` it also writes an empty object, and
+`store_check` starts this separate process in the job's environment, because only there the
+credentials are known. It reads {"jobs": [...], "writes": ...} and prints a list of sentences for
+each of them as JSON, several checked at a time. With `writes` it also writes an empty object, and
 removes it.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 PROBE = ".zerotools-probe"
 AT_ONCE = 8
-"""Jobs that are asked for at a time."""
+"""The number of jobs that are checked at a time."""
 
 
 def problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:

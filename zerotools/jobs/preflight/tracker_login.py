@@ -1,7 +1,7 @@
-"""Whether a job will reach the trackers that it names: without a login it logs to files.
+"""A check that a job can reach the trackers that it names: without a login it logs to files.
 
-Looked at by names and files alone, as wandb itself looks for its key (wandb 0.31,
-`sdk/lib/wbauth/authenticate.py`): nobody is asked over the network.
+Only names and files are checked, as wandb itself searches for its key (wandb 0.31,
+`sdk/lib/wbauth/authenticate.py`): the network is not used.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LONGEST = 1 << 20
 
 
 def is_switched_off(name: str, environment: Mapping[str, str]) -> bool:
-    """Whether the environment says that nothing at all is to be logged to the tracker."""
+    """Return whether the environment switches the tracker off completely."""
     return name == WANDB and environment.get(_MODE) == "disabled"
 
 
 def offline_reasons(metrics: MetricsSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    """Why trackers of a job that has this `environment` are not reached, by their names. Those that
-    are not in it have a login. Reads files of the user."""
+    """Return the reasons why trackers are not reached by a job with this `environment`, by their
+    names. Trackers that are not in it have a login. Read files of the user."""
     found = {}
     if metrics.wandb is not None and (why := _why_wandb(environment)) is not None:
         found[WANDB] = why
@@ -40,7 +40,7 @@ def offline_reasons(metrics: MetricsSpec, environment: Mapping[str, str]) -> dic
 
 
 def offline_notes(metrics: MetricsSpec, environment: Mapping[str, str]) -> list[str]:
-    """The same as sentences for whoever submits the job, with what to do."""
+    """Return the same as sentences for the submitter of the job, with advice."""
     todo = {
         WANDB: "log in with wandb login or pass --env WANDB_API_KEY, or upload it later with wandb "
         "sync",
@@ -88,7 +88,7 @@ def _at_home(path: str, environment: Mapping[str, str]) -> Path:
 
 
 def _has_login(file: Path, hosts: set[str]) -> bool:
-    """Whether the file names one of the hosts; one that cannot be read has none, as for wandb."""
+    """Return whether the file names one of the hosts; an unreadable one has none, as for wandb."""
     try:
         if not file.is_file() or file.stat().st_size > _LONGEST:
             return False
@@ -99,7 +99,7 @@ def _has_login(file: Path, hosts: set[str]) -> bool:
 
 
 def _settings(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """What wandb's own commands have written down."""
+    """Return the settings that wandb's own commands have saved."""
     directory = _at_home(environment.get("WANDB_CONFIG_DIR") or "~/.config/wandb", environment)
     parser = configparser.ConfigParser(interpolation=None)
     try:

@@ -1,7 +1,7 @@
 """A job as a script for sbatch. A value, which `submit --slurm --dry-run` shows.
 
 The script starts one process, which starts a supervisor on every node by srun, waits for them all,
-and starts them again where that is right (`zerotoolsd.allocation.batch`).
+and restarts them if that is right (`zerotoolsd.allocation.batch`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zerotools.jobs.slurm.job_directory import HOME_VARIABLE, JOB, LOG, SUBMISSI
 from zerotools.jobs.tables.spec import JobSpec
 
 COMMENT = "zerotools:"
-"""How the comment of our jobs begins, by which one is found whose number was lost."""
+"""The beginning of our jobs' comment, which identifies a job with a lost number."""
 _EXIT_UNSHARED = 78
 
 
@@ -84,7 +84,7 @@ def options_of(spec: JobSpec, directory: Path, submission: int, token: str) -> I
 
 
 def name_in_slurm(name: str | None) -> str:
-    """What a job is called there."""
+    """Return the name of a job there."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name or "zerotools")[:100]
 
 

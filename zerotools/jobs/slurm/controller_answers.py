@@ -1,4 +1,4 @@
-"""What Slurm's clients print, as values.
+"""The output of Slurm's clients, as values.
 
 The JSON of squeue has changed its shape between versions: a state is text up to 23.02 and a list of
 texts from 23.11 on; numbers are plain, or `{"set": true, "number": 3}`. Anything but the number and
@@ -24,8 +24,8 @@ HELD_AGAIN = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD"})
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerJob:
-    """One job by the word of the controller. `state` is one of Slurm's base states; `completing`:
-    it ends; `reason` says why it waits; `comment` is what it was submitted with."""
+    """One job in the controller's list. `state` is one of Slurm's base states; `completing`: it is
+    ending; `reason` is the reason why it waits; `comment` is the one it was submitted with."""
 
     number: str
     state: str
@@ -39,17 +39,17 @@ class ControllerJob:
 
     @property
     def waits(self) -> bool:
-        """It will start, as far as is known."""
+        """Return whether it will start, as far as known."""
         return self.state in PENDING or self.state in HELD_AGAIN
 
     @property
     def goes(self) -> bool:
-        """It runs, or ends."""
+        """Return whether it runs, or is ending."""
         return self.state in GOING or self.completing
 
     @property
     def is_over(self) -> bool:
-        """It will not run any more."""
+        """Return whether it will not run any more."""
         return not self.waits and not self.goes
 
 

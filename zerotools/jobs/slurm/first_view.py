@@ -1,4 +1,4 @@
-"""What people are shown of a job whose nodes have written nothing yet."""
+"""The view of a job before its nodes have written anything."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def spec_of(directory: JobDirectory) -> JobSpec:
     return stored.spec
 
 
-NO_VIEW: dict[str, Any] = {  # also of a job whose record cannot be read
+NO_VIEW: dict[str, Any] = {  # also of a job with an unreadable record
     "id": None,
     "name": None,
     "state": states.QUEUED,
@@ -59,7 +59,7 @@ NO_VIEW: dict[str, Any] = {  # also of a job whose record cannot be read
 
 
 def first_view(directory: JobDirectory) -> dict[str, Any]:
-    """What there is to say of a job whose nodes have written nothing yet. Raises BadFile."""
+    """Return the view of a job before its nodes have written anything. Raises BadFile."""
     record, spec = directory.job() or {}, spec_of(directory)
     shown: dict[str, Any] = mask_tree(record.get("spec") or {})
     given = record.get("given") or {}

@@ -1,18 +1,18 @@
 """The directory of a job under Slurm: its records, which its nodes and every login node share.
 
     job.json                      the job as it was submitted
-    submissions/1/batch.sh        what sbatch was given, once for each submit and resume
-    submissions/1/submission.json the token that tells its jobs of Slurm, and their number
-    submissions/1/slurm.log       what the batch script and srun wrote
-    submissions/1/end.json        how it ended; written once, by the batch script alone
-    stop.json                     somebody wants the job to save and end
-    state.json, view.json         where the job stands, and what people are shown of that
-    attempts/1/                   one start of its ranks; made by whoever may start it, once
+    submissions/1/batch.sh        the input of sbatch, once for each submit and resume
+    submissions/1/submission.json the token that identifies its jobs of Slurm, and their number
+    submissions/1/slurm.log       the output of the batch script and srun
+    submissions/1/end.json        its end; written once, only by the batch script
+    stop.json                     a request to save and end
+    state.json, view.json         the state of the job, and the view of it for people
+    attempts/1/                   one start of its ranks; made once, by its starter
     attempts/1/beat-0             node 0 lives: its number grows
     attempts/1/node-0/            the run directory of the supervisor there
 
-All of it is below one directory of the user's, which must lie on a file system that all nodes of
-the cluster have. Every record is written whole and then renamed.
+All of it is below one directory of the user, on a file system that all nodes of the cluster share.
+Every record is written whole and then renamed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def slurm_home(environment: Mapping[str, str] = os.environ) -> Path:
 
 @dataclass(frozen=True)
 class JobDirectory:
-    """One job's. What is read is None where it is not there, or not whole yet."""
+    """The directory of one job. Values are None if they do not exist, or are not complete yet."""
 
     path: Path
 
@@ -72,7 +72,7 @@ class JobDirectory:
         return _numbered(self.path / SUBMISSIONS)
 
     def submission_path(self, number: int) -> Path:
-        """Where a submission's files are."""
+        """Return the directory of a submission's files."""
         return self.path / SUBMISSIONS / str(number)
 
     def submission(self, number: int) -> dict[str, Any] | None:
@@ -88,7 +88,7 @@ class JobDirectory:
         return _numbered(self.path / ATTEMPTS)
 
     def attempt_path(self, number: int) -> Path:
-        """Where an attempt's files are."""
+        """Return the directory of an attempt's files."""
         return self.path / ATTEMPTS / str(number)
 
     def run_dir(self, attempt: int, node: int) -> Path:
@@ -100,14 +100,14 @@ class JobDirectory:
         return read_record(self.path / STOP)
 
     def ask_stop(self, who: str) -> None:
-        """Ask its nodes to save and end, and those that have not begun not to begin."""
+        """Request that its nodes save and end, and that waiting ones do not begin."""
         write_record(self.path / STOP, {"who": who, "time": time.time()})
 
     def new_submission(self, token: str, after: int | None = None) -> int:
-        """Make the directory of the submission after that one, or the newest; whoever makes it,
+        """Make the directory of the submission after `after`, or after the newest; its maker
         submits.
 
-        Raises FileExistsError: somebody else does; FileNotFoundError: the job was removed.
+        Raises FileExistsError: another process made it; FileNotFoundError: the job was removed.
         """
         number = (max(self.submissions(), default=0) if after is None else after) + 1
         path = self.submission_path(number)
@@ -126,9 +126,10 @@ class JobDirectory:
         return number
 
     def remove_unsubmitted(self) -> None:
-        """Remove the directory of a job that has no submission, and that nobody is submitting."""
+        """Remove the directory of a job without a submission, unless another process is submitting
+        it."""
         with suppress(OSError):
-            (self.path / SUBMISSIONS).rmdir()  # from now on nobody can submit it
+            (self.path / SUBMISSIONS).rmdir()  # from now on no process can submit it
             gone = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
             self.path.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
@@ -140,13 +141,14 @@ class JobDirectory:
             write_record(self.submission_path(submission) / SUBMISSION, {**known, "job_id": job_id})
 
     def note_unanswered(self, submission: int) -> None:
-        """Nobody knows whether a submission was queued: Slurm's controller did not answer."""
+        """Record that it is unknown whether a submission was queued: Slurm's controller did not
+        answer."""
         known = self.submission(submission) or {}
         write_record(self.submission_path(submission) / SUBMISSION, {**known, "unanswered": True})
 
 
 def keyed_name(key: str) -> str:
-    """The name of the directory of the job that was submitted with this key."""
+    """Return the directory name of the job that was submitted with this key."""
     word = _word(key)
     if word != key:  # another key may read the same
         word += f"-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
@@ -160,7 +162,8 @@ def _word(text: str) -> str:
 def new_job_directory(
     home: Path, name: str, record: Mapping[str, Any], key: str | None
 ) -> JobDirectory:
-    """The directory of a new job; of one that was submitted with the same `key` before, that one.
+    """Return the directory of a new job, or of the job that was submitted with the same `key`
+    before.
 
     Raises BadRequest: it cannot be made.
     """
@@ -178,13 +181,13 @@ def new_job_directory(
         draft.mkdir(mode=0o700)
         (draft / SUBMISSIONS).mkdir()
         write_record(draft / JOB, {"schema": SCHEMA, **record})
-        draft.rename(path)  # whole at once: another may look for the same key just now
+        draft.rename(path)  # complete at once: another process may look for the same key now
         sync_directory(home)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR) and key and home.is_dir():
             if directory.job() is None:
-                if not path.exists():  # whoever made it was refused, and has removed it
+                if not path.exists():  # its maker was refused, and has removed it
                     return new_job_directory(home, name, record, key)
                 raise BadRequest(f"{path} is in the way: it holds no job; remove it") from None
             return directory
@@ -196,7 +199,7 @@ def new_job_directory(
 
 
 def job_directories(home: Path) -> list[JobDirectory]:
-    """Those of all jobs, the newest first."""
+    """Return the directories of all jobs, the newest first."""
     found = []
     with suppress(OSError):
         for each in home.iterdir():
@@ -217,7 +220,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def write_record(path: Path, tree: Mapping[str, Any]) -> None:
-    """Write a record whole, flushed, in place of the one before. Mode 0600. Raises OSError."""
+    """Write a record whole, flushed, and replace the one before. Mode 0600. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
     with os.fdopen(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:

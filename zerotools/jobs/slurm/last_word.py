@@ -1,6 +1,6 @@
-"""How Slurm says that a job ended, kept beside the job: the controller forgets it minutes later.
+"""Slurm's record of a job's end, kept next to the job: the controller forgets it minutes later.
 
-Only of a job that did not say so itself, such as one that was ended by scancel.
+Only for a job that did not record its end itself, such as one that scancel ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FINAL = frozenset(
 
 
 def keep_word(submission: Path, found: ControllerJob) -> None:
-    """Note how a job of Slurm ended; nothing is noted of one that may go on."""
+    """Record the end of a Slurm job, unless it may continue."""
     if found.state not in _FINAL or found.completing:
         return
     word = {"number": found.number, "state": found.state, "reason": found.reason}
@@ -30,7 +30,7 @@ def keep_word(submission: Path, found: ControllerJob) -> None:
 
 
 def kept_word(submission: Path, number: str) -> ControllerJob | None:
-    """What was noted of the job of this number."""
+    """Return the record of the job of this number, or None."""
     word = read_record(submission / ENDED) or {}
     if word.get("number") != number or word.get("state") not in _FINAL:
         return None

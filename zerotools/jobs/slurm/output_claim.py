@@ -29,7 +29,7 @@ def claim_output(
     """Claim `output_dir` for the job `own`. `why_taken` returns a sentence for a job that has not
     ended, else None.
 
-    Returns a function that withdraws the claim.
+    Return a function that withdraws the claim.
 
     Raises BadRequest: another job has claimed it, or it cannot be written.
     """

@@ -1,7 +1,7 @@
-"""Slurm's own programs, which are all that is asked of a cluster.
+"""Slurm's own programs, the only access to a cluster.
 
-Two kinds of failure are kept apart. The controller does not answer (it is down, is started again,
-or is busy): nothing is known then, and nothing follows from it. Or it answers, and says no: its own
+Two kinds of failure are distinguished. If the controller does not answer (it is down, restarting,
+or busy), the state is unknown, and nothing follows from it. If it answers with a refusal, its own
 words are passed on.
 """
 
@@ -45,7 +45,7 @@ class SlurmCommands:
     """The programs, found in PATH of `environment`."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        # What a job in which this runs has, would be taken for what the new one asks.
+        # Variables of a surrounding job would be taken for options of the new one.
         self.environment = {
             name: value
             for name, value in environment.items()
@@ -55,7 +55,7 @@ class SlurmCommands:
         self._version: tuple[int, int] | None = None
 
     def place_of(self, program: str) -> str:
-        """Where a program of Slurm is. Raises Unsupported: it is not installed."""
+        """Return the path of a program of Slurm. Raises Unsupported: it is not installed."""
         place = shutil.which(program, path=self.environment.get("PATH"))
         if place is None:
             raise Unsupported(
@@ -65,7 +65,8 @@ class SlurmCommands:
         return place
 
     def _refuse_lost_config(self, program: str) -> None:
-        """The programs themselves look for a file that is not there for a minute."""
+        """Raise an error if the config file is missing: the programs would search for it for a
+        minute."""
         config = self.environment.get("SLURM_CONF")
         if config and not Path(config).exists():
             raise SlurmUnreachable(
@@ -90,11 +91,11 @@ class SlurmCommands:
         return self._version
 
     def submit(self, script: str, options: Sequence[str] = ()) -> str:
-        """Hand a script over; the number of the job, as text.
+        """Submit a script; return the number of the job, as text.
 
         Raises:
             BadRequest: Slurm refuses it, in its own words.
-            SlurmUnreachable: nobody knows whether it was taken.
+            SlurmUnreachable: it is unknown whether it was accepted.
         """
         own = {name for line in script.splitlines() for name in _option_names(line)}
         defaults = {
@@ -112,7 +113,7 @@ class SlurmCommands:
         return number
 
     def jobs(self, numbers: Sequence[str]) -> dict[str, ControllerJob]:
-        """Those of the jobs `numbers` that the controller still knows. Raises SlurmUnreachable."""
+        """Return the jobs of `numbers` that the controller still knows. Raises SlurmUnreachable."""
         if not numbers:
             return {}
         chosen = [f"--jobs={','.join(numbers)}", "--states=all"]
@@ -137,7 +138,8 @@ class SlurmCommands:
         return jobs_of_text(self._run("squeue", ["--noheader", *chosen, f"-o{SQUEUE_FORMAT}"]))
 
     def accounted(self, number: str) -> ControllerJob | None:
-        """What the accounting has of a job; None: there is none, or it does not know the job."""
+        """Return the accounting record of a job; None: there is no accounting, or it does not know
+        the job."""
         asked = [
             "-X",
             "-n",
@@ -164,14 +166,14 @@ class SlurmCommands:
             raise
 
     def cancel(self, number: str) -> None:
-        """End a job, one that runs by SIGTERM and later SIGKILL. One that is over stays so.
+        """End a job: a running one by SIGTERM and later SIGKILL. A finished one stays unchanged.
 
         Raises BadRequest and SlurmUnreachable.
         """
         self._unless_unknown("scancel", [number])
 
     def tell(self, number: str, signal: str) -> None:
-        """Send a signal to the batch script of a job that runs; raises as `cancel`."""
+        """Send a signal to the batch script of a running job; raises as `cancel`."""
         self._unless_unknown("scancel", ["--batch", f"--signal={signal}", number])
 
     def _unless_unknown(self, program: str, arguments: Sequence[str]) -> None:
@@ -182,7 +184,7 @@ class SlurmCommands:
                 raise
 
     def requeue(self, number: str) -> None:
-        """Queue a job that runs again. Raises BadRequest: it may not; and SlurmUnreachable."""
+        """Queue a running job again. Raises BadRequest: it may not; and SlurmUnreachable."""
         self._run("scontrol", ["requeue", number])
 
     def begin_now(self, number: str) -> None:
@@ -191,7 +193,7 @@ class SlurmCommands:
         self._run("scontrol", ["update", f"JobId={number}", "StartTime=now"])
 
     def node_address(self, node: str) -> str:
-        """Where the other nodes reach a node; its name, where nothing else is known."""
+        """Return the address of a node for other nodes; its name if no other is known."""
         try:
             said = self._run("scontrol", ["--oneliner", "show", "node", node])
         except (BadRequest, SlurmUnreachable, Unsupported):
@@ -200,7 +202,8 @@ class SlurmCommands:
         return found[1] if found else node
 
     def test_only(self, script: str) -> str:
-        """What `sbatch --test-only` says of a script: when it would start. Raises BadRequest."""
+        """Return the output of `sbatch --test-only` for a script: its expected start. Raises
+        BadRequest."""
         return self._run("sbatch", ["--test-only"], given=script, stderr_too=True).strip()
 
     def _run(

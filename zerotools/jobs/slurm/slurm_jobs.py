@@ -1,7 +1,7 @@
 """The jobs of one user under Slurm, by their directories: listed, shown, read, stopped, resumed.
 
-What it gives is what a daemon gives of its jobs, so that the same commands show both. A job is
-called by the number that Slurm gave to any of its submissions: `slurm:4711`.
+Its values are those of a daemon's jobs, so that the same commands show both. A job has the number
+that Slurm gave to any of its submissions: `slurm:4711`.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class SlurmJobs:
         return self._views(found)
 
     def job(self, reference: str) -> dict[str, Any]:
-        """One job. Raises BadRequest: there is none."""
+        """Return one job. Raises BadRequest: it does not exist."""
         return self._views([self.directory(reference)])[0]
 
     def find(self, reference: str | None) -> dict[str, Any]:
-        """The job that a number, `slurm:NUMBER` or a name means; None: the newest. Raises
-        BadRequest: there is none, or several that are not over have the name."""
+        """Return the job of a number, `slurm:NUMBER` or a name; None: the newest. Raises
+        BadRequest: it does not exist, or several unfinished jobs have the name."""
         if reference is None:
             found = self._views(job_directories(self._home)[:1])
             if not found:
@@ -90,11 +90,11 @@ class SlurmJobs:
         return (going or named)[0]
 
     def health(self) -> dict[str, Any]:
-        """Nothing tells of events here: jobs are looked at again and again."""
+        """Return an empty health: there are no events here, so jobs are polled."""
         return {}
 
     def directory(self, reference: str) -> JobDirectory:
-        """A job's directory. Raises BadRequest: there is none."""
+        """Return a job's directory. Raises BadRequest: it does not exist."""
         number = reference.removeprefix(PREFIX)
         if (known := self._found.get(number)) is not None:
             return known
@@ -114,8 +114,12 @@ class SlurmJobs:
                 yield record["job_id"]
 
     def refuse_taken(self, spec: JobSpec, *, own: str | None = None) -> None:
-        """Raises BadRequest: a job that is not over, in another directory than `own`, writes into
-        the output directory of `spec`."""
+        """Raise an error if an unfinished job, in another directory than `own`, writes into the
+        output directory of `spec`.
+
+        Raises:
+            BadRequest: names the job.
+        """
         if spec.output_dir is None:
             return
         place = os.path.realpath(spec.output_dir)
@@ -131,7 +135,8 @@ class SlurmJobs:
                 )
 
     def claim_output(self, spec: JobSpec, directory: JobDirectory) -> Callable[[], None]:
-        """As `claim_output` of that module, for a job that names an output directory."""
+        """Claim the output directory, as `claim_output` of that module, for a job that names
+        one."""
         if spec.output_dir is None:
             return lambda: None
         return claim_output(spec.output_dir, directory, self._unfinished)
@@ -268,7 +273,7 @@ class SlurmJobs:
     def progress(
         self, job_id: str, *, attempt: int | None = None, since: int = 0
     ) -> dict[str, Any]:
-        """What the ranks reported, as `DaemonClient.progress`."""
+        """Return the reports of the ranks, as `DaemonClient.progress`."""
         view, number = self._attempt(job_id, attempt)
         if number is None:
             over = view["state"] in states.TERMINAL
@@ -303,9 +308,9 @@ class SlurmJobs:
     # -- changing
 
     def cancel(self, job_id: str) -> dict[str, Any]:
-        """Ask a job to save and end; one that has not begun is taken out of Slurm's queue.
+        """Request that a job saves and ends; a waiting one is removed from Slurm's queue.
 
-        Raises SlurmUnreachable: it is asked all the same, where it runs.
+        Raises SlurmUnreachable: the request is recorded all the same, for a running job.
         """
         view, directory = self.job(job_id), self.directory(job_id)
         if view["state"] in states.TERMINAL:
@@ -336,7 +341,7 @@ class SlurmJobs:
     def resume(
         self, job_id: str, *, nodes: int | None = None, max_nodes: int | None = None
     ) -> dict[str, Any]:
-        """Submit a job that is over once more, to continue from its newest checkpoint.
+        """Submit a finished job again, to continue from its newest checkpoint.
 
         It runs on `nodes`, or up to `max_nodes`, instead of the numbers that it had. Raises
         BadRequest and SlurmUnreachable.
@@ -374,7 +379,8 @@ def _submission_of(view: Mapping[str, Any] | None) -> int | None:
 
 
 def _output_of(directory: JobDirectory) -> str | None:
-    """Where a job writes, with links followed; None: into its own directory, or not known."""
+    """Return the output directory of a job, with links followed; None: its own directory, or
+    unknown."""
     spec = (directory.job() or {}).get("spec")
     given = spec.get("output_dir") if isinstance(spec, Mapping) else None
     return os.path.realpath(given) if isinstance(given, str) else None
@@ -396,7 +402,7 @@ def _quiet_seconds(directory: JobDirectory) -> float:
 
 
 def _part(path: Path, offset: int, limit: int) -> tuple[bytes, int, int]:
-    """Bytes, where they begin, and the size of the file; one that is not there is empty."""
+    """Return bytes, their start, and the size of the file; a missing file is empty."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size

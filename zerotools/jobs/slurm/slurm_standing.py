@@ -1,11 +1,11 @@
-"""What is known of a job under Slurm: by its own records first, then by Slurm's word. Pure.
+"""The state of a job under Slurm: first from its own records, then from Slurm. Pure.
 
-end.json says how it ended              that is how it ended, whatever Slurm says
+end.json records its end                it ended so, whatever Slurm reports
 Slurm lists it as waiting               queued, for Slurm's reason
-Slurm lists it as running               what its records say
-Slurm says how it ended                 failed or cancelled: it ended it before it could say so
-Slurm does not know it (any more)       its records decide: something of it beats, or is lost
-Slurm does not answer                   what is known is old, and nothing follows from that
+Slurm lists it as running               as in its records
+Slurm reports its end                   failed or cancelled: it ended before it could record it
+Slurm does not know it (any more)       its records decide: it has a heartbeat, or is lost
+Slurm does not answer                   the known state is old, and nothing follows
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from zerotools.jobs import states
 from zerotools.jobs.slurm.controller_answers import HELD_AGAIN, ControllerJob
 
 FRESH_SECONDS = 120.0
-"""A job whose records changed within this time still runs, whether Slurm knows it or not."""
+"""A job with records that changed within this time still runs, even if Slurm does not know it."""
 _AGAIN_REASON = "BeginTime"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What there is to decide by. `view` is what the job's nodes wrote of this submission, `end`
-    how it ended, `asked` whether it was asked to end; `controller` is Slurm's word, None: it does
-    not know the job; `silent`: why Slurm's controller could not be asked. `quiet_seconds`: how long
-    ago its records last changed, None: it has none yet; `submitted_seconds`: how long ago it was
-    submitted."""
+    """The facts for the decision. `view` is the view that the job's nodes wrote of this submission,
+    `end` its end, and `asked` means that it was asked to end. `controller` is Slurm's record, None:
+    it does not know the job. `silent` is the reason why Slurm's controller could not be reached.
+    `quiet_seconds` is the age of its last change of records, None: it has none yet;
+    `submitted_seconds` is the age of its submission."""
 
     view: Mapping[str, Any] | None
     end: Mapping[str, Any] | None
@@ -106,7 +106,7 @@ def _unknown_to_slurm(known: Known, state: str, reason: str | None) -> tuple[str
 def _ended_by_slurm(
     found: ControllerJob, known: Known, reason: str | None
 ) -> tuple[str, str | None]:
-    """It wrote no end: Slurm, or what it runs on, ended it."""
+    """Return the state of a job without a recorded end: Slurm, or its machine, ended it."""
     how = found.state.lower().replace("_", " ")
     told = f" ({found.reason})" if found.reason else ""
     if known.asked or found.state == "CANCELLED":

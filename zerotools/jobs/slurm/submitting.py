@@ -1,9 +1,9 @@
-"""A job is handed to Slurm once, also where the answer is lost.
+"""Submission of a job to Slurm exactly once, also if the response is lost.
 
-The token is on the disk before sbatch is called, and in the comment of Slurm's job. Where sbatch
-gives no answer, the job is looked for by its token: found, it was queued; not found by a controller
-that answers, it was not. Where the controller does not answer either, it stays open: whoever looks
-at the job later finds it, and nothing is submitted twice.
+The token is on the disk before sbatch is called, and in the comment of Slurm's job. If sbatch gives
+no response, the job is searched by its token. If it is found, it was queued; if a controller
+answers and does not have it, it was not. If the controller does not answer either, it stays open: a
+later look at the job finds it, and nothing is submitted twice.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _no_claim(directory: JobDirectory) -> Callable[[], None]:
 
 
 def record_of(spec: JobSpec, *, attended: bool = False) -> dict[str, Any]:
-    """What `job.json` has of a job; `attended`: a daemon has it in its queue, too."""
+    """Return the contents of `job.json` of a job; `attended`: a daemon has it in its queue too."""
     return {
         "spec": job_to_dict(spec),
         "given": given_of(spec),
@@ -72,13 +72,13 @@ def submit_job(
     attended: bool = False,
     claim: Claim = _no_claim,
 ) -> tuple[JobDirectory, str | None]:
-    """Queue a job; its directory, and Slurm's number: None, where nobody knows whether it was
-    queued. One that was submitted with the same `key` is not queued again: where another call
-    submits it at this moment, that is waited for. `after`: dependencies, as sbatch takes them;
+    """Queue a job; return its directory, and Slurm's number, or None if it is unknown whether it
+    was queued. A job that was submitted with the same `key` is not queued again: if another call
+    submits it at this moment, wait for that. `after`: dependencies, as sbatch takes them;
     `options`: more options of sbatch.
 
     Raises:
-        BadRequest: Slurm refuses the job, in its own words; nothing is left of it here.
+        BadRequest: Slurm refuses the job, in its own words; nothing of it remains here.
         SlurmUnreachable: the controller does not answer; nothing was queued.
     """
     commands.version()
@@ -97,7 +97,7 @@ def submit_job(
             if key is None:
                 raise
         except (BadRequest, SlurmUnreachable):
-            directory.remove_unsubmitted()  # unless somebody else submits it by the same key
+            directory.remove_unsubmitted()  # unless another process submits it with the same key
             raise
 
 
@@ -131,17 +131,17 @@ def submit_again(
     options: Sequence[str] = (),
     claim: Claim = _no_claim,
 ) -> str | None:
-    """The next submission of a job, to go on where it was; as `submit_job`. `newest`: the one that
-    is over, where that was looked at before.
+    """Make the next submission of a job, to continue it; as `submit_job`. `newest`: the finished
+    one, if it was checked before.
 
-    Raises BadRequest: also where somebody else submits it at this moment (SubmittedByOther), or
+    Raises BadRequest: also if another process submits it at this moment (SubmittedByOther), or
     writes into its output directory.
     """
     take_back = claim(directory)
     try:
         return _hand_over(commands, directory, spec, newest, after, options)
     except SubmittedByOther:
-        raise  # the claim is of the job, whoever submits it
+        raise  # the claim belongs to the job, not to its submitter
     except (BadRequest, SlurmUnreachable):
         take_back()
         raise
@@ -210,8 +210,8 @@ def script_of(
 def find_number(
     commands: SlurmCommands, directory: JobDirectory, submission: int, *, looks: int = LOOKS
 ) -> str | None:
-    """Slurm's number of a submission; None: it is not known, or there is none. What was not known
-    is looked for, so often. Raises SlurmUnreachable."""
+    """Return Slurm's number of a submission; None: it is not known, or there is none. An unknown
+    number is searched `looks` times. Raises SlurmUnreachable."""
     record = directory.submission(submission) or {}
     known = record.get("job_id")
     if isinstance(known, str):
@@ -224,8 +224,8 @@ def find_number(
 
 
 def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJob | None:
-    """What the controller says of the newest submission's number, if that is of this job: one that
-    has lost its state gives numbers a second time, to anybody."""
+    """Return the controller's record of the newest submission's number, if it is of this job: a
+    controller that lost its state gives numbers a second time, to any job."""
     if found is None:
         return None
     if not found.comment.startswith(COMMENT):  # some clusters keep no comments

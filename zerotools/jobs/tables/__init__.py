@@ -1,5 +1,5 @@
-"""The tables of the job file, a module each: its keys, and the rules that they keep to.
+"""The tables of the job file, a module each: its keys, and their rules.
 
-`spec` is the whole job; `job_rules` has what the tables demand of one another. Standard library
-only. Imports `jobs.binding`.
+`spec` is the whole job; `job_rules` has the rules between tables. Standard library only. Imports
+`jobs.binding`.
 """

@@ -1,7 +1,7 @@
-"""Which process a job watches that somebody started by hand.
+"""The process that a job watches after a user has started it by hand.
 
-A pid alone is never an identity: it is given again after the process has ended, and after a restart
-of the machine. Example: `"812:180344:0d1c7a52-8b0f-4c53-9b1e-5d5c1c8f7e10"` is the process 812 that
+A pid alone is never an identity: it is reused after the process has ended, and after a restart of
+the machine. Example: `"812:180344:0d1c7a52-8b0f-4c53-9b1e-5d5c1c8f7e10"` is the process 812 that
 began 180344 ticks after that boot (fields 1 and 22 of /proc/PID/stat, proc(5)).
 """
 

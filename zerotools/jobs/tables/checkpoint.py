@@ -83,7 +83,7 @@ class CheckpointSpec:
 
 
 def check_checkpoint(checkpoint: CheckpointSpec) -> Iterator[str]:
-    """What is wrong in `[checkpoint]`, other tables aside."""
+    """Yield the problems in `[checkpoint]`, without other tables."""
     yield from _check_thinning(checkpoint)
     yield from _check_upload(checkpoint)
     keep_every, every = checkpoint.keep_every, checkpoint.every

@@ -1,4 +1,4 @@
-"""`[data]`: what a job is trained on."""
+"""`[data]`: the training data of a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BYTES = "bytes"
 """`tokenizer`: one token per byte."""
 KINDS = ("text", "tokens", "examples", "preferences")
 ENCODED = ("examples", "preferences")
-"""The kinds whose records go through a tokenizer one by one."""
+"""The kinds with records that go through a tokenizer one by one."""
 TOKEN_TYPES = ("uint16", "uint32", "int32", "int64")
 CHAT_TEMPLATE = ("auto", "on", "off")
 TURN_FIELDS = (
@@ -23,7 +23,7 @@ TURN_FIELDS = (
     "reasoning",
     "thinking",
 )
-"""The fields of a turn that a model says or reads."""
+"""The fields of a turn that a model generates or reads."""
 PROMPT_FIRST, SEPARATE = "prompt_first", "separate"
 TRUNCATION = (PROMPT_FIRST, SEPARATE)
 AUTO, COLUMNS, MESSAGES, ALPACA = "auto", "columns", "messages", "alpaca"
@@ -43,7 +43,7 @@ _OF_BOTH = (
 SUM_TOLERANCE = 1e-4
 """Of weights that are written with few digits: 0.3333 three times is not 1."""
 STREAM_LENGTH = 256
-"""`sequence_length` of `text` and `tokens` where it is not set."""
+"""The default `sequence_length` of `text` and `tokens`."""
 _OF_EXAMPLES = (
     "format",
     "prompt_column",
@@ -67,7 +67,7 @@ _OF_TEXT = ("documents", "text_column")
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """`[data]`: what it is trained on. One of `text`, `tokens`, `examples` and `preferences`."""
+    """`[data]`: the training data. One of `text`, `tokens`, `examples` and `preferences`."""
 
     text: tuple[str, ...] = key(
         "Files of text: paths or glob patterns (`**` too), in sorted order. Plain UTF-8, or "
@@ -241,7 +241,7 @@ class DataSpec:
 
 
 def kind_of(data: DataSpec) -> str:
-    """Which of `KINDS` the job is trained on."""
+    """Return the one of `KINDS` that the job is trained on."""
     return next((kind for kind in KINDS if getattr(data, kind)), "text")
 
 
@@ -252,7 +252,7 @@ def patterns_of(data: DataSpec) -> tuple[str, ...]:
 
 
 def tokenizer_of(data: DataSpec, model_path: str | None) -> str | None:
-    """The directory of the tokenizer; `BYTES` for one token per byte, None where there is none."""
+    """Return the directory of the tokenizer; `BYTES` for one token per byte, None without one."""
     kind = kind_of(data)
     if data.tokenizer is not None:
         return data.tokenizer
@@ -262,9 +262,9 @@ def tokenizer_of(data: DataSpec, model_path: str | None) -> str | None:
 
 
 def fixed_length(data: DataSpec, positions: int | None) -> int | None:
-    """The tokens of each sequence; None where each example is one of its own length.
+    """Return the tokens of each sequence; None if each example has its own length.
 
-    `positions` are those of the model, None where it has no limit; so are examples then, which
+    `positions` are those of the model, None if it has no limit. Then examples have none either, and
     cannot be packed without a `sequence_length`.
     """
     if kind_of(data) not in ENCODED:
@@ -273,13 +273,13 @@ def fixed_length(data: DataSpec, positions: int | None) -> int | None:
 
 
 def stated_length(data: DataSpec) -> int | None:
-    """The `sequence_length` of the job, where it cuts examples."""
+    """Return the `sequence_length` of the job, if it cuts examples."""
     return data.sequence_length if data.truncation != SEPARATE else None
 
 
 def bounds_length(data: DataSpec) -> bool:
-    """Whether the job says how long a sequence is at most. Else the model does by its positions,
-    which few examples need."""
+    """Return whether the job limits the length of a sequence. Else the model's positions do, and
+    few examples reach them."""
     stated = data.sequence_length is not None or data.truncation == SEPARATE
     return kind_of(data) not in ENCODED or data.packing or stated
 
@@ -294,7 +294,7 @@ def longest_sequence(data: DataSpec, positions: int | None) -> int | None:
 
 
 def check_data(data: DataSpec) -> Iterator[str]:
-    """What is wrong in `[data]`, other tables aside."""
+    """Yield the problems in `[data]`, without other tables."""
     given = [kind for kind in KINDS if getattr(data, kind)]
     if not given:
         yield (

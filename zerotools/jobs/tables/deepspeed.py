@@ -1,4 +1,4 @@
-"""`[deepspeed]`: the configuration of engine `deepspeed`, and what it says."""
+"""`[deepspeed]`: the configuration of engine `deepspeed`, and its values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OWN_LOOPS = {
     "compile.deepcompile": "needs a call of engine.compile(), which a job does not make",
     "data_efficiency.enabled": "works in DeepSpeed's data loader, but a job reads its data itself",
 }
-"""What cannot be in our loop, and why; 0, 1 and false switch it off."""
+"""Features that our loop cannot have, with the reason; 0, 1 and false switch them off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class DeepSpeedSpec:
 
     @property
     def tree(self) -> Mapping[str, Any]:
-        """The configuration; empty where there is none yet, or it is not read yet."""
+        """The configuration; empty if there is none yet, or it is not read yet."""
         return self.config if isinstance(self.config, Mapping) else {}
 
 
@@ -67,7 +67,7 @@ def precision_of(config: Mapping[str, Any]) -> str:
 
 
 def device_of(config: Mapping[str, Any], what: str) -> str:
-    """Where `what` (optimizer, param) is offloaded to: none, cpu or nvme."""
+    """Return the offload device of `what` (optimizer, param): none, cpu or nvme."""
     section = at(config, f"zero_optimization.offload_{what}", {})
     device = at(section, "device", "none") if isinstance(section, Mapping) else "none"
     old = ("cpu_offload",) if what == "optimizer" else ("cpu_offload_param", "cpu_offload_params")
@@ -77,19 +77,20 @@ def device_of(config: Mapping[str, Any], what: str) -> str:
 
 
 def on_nvme(config: Mapping[str, Any]) -> bool:
-    """Whether DeepSpeed keeps state on a disk, which it saves so that it cannot be resumed."""
+    """Return whether DeepSpeed keeps state on a disk, in a form that cannot be resumed."""
     return "nvme" in (device_of(config, "optimizer"), device_of(config, "param"))
 
 
 def optimizer_of(config: Mapping[str, Any]) -> str:
-    """The optimizer by the job file's name for it, DeepSpeed's own in lower case where it has none;
-    empty where the configuration has no optimizer."""
+    """Return the optimizer by the job file's name for it, or DeepSpeed's own in lower case; empty
+    if the configuration has no optimizer."""
     name = str(at(config, "optimizer.type", "")).lower()
     return "adamw" if name in ADAMS else name
 
 
 def unresolved(tree: Mapping[str, Any], where: str = "") -> Iterator[str]:
-    """The dotted keys whose value is still `"auto"`, but those where DeepSpeed has such a value."""
+    """Yield the dotted keys with an unresolved `"auto"`, without those for which DeepSpeed has such
+    a value."""
     for name, value in tree.items():
         if value == "auto" and not f"{where}{name}".startswith(_OWN_AUTOS):
             yield f"{where}{name}"
@@ -98,7 +99,7 @@ def unresolved(tree: Mapping[str, Any], where: str = "") -> Iterator[str]:
 
 
 def check_config(config: Mapping[str, Any]) -> Iterator[str]:
-    """What jobs do not support in a configuration whose every `"auto"` is resolved."""
+    """Yield the unsupported settings of a configuration with every `"auto"` resolved."""
     yield from _check_writers(config)
     for name, why in _OWN_LOOPS.items():
         value = at(config, name)

@@ -1,7 +1,7 @@
 """DeepSpeed's configuration, completed by the job that it belongs to.
 
-A key that the configuration has is never changed. One that it lacks, or has as null, is added only
-where DeepSpeed's default is not what the job says.
+A key of the configuration is never changed. A missing or null key is added only if DeepSpeed's
+default differs from the job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _PLACES = {"nvme": "disk"}
 
 
 def offloaded_to(spec: JobSpec) -> tuple[str, str]:
-    """Where optimizer and parameters are, by the job file's names: its own, or DeepSpeed's."""
+    """Return the devices of optimizer and parameters, by the job file's names: its own, or
+    DeepSpeed's."""
     if spec.engine != "deepspeed":
         return spec.offload.optimizer, spec.offload.params
     optimizer, params = (device_of(spec.deepspeed.tree, what) for what in ("optimizer", "param"))
@@ -35,7 +36,7 @@ def offloaded_to(spec: JobSpec) -> tuple[str, str]:
 
 
 def completed(spec: JobSpec) -> ConfigTree:
-    """`deepspeed.config` of `spec` with what it lacks of the job."""
+    """Return `deepspeed.config` of `spec` with missing values from the job."""
     config = copy.deepcopy({n: v for n, v in spec.deepspeed.tree.items() if v is not None})
     train = spec.train
     per_rank = train.batch_size // spec.all_ranks
@@ -68,7 +69,8 @@ def _complete_optimizer(config: ConfigTree, spec: JobSpec) -> None:
         return
     defaults = dict(OPTIMIZER_DEFAULTS[name])
     if at(config, "optimizer.params.torch_adam") is True:
-        # torch's own decays by 0.01, every tensor: written out, the groups of the engine hold.
+        # torch's own decays every tensor by 0.01: if it is written out, the groups of the engine
+        # hold.
         defaults["weight_decay"] = None
     values = dict(_optimizer_parameters(spec, defaults))
     if "optimizer" not in config:
@@ -83,7 +85,8 @@ def _complete_optimizer(config: ConfigTree, spec: JobSpec) -> None:
 
 
 def _optimizer_parameters(spec: JobSpec, known: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """Those of `known` parameters in `optimizer.params` that the job says, with its values."""
+    """Yield those of the `known` parameters in `optimizer.params` that the job sets, with its
+    values."""
     for item in keys_of(spec.train):
         section, _, parameter = (item.metadata["deepspeed"] or "").rpartition(".")
         if section == "optimizer.params" and parameter in known:

@@ -1,4 +1,4 @@
-"""What `engine = "deepspeed"` demands of the other tables of a job."""
+"""The rules of `engine = "deepspeed"` for the other tables of a job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zerotools.jobs.tables.spec import JobSpec
 
 
 def check_deepspeed(spec: JobSpec) -> Iterator[str]:
-    """What is wrong with the engine's keys."""
+    """Yield the problems with the engine's keys."""
     config = spec.deepspeed.config
     if spec.engine != "deepspeed":
         if config is not None:
@@ -89,7 +89,7 @@ def _check_adapters(spec: JobSpec) -> Iterator[str]:
 
 
 def _contradictions(spec: JobSpec) -> Iterator[str]:
-    """Where `deepspeed.config` says something else than the job."""
+    """Yield the contradictions between `deepspeed.config` and the job."""
     config, train = spec.deepspeed.tree, spec.train
     per_rank = train.batch_size // spec.all_ranks
     micro = train.micro_batch_size or int(at(config, BATCH[1], per_rank))

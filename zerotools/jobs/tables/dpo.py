@@ -9,8 +9,8 @@ from zerotools.jobs.binding.declaration import key
 
 @dataclass(frozen=True, kw_only=True)
 class DpoSpec:
-    """`[dpo]`: direct preference optimisation, for a job with `data.preferences`. What the start
-    weights say of each answer is the reference; it is computed once, before the first step."""
+    """`[dpo]`: direct preference optimisation, for a job with `data.preferences`. The reference is
+    the start weights' likelihood of each answer; it is computed once, before the first step."""
 
     beta: float = key(
         "How strongly the model is kept to the reference: the loss of a pair is `-log sigmoid(beta "

@@ -1,11 +1,11 @@
-"""Elastic jobs: the world sizes that they may have, and the job that each size makes of them.
+"""Elastic jobs: the allowed world sizes, and the job at each size.
 
-Every size trains on the same sequences in the same order, as these depend on the seed and the step
-alone; what changes is how many of them a rank takes. A forward pass of an elastic job never has
-more sequences than at its largest size, unless `micro_batch_size` says so: with fewer ranks each
+Every size trains on the same sequences in the same order, because these depend only on the seed and
+the step; only the number of them on a rank changes. A forward pass of an elastic job never has more
+sequences than at its largest size, unless `micro_batch_size` sets it: with fewer ranks each
 accumulates more of them, and needs no more memory for activations. Example: with `batch_size` 24
 and `gpus = {min = 2, max = 8}` a rank of 8 has 3 sequences in one pass, one of 4 twice 3, one of 2
-four times 3; one of 6 twice 2, as 3 does not divide its 4.
+four times 3; one of 6 twice 2, because 3 does not divide its 4.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def at_size(spec: JobSpec, size: int) -> JobSpec:
 
 
 def with_passes_of(spec: JobSpec, size: int, largest: int) -> JobSpec:
-    """The job at `size` ranks, whose forward passes have no more sequences than at the `largest`
-    size, unless `micro_batch_size` says so."""
+    """Return the job at `size` ranks, with no more sequences in a forward pass than at the
+    `largest` size, unless `micro_batch_size` is set."""
     if spec.train.micro_batch_size is not None:
         return spec
     evaluated = replace(spec.eval, batch_size=spec.eval.batch_size or 1)  # as without a micro batch
@@ -58,7 +58,7 @@ def largest(spec: JobSpec) -> JobSpec:
 
 
 def check_sizes(spec: JobSpec) -> Iterator[str]:
-    """What is wrong with a range of ranks."""
+    """Yield the problems with a range of ranks."""
     wanted = spec.size_range
     if wanted is None:
         return

@@ -32,14 +32,14 @@ def _unknown_to_scripts() -> frozenset[str]:
 
 
 def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:
-    """Tables that are missing, and tables that a job of this engine cannot have.
+    """Yield missing tables, and tables that a job of this engine cannot have.
 
-    One mistake is one problem: of an engine that there is not nothing else is said, and a job that
-    has `[script]` alone wants `engine = "script"`, and none of the tables of another.
+    One mistake is one problem: for an unknown engine nothing else is reported, and for a job with
+    only `[script]` only `engine = "script"` is, and none of the tables of another.
     """
     engine = tree.get("engine", "torch")
     if engine not in ENGINES:
-        return  # whoever binds the tables says so
+        return  # the binding of tables reports it
     if engine != SCRIPT and SCRIPT in tree and not any(name in tree for name in NEEDED):
         todo = f", and engine is {show(engine)}; set" if "engine" in tree else "; add"
         place = "" if "engine" in tree else " before the first table"

@@ -1,4 +1,4 @@
-"""`[eval]`: what a job is measured by on the way."""
+"""`[eval]`: evaluation during training."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
 
 PREDICTIONS = "predictions"
-"""The directory in a job's `output_dir` with what it generated, a file for each evaluation."""
+"""The directory in a job's `output_dir` with its generated texts, a file for each evaluation."""
 MAX_NEW_TOKENS = 256
-"""`max_new_tokens` where it is not set, and the model has the positions for twice as many."""
+"""The default `max_new_tokens`, if the model has the positions for twice as many."""
 GENERATION_KEYS = ("max_predictions", "max_new_tokens", "num_beams")
 """The keys that say how to generate."""
 TASK_KEYS = ("task_dir", "few_shot", "limit")
@@ -102,7 +102,7 @@ class EvalSpec:
 
 
 def check_eval(spec: EvalSpec) -> Iterator[str]:
-    """What is wrong in `[eval]`, other tables aside."""
+    """Yield the problems in `[eval]`, without other tables."""
     if spec.files and spec.fraction:
         yield "eval: eval.files and eval.fraction cannot be combined; leave one out"
     if spec.fraction >= 1:

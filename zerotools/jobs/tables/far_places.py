@@ -1,4 +1,4 @@
-"""Places in object stores that a job file names. Nothing is asked of a store here."""
+"""URLs of object stores that a job file names. No store is accessed here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zerotools.runs.checkpoint_dirs import step_of
 
 
 def why_not_written(url: str) -> Iterator[str]:
-    """What is wrong with `url` as a place to write to."""
+    """Yield the problems of `url` as a destination."""
     if not is_url(url):
         schemes = ", ".join(f"{each}://" for each in WRITTEN)
         yield f"{url!r:.200} is no URL of a store that is written to ({schemes})"
@@ -33,7 +33,7 @@ def why_not_written(url: str) -> Iterator[str]:
 
 
 def why_not_read(url: str) -> Iterator[str]:
-    """What is wrong with `url` as a place to read from."""
+    """Yield the problems of `url` as a source."""
     try:
         path_of(url)
     except BadRequest as error:
@@ -41,5 +41,5 @@ def why_not_read(url: str) -> Iterator[str]:
 
 
 def in_store(path: str | None) -> bool:
-    """Whether a path of a job lies in a store."""
+    """Return whether a path of a job lies in a store."""
     return path is not None and is_url(path)

@@ -1,4 +1,4 @@
-"""The rules of the job file: those of each table, and what the tables demand of one another."""
+"""The rules of the job file: those of each table, and those between tables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from zerotools.jobs.tables.zero import check_zero
 
 
 def check(spec: JobSpec) -> tuple[list[str], list[str]]:
-    """What is wrong with `spec`, and what in it is legitimate but not supported."""
+    """Return the problems of `spec`, and its legitimate but unsupported settings."""
     if spec.backend == SLURM:
         return _check_under_slurm(spec)
     wrong, unsupported = _check_here(spec)
@@ -53,11 +53,11 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
 
 
 def _check_under_slurm(spec: JobSpec) -> tuple[list[str], list[str]]:
-    """As `check`, at the fewest and at the most nodes that Slurm may give."""
+    """Do the same as `check` at the fewest and at the most nodes that Slurm may give."""
     wrong, unsupported = [*check_backend(spec), *check_slurm(spec.slurm)], dict[str, None]()
     if wrong:
         return wrong, []
-    placed = replace(spec, output_dir=spec.output_dir or "/")  # it has one of its own there
+    placed = replace(spec, output_dir=spec.output_dir or "/")  # it has a separate one there
     counts = spec.slurm.node_counts
     for nodes in dict.fromkeys((counts[0], counts[-1])):
         found, lacking = _check_here(on_nodes(placed, nodes))
@@ -70,8 +70,8 @@ def _check_under_slurm(spec: JobSpec) -> tuple[list[str], list[str]]:
 
 
 def most_nodes(spec: JobSpec, given: int) -> int:
-    """On how many of the nodes that Slurm gave the job can run: of 3, 2 may be the most whose ranks
-    divide the batch evenly. At least 1, which may not do either."""
+    """Return the number of the given nodes that the job can use: of 3, perhaps only 2, if their
+    ranks divide the batch evenly. At least 1, which may also be invalid."""
     placed = replace(spec, output_dir=spec.output_dir or "/")
     for nodes in range(given, 1, -1):
         if not _check_here(on_nodes(placed, nodes))[0]:
@@ -233,7 +233,7 @@ def _check_tasks(spec: JobSpec) -> Iterator[str]:
 
 def _check_batch(spec: JobSpec) -> Iterator[str]:
     shares, batch, micro = spec.shares, spec.train.batch_size, spec.train.micro_batch_size
-    if spec.all_ranks < 1 or spec.size_range is not None:  # of a range, `check_sizes` says it
+    if spec.all_ranks < 1 or spec.size_range is not None:  # `check_sizes` reports faults of a range
         return
     together = spec.zero.share_ranks
     whose = f"rank{'s' * (shares > 1)}" if together == 1 else f"group{'s' * (shares > 1)} of ranks"

@@ -1,4 +1,4 @@
-"""`[limits]`: what a job may have of the machine beside its GPUs."""
+"""`[limits]`: a job's limits on the machine, besides its GPUs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SIZE = 'bytes, or text such as `"64GiB"`'
 
 @dataclass(frozen=True, kw_only=True)
 class LimitsSpec:
-    """`[limits]`: what all processes of the job together may have of the machine. It needs a
-    control group (cgroup v2) for each job; where there is none, the job is refused. See
-    [limit what a job may have](../how-to/limit-a-job.md)."""
+    """`[limits]`: the limits of all processes of the job together. It needs a control group (cgroup
+    v2) for each job; without one, the job is refused. See [limit what a job may
+    have](../how-to/limit-a-job.md)."""
 
     memory: int | str | None = key(
         f"Host memory, page cache of its files included: {_SIZE}. If it needs more, the kernel "
@@ -55,7 +55,7 @@ SIZES = ("memory", "memory_high", "io_read", "io_write")
 
 
 def check_limits(limits: LimitsSpec) -> Iterator[str]:
-    """What is wrong with `[limits]`."""
+    """Yield the problems with `[limits]`."""
     sizes = {}
     for name in SIZES:
         value = getattr(limits, name)

@@ -1,4 +1,4 @@
-"""`[lora]`: training small matrices beside frozen weights."""
+"""`[lora]`: training small matrices on frozen weights."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LoraSpec:
 
     @property
     def packs_frozen(self) -> bool:
-        """Whether frozen linear layers keep their weights in few bits."""
+        """Return whether frozen linear layers keep their weights in few bits."""
         return self.rank is not None and self.frozen_precision == NF4
 
     @property
@@ -67,7 +67,7 @@ class LoraSpec:
 
 
 def check_lora(spec: LoraSpec) -> Iterator[str]:
-    """What is wrong with `[lora]`."""
+    """Yield the problems with `[lora]`."""
     if spec.rank is None and spec != LoraSpec():
         yield (
             "lora.rank: is missing; set it, or leave [lora] out: without a rank there are no "

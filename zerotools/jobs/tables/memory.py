@@ -1,4 +1,4 @@
-"""`[memory]`: what a job declares that it will use, so that others may run beside it."""
+"""`[memory]`: the memory that a job declares, so that others may run next to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIZE = 'bytes, or text such as `"10GiB"`'
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySpec:
-    """`[memory]`: what the job will use. The daemon starts it where so much is left, beside other
+    """`[memory]`: the memory of the job. The daemon starts it if that much is free, next to other
     jobs that declare theirs. See [share the GPUs of a machine](../how-to/share-gpus.md)."""
 
     per_gpu: int | str | None = key(
@@ -40,12 +40,12 @@ class MemorySpec:
 
     @property
     def host_bytes(self) -> int:
-        """`host` in bytes; 0 where nothing is declared."""
+        """`host` in bytes; 0 if it is not declared."""
         return 0 if self.host is None else bytes_of(self.host)
 
 
 def check_memory(memory: MemorySpec, limits: LimitsSpec, device: str) -> Iterator[str]:
-    """What is wrong with `[memory]`, alone and beside `[limits]`."""
+    """Yield the problems with `[memory]`, alone and together with `[limits]`."""
     sizes = {}
     for name in ("per_gpu", "host"):
         value = getattr(memory, name)
@@ -62,7 +62,7 @@ def check_memory(memory: MemorySpec, limits: LimitsSpec, device: str) -> Iterato
     try:
         most = None if limits.memory is None else bytes_of(limits.memory)
     except ValueError:
-        return  # said of `[limits]`
+        return  # reported for `[limits]`
     if most is not None and sizes.get("host", 0) > most:
         yield (
             f"memory.host = {show(memory.host)}: must not be more than limits.memory = "

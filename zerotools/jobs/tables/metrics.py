@@ -1,4 +1,4 @@
-"""`[metrics]`: what a run writes down at every step."""
+"""`[metrics]`: the metrics that a run writes at every step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_IN_PROJECTS = frozenset("\\#?%:")
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsSpec:
-    """`[metrics]`: what is written into `output_dir` at every step, and what trackers get; see
+    """`[metrics]`: the files in `output_dir` that are written at every step, and the trackers; see
     [metrics and plots](../how-to/metrics-and-plots.md)."""
 
     jsonl: bool = key(
@@ -57,7 +57,7 @@ class MetricsSpec:
 
 
 def check_metrics(spec: MetricsSpec, engine: str) -> Iterator[str]:
-    """What is wrong with `[metrics]` in a job of this engine."""
+    """Yield the problems with `[metrics]` in a job of this engine."""
     for name, project in spec.trackers.items():
         if engine == "script":
             yield (
@@ -71,7 +71,7 @@ def check_metrics(spec: MetricsSpec, engine: str) -> Iterator[str]:
 
 
 def _check_project(named: str) -> Iterator[str]:
-    """As wandb's settings.py judges projects."""
+    """Yield the problems of a project, by the rules in wandb's settings.py."""
     entity, slash, project = named.rpartition("/")
     if "/" in entity or (slash and not (entity and project)):
         yield f"metrics.wandb = {show(named)}: must be a project, or entity/project"

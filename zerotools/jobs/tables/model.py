@@ -1,4 +1,4 @@
-"""`[model]`: what is trained."""
+"""`[model]`: the model to train."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ATTENTIONS = (AUTO, "sdpa", *FLASH, "flex_attention", "eager")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """`[model]`: what is trained. One of `config` and `path`."""
+    """`[model]`: the model to train. One of `config` and `path`."""
 
     config: str | Mapping[str, Any] | None = key(
         "A Hugging Face model config: a table here, or the path of a `config.json`. "
@@ -40,7 +40,7 @@ class ModelSpec:
 
 
 def check_model(model: ModelSpec) -> Iterator[str]:
-    """What is wrong in `[model]`."""
+    """Yield the problems in `[model]`."""
     if model.config is None and model.path is None:
         yield "model: one of model.config (start from random weights) and model.path is needed"
     if model.config is not None and model.path is not None:

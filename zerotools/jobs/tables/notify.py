@@ -1,4 +1,4 @@
-"""`[notify]`: who is told what becomes of a job."""
+"""`[notify]`: notifications on a job."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ NOTICES = (
     *("started", "retried", "stalled", "preempted", "paused", "held"),
     *("succeeded", "failed", "stopped", "cancelled"),
 )
-"""What may be told of a job."""
+"""The events of a job that can be notified."""
 USUAL_NOTICES = ("succeeded", "failed", "stopped", "held", "stalled")
 LONGEST_URL = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotifySpec:
-    """`[notify]`: who is told what becomes of the job; see
-    [be told what becomes of a job](../how-to/notifications.md)."""
+    """`[notify]`: notifications on the job; see [be told what becomes of a
+    job](../how-to/notifications.md)."""
 
     on: tuple[str, ...] = key(
         f"What is told: some of {', '.join(f'`{each}`' for each in NOTICES)}.",
@@ -48,7 +48,7 @@ class NotifySpec:
 
 
 def check_notify(notify: NotifySpec) -> Iterator[str]:
-    """What is wrong with `[notify]`."""
+    """Yield the problems with `[notify]`."""
     yield from wrong_notices("notify.on", notify.on)
     if notify.webhook is not None and (why := wrong_url(notify.webhook)) is not None:
         yield f"notify.webhook = {show(masked_url(notify.webhook))}: {why}"
@@ -60,14 +60,14 @@ def check_notify(notify: NotifySpec) -> Iterator[str]:
 
 
 def wrong_notices(name: str, notices: tuple[str, ...]) -> Iterator[str]:
-    """What is wrong with the value of a key `name` that lists notices."""
+    """Yield the problems with the value of a key `name` that lists notices."""
     for each in notices:
         if each not in NOTICES:
             yield f"{name}: {show(each)} is not one of {', '.join(NOTICES)}"
 
 
 class SendingRules(Protocol):
-    """What `[notify]` of the daemon's configuration has."""
+    """The settings of `[notify]` in the daemon's configuration."""
 
     @property
     def on(self) -> tuple[str, ...]: ...
@@ -82,7 +82,7 @@ class SendingRules(Protocol):
 
 
 def wrong_sending(rules: SendingRules) -> Iterator[str]:
-    """What is wrong with `[notify]` of the daemon."""
+    """Yield the problems with `[notify]` of the daemon."""
     yield from wrong_notices("notify.on", rules.on)
     if rules.webhook is not None and (why := wrong_url(rules.webhook)) is not None:
         yield f"notify.webhook: {why}"
@@ -101,7 +101,7 @@ def wrong_sending(rules: SendingRules) -> Iterator[str]:
 
 
 def wrong_url(url: str) -> str | None:
-    """Why nothing can be sent to this address; None: it can, as far as its form says."""
+    """Return the reason why nothing can be sent to this address; None: its form is valid."""
     if len(url) > LONGEST_URL or not url.isprintable() or not url.isascii() or " " in url:
         return f"must be an address of at most {LONGEST_URL} printable ASCII characters"
     try:
@@ -117,7 +117,7 @@ def wrong_url(url: str) -> str | None:
 
 
 def masked_url(url: str) -> str:
-    """The address without what is behind its host: for many services that is the key."""
+    """Return the address without the part after its host: for many services that is the key."""
     try:
         parts = urlsplit(url)
         netloc = parts.netloc.rpartition("@")[2]

@@ -46,7 +46,7 @@ class OffloadSpec:
 
 
 def check_offload(offload: OffloadSpec) -> Iterator[str]:
-    """What is wrong in `[offload]`, other tables aside."""
+    """Yield the problems in `[offload]`, without other tables."""
     if offload.optimizer == "disk" and offload.path is None:
         yield 'offload.optimizer = "disk": needs a directory to put it in; set offload.path'
     if offload.optimizer != "disk" and offload.path is not None:

@@ -17,7 +17,7 @@ _SOME_ADDRESS = "node:29500"
 def on_nodes(
     spec: JobSpec, nodes: int, *, address: str = _SOME_ADDRESS, node_rank: int = 0
 ) -> JobSpec:
-    """The job that node `node_rank` of so many runs, whose ranks meet at `address`."""
+    """Return the job of node `node_rank` of `nodes`, with ranks that meet at `address`."""
     place = RendezvousSpec()
     if nodes > 1:
         place = replace(place, address=address, nodes=nodes, node_rank=node_rank)
@@ -25,8 +25,8 @@ def on_nodes(
 
 
 def of_node(spec: JobSpec, nodes: int, address: str, node_rank: int) -> JobSpec:
-    """As `on_nodes`, of a start on so many of the nodes that Slurm may give: with fewer of them a
-    rank needs no more memory for activations (`elastic`)."""
+    """Do the same as `on_nodes` for one of the possible numbers of Slurm's nodes: with fewer of
+    them a rank needs no more memory for activations (`elastic`)."""
     counts, each = spec.slurm.node_counts, spec.world_size
     if len(counts) > 1 and spec.engine == "torch":
         spec = with_passes_of(spec, nodes * each, max(nodes, *counts) * each)
@@ -34,7 +34,7 @@ def of_node(spec: JobSpec, nodes: int, address: str, node_rank: int) -> JobSpec:
 
 
 def check_backend(spec: JobSpec) -> Iterator[str]:
-    """What is wrong with `backend`, and with keys that it has no use for."""
+    """Yield the problems with `backend`, and with keys that it does not use."""
     if spec.backend != SLURM:
         if spec.slurm != SlurmSpec():
             yield '[slurm]: is for backend = "slurm"; set that, or submit with --slurm'

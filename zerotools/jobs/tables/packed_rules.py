@@ -1,4 +1,4 @@
-"""What `lora.frozen_precision = "nf4"` demands of the other keys."""
+"""The rules of `lora.frozen_precision = "nf4"` for the other keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zerotools.jobs.tables.spec import JobSpec
 
 
 def check_packed(spec: JobSpec) -> Iterator[str]:
-    """What is wrong where frozen weights are to be kept in 4 bits."""
+    """Yield the problems if frozen weights are kept in 4 bits."""
     said = f'lora.frozen_precision = "{NF4}"'
     if not spec.lora.packs_frozen:
         if not spec.lora.double_quant and spec.lora.frozen_precision != NF4:

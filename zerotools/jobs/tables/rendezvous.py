@@ -1,4 +1,4 @@
-"""`[rendezvous]`: several machines that train one job together, each with a daemon of its own."""
+"""`[rendezvous]`: several machines that train one job together, each with its own daemon."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RendezvousSpec:
 
     @property
     def place(self) -> tuple[str, int] | None:
-        """Host and port of `address`; None: there is none."""
+        """The host and port of `address`, or None."""
         found = None if self.address is None else _ADDRESS.fullmatch(self.address)
         return None if found is None else (found["host"].strip("[]"), int(found["port"]))
 
@@ -64,7 +64,7 @@ class RendezvousSpec:
 
 
 def check_rendezvous(rendezvous: RendezvousSpec) -> Iterator[str]:
-    """What is wrong in `[rendezvous]`, other tables aside."""
+    """Yield the problems in `[rendezvous]`, without other tables."""
     place, nodes = rendezvous.place, rendezvous.nodes
     if rendezvous.address is not None and (place is None or not 0 < place[1] <= _LARGEST_PORT):
         yield (

@@ -1,4 +1,4 @@
-"""`[script]`: a training program of the user's own."""
+"""`[script]`: the user's own training program."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ScriptSpec:
 
 
 def check_script(script: ScriptSpec) -> Iterator[str]:
-    """What is wrong in `[script]`, other tables aside."""
+    """Yield the problems in `[script]`, without other tables."""
     first = script.command[0] if script.command else ""
     if not first:
         yield "script.command = []: must name a program"

@@ -18,7 +18,7 @@ class SizeRange:
     max: int = key("The most ranks.", imported=False)
 
     def __str__(self) -> str:
-        """As a job file has it."""
+        """Return the range in the form of a job file."""
         return f"{{min = {self.min}, max = {self.max}}}"
 
     def sizes(

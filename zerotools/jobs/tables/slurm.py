@@ -1,4 +1,4 @@
-"""`[slurm]`: what a job with `backend = "slurm"` asks of a cluster."""
+"""`[slurm]`: the request of a job with `backend = "slurm"` to a cluster."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ _SHORT |= {"H": "hold", "N": "nodes", "n": "ntasks", "o": "output", "W": "wait"}
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmSpec:
-    """`[slurm]`: what a job with `backend = "slurm"` asks of the cluster; see [train under
-    Slurm](../how-to/slurm.md). What is left out is what the cluster gives by default.
-    """
+    """`[slurm]`: the request of a job with `backend = "slurm"` to the cluster; see [train under
+    Slurm](../how-to/slurm.md). Missing keys get the cluster's defaults."""
 
     partition: str | None = key(
         "The partition, or several with commas; `--partition`.",
@@ -137,7 +136,7 @@ class SlurmSpec:
 
 
 def check_slurm(slurm: SlurmSpec) -> Iterator[str]:
-    """What is wrong in `[slurm]`, other tables aside."""
+    """Yield the problems in `[slurm]`, without other tables."""
     for name in ("partition", "account", "qos", "constraint", "reservation", "gpu_type", "memory"):
         value = getattr(slurm, name)
         if value is not None and (not value or not value.isprintable() or value != value.strip()):
@@ -163,7 +162,7 @@ def _check_time(slurm: SlurmSpec) -> Iterator[str]:
     try:
         seconds, warning = slurm.time_seconds, slurm.warning_seconds
     except ValueError:
-        return  # told of already
+        return  # reported already
     if seconds is not None and 0 < seconds <= warning:
         yield (
             f"slurm.time = {show(slurm.time)}: each start would be asked to save at once, as "

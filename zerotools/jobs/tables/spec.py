@@ -1,4 +1,4 @@
-"""The job file: one frozen `JobSpec`, and what each key means.
+"""The job file: one frozen `JobSpec`, with the meaning of each key.
 
 The dataclasses are the schema. Every field carries its meaning, its bounds and its allowed values
 in `key(...)`; the parser (`zerotools.jobs.jobfile.parse`) and `docs/reference/job-file.md` are both
@@ -247,11 +247,11 @@ class JobSpec:
         "Who is told what becomes of the job.", factory=NotifySpec, imported=False
     )
     given: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """Not a key: the tree of which the job was made. What is not in it was left to the defaults."""
+    """Not a key: the tree that the job was made from. Keys that are not in it got the defaults."""
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage; None: a program of the user's own decides."""
+        """The ZeRO stage; None: a program of the user decides."""
         return None if self.engine == "script" else self.zero.stage
 
     @property
@@ -309,7 +309,7 @@ def with_key(spec: JobSpec, table: str, **values: Any) -> JobSpec:
 
 
 def check_ranks(spec: JobSpec) -> Iterator[str]:
-    """What is wrong with `gpus` and `ranks`."""
+    """Yield the problems with `gpus` and `ranks`."""
     if spec.device == "cpu" and spec.gpus is not None:
         yield f'gpus = {show(spec.gpus)}: cannot be used in a device = "cpu" job; set ranks instead'
     if spec.device == "cuda" and spec.ranks is not None:
@@ -336,7 +336,7 @@ def _check_gpu_list(gpus: tuple[int | str, ...]) -> Iterator[str]:
 
 
 def check_time_limit(spec: JobSpec) -> Iterator[str]:
-    """What is wrong with `time_limit`."""
+    """Yield the problems with `time_limit`."""
     if spec.time_limit is not None:
         try:
             seconds_of(spec.time_limit)
@@ -345,7 +345,7 @@ def check_time_limit(spec: JobSpec) -> Iterator[str]:
 
 
 def check_names(spec: JobSpec) -> Iterator[str]:
-    """What is wrong with `name`, `env` and `captured_env`."""
+    """Yield the problems with `name`, `env` and `captured_env`."""
     if spec.name is not None and not (spec.name.isprintable() and 0 < len(spec.name) <= 200):
         yield f"name = {show(spec.name)}: must be 1 to 200 printable characters"
     yield from _check_variables("env", spec.env)

@@ -1,4 +1,4 @@
-"""`[stall]`: what happens to a job whose ranks do not get on."""
+"""`[stall]`: the treatment of a job with ranks that make no progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SPAN = 'seconds, text such as `"2h"`, or `"never"`'
 
 @dataclass(frozen=True, kw_only=True)
 class StallSpec:
-    """`[stall]`: what happens if the ranks do not get on. Each time counts from the last progress;
+    """`[stall]`: the action if the ranks make no progress. Each time counts from the last progress;
     see [stalled jobs](../explanation/stalled-jobs.md)."""
 
     action: str = key(
@@ -71,7 +71,7 @@ class StallSpec:
 
 
 def limits(stall: StallSpec) -> dict[str, int | str | None]:
-    """Each limit, as it is stated."""
+    """Return each limit, in its written form."""
     return {
         "start": stall.start_limit,
         "data": stall.data_limit,
@@ -83,7 +83,7 @@ def limits(stall: StallSpec) -> dict[str, int | str | None]:
 
 
 def check_stall(stall: StallSpec) -> Iterator[str]:
-    """What is wrong in `[stall]`."""
+    """Yield the problems in `[stall]`."""
     for name, value in limits(stall).items():
         if value is None or value == NEVER:
             continue
@@ -94,7 +94,7 @@ def check_stall(stall: StallSpec) -> Iterator[str]:
 
 
 def limits_of(stall: StallSpec, *, own_program: bool) -> dict[str, Any]:
-    """What the supervisor goes by: the action, the factor, and the limits in seconds; None:
+    """Return the supervisor's settings: the action, the factor, and the limits in seconds; None:
     never."""
     usual: dict[str, int] = {} if own_program else DEADLINES
     found = {name: usual.get(name) if v is None else v for name, v in limits(stall).items()}

@@ -1,4 +1,4 @@
-"""What `zero.tensor_ranks` demands of the other keys."""
+"""The rules of `zero.tensor_ranks` for the other keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OPTIMIZERS = ("adamw", "adam", "sgd")
 
 
 def check_tensor_ranks(spec: JobSpec) -> Iterator[str]:
-    """What is wrong where ranks compute with one layer's weights together."""
+    """Yield the problems if ranks compute with one layer's weights together."""
     zero, train = spec.zero, spec.train
     if zero.tensor_ranks == 1:
         return

@@ -242,9 +242,9 @@ class TrainSpec:
 
     @property
     def total_steps(self) -> int:
-        """`steps`; the trainer puts them in where the job file has `epochs`.
+        """The value of `steps`; the trainer sets it if the job file has `epochs`.
 
-        Raises ValueError: it has not yet.
+        Raises ValueError: it is not set yet.
         """
         if self.steps is None:
             raise ValueError("the data of this job is not counted yet")
@@ -252,7 +252,7 @@ class TrainSpec:
 
 
 def check_train(train: TrainSpec) -> Iterator[str]:
-    """What is wrong in `[train]`, other tables aside."""
+    """Yield the problems in `[train]`, without other tables."""
     if train.compile and train.router_bias_rate:
         yield (
             f"train.router_bias_rate = {train.router_bias_rate}: cannot be combined with "
@@ -270,7 +270,7 @@ def check_train(train: TrainSpec) -> Iterator[str]:
 
 
 def check_length(train: TrainSpec) -> Iterator[str]:
-    """What is wrong with the parts of the schedule, as far as the number of steps is known."""
+    """Yield the problems with the parts of the schedule, as far as the number of steps is known."""
     if train.steps is None and train.epochs is None:
         yield "train: one of train.steps and train.epochs is needed"
     if train.warmup_ratio > 1:

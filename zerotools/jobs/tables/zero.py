@@ -1,4 +1,4 @@
-"""`[zero]`: what is sharded over the ranks."""
+"""`[zero]`: sharding over the ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zerotools.jobs.binding.declaration import key
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroSpec:
-    """`[zero]`: what is sharded over the ranks."""
+    """`[zero]`: sharding over the ranks."""
 
     stage: int = key(
         "0: nothing is sharded, 1: optimizer state, 2: gradients too, 3: weights too.",
@@ -56,7 +56,7 @@ class ZeroSpec:
 
 
 def check_zero(zero: ZeroSpec, world_size: int) -> Iterator[str]:
-    """What is wrong in `[zero]`, for a job of `world_size` ranks."""
+    """Yield the problems in `[zero]`, for a job of `world_size` ranks."""
     size, stage = zero.shard_size, zero.stage
     for name in ("sequence_ranks", "tensor_ranks"):
         ranks = getattr(zero, name)

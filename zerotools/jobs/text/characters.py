@@ -1,4 +1,4 @@
-"""Characters that web pages and word processors put in the place of those that were typed."""
+"""Characters that web pages and word processors substitute for typed ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WIDE = {
     "\uff09": ")",
     "\uff1d": "=",
 }
-"""Full-width punctuation and what it stands for."""
+"""Full-width punctuation and its ASCII form."""
 
 _NUMBERED = re.compile(r"[ \t]*(\d{1,4})(?:[.:|)]|(?=[ \t\u00a0]|$))[ \t]?")
 _DOTS = re.compile(r"(?:\.{2,}|\u2026)+")
@@ -36,18 +36,18 @@ _DOTS = re.compile(r"(?:\.{2,}|\u2026)+")
 
 @dataclass
 class Mends:
-    """What was mended, by line; `text` is the whole as it should have been."""
+    """The corrections, by line; `text` is the whole corrected text."""
 
     text: str = ""
     _notes: set[tuple[int, str]] = field(default_factory=set)
 
     @property
     def notes(self) -> list[tuple[int, str]]:
-        """Line and what was mended there, in order."""
+        """The line and text of each correction, in order."""
         return sorted(self._notes)
 
     def lines_of(self, source: str) -> tuple[str, ...]:
-        """Each mend as a line for people, with its place in the file `source`."""
+        """Return each correction as a line for people, with its position in the file `source`."""
         return tuple(f"{source}:{line}: {what}" for line, what in self.notes)
 
     def note(self, line: int, what: str) -> None:
@@ -56,12 +56,12 @@ class Mends:
 
 
 def is_placeholder(word: str) -> bool:
-    """Whether `word` is an ellipsis, which stands for what a page left out."""
+    """Return whether `word` is an ellipsis, which replaces omitted text of a page."""
     return _DOTS.fullmatch(word.strip()) is not None
 
 
 def placeholder(offset: int) -> Broken:
-    """Nobody but the reader of the page knows what the dots stand for."""
+    """Return the error for dots: only the reader of the page knows their meaning."""
     what = "the dots stand for settings that the page left out"
     return Broken(offset, what, "write them, or remove the dots if there is nothing to add")
 

@@ -11,7 +11,7 @@ from zerotools.core.errors import BadRequest
 
 LARGEST_FILE = 1 << 20
 DEEPEST = 32
-"""Objects within objects; DeepSpeed's own nest five levels."""
+"""The limit of nested objects; DeepSpeed's own nest five levels."""
 
 Trail = tuple[str, ...]
 """The keys that lead to a value; an element of a list counts by its index."""
@@ -21,8 +21,8 @@ Trail = tuple[str, ...]
 class Document:
     """The tree of a file, and the line of each key in it.
 
-    `titles` has the name that the user wrote where a tree was made of another file's keys;
-    `accepted` what `--lenient` mended, `mended` the text that came of it; `text` is the whole file
+    `titles` has the user's name of a key if the tree was made of another file's keys; `accepted`
+    lists the corrections of `--lenient`, `mended` is the corrected text; `text` is the whole file
     as it was written.
     """
 
@@ -39,7 +39,7 @@ class Document:
         return (self.titles or {}).get(trail) or ".".join(trail)
 
     def place(self, trail: Trail) -> str:
-        """`ds.json:12`, or the file alone for what is not written in it."""
+        """Return `ds.json:12`, or only the file for a key that is not written in it."""
         line = self.lines.get(trail)
         return self.source if line is None else f"{self.source}:{line}"
 
@@ -62,7 +62,8 @@ def read_text(path: Path, what: str) -> str:
 
 
 def text_of(data: bytes, source: str, what: str) -> str:
-    """As `read_text`, of bytes that were read: one more than the limit says that there are more.
+    """Return text as in `read_text`, from bytes that were read: one more than the limit means too
+    many.
 
     Raises:
         BadRequest: there are too many, or they are not UTF-8.

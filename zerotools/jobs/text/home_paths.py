@@ -8,10 +8,10 @@ from zerotools.core.errors import BadRequest
 
 
 def expanded(path: str) -> Path:
-    """The path, in the home directory that it begins with.
+    """Return the path with its leading home directory expanded.
 
     Raises:
-        BadRequest: nobody has this home directory.
+        BadRequest: no user has this home directory.
     """
     try:
         return Path(path).expanduser()

@@ -1,7 +1,7 @@
-"""JSON as it comes off a web page, mended: quotes, punctuation, commas, comments, text around it.
+"""JSON copied from a web page, corrected: quotes, punctuation, commas, comments, text around it.
 
-One pass over the text writes the mended one, piece by piece; `text` of the result is then read by
-the strict parser, so that nothing is accepted here that is not JSON there.
+One pass over the text writes the corrected one, piece by piece; the strict parser then reads `text`
+of the result, so that nothing is accepted here that is not JSON there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def mend_json(text: str) -> Mends:
 
 
 _ALONE = re.compile(r"""\s*(?:\}|:\s*["']?(?:\.{2,}|\u2026)+)""")
-"""What follows dots in quotes that stand for settings: the end, or dots again. Keys may be dots."""
+"""The text after dots in quotes that replace settings: the end, or dots again. Keys may be dots."""
 
 
 class _Pen:
@@ -65,7 +65,7 @@ class _Pen:
         self.at = 0
         self.out: list[str] = []
         self._last = "open"
-        """What was written last: open, key, colon, value or comma."""
+        """The kind of the last token written: open, key, colon, value or comma."""
         self._end = 0
         """Index in `out` behind the last value, or of the last comma."""
         self._comma_line = 0
@@ -108,7 +108,7 @@ class _Pen:
         return False
 
     def _rest(self) -> None:
-        """Text behind the object, in which there must not be another."""
+        """Check the text after the object: it must not contain another object."""
         rest = self.text[self.at :]
         again = min((i for i in map(rest.find, ("{", "\uff5b")) if i >= 0), default=-1)
         if again >= 0:
@@ -236,8 +236,8 @@ class _Pen:
         self._key()
 
     def _closer(self, kind: str, opener: str) -> int:
-        """Where the string that begins here ends: the first quote of its kind that something of
-        JSON follows."""
+        """Return the end of the string that begins here: the first quote of its kind that is
+        followed by a token of JSON."""
         at = self.at + 1
         while at < len(self.text) and self.text[at] != "\n":
             if self.text[at] == "\\" and opener == '"':
@@ -255,7 +255,7 @@ class _Pen:
         raise Broken(self.at, "this string is not closed on its line", 'add "')
 
     def _key(self) -> None:
-        """What was just written is a key where a colon follows: nothing is missing before it."""
+        """Mark the last token as a key if a colon follows, so that nothing is missing before it."""
         if _COLON.match(self.text, self.at):
             self._last = "key"
 

@@ -1,4 +1,4 @@
-"""The tokens of JSON text (RFC 8259), and what stands where a token should."""
+"""The tokens of JSON text (RFC 8259), and text in the position of a token."""
 
 from __future__ import annotations
 

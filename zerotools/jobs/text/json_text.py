@@ -17,11 +17,12 @@ _CLOSES = {"{": "}", "[": "]"}
 
 
 def parse_json(text: str, *, source: str, lenient: bool = False) -> Document:
-    """The object in `text`. `lenient` mends what came off a web page, and lists each mend.
+    """Parse the object in `text`. `lenient` corrects text from a web page, and lists each
+    correction.
 
     Raises:
-        BadRequest: it is not JSON, or a key stands twice in one object; the message shows the
-            line, and says the likely mend.
+        BadRequest: it is not JSON, or an object repeats a key; the message shows the line, and the
+            likely correction.
     """
     parser = _Parser(text)
     try:
@@ -49,7 +50,7 @@ def _mended(text: str, source: str) -> Document:
 
 
 def mended_too(mended: Callable[[], Document]) -> str:
-    """What `--lenient` would do for a text that cannot be read; nothing where it would not help."""
+    """Return the effect of `--lenient` on an unreadable text; empty if it would not help."""
     try:
         count = len(mended().accepted)
     except BadRequest:
@@ -177,7 +178,8 @@ class _Parser:
         raise Broken(before, "a comma is missing here", "write , after the value")
 
     def _watch_indentation(self, token: Token, name: str) -> None:
-        """Remember the first key that is indented as its object's own line: a lost } before it."""
+        """Remember the first key that is indented like its object's own line: a } is missing before
+        it."""
         opened = self.places.number(self._open[-1].start)
         line = self.places.number(token.start)
         if self._suspect is None and len(self._open) > 1 and line != opened:

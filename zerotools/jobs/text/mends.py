@@ -1,4 +1,4 @@
-"""What is wrong with text that should be JSON, where, and the likely mend."""
+"""Errors in text that should be JSON: the position, and the likely correction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CURLY = "\u2018\u2019\u201c\u201d"
 
 
 class Broken(Exception):
-    """What the character at `offset` breaks; `mend` says what to write instead."""
+    """The error at the character at `offset`; `mend` is the correction."""
 
     def __init__(self, offset: int, what: str, mend: str) -> None:
         super().__init__(what)
@@ -25,7 +25,7 @@ class Broken(Exception):
 
 
 def bad_word(offset: int, word: str) -> Broken:
-    """Of a word that is neither a number nor true, false or null."""
+    """Return the error for a word that is neither a number nor true, false or null."""
     short = word if len(word) <= 40 else f"{word[:37]}..."
     if word[0] in "'`":
         return Broken(offset, "JSON has no single quotes", 'write "..." instead')
@@ -54,7 +54,7 @@ def _number(word: str) -> str:
 
 
 def bad_string(text: str, offset: int) -> Broken:
-    """Of a string that begins at `offset` and is none."""
+    """Return the error for an invalid string that begins at `offset`."""
     at = offset + 1
     while at < len(text):
         if text[at] == "\n":
@@ -72,7 +72,7 @@ def bad_string(text: str, offset: int) -> Broken:
 
 
 class LineIndex:
-    """Where the lines of a text begin."""
+    """The starts of the lines of a text."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -13,7 +13,7 @@ from zerotools.jobs.text.characters import ODD
 
 
 class BlockKind(StrEnum):
-    """What a block of a page is."""
+    """The kind of a block of a page."""
 
     LAUNCH = "launch line"
     DEEPSPEED = "DeepSpeed config"
@@ -30,7 +30,7 @@ class PageBlock:
 
     @property
     def in_place(self) -> str:
-        """The text with as many empty lines above it as the page has, so that places agree."""
+        """The text with as many empty lines before it as on the page, so that positions agree."""
         return "\n" * (self.line - 1) + self.text
 
 

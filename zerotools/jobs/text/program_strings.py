@@ -1,6 +1,6 @@
-"""What the kernel takes as the arguments and the environment of a new process (execve(2)).
+"""The kernel's limits for the arguments and the environment of a new process (execve(2)).
 
-Each argument, and each variable as `NAME=VALUE`, may have 131,071 bytes and the NUL behind them
+Each argument, and each variable as `NAME=VALUE`, may have 131,071 bytes plus a NUL
 (`MAX_ARG_STRLEN`, 32 pages of 4 KiB). Together with a pointer to each, they may take a quarter of
 the limit on the stack: 2 MiB of the usual 8, at least 128 KiB and at most 6 MiB (fs/exec.c).
 """

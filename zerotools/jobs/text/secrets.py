@@ -1,4 +1,4 @@
-"""What looks like a secret, by the name that it has or by its own form, and texts without them.
+"""Possible secrets, recognised by their name or their form, and texts without them.
 
 Names come first: `WANDB_API_KEY=...`, `--hub-token ...`, `db.password=...`. Forms that a service
 gives its keys (`hf_...`, `ghp_...`) and passwords in URLs are found without a name. It is a net,
@@ -15,7 +15,7 @@ HIDDEN = "***"
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
 LEAST_CHARACTERS = 4
-"""Shorter values are not looked for in other texts: half of every word would be hidden."""
+"""Shorter values are not searched in other texts, because half of every word would be hidden."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ALWAYS = frozenset(
@@ -42,7 +42,7 @@ _NOT_TOKENS = frozenset(
 """A `token` of these is one of a tokenizer."""
 
 _MAY_NAME = re.compile("secret|pass|pwd|key|token|auth|credential|cookie|dsn|bearer", re.IGNORECASE)
-"""What is in each name of a secret; most names are told by it to be none."""
+"""A part of each name of a secret; it excludes most other names quickly."""
 _KNOWN_AT_ONCE, _CHARACTERS_AT_ONCE, _WORD_COST, _NAMES_AT_ONCE = 16, 16_384, 8, 1000
 _FORMS = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
@@ -54,15 +54,15 @@ _BEARER = re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}")
 _MAY_HOLD = re.compile(
     r"[=:\s]|hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|eyJ"
 )
-"""What a text without a secret may lack: most words of a command are of this kind."""
+"""A part of each text with a secret; most words of a command lack it."""
 _NAMED = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]++)(?P<between>["']?\s*+[=:]\s*+|\s++)""")
-"""A name and what follows it up to its value. Nothing is tried twice: a long text takes no longer
-than its characters do."""
+"""A name and the text up to its value. No position is tried twice: the time is proportional to the
+length of the text."""
 _VALUE = re.compile(r"""(?!-)(?:"[^"]*"|'[^']*'|[^\s'",;&|]+)""")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what has this name (a variable, an option, a key) is likely to be a secret."""
+    """Return whether a variable, option or key of this name is likely to be a secret."""
     if _MAY_NAME.search(name) is None:
         return False
     words = [word.lower() for word in _WORD.findall(name)]
@@ -108,7 +108,7 @@ def _masked_text(text: str, known: LongestFirst) -> Steps[str]:
             yield
     done, at, count = 0, 0, 0
     parts: list[str] = []
-    # What follows a name that is none of a secret may be a name itself.
+    # The text after a name that is not a secret's may be a name itself.
     while (found := _NAMED.search(text, at)) is not None:
         at, count = found.end(), count + 1
         if _is_given(found) and (value_at := _VALUE.match(text, at)) is not None:
@@ -120,7 +120,7 @@ def _masked_text(text: str, known: LongestFirst) -> Steps[str]:
 
 
 def _is_given(found: re.Match[str]) -> bool:
-    """Whether what follows is the value of a secret."""
+    """Return whether the following text is the value of a secret."""
     name, between = found.group("name", "between")
     # "the token is wrong" is a sentence; "--token xyz" is an option.
     return (name.startswith("-") or not between.isspace()) and is_secret_name(name)

@@ -35,7 +35,7 @@ _MINUS = re.compile("[\u2010-\u2015\u2212](?=[\\d.\\w])")
 _CUT_END = re.compile(r"\\[ \t]+(?:#.*)?$")
 """A backslash that is not the last character, so that the command ends there."""
 _PART = re.compile(r"--[A-Za-z]|(?<=[ \t])(?:-[A-Za-z](?=[ \t])|[\w./-]+\.py\b)")
-"""What a comment would not have: an option, or a program."""
+"""A text that a comment would not have: an option, or a program."""
 _OPTION = re.compile(r"[ \t]*--[A-Za-z]")
 
 LINE_END = "the end of the line behind a \\"
@@ -81,7 +81,7 @@ def _as_variable(found: re.Match[str]) -> str:
 
 
 def _without_second_prompts(lines: list[str], mends: Mends) -> None:
-    """Take off the `>` that a shell shows where a command goes on."""
+    """Remove the `>` that a shell shows for continued commands."""
     for i in range(1, len(lines)):
         if lines[i - 1].rstrip().endswith("\\") and (found := _SECOND.match(lines[i])):
             lines[i] = lines[i][found.end() :]
@@ -105,7 +105,7 @@ def _without_comment(line: str, number: int, mends: Mends) -> str:
 
 
 def _comment_at(line: str) -> int | None:
-    """Where a comment begins behind a blank, outside of quotes."""
+    """Return the position of a comment after a blank, outside of quotes."""
     quote = ""
     for at, character in enumerate(line):
         if quote:
@@ -118,7 +118,7 @@ def _comment_at(line: str) -> int | None:
 
 
 def _options_in(comment: str) -> str:
-    """What a comment has from its first option or program on."""
+    """Return the text of a comment from its first option or program."""
     found = _PART.search(comment)
     return "" if found is None else comment[found.start() :].rstrip()
 

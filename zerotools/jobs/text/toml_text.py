@@ -1,4 +1,4 @@
-"""A tree of plain values as TOML 1.0, a comment beside some of its keys."""
+"""A tree of plain values as TOML 1.0, with comments for some of its keys."""
 
 from __future__ import annotations
 

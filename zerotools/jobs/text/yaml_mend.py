@@ -32,10 +32,11 @@ _ALL_GPUS = re.compile(r"^(\s*gpu_ids\s*:\s*all)[a-z]+\s*$")
 
 @dataclass(frozen=True)
 class YamlKeys:
-    """The keys that a kind of YAML file has, by which lost indentation is mended.
+    """The keys of a kind of YAML file, for restoring lost indentation.
 
-    `known` are dotted names, `sections` the keys that hold other keys, and `prefixes` says how the
-    keys of a section begin. Without keys nothing is indented, and no text around is dropped.
+    `known` are dotted names, `sections` the keys that hold other keys, and `prefixes` has the
+    beginning of the keys of a section. Without keys nothing is indented, and no text around is
+    dropped.
     """
 
     known: Collection[str] = ()
@@ -43,7 +44,7 @@ class YamlKeys:
     prefixes: Mapping[str, str] = field(default_factory=dict)
 
     def belongs(self, name: str, section: str) -> bool:
-        """Whether the key `name` is one of `section`."""
+        """Return whether the key `name` is one of `section`."""
         prefix = self.prefixes.get(section)
         in_section = f"{section}.{name}" in self.known
         return in_section or (prefix is not None and name.startswith(prefix))

@@ -124,7 +124,7 @@ class _Builder:
         self._documents = 0
 
     def take(self, event: Any) -> None:
-        """Add what `event` says. Raises Broken."""
+        """Add the contents of `event`. Raises Broken."""
         name = type(event).__name__
         at = event.start_mark.index
         if name == "DocumentStartEvent":

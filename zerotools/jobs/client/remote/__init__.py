@@ -1,6 +1,6 @@
 """The daemon of another machine, by the system's ssh.
 
-daemon_host, conversation  where it is, as a user writes it; what is said to it, and what it answers
+daemon_host, conversation  its address in the user's spelling; the requests and responses
 tunnel                     the connection, and the socket here that leads to the daemon there
-elsewhere                  what is different for a command whose socket leads to another machine
+elsewhere                  the differences for a command with a socket to another machine
 """

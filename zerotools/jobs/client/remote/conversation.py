@@ -1,9 +1,9 @@
-"""What another machine is asked, and what it answers.
+"""The request to another machine, and its response.
 
 A small program for the shell of POSIX runs there. Nothing of zerotools needs to be in its PATH. It
-prints, between two marks (a login may print texts of its own), its home, the sockets that are
-there, and its environment, each with a NUL behind it, and then waits for its input to end, which
-keeps the connection up exactly as long as the command here lives:
+prints, between two marks (a login may print text of its own), its home, the existing sockets, and
+its environment, each followed by a NUL. Then it waits for the end of its input, which keeps the
+connection open exactly as long as the command here lives:
 
     MARK\\n  /home/ada\\0  1000\\0  2\\0  /run/...sock\\0  /var/...sock\\0  A=1\\0  B=2\\0  MARK\\n
 """
@@ -22,7 +22,7 @@ MAX_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Answer:
-    """The other machine, as its user finds it: `sockets` are those that are there."""
+    """The other machine as its user sees it: `sockets` are the existing ones."""
 
     home: str
     uid: int
@@ -31,8 +31,8 @@ class Answer:
 
 
 def places() -> tuple[str, ...]:
-    """Where a daemon may listen there, in words of its shell, as `location.default_socket` has it;
-    the first one that is there is meant."""
+    """Return the possible sockets of a daemon there, in words of its shell, in the order of
+    `location.default_socket`; the first that exists counts."""
     return (
         f'"${SOCKET_VARIABLE}"',
         f'"${{{STATE_VARIABLE}:-/none}}/api.sock"',
@@ -43,7 +43,7 @@ def places() -> tuple[str, ...]:
 
 
 def program(mark: str, socket: str | None) -> str:
-    """The command that is run there: one word for its login shell, whichever that is."""
+    """Return the command to run there: one word for any login shell."""
     looked = " ".join(places()) if socket is None else shlex.quote(socket)
     script = (
         f'n=0; for p in {looked}; do test -S "$p" && n=$((n+1)); done; '
@@ -55,12 +55,12 @@ def program(mark: str, socket: str | None) -> str:
 
 
 def is_complete(said: bytes, mark: str) -> bool:
-    """Whether the answer has come to its end."""
+    """Return whether the response is complete."""
     return said.count(_line(mark)) == 2
 
 
 def read_answer(said: bytes, mark: str) -> Answer:
-    """Raises ValueError: it is not what the program prints."""
+    """Parse the response. Raises ValueError if the program did not print it."""
     body = said.split(_line(mark))[1]
     words = [word.decode("utf-8", "surrogateescape") for word in body.split(b"\0")[:-1]]
     home, uid, number = words[0], int(words[1]), int(words[2])

@@ -1,4 +1,4 @@
-"""`ssh://[USER@]HOST[:PORT][/PATH/OF/api.sock]`: the machine whose daemon is asked."""
+"""`ssh://[USER@]HOST[:PORT][/PATH/OF/api.sock]`: the machine of the daemon."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from zerotools.io.ssh.ssh_host import SshHost, parse_url
 
 
 def parse_host(text: str) -> SshHost:
-    """The machine that `text` names; its path is that of the socket, None: where it usually is.
+    """Return the machine that `text` names; its path is that of the socket, None: the usual one.
 
-    Raises BadRequest: what is wrong, and what would be right."""
+    Raises BadRequest: names the error and the right form.
+    """
     host = parse_url(text, _wrong)
     if host.path is not None and (not host.path.isprintable() or ":" in host.path):
         # ssh reads `here:there`.

@@ -1,4 +1,4 @@
-"""Sockets here that lead to another machine, and what is different there."""
+"""Local sockets that lead to another machine, and the differences there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """The machine behind a socket: `host` and `socket` are for messages; the user there, whose
-    `home`, `uid` and `environment` a login found."""
+    """The machine behind a socket: `host` and `socket` are for messages; the user there, with the
+    `home`, `uid` and `environment` of a login."""
 
     host: str
     socket: str
@@ -38,6 +38,6 @@ def machine_behind(socket: Path | None) -> Elsewhere | None:
 
 
 def shown_socket(socket: Path) -> str:
-    """`socket` for messages: where the daemon listens, not where the way to it begins."""
+    """Return `socket` for messages: the daemon's address, and not that of the tunnel."""
     machine = _machines.get(socket)
     return str(socket) if machine is None else f"{machine.host}:{machine.socket}"

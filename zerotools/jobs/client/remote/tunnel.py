@@ -1,11 +1,11 @@
 """A socket here that leads to the daemon of another machine.
 
     ssh (the master)    logs in once, and runs `conversation.program` there
-    ssh -O forward      tells the master to let a socket of ours lead to the daemon's
+    ssh -O forward      lets the master forward a local socket to the daemon's
 
-The login is the system's ssh with the user's own configuration, keys and agent. It asks nothing
-(BatchMode), and a machine whose key is not known is refused: accepting it is for a human, at
-`ssh HOST`. The daemon sees the user who logged in there, as it would see one at its keyboard.
+The login is the system's ssh with the user's own configuration, keys and agent. It asks no
+questions (BatchMode), and refuses a machine with an unknown key: the user accepts it with `ssh
+HOST`. The daemon sees the user who logged in there like a local one.
 
 Everything ends with the command: its end of the master's input closes, also when it is killed; the
 program there ends, and with it the master and its sockets.
@@ -49,11 +49,11 @@ _OPTIONS = {**OPTIONS, "ControlMaster": "yes"}
 
 
 class SshTunnel:
-    """A connection to `host`; `socket` is where its daemon is reached from here.
+    """A connection to `host`; `socket` is the local socket of its daemon.
 
     Raises:
         DaemonUnreachable: the login fails, or nothing listens there.
-        BadRequest: there is no ssh here.
+        BadRequest: ssh is not installed here.
     """
 
     def __init__(self, host: SshHost, *, login_seconds: float = LOGIN_SECONDS) -> None:
@@ -119,7 +119,7 @@ class SshTunnel:
                 "its socket: --host ssh://HOST/PATH/OF/api.sock"
             )
         there = answer.sockets[0]
-        # The user's configuration is the master's: what it forwards is not forwarded twice.
+        # The user's configuration applies to the master: its forwardings are not made twice.
         words = [*self._words({}), "-F", "none", "-O", "forward", "-L", f"{self.socket}:{there}"]
         try:
             done = subprocess.run(

@@ -33,7 +33,7 @@ from zerotools.jobs.text.document import Document, Trail
 from zerotools.jobs.text.yaml_mend import YamlKeys
 
 YAML_KEYS = YamlKeys(KNOWN, TABLES, PREFIXES)
-"""By which `parse_yaml` mends an accelerate config."""
+"""The keys by which `parse_yaml` corrects an accelerate config."""
 FILE = "deepspeed_config.deepspeed_config_file"
 _LEAVES = "deepspeed_config.deepspeed_moe_layer_cls_names"
 _PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
@@ -43,7 +43,7 @@ _ONE_OR_COPIES = ("NO", "MULTI_GPU", "MULTI_CPU")
 
 @dataclass(frozen=True)
 class Launched:
-    """What accelerate hands to DeepSpeed: its own section as a config, or the name of a file.
+    """The config that accelerate gives to DeepSpeed: its own section, or the name of a file.
 
     `stated` are the keys that the section has.
     """
@@ -56,7 +56,7 @@ class Launched:
 def read_accelerate(
     document: Document, claims: Claims, findings: Findings, release: Release = NEWEST
 ) -> Launched:
-    """Add what `document` says to `claims` and `findings`."""
+    """Add the settings of `document` to `claims` and `findings`."""
     if "distributed_type" not in document.tree:
         what = "has no distributed_type, which every accelerate config has"
         if "zero_optimization" in document.tree or "train_batch_size" in document.tree:
@@ -209,7 +209,8 @@ def _leaf_modules(
     lines: dict[Trail, int],
     titles: dict[Trail, str],
 ) -> None:
-    """The classes whose parameters DeepSpeed gathers at once, which its JSON can name too."""
+    """Read the classes with parameters that DeepSpeed gathers at once, which its JSON can name
+    too."""
     engine = reading.claims.of("engine")
     given = reading.remaining.get(_LEAVES)
     if given is None or not given.value or engine is None or engine.value != "deepspeed":

@@ -1,4 +1,4 @@
-"""accelerate's `fsdp_config`: what is sharded, and what is offloaded."""
+"""accelerate's `fsdp_config`: sharding and offload."""
 
 from __future__ import annotations
 

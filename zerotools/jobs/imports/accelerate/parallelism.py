@@ -28,7 +28,8 @@ _OF_SEQUENCES = ("cp", "sp")
 
 @dataclass(frozen=True)
 class Mesh:
-    """The sizes whose product is the number of ranks. `together` compute each sequence."""
+    """The sizes of a mesh; their product is the number of ranks. `together` ranks compute each
+    sequence."""
 
     copies: int
     shard: int
@@ -41,7 +42,7 @@ class Mesh:
         return self.copies * self.shard * self.tensor * self.together
 
     def __str__(self) -> str:
-        """As in a product."""
+        """Return the mesh as a product."""
         tensor = f" x {self.tensor} tensor ranks" if self.tensor > 1 else ""
         each = f" x {self.together} ranks that share sequences" if self.together > 1 else ""
         return f"{self.copies} copies x {self.shard} ranks that share one{tensor}{each}"
@@ -67,7 +68,7 @@ def read_parallelism(reading: ConfigReading, kind: str) -> None:
 
 
 def _is_unfit(reading: ConfigReading, given: ConfigValue, mesh: Mesh, kind: str) -> bool:
-    """Whether no job has such a mesh, which is said."""
+    """Report a mesh that no job can have; return whether it is one."""
     ranks = world_size(reading.claims)
     if mesh.tensor > 1 and kind != "FSDP":
         reading.findings.unsupported.append(

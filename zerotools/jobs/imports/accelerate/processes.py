@@ -42,7 +42,7 @@ def read_ranks(reading: ConfigReading, kind: str) -> None:
 
 
 def read_affinity(reading: ConfigReading) -> None:
-    """Map `enable_cpu_affinity`, which `accelerate config` writes as false where nobody asked."""
+    """Map `enable_cpu_affinity`, which `accelerate config` writes as false by default."""
     given, known = reading.take("enable_cpu_affinity"), reading.claims.of("numa")
     if given is None:
         return

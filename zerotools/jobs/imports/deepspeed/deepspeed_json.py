@@ -59,10 +59,11 @@ def read_deepspeed(
     hidden_size: int | None,
     release: Release = NEWEST,
 ) -> JobTree:
-    """Add what `document` says to `claims` and `findings`; `release` is the DeepSpeed of the job.
+    """Add the settings of `document` to `claims` and `findings`; `release` is the DeepSpeed of the
+    job.
 
-    Returns the configuration for DeepSpeed itself: every `"auto"` replaced, numbers and booleans
-    out of their quotes, whole numbers whole. Else it is as it was, unknown keys included.
+    Return the configuration for DeepSpeed itself: every `"auto"` replaced, numbers and booleans
+    without quotes, whole numbers whole. All else is unchanged, unknown keys included.
     """
     claim = claims.of("engine")
     engine = "torch" if claim is None else claim.value
@@ -102,7 +103,8 @@ def _note_first_step(reading: ConfigReading) -> None:
 
 
 def _settled(document: Document, reading: ConfigReading) -> JobTree:
-    """What DeepSpeed is given: the document without nulls, with what was settled of each key."""
+    """Return the config for DeepSpeed: the document without nulls, with the settled value of each
+    key."""
     tree: JobTree = _without_nulls(document.tree)
     for name, value in reading.settled.items():
         if value is None or value == AUTO:

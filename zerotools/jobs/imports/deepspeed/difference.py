@@ -1,4 +1,4 @@
-"""What came of DeepSpeed's JSON on its way to DeepSpeed, as a unified diff."""
+"""The difference between DeepSpeed's JSON file and its final config, as a unified diff."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from zerotools.jobs.text.document import Document
 
 
 def difference(document: Document, tree: Mapping[str, Any]) -> Iterator[str]:
-    """From the file as it was written to what DeepSpeed is given; nothing where they are equal.
+    """Yield the diff from the file as written to the final config; empty if they are equal.
 
-    A file in one line, or of another shape than a line for each key, is shown reformatted.
+    A file in one line, or without a line for each key, is shown reformatted.
     """
     after = _lines(tree)
     before = _lines(document.tree)
@@ -31,7 +31,7 @@ def _lines(tree: Mapping[str, Any], indent: int = 2) -> list[str]:
 
 
 def _alike(written: list[str], dumped: list[str]) -> bool:
-    """Whether the file has about a line for each key."""
+    """Return whether the file has about a line for each key."""
     keys = {line.split(":")[0].strip() for line in dumped if ":" in line}
     same = sum(line.split(":")[0].strip() in keys for line in written)
     return same >= 0.5 * len(keys)

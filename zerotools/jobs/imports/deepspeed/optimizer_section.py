@@ -26,7 +26,7 @@ MUON_RATE = "train.muon_learning_rate"
 _DIFFERS = {
     "weight_decay": "on all parameters but biases and norms, as Hugging Face's Trainer does it",
 }
-"""What an optimizer here does otherwise, by the parameter in DeepSpeed's JSON."""
+"""The differences of an optimizer here, by the parameter in DeepSpeed's JSON."""
 _SCHEDULES = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 _SETS_RATES = ("WarmupLR", "WarmupDecayLR")
 _PARAMS = "scheduler.params"
@@ -39,7 +39,7 @@ _OF_ADAM = ("train.betas", "train.eps")
 
 
 def read_missing(reading: ConfigReading, tree: Mapping[str, Any]) -> None:
-    """Where `tree` has no optimizer or no scheduler, take those of Hugging Face's Trainer."""
+    """If `tree` has no optimizer or no scheduler, take those of Hugging Face's Trainer."""
     why = "Hugging Face's Trainer, its default"
     if not _has_type(tree, "optimizer"):
         said_of = reading.claims.of(OPTIMIZER)
@@ -128,7 +128,7 @@ def _read_muon(reading: ConfigReading, kind: ConfigValue) -> None:
 
 
 def _muon_rates(reading: ConfigReading) -> None:
-    """`lr` is that of both halves, but for the one that has its own."""
+    """Read the rates of Muon: `lr` is that of both halves, except a half with its own."""
     _resolve(reading, f"{_WEIGHTS}.lr", RATE)
     both = reading.take(f"{_WEIGHTS}.lr")
     is_one = reading.peek("scheduler.type") in _SETS_RATES
@@ -137,7 +137,7 @@ def _muon_rates(reading: ConfigReading) -> None:
         if own is not None and is_one:
             reading.refuse(own, "the scheduler gives all weights its warmup_max_lr; remove it")
         elif is_one and key == MUON_RATE:
-            continue  # as `train.learning_rate`, which the scheduler says
+            continue  # as `train.learning_rate`, which the scheduler sets
         elif own is not None:
             reading.map(own, key, own.value)
         elif both is not None:

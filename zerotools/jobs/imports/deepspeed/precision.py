@@ -33,7 +33,8 @@ def read_precision(reading: ConfigReading) -> None:
 
 
 def _refuse_second_name(reading: ConfigReading) -> None:
-    """`bfloat16` is the older name of `bf16`, of which DeepSpeed reads nothing where both stand."""
+    """Refuse `bfloat16` together with `bf16`: it is the older name, and DeepSpeed then ignores
+    it."""
     old = [given for name, given in reading.remaining.items() if _is_in(name, "bfloat16")]
     if old and any(_is_in(name, "bf16") for name in reading.remaining):
         reading.findings.wrong.append(

@@ -14,7 +14,7 @@ _COMMENTS = ("_", "/", "#")
 
 
 def read_removed(reading: ConfigReading) -> None:
-    """For engine deepspeed: leave out what is off, refuse what is on."""
+    """For engine deepspeed: remove keys that are off, refuse those that are on."""
     if reading.engine != "deepspeed":
         return
     now = release_text(reading.release)
@@ -44,5 +44,5 @@ def drop_comments(tree: JobTree) -> None:
 
 
 def is_strict(trail: Trail) -> bool:
-    """Whether DeepSpeed does not start with a key that it does not know at `trail`."""
+    """Return whether DeepSpeed refuses an unknown key at `trail`."""
     return ".".join(trail[:-1]) in STRICT and not trail[-1].startswith(_COMMENTS)

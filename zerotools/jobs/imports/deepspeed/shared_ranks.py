@@ -1,8 +1,8 @@
 """`sequence_parallel_size` and `tensor_parallel`: ranks that compute the same sequences.
 
-DeepSpeed 0.19, runtime/tensor_parallel/config.py: `autotp_size` above 1 is what switches it on, and
-`tp.tp_size` is 1 or the same. Which layers are cut DeepSpeed reads off its own presets or the plan
-of transformers, and a job off the latter.
+DeepSpeed 0.19, runtime/tensor_parallel/config.py: an `autotp_size` above 1 switches it on, and
+`tp.tp_size` is 1 or the same. DeepSpeed takes the cut layers from its own presets or the plan of
+transformers, and a job from the latter.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _SAME_SIZE = (f"{_LAYERS}.tp.tp_size", f"{_LAYERS}.tensor_parallel.tp_size")
 
 
 def read_shared_ranks(reading: ConfigReading) -> None:
-    """Map both sizes. The engine deepspeed is passed them: DeepSpeed's own code for it is in the
-    program that it trains, so that the job's rules refuse them there."""
+    """Map both sizes. The engine deepspeed gets them unchanged: DeepSpeed's own code for it is in
+    the program that it trains, so the job's rules refuse them there."""
     if reading.engine == "deepspeed":
         return
     given = reading.take(_SEQUENCES)
@@ -55,7 +55,7 @@ def _read_layers(reading: ConfigReading) -> None:
 
 
 def _read(reading: ConfigReading, given: ConfigValue, key: str, why: str, *, least: int) -> int:
-    """The size, mapped to `key` if it is more than 1; 0 where it cannot be."""
+    """Return the size, mapped to `key` if it is more than 1; 0 if it cannot be."""
     value = given.value
     if type(value) is not int or value < least:
         reading.findings.wrong.append(

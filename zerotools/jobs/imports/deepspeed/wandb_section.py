@@ -1,7 +1,7 @@
 """`wandb`: DeepSpeed's own logging to Weights & Biases, which a job has as `metrics.wandb`.
 
-DeepSpeed 0.19, monitor/config.py: `enabled` switches it on, and without `project` it is
-"deepspeed". The engine deepspeed is passed the section, so that DeepSpeed logs itself.
+DeepSpeed 0.19, monitor/config.py: `enabled` switches it on, and the default of `project` is
+"deepspeed". The engine deepspeed gets the section, so that DeepSpeed logs itself.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _PATH_MEANS = "masters and moments, in mapped files"
 
 
 def read_zero(reading: ConfigReading) -> None:
-    """Map stage and offload; refuse what belongs to another stage, with both places."""
+    """Map stage and offload; refuse settings of another stage, with both positions."""
     stage, place = _stage(reading)
     _offload(reading, stage, place)
     _mics(reading, stage, place)
@@ -48,7 +48,7 @@ def read_zero(reading: ConfigReading) -> None:
 
 
 def _stage(reading: ConfigReading) -> tuple[int | None, str]:
-    """The stage, and where it is said."""
+    """Return the stage, and its position in the config."""
     whole = reading.take("zero_optimization")
     if whole is not None:  # the spelling of DeepSpeed before 0.3
         stage = 1 if whole.value else 0

@@ -1,4 +1,4 @@
-"""What the readers of both launchers share: typed keys, claims on keys of the job, the report.
+"""The shared code of both launchers' readers: typed keys, claims on keys of the job, the report.
 
 Imports `jobs.launcher_keys`, `jobs.text`, `jobs.tables` and `jobs.binding`.
 """

@@ -1,4 +1,5 @@
-"""Batch sizes and ranks: batch = micro batch x accumulation x ranks, whoever says which of them.
+"""Batch sizes and ranks: batch = micro batch x accumulation x ranks, from any source of the
+numbers.
 
 Ranks that compute a sequence together (`zero.sequence_ranks`) have one micro batch: they count as
 one.
@@ -31,7 +32,7 @@ _JOB_KEYS = {TOTAL: JOB_TOTAL, MICRO: JOB_MICRO, STEPS: JOB_TOTAL}
 
 @dataclass(frozen=True)
 class BatchFact:
-    """One of the four numbers, and where it is from."""
+    """One of the four numbers, and its source."""
 
     value: int
     place: str
@@ -73,7 +74,7 @@ def _stated(reading: ConfigReading, name: str) -> BatchFact | None:
 
 
 def world_size(claims: Claims) -> BatchFact | None:
-    """The number of ranks that somebody says; None where nobody does."""
+    """Return the number of ranks if a source sets it, or None."""
     claim = claims.of(ranks_key(claims))
     if claim is None:
         return None
@@ -97,7 +98,7 @@ def shares(claims: Claims) -> BatchFact | None:
         together = _said(claims, key)
         if ranks is None or together is None or together.value == 1:
             continue
-        if ranks.value % together.value == 0:  # else the job's own rule tells
+        if ranks.value % together.value == 0:  # else the job's own rule reports it
             of = f"{ranks.place}, divided by {together.value} {whose}"
             ranks = BatchFact(ranks.value // together.value, of)
     return ranks
@@ -121,7 +122,7 @@ def _infer_world(
 ) -> BatchFact | None:
     parts, rest = divmod(total.value, micro.value * accumulation.value)
     if rest or not parts:
-        return None  # said below, with one rank
+        return None  # reported below, with one rank
     place = f"{total.place}, divided by micro batch and accumulation"
     together = (_said(reading.claims, key) for key in _TOGETHER)
     ranks = parts * prod(each.value for each in together if each is not None)

@@ -1,4 +1,4 @@
-"""Who says what a key of the job file is: several may, if they agree."""
+"""The sources of a job file's keys: several may set a key, if they agree."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from zerotools.jobs.binding.bind import show
 
 @dataclass(frozen=True)
 class Claim:
-    """`place` is where it is said (`ds.json:12 gradient_clipping`), `value` what the job key is.
+    """`place` is the source (`ds.json:12 gradient_clipping`), `value` the value of the job key.
 
-    `shown` is the value as it was written there. A `weak` claim is what a launcher does where
-    nothing is written; any other beats it.
+    `shown` is the value as it was written there. A `weak` claim is a launcher's default; any other
+    overrides it.
     """
 
     key: str
@@ -26,27 +26,27 @@ class Claim:
 
 @dataclass
 class Claims:
-    """All that was said, in the order in which it was."""
+    """All claims, in order."""
 
     said: list[Claim] = field(default_factory=list)
 
     def add(
         self, key: str, value: Any, place: str, *, shown: Any = None, weak: bool = False
     ) -> None:
-        """Note that `place` makes `key` be `value`."""
+        """Record that `place` sets `key` to `value`."""
         self.said.append(Claim(key, value, place, value if shown is None else shown, weak))
 
     def of(self, key: str) -> Claim | None:
-        """The strongest that is said of `key`, the first of equals."""
+        """Return the strongest claim on `key`, the first of equals."""
         about = [claim for claim in self.said if claim.key == key]
         return next((claim for claim in about if not claim.weak), about[0] if about else None)
 
     def about(self) -> list[str]:
-        """Every key that something is said of."""
+        """Return every key with a claim."""
         return list(dict.fromkeys(claim.key for claim in self.said))
 
     def contradictions(self) -> Iterator[str]:
-        """A sentence for each key of which two different things are said, with both places."""
+        """Yield a sentence for each key with two different claims, with both sources."""
         for key in self.about():
             strong = [claim for claim in self.said if claim.key == key and not claim.weak]
             for other in strong[1:]:
@@ -59,7 +59,7 @@ class Claims:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two values mean the same: 1 and 1.0 do, true and 1 do not."""
+    """Return whether two values mean the same: 1 and 1.0 do, true and 1 do not."""
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         return len(left) == len(right) and all(map(same, left, right))
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)

@@ -26,7 +26,8 @@ def _by_deepspeed_name() -> Mapping[str, str]:
 
 
 def job_key_of(name: str) -> str | None:
-    """The key of the job file that says the same as the dotted key `name` of DeepSpeed's JSON."""
+    """Return the key of the job file with the meaning of the dotted key `name` of DeepSpeed's
+    JSON."""
     return _by_deepspeed_name().get(name)
 
 
@@ -36,13 +37,13 @@ def deepspeed_names(table: str) -> Mapping[str, str]:
 
 
 def default_of(key: str) -> Any:
-    """What the job file takes where `key` is not in it; None where there is no default."""
+    """Return the job file's default for `key`; None if it has none."""
     item, _ = job_keys()[key]
     return None if item.default is MISSING else item.default
 
 
 def accepts(key: str, value: Any) -> bool:
-    """Whether the job file has `key`, of a type that `value` is of, and allows it."""
+    """Return whether the job file has `key`, with a type and rules that accept `value`."""
     if key not in job_keys():
         return False
     item, hint = job_keys()[key]
@@ -55,7 +56,7 @@ def accepts(key: str, value: Any) -> bool:
 
 
 def look_up(tree: Mapping[str, Any], key: str) -> Any:
-    """The value of dotted `key` in a job's tree; None where it is not given."""
+    """Return the value of dotted `key` in a job's tree; None if it is not set."""
     at: Any = tree
     for name in key.split("."):
         at = at.get(name) if isinstance(at, Mapping) else None
@@ -65,7 +66,7 @@ def look_up(tree: Mapping[str, Any], key: str) -> Any:
 def put(tree: JobTree, key: str, value: Any) -> None:
     """Set dotted `key` in `tree`, making the tables that lead to it.
 
-    Where something else stands in place of a table, it stays: the job is refused for it.
+    If another value is in the position of a table, it stays: the job is refused for it.
     """
     *tables, name = key.split(".")
     for table in tables:
@@ -76,7 +77,7 @@ def put(tree: JobTree, key: str, value: Any) -> None:
 
 
 def drop(tree: JobTree, key: str) -> None:
-    """Take dotted `key` out of `tree`, where it is."""
+    """Remove dotted `key` from `tree`, if it is there."""
     *tables, name = key.split(".")
     for table in tables:
         tree = tree.get(table, {})
@@ -86,7 +87,7 @@ def drop(tree: JobTree, key: str) -> None:
 
 
 def in_order(tree: Mapping[str, Any]) -> JobTree:
-    """What `tree` sets, in the order of the reference page."""
+    """Return the keys that `tree` sets, in the order of the reference page."""
     ordered: JobTree = {}
     for key in job_keys():
         value = look_up(tree, key)

@@ -1,4 +1,4 @@
-"""What the readers of a config share: its values, what is said of the job, what was found."""
+"""The shared code of a config's readers: its values, claims on the job, findings."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ TRAINER: Mapping[str, Any] = {
     "train.warmup_steps": 0,
     "zero.stage": 2,
 }
-"""What Hugging Face's Trainer takes where nobody says: for an `"auto"`, and where a config has no
-optimizer. transformers 5.23, training_args.py; the stage of an `"auto"` is accelerate 1.15's,
+"""The defaults of Hugging Face's Trainer: for an `"auto"`, and for a config without an optimizer.
+transformers 5.23, training_args.py; the stage of an `"auto"` is accelerate 1.15's,
 utils/dataclasses.py, DeepSpeedPlugin."""
 
 
 @dataclass(frozen=True)
 class JobValue:
-    """A value of the job, and who says so."""
+    """A value of the job, and its source."""
 
     value: Any
     origin: str
@@ -58,13 +58,13 @@ class ConfigReading:
     engine: str = "torch"
     release: Release = NEWEST
     settled: dict[str, Any] = field(init=False)
-    """What DeepSpeed is to be given, by dotted key; None where its own default serves."""
+    """The values for DeepSpeed, by dotted key; None for its own default."""
 
     def __post_init__(self) -> None:
         self.settled = {name: given.value for name, given in self.remaining.items()}
 
     def peek(self, name: str) -> Any:
-        """The value of a key; None where it is absent."""
+        """Return the value of a key; None if it is absent."""
         return self.remaining[name].value if name in self.remaining else None
 
     def take(self, name: str) -> ConfigValue | None:
@@ -72,8 +72,8 @@ class ConfigReading:
         return self.remaining.pop(name, None)
 
     def known(self, key: str) -> JobValue | None:
-        """What job key `key` is: said somewhere, or done by a launcher where nothing is said; the
-        Trainer's default, or the job file's own."""
+        """Return the value of job key `key`: from a claim, a launcher's default, the Trainer's
+        default, or the job file's own."""
         claim = self.claims.of(key)
         if claim is not None:
             return JobValue(claim.value, claim.place)
@@ -83,12 +83,13 @@ class ConfigReading:
         return None if default is None else JobValue(default, f"the job file's default, {key}")
 
     def said(self, key: str) -> bool:
-        """Whether someone says what job key `key` is."""
+        """Return whether a source sets job key `key`."""
         claim = self.claims.of(key)
         return claim is not None and not claim.weak
 
     def map(self, given: ConfigValue, key: str, value: Any, why: str = "") -> None:
-        """Claim `key` for the job, and report it. An `"auto"` is what another says, if one does."""
+        """Claim `key` for the job, and report it. An `"auto"` takes another source's value, if
+        there is one."""
         if given.note != AUTO:
             self.claims.add(key, value, given.said, shown=given.value)
         elif self.claims.of(key) is None and value is not None:
@@ -112,19 +113,19 @@ class ConfigReading:
             self.findings.unsupported.append(f"{given.said} = {show(given.value)}: {why}")
 
     def default(self, name: str, key: str, value: Any, why: str = "") -> None:
-        """Claim what a launcher does where `name` is absent, and report it; what someone says, or
-        an earlier launcher does, stays."""
+        """Claim a launcher's default if `name` is absent, and report it; values of other sources or
+        earlier launchers stay."""
         before = self.claims.of(key)
         self.claims.add(key, value, f"{self.source} (no {name})", weak=True)
         if before is not None and before.weak and before.shown == value:
-            return  # said once already
+            return  # reported once already
         if before is not None:
             why = f"{NOT_TAKEN}{before.place} says {show(before.shown)}"
         row = ReportRow(KeyOutcome.DEFAULT, name, self.source, value, key, why)
         self.findings.rows.append(row)
 
     def resolve(self, name: str, value: Any, origin: str) -> None:
-        """Put `value` in the place of the `"auto"` of `name`."""
+        """Replace the `"auto"` of `name` by `value`."""
         given = self.remaining[name]
         self.findings.autos.append(ResolvedAuto(given.title, given.place, value, origin))
         self.remaining[name] = replace(given, value=value, note=AUTO)
@@ -132,7 +133,7 @@ class ConfigReading:
 
 
 def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:
-    """What the job file itself says, key by key; what it cannot say is refused later."""
+    """Return the claims of the job file itself, key by key; invalid values are refused later."""
     claims = Claims()
     for key in job_keys():
         value = look_up(tree, key)

@@ -1,4 +1,4 @@
-"""What became of every key of a config, for people and for programs."""
+"""The outcome of every key of a config, for people and for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zerotools.jobs.text.document import Document
 
 
 class KeyOutcome(StrEnum):
-    """What became of one key, in the order in which a report lists them."""
+    """The outcome of one key, in the order in which a report lists them."""
 
     MAPPED = "mapped"
     DEFAULT = "default"
@@ -41,9 +41,9 @@ HEADS = {
 
 @dataclass(frozen=True)
 class ReportRow:
-    """One key of a config: where it stands, its value, and what came of it.
+    """One key of a config: its position, its value, and its outcome.
 
-    `job` is the key of the job file that has it now; `why` says what the reader should know.
+    `job` is the key of the job file that has it now; `why` is a remark for the reader.
     """
 
     outcome: KeyOutcome
@@ -56,7 +56,7 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class ResolvedAuto:
-    """An `"auto"`: the value that took its place, and where that is from."""
+    """An `"auto"`: the value that replaced it, and its source."""
 
     key: str
     place: str
@@ -66,10 +66,10 @@ class ResolvedAuto:
 
 @dataclass
 class Findings:
-    """What the reading of configs found; grown by the readers, frozen by nobody.
+    """The findings of config readers, which add to them.
 
-    `mended` is the text that `--lenient` made of a file, by its name. `differs` says in what the
-    job is another training than the program, and `steps` what is to be done before it runs.
+    `mended` is the text that `--lenient` made of a file, by its name. `differs` lists differences
+    between the job's training and the program's, and `steps` the actions to take before it runs.
     """
 
     rows: list[ReportRow] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Findings:
     steps: list[str] = field(default_factory=list)
 
     def take(self, others: Findings) -> None:
-        """Add what was found by `others`."""
+        """Add the findings of `others`."""
         for name in ("rows", "autos", "accepted", "wrong", "unsupported", "differs", "steps"):
             getattr(self, name).extend(getattr(others, name))
         self.mended |= others.mended
@@ -110,8 +110,8 @@ def render(findings: Findings, *, written: bool = False) -> Iterator[str]:
     """Lines of the report; each begins with `#`, so that they are comments in TOML too.
 
     Keys of one outcome and one reason share a line. `written` is for a job file that is printed
-    with the place of every key: keys and defaults that it has are left out, and so are reasons. A
-    job that is refused has no report: its problems stand alone.
+    with the source of every key: its keys and defaults are omitted, and so are reasons. A refused
+    job has no report, only its problems.
     """
     if findings.wrong or findings.unsupported:
         return
@@ -137,7 +137,7 @@ def render(findings: Findings, *, written: bool = False) -> Iterator[str]:
 
 
 def next_steps(findings: Findings, closing: Iterable[str] = ()) -> Iterator[str]:
-    """Lines that say what is to be done before the job runs, and then `closing`."""
+    """Yield lines with the actions to take before the job runs, and then `closing`."""
     steps = [*findings.steps, *closing]
     if steps:
         yield "# next"
@@ -154,8 +154,8 @@ def _with_reasons(rows: Sequence[ReportRow]) -> Iterator[str]:
 
 
 def _in_short(rows: Sequence[ReportRow]) -> Iterator[str]:
-    """What the job file does not show of the keys of one outcome: how a value that it has differs,
-    and the names of those that it lacks."""
+    """Yield remarks that the job file does not show for keys of one outcome: different values, and
+    the names of missing keys."""
     shown = [row for row in rows if row.outcome is not KeyOutcome.IGNORED and _says_more(row)]
     yield from _with_reasons(shown)
     names = [row.key for row in rows if row.outcome not in _IN_FILE and row not in shown]
@@ -165,7 +165,7 @@ def _in_short(rows: Sequence[ReportRow]) -> Iterator[str]:
 
 
 def _says_more(row: ReportRow) -> bool:
-    """Whether its reason is more than the comment in the job file."""
+    """Return whether its reason is more than the comment in the job file."""
     is_usual = row.why.startswith(NOT_TAKEN) or row.why.endswith(USUAL)
     return row.why not in ("", AUTO_WHY) and not (row.outcome is KeyOutcome.DEFAULT and is_usual)
 
@@ -188,7 +188,7 @@ def _named(row: ReportRow) -> str:
 
 
 def _listed(lines: Iterable[str]) -> Iterator[str]:
-    """Each line, and its rest below it where it is longer than a terminal is wide."""
+    """Yield each line, wrapped below it if it is wider than a terminal."""
     for line in lines:
         yield from textwrap.wrap(
             _printable(line),
@@ -231,5 +231,5 @@ def _value(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """On one line, and without what a TOML comment may not hold."""
+    """Return the text on one line, without characters that a TOML comment may not have."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()

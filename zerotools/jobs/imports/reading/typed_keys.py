@@ -1,4 +1,5 @@
-"""A DeepSpeed document, key by key: types, places, and unknown keys with suggestions for typos."""
+"""A DeepSpeed document, key by key: types, positions, and unknown keys with suggestions for
+typos."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ TYPES = {
     "optimizer": ("adam", "adamw", "sgd", "muon"),
     "scheduler": ("warmuplr", "warmupdecaylr", "warmupcosinelr"),
 }
-"""Types whose parameters are in the table of keys, in lower case."""
+"""Types with parameters in the table of keys, in lower case."""
 
 
 @dataclass(frozen=True)
 class ConfigValue:
-    """A value of the document; `note` says how it was read where it was not written so."""
+    """A value of the document; `note` says how it was read if it was not written so."""
 
     name: str
     title: str
@@ -33,15 +34,15 @@ class ConfigValue:
 
     @property
     def said(self) -> str:
-        """Where the user finds it: `ds.json:12 gradient_clipping`."""
+        """Its position for the user: `ds.json:12 gradient_clipping`."""
         return f"{self.place} {self.title}"
 
 
 def read_known_keys(
     document: Document, findings: Findings, fatal: Callable[[Trail], bool] = lambda trail: False
 ) -> dict[str, ConfigValue]:
-    """Every known key of `document` by its dotted name. What is wrong goes to `findings`: of what
-    is unknown, that which is `fatal`."""
+    """Return every known key of `document` by its dotted name. Faults go to `findings`: of unknown
+    keys, those that are `fatal`."""
     given: dict[str, ConfigValue] = {}
     unknown: list[Trail] = []
     for trail, value in _leaves(document.tree, ()):
@@ -82,7 +83,7 @@ def _leaves(tree: Mapping[str, Any], trail: Trail) -> Iterator[tuple[Trail, Any]
 
 
 def typed(kind: ValueKind, value: Any) -> tuple[Any, str]:
-    """The value as its kind, and a note where a mend was needed. Raises ValueError."""
+    """Return the value as its kind, and a note if a correction was needed. Raises ValueError."""
     if value == AUTO or kind is ValueKind.ANY or value is None:
         return value, ""
     match kind:
@@ -137,7 +138,7 @@ def _judge_unknown(
 
 
 def _is_foreign(document: Document, unknown: list[Trail]) -> bool:
-    """Whether nothing in the document is DeepSpeed's, or nearly so."""
+    """Return whether nothing in the document, or almost nothing, is DeepSpeed's."""
     known = [*KEYS, *SECTIONS]
     return not any(name in known for name in document.tree) and not any(
         _nearest(trail, known) for trail in unknown[:MAX_UNKNOWN]
@@ -152,8 +153,8 @@ def judge_unknown_keys(
     findings: Findings,
     fatal: Callable[[Trail], bool] = lambda trail: False,
 ) -> None:
-    """List keys that `owner` does not have; refuse those that are nearly one of `known`, or
-    `fatal` to it."""
+    """List keys that `owner` does not have; refuse those that are nearly one of `known`, or `fatal`
+    to it."""
     for trail in unknown[:MAX_UNKNOWN]:
         near = _nearest(trail, known)
         place, title = document.place(trail), document.title(trail)
@@ -172,7 +173,7 @@ def judge_unknown_keys(
 
 
 def _placed(near: str, trail: Trail, document: Document) -> str:
-    """What is meant; for a key of a YAML that stands beside its empty section, what to do."""
+    """Return the intended key; for a YAML key next to its empty section, the action to take."""
     section, _, name = near.rpartition(".")
     if len(trail) > 1 or name != trail[-1] or document.tree.get(section, "") is not None:
         return f"{near}?"

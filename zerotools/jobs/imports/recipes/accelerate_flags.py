@@ -1,4 +1,4 @@
-"""The options of `accelerate launch`, as the config file that would say the same."""
+"""The options of `accelerate launch`, as the equivalent config file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TABLES = {key.rpartition(".")[2]: key for key in KNOWN if "." in key}
 def flags_document(
     launcher: str, options: Mapping[str, ConfigValue], source: str, findings: Findings
 ) -> tuple[ConfigValue | None, Document | None]:
-    """The config file that is named, and the other options as a document of their own."""
+    """Return the named config file, and the other options as a separate document."""
     if launcher != "accelerate":
         return None, None
     tree: dict[str, Any] = {}
@@ -45,7 +45,7 @@ def flags_document(
 
 
 def joined(file: Document | None, flags: Document) -> Document:
-    """What accelerate makes of a config file and its options: these go before it."""
+    """Return accelerate's combination of a config file and its options, which override the file."""
     if file is None:
         kind = "NO" if flags.tree.get("num_processes") == 1 else "MULTI_GPU"
         kind = "MULTI_CPU" if flags.tree.get("use_cpu") is True else kind

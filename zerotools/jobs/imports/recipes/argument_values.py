@@ -29,7 +29,8 @@ class ArgumentReading:
     config: ConfigReading
 
     def typed(self, name: str, kind: ValueKind) -> ConfigValue | None:
-        """The argument as `kind`, which counts as read; None where it is absent, empty or wrong."""
+        """Return the argument as `kind`, and mark it as read; None if it is absent, empty or
+        wrong."""
         given = self.config.take(name)
         if given is None:
             return None
@@ -45,7 +46,7 @@ class ArgumentReading:
         return replace(given, value=value)
 
     def default(self, name: str, key: str) -> None:
-        """Claim what the program does where it is told nothing of `name`, weakly."""
+        """Weakly claim the program's default for a missing `name`."""
         if name in self.recipe.defaults:
             self.weak(name, key, self.recipe.defaults[name])
 
@@ -59,8 +60,8 @@ class ArgumentReading:
         self.config.findings.unsupported.append(what)
 
     def path(self, given: ConfigValue, key: str, *, new: bool = False) -> None:
-        """Claim a path, absolute as the job file's may be read from elsewhere; one that is not
-        `new` should be there."""
+        """Claim a path, made absolute because the job file may be read from elsewhere. Unless it is
+        `new`, it should exist."""
         found = self.recipe.found(str(given.value))
         value: Any = str(Path.cwd() / found)
         why = "" if new or found.exists() else "is not there now"

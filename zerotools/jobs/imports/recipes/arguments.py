@@ -32,9 +32,9 @@ _RESPONSES = frozenset({"response_column", "summary_column", "target_column"})
 
 
 def read_recipe(recipe: Recipe, claims: Claims, findings: Findings) -> ArgumentReading:
-    """Add what `recipe` says to `claims` and `findings`, but for its batch: the number of ranks may
-    be accelerate's. Configs that it names are read after it, as their `"auto"` is what is said
-    here."""
+    """Add the settings of `recipe` to `claims` and `findings`, except its batch: the number of
+    ranks may be accelerate's. Configs that it names are read afterwards, because their `"auto"` is
+    set here."""
     findings.take(recipe.findings)
     given = _named(recipe, findings)
     reading = ArgumentReading(recipe, ConfigReading(recipe.source, given, claims, findings))

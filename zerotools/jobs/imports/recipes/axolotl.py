@@ -25,7 +25,7 @@ _OF_8_BITS = "llm_int8_"
 
 
 def read_axolotl(document: Document, beside: Path) -> Recipe:
-    """What the YAML says. Raises BadRequest: it is none of axolotl's."""
+    """Read the YAML. Raises BadRequest if it is not axolotl's."""
     others = {"model_name_or_path": "LLaMA-Factory's is given with --llamafactory"}
     others |= {"distributed_type": "accelerate's is given with --accelerate"}
     yaml = YamlRecipe(document, "axolotl", "base_model", others)
@@ -67,7 +67,7 @@ def read_axolotl(document: Document, beside: Path) -> Recipe:
 
 
 def _unpack(yaml: YamlRecipe, document: Document) -> None:
-    """Options of bitsandbytes' config, as if they stood beside the others."""
+    """Move options of bitsandbytes' config to the level of the others."""
     table = yaml.take("bnb_config_kwargs")
     if table is None or not table.value:
         return

@@ -68,7 +68,7 @@ def _read_model(reading: ArgumentReading) -> None:
 
 
 def _map_model(reading: ArgumentReading, given: ConfigValue) -> None:
-    """Claim the model's directory: what is there, what was downloaded, or where it is to lie."""
+    """Claim the model's directory: an existing one, a downloaded one, or the one for a download."""
     name = str(given.value)
     found = reading.recipe.found(name)
     fetched = None if found.exists() else config_of_model(name)
@@ -153,7 +153,7 @@ def _is_hub_data(reading: ArgumentReading, name: str) -> bool:
 
 
 def _holds_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
-    """Whether the first file holds records without a text: run_clm.py trains on the column
+    """Return whether the first file holds records without a text: run_clm.py trains on the column
     `text`, programs of conversations and instructions on others."""
     name = str(given.value[0] if isinstance(given.value, list) else given.value)
     kind = Path(name).suffix.lower()
@@ -202,7 +202,7 @@ def _read_resume(reading: ArgumentReading) -> None:
 
 
 def _read_fraction(reading: ArgumentReading) -> None:
-    """The part of the data that is held out; a number of examples is none."""
+    """Read the held-out part of the data; a number of examples is not one."""
     given = reading.typed("eval_fraction", ValueKind.NUMBER)
     if given is None:
         return

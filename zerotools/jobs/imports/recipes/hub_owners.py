@@ -11,7 +11,7 @@ _ALONE = re.compile(r"[A-Za-z0-9][\w.-]*")
 OWN_CODE = re.compile(
     r"(?i)(?:^|/)(?:chatglm[23]?-6b|qwen-(?:1_8b|7b|14b|72b)|baichuan2?-|internlm2?-|moss-|yi-vl-)"
 )
-"""Models of which transformers has no code, by their names."""
+"""Models without code in transformers, by their names."""
 _DIRECTORIES = frozenset(
     (
         *("checkpoint", "checkpoints", "ckpt", "ckpts", "data", "dataset", "datasets"),
@@ -19,7 +19,7 @@ _DIRECTORIES = frozenset(
         *("train", "weights"),
     )
 )
-"""First parts of paths that people have on their own machines, and that own nothing on a hub."""
+"""First parts of local paths that are not owners on a hub."""
 _WITH_MODELSCOPE = "ms-swift"
 
 
@@ -30,8 +30,8 @@ def is_hub_name(name: str) -> bool:
 
 
 def is_on_hub(name: str, found: Callable[[str], Path]) -> bool:
-    """Return whether `name` can be OWNER/NAME on a hub and is no path here: `found`, which gives
-    the path of a name, finds no directory OWNER."""
+    """Return whether `name` can be OWNER/NAME on a hub and is not a path here: `found`, which
+    returns the path of a name, finds no directory OWNER."""
     owner = name.partition("/")[0]
     return is_hub_name(name) and not (found(name).exists() or found(owner).exists())
 

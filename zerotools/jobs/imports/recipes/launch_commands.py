@@ -105,7 +105,7 @@ def started(words: Sequence[Word]) -> StartCommand | None:
     for at in range(1, len(rest)):
         name = rest[at].text
         if ("/" in name and not name.startswith(("/", "."))) or not (kind := _kind(rest[at:])):
-            continue  # an image such as deepspeed/deepspeed is no program
+            continue  # an image such as deepspeed/deepspeed is not a program
         found = StartCommand(kind, rest[at:], rest[:at])
         before = rest[at - 1].text
         if not before.startswith("-") or "=" in before:
@@ -114,7 +114,7 @@ def started(words: Sequence[Word]) -> StartCommand | None:
 
 
 def settings_by(by: Sequence[Word]) -> dict[str, Word]:
-    """Return the variables that the words in front of a launcher set, as those of `env` do."""
+    """Return the variables that the words before a launcher set, as those of `env` do."""
     found = {}
     for word in by:
         if setting := _VARIABLE.match(word.text):

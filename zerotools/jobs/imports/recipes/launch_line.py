@@ -72,10 +72,10 @@ def read_launch(
     lenient: bool = False,
     number: int | None = None,
 ) -> Recipe:
-    """What the launch line in `text` says. `lines` puts the numbers of lines into places. With
-    `lenient` the text is mended. `number` chooses one of several launch lines, from 1.
+    """Read the launch line in `text`. `lines` adds the numbers of lines to positions. With
+    `lenient` the text is corrected. `number` chooses one of several launch lines, from 1.
 
-    Values that the job needs and that only a shell could know are wrong in the recipe's findings.
+    Needed values that only a shell could know are errors in the recipe's findings.
 
     Raises:
         BadRequest: there is no launch line, or several and no `number`.
@@ -99,7 +99,7 @@ def read_launch(
     named = given.pop("deepspeed_config", None) or given.pop("deepspeed", None)
     given.pop("deepspeed", None)
     if named is not None and named.value is True:
-        named = None  # `--deepspeed` alone switches it on in programs of their own
+        named = None  # `--deepspeed` alone switches it on in some programs
     file, document = flags_document(launch.launcher, launch.options, source, findings)
     visible = _setting(VISIBLE, launch, places)
     if launch.launcher in CONSOLE_PROGRAMS:
@@ -130,7 +130,7 @@ def read_launch(
 
 @dataclass(frozen=True)
 class _Places:
-    """Names places of a script, and remembers what is not known there."""
+    """Names positions in a script, and remembers unknown ones."""
 
     source: str
     lines: bool
@@ -141,7 +141,8 @@ class _Places:
         return f"{self.source}:{line}" if self.lines else self.source
 
     def swallowed(self, line: int) -> str:
-        """What became of the rest of a command that ends in `line`, where a comment does."""
+        """Return the reason for the missing rest of a command that ends in `line`, if a comment cut
+        it off."""
         found = re.search(r"[ \t](#.*)", self.text[line - 1] if line <= len(self.text) else "")
         if found is None:
             return "is the line cut off?"
@@ -195,7 +196,7 @@ def _beginning(start: StartCommand) -> str:
 
 
 def _instead(commands: Sequence[Command]) -> str:
-    """What to give where a script has no launch line."""
+    """Return the advice for a script without a launch line."""
     other = next((found for each in commands if (found := script_of(each.words))), None)
     if other is not None:
         return f": line {other.line} runs {other.source}; give that script with --launch"
@@ -206,7 +207,7 @@ def _instead(commands: Sequence[Command]) -> str:
 
 
 def _exported(commands: Sequence[Command], until: Command) -> dict[str, Word]:
-    """The variables that `until` gets of the commands before it, and its own."""
+    """Return the variables that `until` gets from the commands before it, and its own."""
     found: dict[str, Word] = {}
     for command in commands[: commands.index(until)]:
         if [word.text for word in command.words[:1]] == ["export"]:
@@ -251,7 +252,7 @@ def _report_program(name: str, word: Word, places: _Places, findings: Findings) 
 def _options(
     kind: str, words: Sequence[Word], begin: int, places: _Places, findings: Findings
 ) -> tuple[dict[str, ConfigValue], int]:
-    """The launcher's own options, each once, and where the program stands."""
+    """Return the launcher's own options, each once, and the position of the program."""
     options: dict[str, ConfigValue] = {}
     at = begin
     while at < len(words) and words[at].text.startswith("-"):
@@ -261,7 +262,7 @@ def _options(
         name = SHORT[kind].get(bare, bare)
         table = WORDS_AFTER[kind]
         takes = table.get(name, 1 if kind == "accelerate" else None)
-        if takes is None:  # nobody knows it: a program is no value
+        if takes is None:  # unknown: a program is not a value
             following = words[at + 1].text if at + 1 < len(words) else "-"
             takes = int(not following.startswith("-") and not following.endswith(".py"))
         at += 1
@@ -280,7 +281,7 @@ def _options(
 def _arguments(
     launch: Launch, places: _Places, findings: Findings, loose: list[ConfigValue]
 ) -> Iterator[tuple[str, ConfigValue]]:
-    """Each argument of the program once, the last where it stands twice, as argparse has it; those
+    """Yield each argument of the program once, the last if it is repeated, as in argparse; those
     without a name go to `loose`."""
     seen: dict[str, ConfigValue] = {}
     for title, line, values in _grouped(launch.arguments, places, findings, loose):
@@ -331,8 +332,8 @@ def _grouped(
 
 
 def _is_known(word: Word, title: str, is_free: bool, places: _Places, findings: Findings) -> bool:
-    """Whether the text of `word` is known; else it is left out, and said. `is_free` says that no
-    key of the job depends on it; any other is refused later."""
+    """Return whether the text of `word` is known; else omit it with a remark. `is_free` means that
+    no key of the job depends on it; any other is refused later."""
     if not word.problem:
         return True
     place = places.of(word.line)

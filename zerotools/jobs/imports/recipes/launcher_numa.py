@@ -1,4 +1,4 @@
-"""What a launcher is told of the processors of its ranks, as the job's `numa`."""
+"""A launcher's options for the processors of its ranks, as the job's `numa`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ _MODES = {
 
 @dataclass(frozen=True)
 class NumaAsked:
-    """The option that was given, what the job's `numa` is by it, and what the reader should know of
-    that."""
+    """The given option, the job's `numa` for it, and a remark on that."""
 
     given: ConfigValue
     numa: str
@@ -43,7 +42,7 @@ def numa_of(
     affinity: ConfigValue | None,
     findings: Findings,
 ) -> NumaAsked | None:
-    """What is asked for; None: nothing. `affinity`: the variable AFFINITY."""
+    """Return the requested setting, or None. `affinity`: the variable AFFINITY."""
     own = {name: options[name] for name in READ_HERE.get(launcher, ()) if name in options}
     asked = _by_option(own, findings)
     if affinity is None:

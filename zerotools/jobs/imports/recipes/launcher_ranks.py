@@ -26,7 +26,7 @@ def ranks_of(
     visible: ConfigValue | None,
     findings: Findings,
 ) -> tuple[ConfigValue | None, bool]:
-    """The number of ranks, and whether the launcher starts one on every GPU where there is none.
+    """Return the number of ranks, and whether the launcher starts one on every GPU without it.
 
     Every option gets its row. accelerate's are not read here.
     """
@@ -57,7 +57,8 @@ def console_ranks(
     visible: ConfigValue | None,
     findings: Findings,
 ) -> tuple[ConfigValue | None, bool]:
-    """As `ranks_of`, of a program that starts its ranks itself: `count` of them, if that is set."""
+    """Do the same as `ranks_of` for a program that starts its ranks itself: `count` of them, if it
+    is set."""
     _row(findings, visible, "the daemon picks GPUs that are free")
     if count is not None:
         return _count(count, findings), False

@@ -30,7 +30,7 @@ _ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 
 
 def read_llamafactory(document: Document, beside: Path) -> Recipe:
-    """What the YAML says. Raises BadRequest: it is none of LLaMA-Factory's."""
+    """Read the YAML. Raises BadRequest if it is not LLaMA-Factory's."""
     others = {"base_model": "axolotl's is given with --axolotl"}
     others |= {"distributed_type": "accelerate's is given with --accelerate"}
     yaml = YamlRecipe(document, "LLaMA-Factory", "model_name_or_path", others)
@@ -83,7 +83,7 @@ def _data(yaml: YamlRecipe, beside: Path, *, is_dpo: bool) -> dict[str, ConfigVa
 
 
 def _switches(yaml: YamlRecipe) -> dict[str, ConfigValue]:
-    """Keys that say what others of the Trainer do, where they are on."""
+    """Return switches with the meaning of other Trainer keys, if they are on."""
     given = {}
     for key, name, value in (
         ("neat_packing", "packing", True),
@@ -116,7 +116,7 @@ def _file(
     *,
     is_dpo: bool,
 ) -> str | None:
-    """The file of a dataset; what its register says of it goes to `given`."""
+    """Return the file of a dataset; settings of its register go to `given`."""
     if not (root / REGISTER).exists():
         why = f"{root / REGISTER} is not there to say which file it is; set data.examples"
         yaml.row(KeyOutcome.IGNORED, replace(named, value=name), None, why)

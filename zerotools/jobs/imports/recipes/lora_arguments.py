@@ -65,7 +65,7 @@ def read_adapters(reading: ArgumentReading) -> None:
 
 
 def _read_packed(reading: ArgumentReading, *, adapts: bool) -> None:
-    """Map `load_in_4bit` and the like. `adapts` says whether adapters are trained."""
+    """Map `load_in_4bit` and similar arguments. `adapts` means that adapters are trained."""
     config = reading.config
     switch = reading.typed("load_in_4bit", ValueKind.BOOL)
     bits = reading.typed("quantization_bit", ValueKind.COUNT)

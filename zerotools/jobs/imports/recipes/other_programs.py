@@ -1,6 +1,6 @@
-"""Launch lines of programs with arguments of their own: LLaMA-Factory, axolotl, ms-swift.
+"""Launch lines of programs with their own arguments: LLaMA-Factory, axolotl, ms-swift.
 
-Programs built on the Trainer may have their arguments in a file, too, which the line names.
+Programs built on the Trainer may also have their arguments in a file, which the line names.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _apply_mode(inside: dict[str, ConfigValue]) -> None:
 
 
 def _document(recipe: Recipe) -> Document:
-    """The arguments of a command as the YAML that says the same."""
+    """Return the arguments of a command as the equivalent YAML."""
     given = recipe.given
     lines: dict[Trail, int] = {
         (name,): int(line)
@@ -224,7 +224,7 @@ def _document(recipe: Recipe) -> Document:
 
 
 def _joined(recipe: Recipe, own: Recipe) -> Recipe:
-    """What the launch line and the program's own settings say together."""
+    """Join the settings of the launch line and the program's own."""
     recipe.findings.take(own.findings)
     return replace(
         own,

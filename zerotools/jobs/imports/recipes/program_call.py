@@ -37,7 +37,7 @@ _GIVEN_BY_THE_JOB = MEETING | frozenset(
         "use_env",
     )
 )
-"""Options of launchers in whose place a job has the GPUs, the port and the address."""
+"""Options of launchers that a job replaces: GPUs, port and address."""
 _OWN_VARIABLES = frozenset(
     (
         "CUDA_VISIBLE_DEVICES",
@@ -57,8 +57,8 @@ _OWN_VARIABLES = frozenset(
 def program_of(
     start: StartCommand, program: Word, settings: Mapping[str, Word], source: str
 ) -> Program:
-    """Return the program, whose first word is `program`, with what starts its ranks. `source` is
-    the file that the lines of words count in; empty: they count in none."""
+    """Return the program that begins with the word `program`, with the starter of its ranks.
+    `source` is the file of the words' lines; empty: there is none."""
     unknown: list[str] = []
     if start.kind in CONSOLE_MODULES:
         launcher, options, words = _of_console(start)
@@ -125,7 +125,7 @@ def _options(start: StartCommand, until: int) -> tuple[list[str], bool]:
         takes = WORDS_AFTER[start.kind].get(name, 1 if start.kind == "accelerate" else 0)
         width = 1 + (0 if equals else takes)
         if not word.text.startswith("-"):
-            width = 1  # of an option that nobody knows
+            width = 1  # of an unknown option
             kept.append(word.text)
         elif name in _MODULE:
             is_module = True

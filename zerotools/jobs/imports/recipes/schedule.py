@@ -104,7 +104,7 @@ def _part(reading: ArgumentReading, given: ConfigValue, steps: int | None) -> No
 
 
 def _read_options(reading: ArgumentReading, kind: str) -> None:
-    """Map `lr_scheduler_kwargs`: the floor of a cosine, the parts of a `warmup_stable_decay`."""
+    """Map `lr_scheduler_kwargs`: the minimum of a cosine, the parts of a `warmup_stable_decay`."""
     given = reading.config.take("lr_scheduler_kwargs")
     if given is None:
         return

@@ -1,4 +1,4 @@
-"""What a Trainer is told of sharding, beside a DeepSpeed config: `--fsdp`, or nothing."""
+"""A Trainer's settings of sharding, besides a DeepSpeed config: `--fsdp`, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums of whole numbers, as the shell works them out."""
+"""Sums of whole numbers, computed as in the shell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def worked_out(formula: str) -> int | None:
 
 
 def _value(node: ast.expr) -> int:
-    """Return the value of a part. Raises ValueError: it is no sum of whole numbers."""
+    """Return the value of a part. Raises ValueError if it is not a sum of whole numbers."""
     match node:
         case ast.Constant(value=int() as number):
             return number

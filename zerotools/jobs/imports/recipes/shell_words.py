@@ -1,8 +1,8 @@
-"""The words of the commands in a shell script, as bash would pass them on.
+"""The words of the commands in a shell script, as bash would pass them to programs.
 
 Nothing is run. Quotes, a backslash at the end of a line, comments, redirections and variables that
-the text itself sets are resolved. What only a shell could know (`$(...)`, a variable of elsewhere)
-is a problem of the word that has it, and so of the command only if somebody needs that word.
+the text itself sets are resolved. Values that only a shell could know (`$(...)`, an external
+variable) are a problem of their word, and of the command only if that word is needed.
 
     LR=1e-4                          -> sets LR
     deepspeed main.py \\              -> deepspeed, main.py, --lr, 1e-4   (line 2)
@@ -29,12 +29,12 @@ _BEGIN = frozenset(("if", "case", "for", "while", "until", "select"))
 _ARMS = frozenset(("then", "else", "elif", "do", "{"))
 _END = frozenset(("fi", "esac", "done"))
 _MOST_LETTERS = 1 << 16
-"""Of one word: variables that hold each other can grow without bound."""
+"""The limit of one word: variables that contain each other can grow without bound."""
 _HERE = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\1")
 _REDIRECTS = re.compile(r"(?:\d*|&)(?:>>|>\||>&|<&|>|<)")
 _END_OF_WORD = " \t\n;|&()<>"
 _TAKEN, _SKIPPED = 0, -1
-"""Numbers of arms that run, and that do not: no branches, as the text says which."""
+"""The numbers of arms that run, and of those that do not: of no branches, if the text decides."""
 UNSET = "is not set in the text; write its value"
 ARGUMENT = "is an argument of the script; write its value"
 LOOP = "is the variable of a loop; write its value"
@@ -43,8 +43,8 @@ REST = "is what the script is called with; write it out"
 
 @dataclass(frozen=True)
 class Word:
-    """One word; `problem` says why its text is not known. `written` is then the text with what is
-    not known as the script has it, such as `$LR`."""
+    """One word; `problem` is the reason why its text is not known. `written` is then the text with
+    unknown parts as in the script, such as `$LR`."""
 
     text: str
     line: int
@@ -53,18 +53,18 @@ class Word:
 
     @property
     def source(self) -> str:
-        """The word as a shell that is given it reads it."""
+        """The word in the form that a shell would read."""
         return self.written if self.problem else self.text
 
 
 @dataclass
 class Command:
-    """The words of a simple command, and the variables that are set before it.
+    r"""The words of a simple command, and the variables that are set before it.
 
-    `by` are the words that start the shell which runs it, where another command does.
-    `documents` are here-documents, by the paths of the files to which `cat` and `tee` write them.
-    `cut` is the line of a `\\` that did not continue the command before this one, as a blank or a
-    comment follows it.
+    `by` are the words that start the shell of the command, if another command does. `documents` are
+    here-documents, by the paths of the files to which `cat` and `tee` write them. `cut` is the line
+    of a `\` that did not continue the command before this one, because a blank or a comment follows
+    it.
     """
 
     words: list[Word] = field(default_factory=list)
@@ -91,28 +91,28 @@ def commands_of(text: str, source: str) -> Iterator[Command]:
 
 @dataclass
 class _Text:
-    """A word that grows."""
+    """A word that is being read."""
 
     line: int
     text: str = ""
     problem: str = ""
     written: str = ""
     stands: bool = False
-    """It is a word even where it is empty: it has quotes, or something that is not known."""
+    """It is a word even if it is empty: it has quotes, or an unknown part."""
     before: list[Word] = field(default_factory=list)
 
     def begin_next(self) -> None:
-        """What follows is a word of its own."""
+        """Begin a new word."""
         self.before = self.words()
         self.text, self.written, self.problem, self.stands = "", "", "", False
 
     def add(self, text: str, written: str | None = None) -> None:
-        """Go on with `text`, which the script may write in another way."""
+        """Append `text`, which may have another form in the script."""
         self.text += text
         self.written += text if written is None else written
 
     def words(self) -> list[Word]:
-        """All of them; one that is empty and has no quotes is none."""
+        """Return all of them, without an empty one that has no quotes."""
         if not self.text and not self.stands:
             return self.before
         return [*self.before, Word(self.text, self.line, self.problem, self.written)]
@@ -154,7 +154,7 @@ class _Scanner:
                 continue
             parts = self._word()
             if self._cut is not None:
-                continue  # bash passes the blank on; nobody wants it
+                continue  # bash passes the blank on; it has no use
             word = Word(
                 " ".join(part.text for part in parts),
                 self._line,
@@ -228,7 +228,7 @@ class _Scanner:
                     command.settings[setting[1]] = value
 
     def _enter_and_leave(self, word: str) -> None:
-        """Keep count of the branches in which a command stands."""
+        """Track the branches around a command."""
         if word in _BEGIN:
             self._begun += 1
             self._branches.append((self._begun, 0))
@@ -301,8 +301,8 @@ class _Scanner:
         return taken
 
     def _begins(self) -> str:
-        """What stands next, blanks and comments left out: `w` a word, `>` a redirection, or the end
-        of the command, which is taken."""
+        """Return the kind of the next token, without blanks and comments: `w` a word, `>` a
+        redirection, or the end of the command, which is consumed."""
         while not self.at_end:
             if self._peek(2) == "\\\n":
                 self._take(2)
@@ -354,7 +354,8 @@ class _Scanner:
         self._here = []
 
     def _word(self) -> list[Word]:
-        """The word that stands here; several or none where it has variables outside of quotes."""
+        """Return the word at this position; several or none if it has variables outside of
+        quotes."""
         array = _ARRAY.match(self._text, self._at)
         if array is not None and array[2] in self._arrays:
             self._take(len(array[0]))
@@ -424,7 +425,7 @@ class _Scanner:
         word.add(self._take())
 
     def _split(self, word: _Text, sign: str) -> None:
-        """A variable outside of quotes: bash makes words of what it holds."""
+        """Split a variable outside of quotes into words, as bash does."""
         value = _Text(word.line)
         self._expand(value, sign)
         head, *rest = _split_at_blanks(value.written)
@@ -434,7 +435,7 @@ class _Scanner:
             self._add_part(word, part, value.problem)
 
     def _add_part(self, word: _Text, part: str, problem: str) -> None:
-        """Add a part of a variable's value, which may have what is `problem` in it."""
+        """Add a part of a variable's value, which may contain its `problem`."""
         unknown = re.search(r"[$`]", part) if problem else None
         if unknown is None:
             word.add(part)
@@ -476,8 +477,8 @@ class _Scanner:
             word.add(sign)
 
     def _substitute(self, word: _Text, command: str, title: str) -> None:
-        """Add the output of `command` in parentheses, where it can be known: sums of `expr`, and
-        the directory in which the script is started."""
+        """Add the output of `command` in parentheses, if it can be known: sums of `expr`, and the
+        directory in which the script is started."""
         if found := _EXPR.fullmatch(command):
             total = self._total(found[1])
             if total is not None:
@@ -549,7 +550,7 @@ class _Scanner:
 
 
 def _split_at_blanks(text: str) -> list[str]:
-    """The parts of `text` between blanks, outside of what a shell would put in."""
+    """Return the parts of `text` between blanks, outside of substitutions."""
     parts, last = [], 0
     for found in _BLANK_OR_WHOLE.finditer(text):
         if found[0].isspace():
@@ -559,8 +560,8 @@ def _split_at_blanks(text: str) -> list[str]:
 
 
 def _is_empty(words: list[Word]) -> bool | None:
-    """The answer to `[ -z X ]`, `[ -n X ]` and `[ X = "" ]` of something that is not set; None:
-    another question, or one whose answer is not known."""
+    """Return the result of `[ -z X ]`, `[ -n X ]` and `[ X = "" ]` for an unset value; None:
+    another test, or an unknown result."""
     texts = [word.text for word in words]
     if texts[:1] not in (["["], ["[["]) or texts[-1] not in ("]", "]]"):
         return None

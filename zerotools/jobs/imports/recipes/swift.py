@@ -21,7 +21,7 @@ from zerotools.jobs.launcher_keys.recipe_keys import (
 _STAGES = ("zero0", "zero1", "zero2", "zero3")
 _OFFLOAD = "_offload"
 _EXAMPLES_A_STEP = 16
-"""To which it accumulates where nothing says how often."""
+"""Its default number of sequences in a step, which it accumulates."""
 
 
 def read_swift(recipe: Recipe, method: str) -> Recipe:

@@ -1,7 +1,7 @@
-"""Where a program reports to: `report_to` and what goes with it, as keys of `[metrics]`.
+"""The trackers of a program: `report_to` and its options, as keys of `[metrics]`.
 
 transformers 5.23 integrations/integration_utils.py: `WandbCallback`, `MLflowCallback`. axolotl
-reports to wandb where `wandb_project` is set.
+reports to wandb if `wandb_project` is set.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the readers of LLaMA-Factory's and axolotl's YAML share."""
+"""The shared code of the readers of LLaMA-Factory's and axolotl's YAML."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from zerotools.jobs.text.document import Document
 
 
 class YamlRecipe:
-    """The keys of one document, each taken once; what is said of them is a row."""
+    """The keys of one document, each taken once; remarks on them are rows."""
 
     def __init__(self, document: Document, owner: str, needed: str, others: Mapping[str, str]):
-        """Raises BadRequest: the document has not `needed`, and so is none of `owner`'s; a key of
-        `others` says whose it is."""
+        """Read a document. Raises BadRequest if it lacks `needed`, so it is not `owner`'s; a key of
+        `others` shows its owner."""
         self.findings = Findings()
         note_mends(self.findings, document)
         self.left = {
@@ -53,7 +53,7 @@ class YamlRecipe:
         self.findings.unsupported.append(f"{given.said} = {show(given.value)}: {why}")
 
     def choice(self, name: str, choices: Mapping[str, bool], default: str) -> bool:
-        """What `choices` has for the value of `name`; others are refused."""
+        """Return the entry of `choices` for the value of `name`; other values are refused."""
         given = self.take(name)
         value = default if given is None or given.value is None else str(given.value)
         if given is not None and value not in choices:
@@ -64,7 +64,7 @@ class YamlRecipe:
         return choices.get(value, False)
 
     def renamed(self, names: Mapping[str, str]) -> dict[str, ConfigValue]:
-        """What is left, by the names of the Trainer."""
+        """Return the remaining keys, by the names of the Trainer."""
         found: dict[str, ConfigValue] = {}
         for name, given in self.left.items():
             known = names.get(name, name)
