@@ -1,1 +1,1 @@
-"""Floor 1: what the machine has and uses: GPUs through NVML, host memory, stall pressure."""
+"""Layer 1: the machine and its use: GPUs through NVML, host memory, stall pressure."""

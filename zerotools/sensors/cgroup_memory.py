@@ -1,7 +1,7 @@
-"""What the control groups of this process still let it take of memory, and how hard they press.
+"""The memory that the control groups of this process still allow, and their pressure.
 
-A daemon in a container or a unit with `MemoryMax=` meets that limit long before the machine is out
-of memory. Of each group from its own up to the root:
+A daemon in a container or a unit with `MemoryMax=` reaches that limit long before the machine is
+out of memory. The values of each group from its own up to the root:
 
     left        `memory.max` or `memory.high`, the lower one, less `memory.current`, of which
                 `inactive_file` of `memory.stat` does not count: the kernel gives it back first
@@ -11,8 +11,8 @@ of memory. Of each group from its own up to the root:
     ooms        `oom` there: how often that was not enough
     stalled     `full` of `memory.pressure`, of a group that has a limit
 
-`memory.events` without `.local` has what groups below it met, too: limits of jobs, which are theirs
-to meet. Version 1 has `memory.limit_in_bytes`, `memory.usage_in_bytes`, `total_inactive_file`,
+`memory.events` without `.local` also counts groups below it: jobs may reach their own limits.
+Version 1 has `memory.limit_in_bytes`, `memory.usage_in_bytes`, `total_inactive_file`,
 `memory.failcnt`, and `oom_kill` in `memory.oom_control`; no stalls. Sources: Linux
 Documentation/admin-guide/cgroup-v2.rst, "Memory Interface Files", and cgroup-v1/memory.rst.
 """
@@ -26,7 +26,7 @@ from pathlib import Path
 from zerotools.sensors.host import read_stall
 
 _NO_LIMIT = 1 << 62
-"""Version 1 writes the largest number of pages where there is none."""
+"""Version 1 writes the largest number of pages if there is no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,7 @@ def read_cgroup_memory(
     root: Path = Path("/sys/fs/cgroup"),
     place: Callable[[str], str] = str,
 ) -> CgroupMemory:
-    """The groups of the process of which `proc` is told; `place` says which one is meant, by the
-    path of its own."""
+    """Read the groups of the process of `proc`; `place` selects one, by the path of its own."""
     found = [_second(group) for group in _groups(proc, "", root, place)]
     found += [_first(group) for group in _groups(proc, "memory", root / "memory", place)]
     limited = [each for each in found if each.left_bytes is not None]
@@ -123,7 +122,7 @@ def _number(path: Path) -> int | None:
 
 
 def _counts(path: Path) -> Mapping[str, int]:
-    """A file of lines of a word and a number."""
+    """Return a file of lines with a word and a number."""
     try:
         words = path.read_text(encoding="ascii").split()
     except (OSError, ValueError):

@@ -12,7 +12,7 @@ MOST = 2**16
 
 
 def cpu_list(numbers: Iterable[int]) -> str:
-    """As the kernel writes them; empty: none."""
+    """Return the numbers in the kernel's form; empty: none."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:
@@ -23,7 +23,7 @@ def cpu_list(numbers: Iterable[int]) -> str:
 
 
 def numbers_in(text: str) -> frozenset[int]:
-    """The numbers of a list. ValueError where it is not one."""
+    """Return the numbers of a list. Raises ValueError if it is not one."""
     found: set[int] = set()
     for part in text.split(","):
         if not part.strip():

@@ -10,7 +10,7 @@ from zerotools.sensors.xids import GpuXid
 
 
 class FakeProbe:
-    """A `GpuProbe` whose GPUs and error may be changed between readings."""
+    """A `GpuProbe` with GPUs and an error that may be changed between readings."""
 
     def __init__(
         self, gpus: Sequence[Gpu] = (), *, error: str | None = None, age_seconds: float = 0.0
@@ -22,10 +22,10 @@ class FakeProbe:
         self.closed = False
 
     def begin(self) -> None:
-        """Nothing is waited for."""
+        """Do nothing: there is no wait."""
 
     def read(self) -> GpuReading:
-        """What it was told."""
+        """Return the values that it was given."""
         return GpuReading(self.gpus, self.error, self.age_seconds, self.is_silent)
 
     def close(self) -> None:

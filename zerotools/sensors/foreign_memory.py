@@ -1,4 +1,4 @@
-"""Memory of a GPU that programs hold which are no jobs, and how much of it is usual."""
+"""GPU memory of programs that are not jobs, and the usual amount of it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ USUAL_WORDS = "5 % of the GPU's memory, at least 512 MiB"
 
 
 def usual_foreign_bytes(gpu: Gpu) -> int:
-    """How much of a GPU may be in use before a job has it, where no other limit is set."""
+    """Return the bytes of a GPU that may be in use before a job gets it, by default."""
     return max(USUAL_LEAST_BYTES, int(USUAL_PART * (gpu.memory_total_bytes or 0)))
 
 
 def foreign_bytes(gpu: Gpu) -> int:
-    """How much of a GPU is in use, beside what processes hold that only draw on a screen."""
+    """Return the bytes of a GPU in use, without those of processes that only draw on a screen."""
     return max(0, (gpu.memory_used_bytes or 0) - drawn_bytes(gpu))
 
 

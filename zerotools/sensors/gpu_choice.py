@@ -22,7 +22,7 @@ class GpuChoice:
     prefer: tuple[Entry, ...] = ()
 
     def of(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot, in which each GPU has what the lists say of it."""
+        """Return the snapshot with the lists' settings for each GPU."""
         if not self.exclude and not self.prefer:
             return snapshot
         return replace(snapshot, gpus=tuple(map(self._chosen, snapshot.gpus)))
@@ -41,7 +41,7 @@ class GpuChoice:
 
 
 def means(entry: Entry, gpu: Gpu) -> bool:
-    """Whether an entry of a list is about this GPU."""
+    """Return whether an entry of a list selects this GPU."""
     if isinstance(entry, int):
         return entry == gpu.index
     text = entry.strip().casefold()
@@ -51,10 +51,10 @@ def means(entry: Entry, gpu: Gpu) -> bool:
 
 
 def by_preference(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Those of `gpus` first that the owner prefers, and the others in their order."""
+    """Return `gpus` with the owner's preferred ones first, and the others in their order."""
     return sorted(gpus, key=place_of)
 
 
 def place_of(gpu: Gpu) -> float:
-    """Where the GPU comes in the owner's order."""
+    """Return the position of the GPU in the owner's order."""
     return float("inf") if gpu.preference is None else gpu.preference

@@ -66,13 +66,13 @@ _NETWORK = ("network_received_bytes_per_second", "network_sent_bytes_per_second"
 
 
 def read_pressure(directory: Path) -> Pressure | None:
-    """The stalls under `directory`; None where the kernel has none, or has them switched off."""
+    """Read the stalls under `directory`; None if the kernel has none, or has them switched off."""
     stalls = {name: read_stall(directory / name) for name in ("memory", "cpu", "io")}
     return Pressure(**stalls) if any(stalls.values()) else None
 
 
 def read_stall(path: Path) -> Stall | None:
-    """What a file of this kind says, of the host or of a control group; None: there is none."""
+    """Read a file of this kind, of the host or of a control group; None: it does not exist."""
     try:
         text = path.read_text(encoding="ascii")
     except OSError:

@@ -1,4 +1,4 @@
-"""From which memory node a process is given memory: the kernel's memory policies, read alone.
+"""The memory node from which a process gets memory: the kernel's memory policies, read-only.
 
 The system call has no function in libc. Containers often forbid it (Docker's default, unless the
 container has CAP_SYS_NICE), and setting a policy with it.
@@ -20,8 +20,8 @@ MODES = ("default", "preferred", "bind", "interleave", "local", "preferred many"
 
 
 def memory_policy() -> tuple[str, frozenset[int]]:
-    """That of the calling thread: one of MODES, and its nodes. Raises OSError: it cannot be asked
-    for here, or there is no NUMA in this kernel."""
+    """Return the policy of the calling thread: one of MODES, and its nodes. Raises OSError: it
+    cannot be read here, or this kernel has no NUMA."""
     number = _GET_MEMPOLICY.get(os.uname().machine) if sys.maxsize > 2**32 else None
     if number is None:
         raise OSError(38, os.strerror(38))

@@ -1,15 +1,15 @@
-"""Which processors and which memory are near each GPU, and whether a process should keep to them.
+"""The processors and the memory near each GPU, and the choice to bind a process to them.
 
-A GPU hangs on one memory node. What runs on the processors of another one reaches the GPU, and the
-buffers that the GPU copies from, over the link between the two. So its process belongs on its own
-node, unless that leaves the process too little: a container may have got 2 processors of that node
-and 30 of the other; on a machine that is cut into many small nodes most may have no GPU. The rule:
+A GPU is attached to one memory node. A process on the processors of another node reaches the GPU,
+and the buffers that the GPU copies from, over the link between the two. So its process belongs on
+the GPU's node, unless that leaves the process too little: a container may have 2 processors of that
+node and 30 of the other; on a machine with many small nodes most may have no GPU. The rule:
 
     near enough    what is near, divided by the GPUs that it is near to, is half of what all
                    processors are, divided by all GPUs
 
-Where the node is not enough all nodes of its socket are tried, and then nothing is near. The answer
-depends on the machine alone, and not on what runs: a job that starts does not move others.
+If the node is not enough, all nodes of its socket are tried, and then nothing is near. The result
+depends only on the machine, and not on running jobs: a job that starts does not move others.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _LONGEST = 40
 
 @dataclass(frozen=True, slots=True)
 class NearGpu:
-    """What is near one GPU and may be used: `cpus` of the memory nodes `homes`, and those of these
-    nodes, `memory`, that have memory. It is the `place`th (from 0) of `sharers` GPUs to which the
-    same processors are near. No processors: there is nothing to choose, or `why` says why not."""
+    """The usable processors and memory near one GPU: `cpus` of the memory nodes `homes`, and those
+    of these nodes, `memory`, that have memory. It is number `place` (from 0) of the `sharers` GPUs
+    near the same processors. No processors: there is no choice, or `why` is the reason."""
 
     cpus: frozenset[int] = frozenset()
     homes: tuple[int, ...] = ()
@@ -48,13 +48,13 @@ def near_gpus(gpus: Sequence[Gpu], topology: NumaTopology) -> tuple[NearGpu, ...
 
 
 Reach = tuple[frozenset[int], ...]
-"""The processors of a GPU's node, and those of its socket; none: it is not known what is near."""
+"""The processors of a GPU's node, and those of its socket; empty: unknown."""
 
 
 def _reach(gpu: Gpu, topology: NumaTopology) -> Reach:
     own = _affinity(gpu) & _online(topology)
     if not own:
-        # What NVML says of memory may be the GPU's own, which has no processors.
+        # NVML's memory node may be the GPU's own, which has no processors.
         own = next((n.cpus for n in topology.nodes if n.number == gpu.numa_node), own)
     if not own:
         return ()

@@ -1,4 +1,4 @@
-"""What crosses the network of the host, in bytes per second."""
+"""The network traffic of the host, in bytes per second."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Counters = Mapping[str, tuple[int, int]]
 
 
 def read_counters() -> Counters:
-    """Those of the kernel."""
+    """Return the kernel's counters."""
     found = psutil.net_io_counters(pernic=True, nowrap=False)
     return {name: (each.bytes_recv, each.bytes_sent) for name, each in found.items()}
 
 
 class NetworkUse:
-    """What came and went between two readings, by the links that are hardware: what crosses a
-    bridge would be counted twice. Where none is, as in a container, by all but `lo`. InfiniBand is
-    not counted, but for IP over it. `links` is /sys/class/net."""
+    """The traffic between two readings, over hardware links: traffic over a bridge would be counted
+    twice. Without hardware links, as in a container, all but `lo` count. InfiniBand is not counted,
+    except IP over it. `links` is /sys/class/net."""
 
     def __init__(
         self,

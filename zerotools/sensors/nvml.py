@@ -37,8 +37,8 @@ PROBE_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("nvml_probe"
 class GpuReading:
     """The GPUs as they were `age_seconds` ago (None: never read).
 
-    With an `error` they are the last ones known, and must not be relied on. `is_silent`: the driver
-    was asked and has not answered yet.
+    With an `error` they are the last ones known, and must not be relied on. `is_silent`: the
+    request to the driver is still unanswered.
     """
 
     gpus: tuple[Gpu, ...]
@@ -48,10 +48,10 @@ class GpuReading:
 
 
 class GpuProbe(Protocol):
-    """Where a snapshot gets its GPUs from."""
+    """The source of a snapshot's GPUs."""
 
     def begin(self) -> None:
-        """Start what a reading waits for, and do not wait for it."""
+        """Start the first reading without waiting for it."""
         ...
 
     def read(self) -> GpuReading:
@@ -59,12 +59,12 @@ class GpuProbe(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of whatever the probe holds."""
+        """Release the probe's resources."""
         ...
 
 
 class ProbeFailed(Exception):
-    """The child gave no usable answer; the message says why."""
+    """The child gave no usable result; the message has the reason."""
 
 
 class ProbeSilent(ProbeFailed):
@@ -74,8 +74,8 @@ class ProbeSilent(ProbeFailed):
 class NvmlProbe:
     """A `GpuProbe` over a child process. Not for use by several threads at once.
 
-    `command` and `environment` are those of the child, `popen` is what starts it, `clock` is
-    monotonic seconds.
+    `command` and `environment` are those of the child, `popen` starts it, `clock` returns monotonic
+    seconds.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class NvmlProbe:
     def begin(self) -> None:
         """Start the first child, so that it gets ready while something else is done."""
         if self._child is None and self._stuck is None and not self._failures:
-            with suppress(ProbeFailed):  # the reading says so
+            with suppress(ProbeFailed):  # the reading reports it
                 self._child = self._start()
 
     def read(self) -> GpuReading:
@@ -233,7 +233,7 @@ def _end(child: subprocess.Popen[bytes]) -> bool:
     child.kill()
     for pipe in (child.stdin, child.stdout):
         if pipe is not None and not pipe.closed:
-            with suppress(OSError):  # of what was to be written still: the child is gone
+            with suppress(OSError):  # of unwritten data: the child has ended
                 pipe.close()
     try:
         child.wait(REAP_SECONDS)

@@ -1,8 +1,8 @@
-"""What was seen of the machine at one moment: values only.
+"""The state of the machine at one moment: only values.
 
-Units are in the names. A measurement that is missing is None, and the reason is in another field:
-`Gpu.missing` by field, `Gpu.error` where the GPU as a whole could not be read, `gpus_error` where
-NVML could not.
+Units are in the names. A missing measurement is None, and the reason is in another field:
+`Gpu.missing` by field, `Gpu.error` if the GPU as a whole could not be read, `gpus_error` if NVML
+could not.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Source: CUDA C++ Programming Guide, "Compute Capabilities", table of arithmetic 
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that holds memory of a GPU; NVML does not always know how much. `graphics`: it only
-    draws, as a desktop does, and computes nothing."""
+    """A process that holds memory of a GPU; NVML does not always know the amount. `graphics`: it
+    only draws, as a desktop does, and computes nothing."""
 
     pid: int
     memory_used_bytes: int | None
@@ -33,15 +33,15 @@ class GpuProcess:
 class Gpu:
     """One GPU. `memory_reserved_bytes` is the driver's own, neither used nor free.
 
-    `error` says why the GPU cannot be relied on: then its identity, memory or processes are not
-    all known, and nothing may be started on it. `unmeasured` says what its driver never tells, its
-    memory or its processes: whether others use it cannot be seen then. `mig_instances` names those
-    of a GPU that is divided (None: it is not); `error` says so too. `missing` maps the name of any
-    other field that is None to the reason. `xids` are the last that were reported of it.
-    `throttle_reasons` say what slows its clocks down now. Errors of its memory (ECC) are those
+    `error` is the reason why the GPU cannot be relied on: its identity, memory or processes are not
+    all known, and nothing may be started on it. `unmeasured` names the values that its driver never
+    reports, its memory or its processes: other uses cannot be detected then. `mig_instances` names
+    those of a GPU that is divided (None: it is not); `error` reports this too. `missing` maps the
+    name of any other field that is None to the reason. `xids` are the last ones reported.
+    `throttle_reasons` are the current reasons of slow clocks. Errors of its memory (ECC) are those
     since the driver was loaded. `cpu_affinity` are the processors near it, as `0-15,32-47`, and
     `numa_node` is the memory near it. The owner of the machine may have `excluded` it from jobs, or
-    given it a `preference`, the place in a list (None: it is not in the list).
+    given it a `preference`, the position in a list (None: it is not in the list).
     """
 
     index: int
@@ -75,7 +75,7 @@ class Gpu:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Gpu:
-        """The GPU that `to_json` wrote. ValueError where it is not one."""
+        """Read the GPU that `to_json` wrote. Raises ValueError if it is not one."""
         known = _known(cls, tree)
         processes = [_build(GpuProcess, p) for p in known.pop("processes", ())]
         known["xids"] = tuple(_build(GpuXid, xid) for xid in known.get("xids", ()))
@@ -102,7 +102,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Stalls by resource; None where the kernel does not report that one."""
+    """Stalls by resource; None if the kernel does not report that one."""
 
     memory: Stall | None = None
     cpu: Stall | None = None
@@ -129,7 +129,7 @@ class Host:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Host:
-        """The host that `to_json` wrote. ValueError where it is not one."""
+        """Read the host that `to_json` wrote. Raises ValueError if it is not one."""
         known = _known(cls, tree)
         if known.get("pressure") is not None:
             stalls = _known(Pressure, known["pressure"])
@@ -144,9 +144,9 @@ class Host:
 class Snapshot:
     """The machine at `taken_at` (unix seconds).
 
-    `gpus` were read `gpus_age_seconds` before that (None: never). They are the last ones known
-    where `gpus_error` says that NVML does not answer; nothing may be started on their word then.
-    `gpus_silent`: it may still answer, unlike one that says that there is no driver.
+    `gpus` were read `gpus_age_seconds` before that (None: never). With `gpus_error`, NVML does not
+    answer and they are the last ones known; nothing may be started on them then. `gpus_silent`: it
+    may still answer, in contrast to a missing driver.
     """
 
     taken_at: float
@@ -162,9 +162,9 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Snapshot:
-        """The snapshot that `to_json` wrote. ValueError where it is not one.
+        """Read the snapshot that `to_json` wrote. Raises ValueError if it is not one.
 
-        Fields that this version does not know are left out, so that a newer daemon can be asked.
+        Unknown fields are ignored, so that a newer daemon can be used.
         """
         known = _known(cls, tree)
         known["host"] = Host.from_json(known.get("host", {}))

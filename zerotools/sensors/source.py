@@ -18,7 +18,7 @@ class SnapshotSource:
         self._host = host or HostSensor()
 
     def begin(self) -> None:
-        """Start what the first reading waits for, while something else is done."""
+        """Start the first reading, so that other work can be done meanwhile."""
         self._probe.begin()
 
     def read(self) -> Snapshot:

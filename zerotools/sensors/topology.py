@@ -24,7 +24,7 @@ _ALLOWED_NODES = re.compile(r"^Mems_allowed_list:\s*(\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class MemoryNode:
-    """Memory that is as near to each of `cpus`; `socket` is theirs, None where that is not told."""
+    """Memory that is equally near to each of `cpus`; `socket` is theirs, None if it is unknown."""
 
     number: int
     cpus: frozenset[int]
@@ -35,8 +35,7 @@ class MemoryNode:
 @dataclass(frozen=True, slots=True)
 class NumaTopology:
     """All memory nodes; the processors and the nodes that this process may use (its affinity and
-    its cpuset); and, where they were asked for, the physical `cores`, each with its hardware
-    threads."""
+    its cpuset); and, if requested, the physical `cores`, each with its hardware threads."""
 
     nodes: tuple[MemoryNode, ...] = ()
     allowed_cpus: frozenset[int] = frozenset()
@@ -45,7 +44,7 @@ class NumaTopology:
 
     @property
     def is_divided(self) -> bool:
-        """Whether some processors are nearer to some memory than others are."""
+        """Return whether some processors are nearer to some memory than others are."""
         return sum(1 for node in self.nodes if node.cpus) > 1
 
     def homes_of(self, cpus: Collection[int]) -> tuple[MemoryNode, ...]:
@@ -53,7 +52,7 @@ class NumaTopology:
         return tuple(node for node in self.nodes if not node.cpus.isdisjoint(cpus))
 
     def memory_of(self, nodes: Iterable[MemoryNode]) -> tuple[int, ...]:
-        """Those of the nodes that have memory which may be used."""
+        """Return the numbers of the nodes with usable memory."""
         numbers = {node.number for node in nodes if node.memory_bytes}
         return tuple(sorted(numbers & self.allowed_nodes))
 
@@ -75,7 +74,7 @@ class NumaTopology:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> NumaTopology:
-        """What `to_json` made. ValueError where it is not that."""
+        """Read the topology that `to_json` wrote. Raises ValueError if it is not one."""
         try:
             nodes = tuple(
                 MemoryNode(
@@ -93,10 +92,10 @@ class NumaTopology:
 
 
 class ReadTopology(Protocol):
-    """Reads the topology of the machine; its `cores`, a file for each, where they are asked for."""
+    """Reads the topology of the machine; its `cores`, a file for each, if they are requested."""
 
     def __call__(self, *, cores: bool = False) -> NumaTopology:
-        """As the machine is now."""
+        """Return the current topology of the machine."""
         ...
 
 
@@ -106,8 +105,8 @@ def read_topology(
     *,
     cores: bool = False,
 ) -> NumaTopology:
-    """The machine now; `root` is where /proc and /sys are found, `cpus` tells the affinity of a
-    process. Where /sys shows no nodes, there are none."""
+    """Return the current topology; `root` contains /proc and /sys, `cpus` returns the affinity of a
+    process. If /sys shows no nodes, there are none."""
     nodes, allowed = tuple(_nodes(root)), frozenset(cpus(0))
     found = _ALLOWED_NODES.search(_text(root / "proc/self/status"))
     mems = _listed(found[1]) if found else frozenset(node.number for node in nodes)

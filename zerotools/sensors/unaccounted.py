@@ -1,4 +1,4 @@
-"""Memory of a GPU that no process is told to hold."""
+"""GPU memory without a known process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from zerotools.sensors.snapshot import Gpu
 
 DRIVERS_OWN_BYTES = 1 << 30
-"""What a driver may report as used beside what processes hold: for itself and for each context, of
-which NVML counts some with no process. Less than that is nobody's residue."""
+"""The bytes that a driver may report as used besides those of processes: for itself and for each
+context, some of which NVML counts without a process. Less than that is not a leak."""
 
 
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
@@ -25,9 +25,9 @@ def is_in_first_pid_namespace(namespace: Path = Path("/proc/self/ns/pid")) -> bo
 
 
 def unaccounted_bytes(gpu: Gpu) -> int | None:
-    """What is used beside what the listed processes hold; None: the driver does not say it all.
-    Memory that a process shares with the host (managed) is among it, as NVML does not count that
-    as the process's."""
+    """Return the used bytes besides those of the listed processes; None: the driver does not report
+    all. Memory that a process shares with the host (managed) is included, because NVML does not
+    count it for the process."""
     held = [process.memory_used_bytes for process in gpu.processes]
     known = [size for size in held if size is not None]
     if gpu.memory_used_bytes is None or len(known) < len(held):

@@ -1,8 +1,8 @@
-"""XIDs: what the NVIDIA driver says has gone wrong on a GPU, as numbers.
+"""XIDs: the NVIDIA driver's error numbers of a GPU.
 
-Which of them mean that the GPU itself is broken follows NVIDIA's catalog ("XID Errors", GPU
-Deployment and Management documentation): what its table calls hardware, or advises to reset the
-GPU or restart the machine for. All others are caused by programs, too.
+NVIDIA's catalog ("XID Errors", GPU Deployment and Management documentation) decides which of them
+mean that the GPU itself is broken: those that its table calls hardware, or with the advice to reset
+the GPU or restart the machine. All others can also be caused by programs.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ NOTICES: Mapping[int, str] = MappingProxyType({63: "row of memory remapped at th
 
 @dataclass(frozen=True, slots=True)
 class GpuXid:
-    """One that was reported, at `clock` (seconds of CLOCK_MONOTONIC) or shortly before."""
+    """A reported XID, at `clock` (seconds of CLOCK_MONOTONIC) or shortly before."""
 
     code: int
     clock: float
 
 
 def is_fault(code: int) -> bool:
-    """Whether the GPU itself is broken."""
+    """Return whether the GPU itself is broken."""
     return code in FAULTS
 
 

@@ -1,9 +1,9 @@
-"""One GPU as far as its driver answers.
+"""One GPU, as far as its driver answers.
 
 Drivers differ by ten years. Functions have a version in their name (`..._v3`), and pynvml calls the
-newest that it knows; a driver may have an older one alone. Where pynvml says that there is no such
-function, the older ones are tried, down to the first. An error that is none of NVML's, such as
-pynvml's own NVMLLibraryMismatchError or a value that it cannot decode, spoils one value, never all.
+newest that it knows; a driver may have only an older one. If pynvml reports a missing function, the
+older ones are tried, down to the first. An error that is not NVML's, such as pynvml's own
+NVMLLibraryMismatchError or a value that it cannot decode, invalidates one value, never all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from zerotools.sensors.nvml_probe.optional_values import OPTIONAL, gpu_name
 from zerotools.sensors.nvml_probe.xid_reports import pci_address
 
-with suppress(ImportError):  # the session says so
+with suppress(ImportError):  # the session reports it
     import pynvml
 
 
@@ -30,26 +30,26 @@ def read_gpu(index: int) -> dict[str, Any]:
         if instances is not None:
             return gpu | _divided(index, instances)
         gpu |= _measured(handle)
-    except Exception as error:  # spoils this GPU alone, and is told
+    except Exception as error:  # affects only this GPU, and is reported
         gpu["error"] = _said(error)
         return gpu
     for name, read in OPTIONAL.items():
         try:
             gpu[name] = read(handle)
-        except Exception as error:  # spoils this value alone, and is told
+        except Exception as error:  # affects only this value, and is reported
             gpu["missing"][name] = _said(error)
     return gpu
 
 
 def _said(error: Exception) -> str:
-    """What went wrong: NVML's own word, or what Python made of an answer."""
+    """Return the error's text: NVML's own, or Python's."""
     if isinstance(error, pynvml.NVMLError):
         return f"NVML: {error}"
     return f"NVML: {type(error).__name__}: {error}"
 
 
 def _is_missing(error: Exception) -> bool:
-    """Whether this driver has no such function, or none of this version."""
+    """Return whether this driver lacks the function, or this version of it."""
     mismatch = getattr(pynvml, "NVMLLibraryMismatchError", ())
     return isinstance(error, (pynvml.NVMLError_FunctionNotFound, mismatch, AttributeError))
 
@@ -126,7 +126,7 @@ def _memory(handle: Any) -> dict[str, int | None]:
         )
         if not (_is_missing(error) or isinstance(error, refused)):
             raise
-        # Drivers before 510 know version 1 only, which counts what is reserved as used.
+        # Drivers before 510 know only version 1, which counts reserved memory as used.
         info = pynvml.nvmlDeviceGetMemoryInfo(handle)
         reserved = None
     return {
@@ -138,7 +138,8 @@ def _memory(handle: Any) -> dict[str, int | None]:
 
 
 def _processes(handle: Any) -> list[dict[str, Any]]:
-    """Compute and graphics processes; one that is in both lists is one process, which computes."""
+    """Return compute and graphics processes; one that is in both lists is one process, which
+    computes."""
     held: dict[int, int | None] = {}
     computing = _listed(handle, "Compute")
     for listed in (computing, _graphics_processes(handle)):
@@ -193,7 +194,7 @@ _ROOM = 1024
 
 
 def _first_version(handle: Any, name: str) -> list[tuple[int, int | None]]:
-    """What the call without a version says: pynvml has no more than its name."""
+    """Return the result of the call without a version: pynvml has only its name."""
     call = getattr(pynvml.nvmlLib, name, None)
     if call is None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)

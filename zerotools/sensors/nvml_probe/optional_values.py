@@ -8,7 +8,7 @@ from typing import Any
 
 from zerotools.sensors.cpu_lists import cpu_list
 
-with suppress(ImportError):  # the session says so
+with suppress(ImportError):  # the session reports it
     import pynvml
 
 _AFFINITY_WORDS = 16
@@ -26,8 +26,8 @@ SLOWED_BY = {
     0x200: "board limit",
     0x400: "reliability",
 }
-"""The bits of nvmlClocksEventReason* and nvmlClocksThrottleReason* of nvml.h, and what slows the
-clocks down then. That nothing runs (0x1) slows nobody down."""
+"""The bits of nvmlClocksEventReason* and nvmlClocksThrottleReason* of nvml.h, and the reasons of
+slow clocks. An idle GPU (0x1) is not a reason."""
 
 
 def gpu_name(handle: Any) -> str:

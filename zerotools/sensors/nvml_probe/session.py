@@ -1,4 +1,4 @@
-"""What the probe answers: all GPUs, or why there are none."""
+"""The probe's response: all GPUs, or the reason why there are none."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Session:
         self._xids = XidReports(kernel_log)
 
     def read(self) -> dict[str, Any]:
-        """All GPUs, or why there are none."""
+        """Return all GPUs, or the reason why there are none."""
         if pynvml is None:
             return _failure("no NVML: the Python package nvidia-ml-py is not installed")
         try:
@@ -43,7 +43,7 @@ class Session:
                 self._ready = True
                 self._xids.listen()
             count = pynvml.nvmlDeviceGetCount()
-        except Exception as error:  # also pynvml's own, which are no NVMLError; it is told
+        except Exception as error:  # also pynvml's own, which are not NVMLError; it is reported
             self._ready = False
             return _failure(_why_not(error))
         self._xids.take_in()

@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-with suppress(ImportError):  # the session says so
+with suppress(ImportError):  # the session reports it
     import pynvml
 
 KERNEL_LOG = "/dev/kmsg"
@@ -27,8 +27,8 @@ MOST_XIDS = 16
 
 
 class XidReports:
-    """The XIDs that were reported since this process listens: by the kernel's log, which also has
-    earlier ones of this boot, or where that cannot be read, by NVML's events."""
+    """The XIDs reported since this process listens: from the kernel's log, which also has earlier
+    ones of this boot, or if that cannot be read, from NVML's events."""
 
     def __init__(self, kernel_log: str) -> None:
         self._events: Any = None
@@ -59,7 +59,7 @@ class XidReports:
                 )
 
     def take_in(self) -> None:
-        """Note what was reported since the last time."""
+        """Record the reports since the last call."""
         if self._log is not None:
             self._read_log(self._log)
         while self._events is not None:
@@ -92,7 +92,7 @@ class XidReports:
         known.append({"code": code, "clock": clock})
 
     def of(self, gpu: dict[str, Any]) -> list[dict[str, Any]]:
-        """Those of a GPU that was read, the oldest first."""
+        """Return the reports of a GPU that was read, the oldest first."""
         names = (gpu.pop("pci_address", None), gpu.get("uuid"))
         return [xid for name in names if name for xid in self._reported.get(name, ())]
 
