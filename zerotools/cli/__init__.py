@@ -1,1 +1,1 @@
-"""Floor 4: the command line. Tables for people, `--json` for programs, documented exit codes."""
+"""Layer 5: the command line. Tables for people, `--json` for programs, documented exit codes."""

@@ -141,7 +141,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 
 
 def epilog(name: str) -> str | None:
-    """The examples of a command as click shows them; None where it has none."""
+    """Return the examples of a command in click's form, or None."""
     lines = EXAMPLES.get(name)
     if lines is None:
         return None

@@ -30,9 +30,9 @@ COMMANDS: Mapping[str, str] = {
 
 
 def suggest_commands(word: str, known: Iterable[str]) -> list[str]:
-    """Return the commands of `known` that `word` may stand for, the likeliest first; two at most.
+    """Return the commands of `known` that `word` may mean, the likeliest first; two at most.
 
-    A word that is near to no command may be near to the name of one elsewhere: `paus`, `mrge`.
+    A word that is near no command may be near the name of one in another program: `paus`, `mrge`.
     """
     names = list(known)
     other = COMMANDS.get(word.lower())

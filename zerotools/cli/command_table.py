@@ -26,7 +26,7 @@ class CommandEntry(NamedTuple):
 
 
 class OldName(NamedTuple):
-    """An old name of a command: its module, and what to type instead."""
+    """An old name of a command: its module, and the command to type instead."""
 
     module: str
     now: str

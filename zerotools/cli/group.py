@@ -1,4 +1,4 @@
-"""A click group that imports only the command that was asked for.
+"""A click group that imports only the requested command.
 
 `zerotools inspect` must feel like `ls`: neither the help page, nor completion, nor another command
 may load a module that is not needed.
@@ -58,7 +58,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with the nearest names for one that does not exist."""
+        """Resolve the command as click does, with the nearest names for an unknown one."""
         name = args[0]
         if (
             not (name in self.entries or name in OLD_NAMES or name.startswith("-"))
@@ -78,7 +78,7 @@ class LazyGroup(click.Group):
         return resolved
 
     def _refuse_local(self, ctx: click.Context, name: str, command: click.Command | None) -> None:
-        """What looks at files and devices of this machine has nothing to ask another one."""
+        """Raise an error for --host with a command that only reads this machine."""
         asks = command is not None and any(each.name == "socket" for each in command.params)
         entry = self.entries.get(name)
         if not asks or (entry is not None and entry.is_local):

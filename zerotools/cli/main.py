@@ -86,10 +86,10 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, is_asked: boo
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # What a command makes lives until its end: looking for garbage is 4 % of `inspect`.
+    # A command's objects live until its end: garbage collection is 4 % of `inspect`.
     gc.set_threshold(_MANY_OBJECTS)
     _allow_many_files()
-    # Closed by who started it: nobody reads what is printed.
+    # Closed by the parent process: no one reads the output.
     if sys.stdout is None:
         sys.stdout = nowhere()
     if sys.stderr is None:
@@ -117,21 +117,21 @@ def run(group: click.Group, arguments: Sequence[str]) -> int:
         # The interpreter flushes stdout once more at its end, and would complain then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
-    except Exception as error:  # what was printed last cannot be written
+    except Exception as error:  # the last output cannot be written
         return _reported(error, arguments)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
 
 def _invoke(group: click.Group, arguments: list[str]) -> int:
-    """What `click.Group.main` does, without its own ideas of errors and exit codes."""
+    """Do the work of `click.Group.main`, without its handling of errors and exit codes."""
     if COMPLETION_VARIABLE in os.environ:
         group.main(arguments, prog_name="zerotools", complete_var=COMPLETION_VARIABLE)
     try:
         context = group.make_context("zerotools", list(arguments))
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
-    except Exception as error:  # no command was found: there is no context to report it in yet
+    except Exception as error:  # no command was found, so there is no context to report it in yet
         with click.Context(group, info_name="zerotools") as context:
             json_answer.open_in(context).is_asked = json_answer.is_asked(arguments)
             return _reported(error, arguments)
@@ -160,7 +160,7 @@ def _reported(error: Exception, arguments: Sequence[str]) -> int:
         import traceback  # 2 ms at each start
 
         traceback.print_exc()
-    from zerotools.cli.output.failure import failure_of, report  # 3 ms, only where it is needed
+    from zerotools.cli.output.failure import failure_of, report  # 3 ms, only if needed
 
     failure = failure_of(error)
     report(failure)

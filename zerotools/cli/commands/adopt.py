@@ -1,4 +1,4 @@
-"""`zerotools adopt`: watch a training that somebody started by hand."""
+"""`zerotools adopt`: watch a training that was started by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`zerotools chaos`: does the daemon keep its word on this machine?"""
+"""`zerotools chaos`: check the daemon's guarantees on this machine."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def lines_of(report: DrillReport) -> Iterator[str]:
 
 
 def _wrapped(sentence: str) -> Iterator[str]:
-    """A sentence below its promise; what it quotes of a log has lines of its own."""
+    """Yield a sentence below its guarantee; its quotation of a log has separate lines."""
     for line in sentence.splitlines():
         yield from textwrap.wrap(
             render.clean(line),

@@ -1,4 +1,4 @@
-"""`zerotools clean`: show what can go of jobs that are over, ask, and remove it."""
+"""`zerotools clean`: show removable data of finished jobs, confirm, and remove it."""
 
 from __future__ import annotations
 
@@ -176,9 +176,8 @@ def _remove(
     logs_only: bool,
     quiet: bool,
 ) -> list[Answer]:
-    """Remove just those that were shown, as nothing else has been agreed to. Those that are gone
-    are added to `gone`, and those that stayed are returned. What somebody else has removed
-    meanwhile is neither."""
+    """Remove exactly the jobs that were shown, because only that was confirmed. Add the removed
+    ones to `gone`, and return the others. Jobs that another process has removed are in neither."""
     stayed: list[Answer] = []
     together = [job["id"] for job in found["jobs"]]
     try:
@@ -195,7 +194,7 @@ def _remove(
 
 
 def _refuse(stayed: Sequence[Answer]) -> None:
-    """Jobs that were named or confirmed, but could not be removed."""
+    """Report jobs that were named or confirmed, but could not be removed."""
     if stayed:
         said = [f"{_named(job)} stays: {job['why']}" for job in stayed[:MAX_KEPT]]
         if len(stayed) > MAX_KEPT:

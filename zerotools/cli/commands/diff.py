@@ -1,4 +1,4 @@
-"""`zerotools diff`: whether two checkpoints are the same, and where they are not."""
+"""`zerotools diff`: whether two checkpoints are the same, and their differences."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _WORDS = {
 
 
 def describe(difference: CheckpointDiff, top: int, columns: int | None = None) -> list[str]:
-    """Lines for people: the verdict, what was found how often, then at most `top` of each kind."""
+    """Return lines for people: the verdict, the counts, then at most `top` of each kind."""
     lines = [_verdict(difference), *_origins(difference)]
     if difference.different_models is None:
         lines += ["", *_counts(difference)]
@@ -87,7 +87,7 @@ def describe(difference: CheckpointDiff, top: int, columns: int | None = None) -
 
 
 def _verdict(difference: CheckpointDiff) -> str:
-    """What a script or a hurried reader looks for, in one line."""
+    """Return the verdict for a script or a hurried reader, in one line."""
     if difference.different_models is not None:
         text = f"DIFFERENT MODELS: {render.clean(difference.different_models)}"
         return paint(text, "bad", sys.stdout)
@@ -157,7 +157,8 @@ _HEADERS = ("MAX ABS", "MAX ULP", "REL NORM", "ELEMENTS", "WHERE", "TENSOR")
 
 
 def _worst(difference: CheckpointDiff, top: int, columns: int | None) -> Iterator[str]:
-    """The tensors that are farthest apart; names below their rows where they do not fit."""
+    """Yield the tensors with the largest distance; names are below their rows if they do not
+    fit."""
     measured = difference.worst(len(difference.tensors))
     shown = measured[:top]
     if not shown:
@@ -193,7 +194,7 @@ def _name(each: TensorDifference) -> str:
 
 
 def _others(difference: CheckpointDiff, top: int) -> Iterator[str]:
-    """What differs and has no distance, by kind."""
+    """Yield differences without a distance, by kind."""
     for status in (result.UNREADABLE, result.SHAPE, result.DTYPE):
         yield from _listed(_WORDS[status], _of(difference, status), top)
     yield from _cast(difference)
@@ -213,7 +214,7 @@ def _of(difference: CheckpointDiff, status: str) -> list[TensorDifference]:
 
 
 def _lacking_roles(difference: CheckpointDiff, status: str) -> set[str]:
-    """The roles of which the other checkpoint has nothing, as one without an optimizer."""
+    """Return the roles that the other checkpoint lacks completely, as one without an optimizer."""
     found = {each.role for each in difference.tensors if each.status == status}
     return found - {each.role for each in difference.tensors if each.status != status}
 
@@ -229,7 +230,7 @@ def _listed(title: str, found: Sequence[TensorDifference], top: int) -> Iterator
 
 
 def _cast(difference: CheckpointDiff) -> Iterator[str]:
-    """One line for each two types: which tensors they are says nothing more."""
+    """Yield one line for each two types, without the names of the tensors."""
     counts: dict[str, int] = {}
     for each in _of(difference, result.CAST):
         if each.a is not None and each.b is not None:

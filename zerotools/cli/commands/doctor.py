@@ -1,4 +1,4 @@
-"""`zerotools doctor`: what could stop jobs on this machine, and what to do about it."""
+"""`zerotools doctor`: obstacles to jobs on this machine, with advice."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _write(
 
 
 def _machine(socket: Path) -> Mapping[str, Any]:
-    """What the daemon says of the machine and itself; nothing where none answers."""
+    """Return the daemon's facts of the machine and itself; empty if none answers."""
     try:
         return DaemonClient(socket, timeout_seconds=DAEMON_SECONDS).machine()
     except DaemonError:
@@ -164,7 +164,8 @@ def _health(socket: Path) -> Mapping[str, Any]:
 
 
 def lines_of(findings: Sequence[DoctorFinding]) -> list[str]:
-    """The page: problems first, with what to do below each, then a line for what is well."""
+    """Return the page: problems first, with advice below each, then a line for everything that is
+    fine."""
     lines = []
     for level in reversed(LEVELS[1:]):
         for each in findings:

@@ -98,7 +98,8 @@ def _one(text: str) -> tuple[str, Any]:
 
 
 def _from_editor(job: Job) -> dict[str, Any]:
-    """What whoever edits the keys changed. Raises BadRequest: nothing, or what is not JSON."""
+    """Return the changes that the user made to the keys. Raises BadRequest: none, or text that is
+    not JSON."""
     before = {key: value for key, value in set_part(job).items() if key not in _HIDDEN}
     text = click.edit(json.dumps(before, indent=2, ensure_ascii=False) + "\n", extension=".json")
     if text is None:

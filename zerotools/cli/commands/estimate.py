@@ -1,4 +1,4 @@
-"""`zerotools estimate`: will it fit, with which stage, and what takes the memory."""
+"""`zerotools estimate`: whether a training fits, with which stage, and the use of its memory."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _estimated(model: str, configs: Configs, given: Mapping[str, Any]) -> Estima
 
 
 def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
-    """The problem in the words of this command, where the batch is what is missing."""
+    """Return the problem in the words of this command, if the batch is missing."""
     if named or "train.batch_size: is missing" not in str(problem):
         return problem
     return BadRequest(
@@ -137,10 +137,10 @@ def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
 
 
 def _chosen(found: Estimate, number: int | None) -> Way:
-    """The way of that number, else the cheapest as asked.
+    """Return the way of that number, else the cheapest that is as requested.
 
     Raises:
-        BadRequest: there is no such way, or it is of several nodes.
+        BadRequest: the way does not exist, or it needs several nodes.
     """
     best = found.search.best
     if number is not None and number > len(found.ways):

@@ -61,14 +61,14 @@ def page(job: Job, tree: Mapping[str, Any], now: float) -> list[str]:
 
 def _facts(tree: Mapping[str, Any], said: str, now: float) -> Iterator[tuple[str, str]]:
     yield "why", render.clean(said)
-    if tree.get("size"):  # a daemon of an older version says nothing of it
+    if tree.get("size"):  # an older daemon does not send it
         yield "size", render.clean(str(tree["size"]))
     place = tree["place"]
     if place:
         jobs = "1 job that waits" if place["of"] == 1 else f"{place['of']} jobs that wait"
         yield "place", f"{place['position']} of {jobs} for {place['what']}; needs {place['needs']}"
     yield from _holders(tree["holders"], now)
-    for room in tree.get("room", ()):  # a daemon of an older version says nothing of it
+    for room in tree.get("room", ()):  # an older daemon does not send it
         yield "gave way" if room["job_id"] == tree["id"] else "room made", _room(room, tree["id"])
     yield from _retries(tree["retries"], now)
     yield from _end(tree["end"])
@@ -88,7 +88,7 @@ def _notice(notice: Mapping[str, Any], now: float) -> str:
 
 
 def _holders(holders: Iterable[Mapping[str, Any]], now: float) -> Iterator[tuple[str, str]]:
-    """Who has what; GPUs of which the same is true are one line."""
+    """Yield the holders and what they hold; GPUs with the same text are one line."""
     by_text: dict[str, list[str]] = {}
     for holder in holders:
         by_text.setdefault(_holder(holder, now), []).append(str(holder["what"]))
@@ -102,7 +102,7 @@ def _holders(holders: Iterable[Mapping[str, Any]], now: float) -> Iterator[tuple
 
 def _holder(holder: Mapping[str, Any], now: float) -> str:
     who = f"job {holder['job_id']}"
-    if holder.get("user"):  # a daemon of an older version says nothing of it
+    if holder.get("user"):  # an older daemon does not send it
         who += f" ({render.clean(str(holder['user']))})"
     if holder["attempt"]:
         who += f", attempt {holder['attempt']}"

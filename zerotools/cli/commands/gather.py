@@ -65,7 +65,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
 
 @contextmanager
 def _hint_at_going_on(out: Path) -> Iterator[None]:
-    """Say what a run that did not come to its end leaves."""
+    """Report the files that an unfinished run leaves."""
     try:
         yield
     except (KeyboardInterrupt, ZerotoolsError, OSError):
@@ -167,7 +167,7 @@ def _verdict(checked: StagedCheck, *, fast: bool) -> str:
 
 
 def _numbers(name: str, there: list[str]) -> str:
-    """Which files like `name` a source has."""
+    """Return the files of a source that are similar to `name`."""
     if not there:
         return "none like it"
     numbers = varying(name, there)

@@ -1,4 +1,4 @@
-"""`zerotools hold`: keep jobs from starting; those that run save and stop first."""
+"""`zerotools hold`: keep jobs from starting; running ones save and stop first."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _CHOICES = {
     "data.text": "data.text, data.tokens or data.examples",
     "train.steps": "train.steps or train.epochs",
 }
-"""What serves in the place of a key that is missing."""
+"""The alternatives for missing keys."""
 
 
 def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[int, ...]:
@@ -140,7 +140,7 @@ def command(
 def _closing(
     output: Path | None, target: str, imported: Imported, recipe: Recipe | None
 ) -> Iterator[str]:
-    """What to do with the job file, and the other way to run the program."""
+    """Yield the next step with the job file, and the other way to run the program."""
     name = "job.toml" if output is None else str(output)
     if output is None:
         yield f"-o {name} writes the job file"

@@ -225,7 +225,7 @@ def _choose(ways: Sequence[Way]) -> Way:
 
 
 def _machine(given: GivenMachine, snapshot: Snapshot, *, yes: bool) -> GivenMachine:
-    """What is trained on; 0 GPUs are the CPU."""
+    """Return the training machine; 0 GPUs mean the CPU."""
     seen = len(snapshot.gpus)
     if given.gpus is None and not yes:
         answer = click.prompt("How many GPUs? 0 trains on the CPU", seen, type=int, err=True)

@@ -1,4 +1,4 @@
-"""`zerotools inspect`: what a checkpoint holds, from its metadata only."""
+"""`zerotools inspect`: the contents of a checkpoint, from its metadata only."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ MAX_AFFECTED = 8
 
 
 def _head(inspection: Inspection) -> list[str]:
-    """What is wrong, in one line, before anything else."""
+    """Return the problems in one line, before everything else."""
     if not inspection.problems:
         return []
     if not inspection.incomplete:
@@ -91,7 +91,7 @@ def _head(inspection: Inspection) -> list[str]:
 
 
 def _problems(inspection: Inspection) -> list[str]:
-    """Every problem of its own, then the tensors that lost files take along, as one."""
+    """Return every separate problem, then the tensors that are lost with files, as one."""
     consequences = {key.name for key in inspection.incomplete} if inspection.affected else set()
     problems = [
         problem
@@ -248,7 +248,7 @@ def _run(run: RunSurvey) -> list[str]:
 
 
 def _next(found: InspectResult) -> list[str]:
-    """What to do next."""
+    """Return the next steps."""
     if found.run is not None and not found.next and is_model(found.inspection):
         return ["next: nothing to merge; from_pretrained loads it as it lies there"]
     return [f"next: {render.clean(command)}" for command in found.next]

@@ -1,4 +1,4 @@
-"""`zerotools logs`: what the ranks of a job wrote."""
+"""`zerotools logs`: the output of a job's ranks."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ class LogReader:
             self._offsets[attempt, rank] = self._tail_offset(attempt, rank, lines)
 
     def _tail_offset(self, attempt: int, rank: int, lines: int) -> int:
-        """Where the last `lines` lines begin: read from the end, twice as much each time."""
+        """Return the start of the last `lines` lines: read from the end, twice as much each
+        time."""
         span = TAIL_BYTES
         while True:
             part = self._client.logs(
@@ -156,7 +157,7 @@ class LogReader:
         return found
 
     def copy(self, attempt: int) -> bool:
-        """All that there is by now, rank by rank. True: the attempt will write no more."""
+        """Copy everything so far, rank by rank. Return True if the attempt will write no more."""
         done = [self._copy_rank(attempt, rank) for rank in self._ranks]
         return all(done)
 

@@ -50,7 +50,7 @@ def command(
     if peaks or history is not None:
         return _past(socket, history, as_json)
     with SnapshotSource() as source:
-        source.begin()  # that takes 0.1 s, in which the rest is imported
+        source.begin()  # it takes 0.1 s; meanwhile the rest is imported
         from zerotools.cli.plots.machine_watch import show_once, watch
         from zerotools.jobs.client.daemon_client import DaemonClient
 

@@ -1,4 +1,4 @@
-"""`zerotools priority`: let a job that waits start sooner or later."""
+"""`zerotools priority`: let a waiting job start sooner or later."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def command(
         if socket is not None or not has_slurm_jobs():
             raise
         jobs, drain = [], None
-    else:  # it has those in its own list that it watches
+    else:  # its own list has those that it watches
         under_slurm = [job for job in under_slurm if not job["slurm"]["attended"]]
     jobs = sorted([*jobs, *under_slurm], key=lambda job: float(job["created"]))
     left_out = 0 if limit is None else max(0, len(jobs) - limit)
@@ -119,7 +119,7 @@ def command(
 def _jobs_of_slurm(
     socket: Path | None, name: str | None, *, show_all: bool
 ) -> list[dict[str, Any]]:
-    """The user's own that Slurm has without a daemon."""
+    """Return the user's own jobs that Slurm has without a daemon."""
     if socket is not None or not has_slurm_jobs():
         return []
     from zerotools.jobs.slurm.slurm_jobs import SlurmJobs  # most have none
@@ -129,7 +129,7 @@ def _jobs_of_slurm(
 
 
 def drain_line(drain: Mapping[str, Any] | None) -> str | None:
-    """What is to be said of a queue that starts nothing."""
+    """Return the sentence on a queue that starts no jobs, or None."""
     if drain is None:
         return None
     why = f" ({render.clean(drain['why'])})" if drain["why"] else ""
@@ -151,17 +151,17 @@ def all_jobs(
 def named_jobs(
     client: DaemonClient, name: str, *, user: str | None = None, show_all: bool
 ) -> list[dict[str, Any]]:
-    """The jobs of this name (and this `user`), the oldest first; without `show_all` those that are
-    not over."""
+    """Return the jobs of this name (and this `user`), the oldest first; without `show_all` only
+    unfinished ones."""
     found = client.jobs_named(name, user=user)[::-1]
     return [job for job in found if show_all or not is_over(job)]
 
 
 def open_jobs(client: DaemonClient, *, user: str | None = None) -> list[dict[str, Any]]:
-    """Every job (of `user`) that is not over, the oldest first.
+    """Return every unfinished job (of `user`), the oldest first.
 
-    States are asked for in the order in which jobs pass through them, so that one that moves
-    meanwhile is not missed; where it is seen twice, the later view counts.
+    States are requested in the order in which jobs pass through them, so that a job which changes
+    meanwhile is not missed; if it is seen twice, the later view counts.
     """
     found: dict[int, dict[str, Any]] = {}
     for state in (state for state in STATES if state not in TERMINAL):
@@ -171,8 +171,8 @@ def open_jobs(client: DaemonClient, *, user: str | None = None) -> list[dict[str
 
 
 def table(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = False) -> list[str]:
-    """Lines of the listing. Reasons that do not fit next to their jobs are shown in full below
-    them. Whose jobs they are is shown with `shows_user`, and where they are of several users."""
+    """Return lines of the listing. Reasons that do not fit next to their jobs are shown in full
+    below them. Owners are shown with `shows_user`, or if there are several."""
     headers: tuple[str, ...] = HEADERS
     rows = [_row(job) for job in jobs]
     if any(job.get("priority") for job in jobs):

@@ -1,4 +1,4 @@
-"""`zerotools retry`: run a job that is over again, from its newest checkpoint or from the start."""
+"""`zerotools retry`: run a finished job again, from its newest checkpoint or from the start."""
 
 from __future__ import annotations
 

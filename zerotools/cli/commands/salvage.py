@@ -57,7 +57,8 @@ def command(path: Path, out: Path, as_json: bool, **given: Any) -> int:
 
 
 def describe(found: Salvage) -> Iterator[str]:
-    """Lines for people: the verdict, what is damaged, what is lost, what is filled from where."""
+    """Yield lines for people: the verdict, the damage, the losses, the filled parts and their
+    sources."""
     yield _verdict(found)
     yield from _listed(
         "damage", [problem.message for problem in found.examined.damage if problem.is_loss]
@@ -113,7 +114,7 @@ def _origin(origin: Origin) -> str:
 
 
 def _lost(found: Salvage) -> Iterator[str]:
-    """Tensors with holes by role, those that are weights first."""
+    """Yield tensors with holes by role, weights first."""
     by_role: dict[str, list[str]] = {}
     for key, holes in found.examined.holes.items():
         by_role.setdefault(key.role, []).append(f"{key.name}: {holes.why or holes}")
@@ -133,7 +134,7 @@ def _filled(found: Salvage) -> Iterator[str]:
 
 
 def _left_out(found: Salvage) -> Iterator[str]:
-    """The names, and the reason where it is no hole that was listed before."""
+    """Yield the names, and the reason unless it is a hole that was listed before."""
     listed = {key.name for key in found.examined.holes}
     names = [name for name in found.left_out if name in listed]
     if names:

@@ -43,7 +43,7 @@ def command(path: Path, as_json: bool, **given: Any) -> None:
         server, served = stack.enter_context(
             serving(path, options, lambda text: say("error", text))
         )
-        _end_by_sigterm(server)  # before whoever reads the address can send it
+        _end_by_sigterm(server)  # before a reader of the address can send it
         for note in served.notes:
             say("note", note)
         for warning in served.warnings:

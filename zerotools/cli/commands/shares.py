@@ -1,4 +1,4 @@
-"""`zerotools shares`: what users have used of the GPUs, beside what they are to have."""
+"""`zerotools shares`: the GPU use of users, next to their configured shares."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     for lock in suspects(job):
         yield "a lock", lock
     yield "plan", plan(job)
-    for line in (job["attempt"] or {}).get("binding") or ():  # of a daemon that says nothing: None
+    for line in (job["attempt"] or {}).get("binding") or ():  # None from an older daemon
         yield "NUMA", render.clean(_whose_binding(line, job) + _binding(line))
     if job["progress"]:
         yield "progress", f"step {steps(job)}, loss {loss(job['progress'])}"
@@ -205,7 +205,7 @@ def _tasks(found: Mapping[str, Any]) -> str:
 
 
 def _whose_binding(line: Mapping[str, Any], job: Job) -> str:
-    """`ranks 0-3: `, or nothing where there is one rank alone."""
+    """Return `ranks 0-3: `, or an empty string for a single rank."""
     launcher, ranks = (job["spec"].get("script") or {}).get("launcher", "plain"), str(line["ranks"])
     if launcher != "plain":
         return f"{launcher} and its ranks: "
@@ -232,7 +232,7 @@ def _times(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _slurm(job: Job) -> Iterator[tuple[str, str]]:
-    """Of a job that Slurm has without a daemon: what it is there."""
+    """Yield the Slurm facts of a job that Slurm has without a daemon."""
     slurm = job.get("slurm")
     if not slurm:
         return
@@ -247,7 +247,7 @@ def _whose(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _seen_by_others(job: Job) -> Iterator[tuple[str, str]]:
-    """What a daemon says to other users."""
+    """Yield the facts that a daemon shows to other users."""
     yield from _whose(job)
     yield "ranks", f"{ranks(job)} ({job['device']})"
     yield from _times(job)
@@ -290,7 +290,7 @@ def _exit(attempt: Mapping[str, Any]) -> str:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """`train.steps` and `40` for every key, as a job file would have it."""
+    """Yield `train.steps` and `40` for every key, as in a job file."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{name}.")

@@ -1,4 +1,4 @@
-"""`zerotools submit`: check a job file here, queue it there, and follow it if asked."""
+"""`zerotools submit`: check a job file here, queue it, and follow it on request."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def _refuse_of_training(configs: Configs, array: ArrayOptions, machine: Elsewher
 def _members(
     job: Submission, sweep: Mapping[str, Sequence[Any]], count: int | None
 ) -> list[Submission]:
-    """The jobs of an array, if they name stores: each has its own place there."""
+    """Return the jobs of an array if they name stores: each has its own prefix there."""
     if not _names_store(job.spec) and not {"resume_from", "checkpoint.upload_to"} & {*sweep}:
         return []
     members = members_of(given_of(job.spec), sweep, count)
@@ -292,8 +292,8 @@ def _source(path: str) -> str:
 
 
 def _job(name: str, configs: Configs, machine: Elsewhere | None, slurm: SlurmOptions) -> JobSpec:
-    """The job in the file `name`; where it runs on another machine, its paths are of that one, and
-    so none of them can be taken from a directory here."""
+    """Return the job in the file `name`; if it runs on another machine, its paths are of that one,
+    so they cannot be relative to a directory here."""
     if machine is None:
         return read_job(name, configs, slurm)
     job = read_job_file(name)
@@ -312,7 +312,7 @@ def _job(name: str, configs: Configs, machine: Elsewhere | None, slurm: SlurmOpt
 
 
 def read_job(name: str, configs: Configs, slurm: SlurmOptions = NO_SLURM) -> JobSpec:
-    """The job in the file `name`, with what `configs` say.
+    """Return the job in the file `name`, completed by `configs`.
 
     Raises:
         BadRequest, Unsupported: naming the file and the key.
@@ -334,9 +334,9 @@ def read_job(name: str, configs: Configs, slurm: SlurmOptions = NO_SLURM) -> Job
 
 
 def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool, show: int) -> int:
-    """Files and machine are looked at by the daemon, as at a submit, and each model is built
-    without weights, as its ranks would; without a daemon they are not. `show` examples of each
-    job are printed."""
+    """Check the jobs without queueing them. The daemon checks files and machine, as at a submit,
+    and builds each model without weights, as its ranks would; without a daemon this is skipped.
+    `show` examples of each job are printed."""
     samples: Sequence[dict[str, Any] | None] = ()
     try:
         samples = check_all(client, jobs, models=True, show=show)
@@ -367,9 +367,9 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool, s
 def _queue(
     client: DaemonClient, jobs: Sequence[Submission], as_json: bool, key: str | None
 ) -> list[Job]:
-    """Queue the jobs if none is refused, and say so of each; as JSON all at once, also where the
-    queueing broke off."""
-    # What the job's interpreter is asked, and its notes, come with a check.
+    """Queue the jobs if none is refused, and report each; as JSON all at once, also if the queueing
+    breaks off."""
+    # A check asks the job's interpreter, and returns its notes.
     asked = [job for job in jobs if _has_notes(job.spec)]
     if len(jobs) > 1 or asked:
         check_all(client, jobs)
@@ -389,13 +389,13 @@ def _queue(
 
 
 def _has_notes(spec: JobSpec) -> bool:
-    """Whether there may be something to say before the job is queued."""
+    """Return whether there may be notes before the job is queued."""
     return reads_data(spec) or bool(spec.metrics.trackers) or _may_go_on_elsewhere(spec)
 
 
 def _may_go_on_elsewhere(spec: JobSpec) -> bool:
-    """Whether there may be something to say of the checkpoint that the job goes on from: one of a
-    job of zerotools has a record."""
+    """Return whether there may be notes on the checkpoint that the job continues from: that of a
+    zerotools job has a record."""
     return spec.resume_from is not None and spec.engine != "script"
 
 

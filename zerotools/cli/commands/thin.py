@@ -61,7 +61,7 @@ def _place(plan: ThinPlan) -> Path:
 
 
 def _described(found: ThinResult, *, yes: bool) -> Iterator[str]:
-    """What would be done, the bytes that it frees first."""
+    """Yield the plan, the freed bytes first."""
     planned = [each for each in found.checkpoints if each.status is Status.PLANNED]
     freed, ofs = sum(each.freed for each in planned), counted(len(planned), "checkpoint")
     if planned and freed >= 0:

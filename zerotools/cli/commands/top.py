@@ -58,7 +58,7 @@ def _run(
     interval: float,
     background: str,
 ) -> int:
-    """Until somebody quits. Raises what ended the screen, if something did."""
+    """Run the screen until the user quits. Raise the error that ended it, if any."""
     source.begin()
     try:
         from zerotools.cli.top.reading.looking import Looking

@@ -86,7 +86,7 @@ def _plan_line(found: VerifyResult) -> str:
 
 
 def describe(found: Verification) -> Iterator[str]:
-    """Lines for people, what it comes to first."""
+    """Yield lines for people, the verdict first."""
     path = render.clean(str(found.checkpoint.origin.path))
     portion = found.portion
     keys = [key for key in found.checkpoint.tensors if portion.has_name(key.name)]

@@ -58,7 +58,7 @@ def command(
     except DaemonUnreachable as error:
         if not poller.is_late:
             raise
-        # A question that this command cut off itself says nothing of the daemon.
+        # A request that this command cut off itself says nothing about the daemon.
         if watch is None or not isinstance(error.__cause__, TimeoutError):
             raise TimedOut(f"--timeout {timeout}: is over; {error}") from error
         watch.timed_out = True

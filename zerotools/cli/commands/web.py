@@ -56,7 +56,7 @@ def command(opens: bool, end: bool, socket: Path | None, as_json: bool) -> None:
 
 
 def _other_machine(socket: Path) -> str | None:
-    """What ssh calls the machine of the page, where the browser is likely to be on another."""
+    """Return ssh's name for the machine of the page, if the browser is probably on another."""
     machine = machine_behind(socket)
     if machine is not None:
         return machine.host
@@ -64,9 +64,9 @@ def _other_machine(socket: Path) -> str | None:
 
 
 def _open(url: str) -> None:
-    """By a file that leads there: what a browser is started with, every user of the machine can
-    read, and could follow the link first."""
-    import webbrowser  # it looks for programs, which nobody else needs
+    """Open a file that redirects there: every user of the machine can read a browser's arguments,
+    and could follow the link first."""
+    import webbrowser  # it searches for programs, which only this needs
 
     if not webbrowser.open(_private_page(url).as_uri()):
         raise Unsupported(
@@ -75,8 +75,8 @@ def _open(url: str) -> None:
 
 
 def _private_page(url: str) -> Path:
-    """A page that only its user can read, in a directory that is gone with the login where there is
-    such; the link is used up long before."""
+    """Return a page that only its user can read, if possible in a directory that ends with the
+    login; the link is used up long before."""
     import tempfile
 
     of_login = os.environ.get("XDG_RUNTIME_DIR", "")  # after su it is another user's

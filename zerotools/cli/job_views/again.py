@@ -1,4 +1,4 @@
-"""Jobs that run again: one that is over from its newest checkpoint, and one that was held."""
+"""Jobs that run again: a finished one from its newest checkpoint, and a held one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zerotools.jobs.states import SUCCEEDED
 
 
 def released(job: Job) -> str:
-    """The sentence on a job that was released."""
+    """Return the sentence on a job that was released."""
     why = f": {render.clean(job['reason'])}" if job["reason"] else ""
     return f"{title(job)} is no longer held: it is {state_words(job)}{why}"
 
@@ -26,7 +26,7 @@ def released(job: Job) -> str:
 def continue_job(
     socket: Path | None, reference: str | None, *, asked: Mapping[str, Any], as_json: bool
 ) -> None:
-    """Queue a new job that continues from the newest checkpoint of one that is over.
+    """Queue a new job that continues from the newest checkpoint of a finished one.
 
     `asked` has the nodes of a job that Slurm has without a daemon.
     """

@@ -10,8 +10,8 @@ from zerotools.cli.job_views.describe import Job, shown_state
 
 
 def folded(jobs: Sequence[Job]) -> list[Job]:
-    """`jobs`, those of one array as one, where the first of them stands: with the number of its
-    array, and how many are in which state. An array of which one job is left is that job."""
+    """Return `jobs` with those of one array as one, at the position of its first: with the number
+    of its array, and the counts of states. An array with one remaining job is that job."""
     counts = Counter(_array(job) for job in jobs)
     found: list[Job] = []
     seen: set[int] = set()

@@ -18,8 +18,8 @@ OLD_SECONDS = 60.0
 def suspects(
     job: Job, environment: Mapping[str, str] = os.environ, now: float | None = None
 ) -> Iterator[str]:
-    """Locks in torch's usual directory of this user, with their age, where the job is a program of
-    the user's own that makes no progress. Those of our trainer wait for none of them."""
+    """Yield locks in torch's usual directory of this user, with their age, if the job is the user's
+    own program and makes no progress. Those of our trainer wait for none of them."""
     phase = job.get("phase") or {}
     if not phase.get("quiet") or not job["spec"].get("script"):
         return
@@ -37,7 +37,8 @@ def suspects(
 
 
 def _locks(environment: Mapping[str, str]) -> Iterator[Path]:
-    """As torch names directories: torch/utils/cpp_extension.py, `_get_build_directory`."""
+    """Yield the locks in torch's directories: torch/utils/cpp_extension.py,
+    `_get_build_directory`."""
     if given := environment.get("TORCH_EXTENSIONS_DIR"):
         yield from sorted(Path(given).glob("*/lock"))
         return

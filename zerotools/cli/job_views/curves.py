@@ -1,4 +1,4 @@
-"""What the attempts of a job, and of those that it resumes, reported step by step, as curves."""
+"""The step reports of a job, and of those that it resumes, as curves."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def curves_of(client: DaemonClient, job: Job) -> Curves:
 
 
 def history(client: DaemonClient, job: Job, pages: int | None = None) -> list[Job]:
-    """`job`, behind the jobs that it resumes: each one's `resume_from` lies in the output directory
-    of an older job. A checkpoint of another origin ends the chain; so does one whose job is not in
-    so many `pages` of a thousand (None: all)."""
+    """Return `job` after the jobs that it resumes: the `resume_from` of each lies in the output
+    directory of an older job. A checkpoint of another origin ends the chain, and so does a job that
+    is not in so many `pages` of a thousand (None: all)."""
     chain: list[Job] = [job]
     older = jobs_before(client, int(job["id"]), pages) if _sources(job) else iter(())
     sources = _sources(job)

@@ -1,4 +1,4 @@
-"""A job in words: what the job commands say of it. Jobs are the daemon's JSON objects."""
+"""A job in words, for the job commands. Jobs are the daemon's JSON objects."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from zerotools.jobs.tables.checkpoint import EXPORT
 
 Job = Mapping[str, Any]
 STALLED, LATE = "stalled", "late"
-"""The state that is shown for a running job without progress. STALLED: longer than its deadline.
-LATE: the daemon says that its step is late, or that nothing was written for long."""
+"""The displayed state of a running job without progress. STALLED: longer than its deadline. LATE:
+the daemon reports a late step, or a long time without output."""
 COMPLETE = "complete"
 """The phase of a program which has reported that the job is complete."""
 SHOWN_SECONDS = 10.0
@@ -59,14 +59,14 @@ def title(job: Job) -> str:
 
 
 def user_of(job: Job) -> str:
-    """The name of whose it is, or the uid where that has none."""
+    """Return the name of its owner, or the uid if it has no name."""
     return render.clean(str(job.get("user") or f"uid {job['uid']}"))
 
 
 def why(job: Job, now: float | None = None) -> str:
-    """Why it waits or how it ended; of one that runs, what it is at, since when, and whether it
-    still moves: `loading the weights for 12 min 00 s, no progress for 5 min 00 s; the last log
-    line: ...`."""
+    """Return why it waits or how it ended. For a running job, return its phase, the start of that,
+    and whether it makes progress: `loading the weights for 12 min 00 s, no progress for 5 min 00 s;
+    the last log line: ...`."""
     phase, reason = job.get("phase"), str(job["reason"] or "")
     if not phase:
         return "; ".join(filter(None, (reason, *usual_start(job))))
@@ -103,7 +103,7 @@ def usual_start(job: Job, now: float | None = None) -> list[str]:
 
 
 def is_stalled(job: Job) -> bool:
-    """Whether it runs, and has made no progress for longer than its deadline."""
+    """Return whether it runs, and has made no progress for longer than its deadline."""
     return job["state"] == states.RUNNING and bool((job.get("phase") or {}).get("stalled"))
 
 
@@ -118,12 +118,12 @@ def shown_state(job: Job) -> str:
 
 
 def state_words(job: Job) -> str:
-    """The stored state of a job in words: `held`, whoever holds it."""
+    """Return the stored state of a job in words: `held` for every kind of hold."""
     return states.in_words(str(job["state"]))
 
 
 def has_old_step(job: Job) -> bool:
-    """Whether its last step is older than a few steps: what it says of its speed is old."""
+    """Return whether its last step is older than a few steps, so that its speed is out of date."""
     return _is_old(job.get("phase") or {}) or is_stalled(job)
 
 
@@ -132,21 +132,21 @@ def _is_old(phase: Mapping[str, Any]) -> bool:
 
 
 def has_no_heartbeat(job: Job) -> bool:
-    """Whether it runs and says nothing of how it gets on, as a program of its user's may."""
+    """Return whether it runs without reporting its progress, as a user's program may."""
     phase = job.get("phase")
     own = bool(job["spec"].get("script")) and watched_process(job) is None
     return bool(phase) and own and "name" in (phase or {}) and (phase or {})["name"] is None
 
 
 def since_step(job: Job, now: float | None = None) -> str:
-    """`41 s`: how long ago it took its last step; empty where it has taken none."""
+    """Return the age of its last step, as `41 s`; empty if it has made none."""
     last = (job.get("phase") or {}).get("last_step")
     return "" if last is None else render.duration((time.time() if now is None else now) - last)
 
 
 def standstill(job: Job, now: float) -> str:
-    """Since when it does not get on, and whom its ranks wait for: `no step for 41 s (steps take
-    0.4 s): rank 1 has been in step 812 for 41 s (stopped), the others wait`."""
+    """Return the time without progress, and the rank that others wait for: `no step for 41 s (steps
+    take 0.4 s): rank 1 has been in step 812 for 41 s (stopped), the others wait`."""
     phase, text = job.get("phase") or {}, ""
     late = phase.get("waits_for")
     if phase.get("name") == COMPLETE:
@@ -170,13 +170,13 @@ def standstill(job: Job, now: float) -> str:
 
 
 def is_compiling(job: Job) -> bool:
-    """Whether its ranks wait for a compiler, whose lines are all that moves."""
+    """Return whether its ranks wait for a compiler, which is the only source of output."""
     phase = job.get("phase") or {}
     return str(phase.get("doing") or "").startswith("compiling ")
 
 
 def is_over(job: Job) -> bool:
-    """Whether nothing more will happen to it."""
+    """Return whether it has ended for good."""
     return job["state"] in TERMINAL
 
 
@@ -198,7 +198,7 @@ def watched_process(job: Job) -> AdoptedProcess | None:
 
 
 def plan(job: Job) -> str:
-    """What it will do: `2 ranks on CPU, ZeRO stage 3, 40 steps`, or `..., its own program`."""
+    """Return its plan: `2 ranks on CPU, ZeRO stage 3, 40 steps`, or `..., its own program`."""
     if (watched := watched_process(job)) is not None:
         return f"watches process {watched.pid}, which was started by hand"
     steps = job["spec"].get("train", {}).get("steps")
@@ -234,12 +234,14 @@ def steps(job: Job) -> str:
 
 
 def _is_count(value: object) -> bool:
-    """What comes from a job may be of any type, and of thousands of digits."""
+    """Return whether a value is a count: a job's values may be of any type, and of thousands of
+    digits."""
     return type(value) is int and 0 <= value < 2**63
 
 
 def loss(progress: Mapping[str, Any] | None) -> str:
-    """The loss with four decimals; `nan` where a step reported none, as JSON has no NaN."""
+    """Return the loss with four decimals; `nan` if a step reported none, because JSON has no
+    NaN."""
     if not progress or "loss" not in progress:
         return render.UNKNOWN
     value = progress["loss"]
@@ -268,7 +270,7 @@ def outcome(job: Job) -> str:
 
 
 def how_it_waits(job: Job) -> str:
-    """Of one that was just submitted: `queued`, `held`, or what it waits for."""
+    """Return the state of a newly submitted job: `queued`, `held`, or the reason why it waits."""
     if job["state"] == states.WAITING and job["reason"]:
         return f"queued ({render.clean(job['reason'])})"
     if job["state"] in (states.ON_HOLD, states.WAITING, states.QUEUED):
@@ -279,8 +281,8 @@ def how_it_waits(job: Job) -> str:
 
 
 def how_it_stops(job: Job) -> str:
-    """What becomes of one that was asked to stop: `saves at its next step, then stops`. It depends
-    on who trains, and on how far it is."""
+    """Return the next events of a stopping job: `saves at its next step, then stops`. They depend
+    on its engine and its phase."""
     if (watched := watched_process(job)) is not None:
         pid = watched.pid
         return f"watches process {pid} no more; that goes on (kill {pid} ends it)"
@@ -305,7 +307,7 @@ def how_it_stops(job: Job) -> str:
 
 
 def checkpoint_path(job: Job) -> str:
-    """Path of its newest checkpoint; empty where it has none."""
+    """Return the path of its newest checkpoint; empty if it has none."""
     checkpoint = job["latest_checkpoint"]
     return render.clean(str(checkpoint["path"])) if checkpoint else ""
 
@@ -319,8 +321,8 @@ _WAYS = {
 
 
 def verification(job: Job) -> str:
-    """Whether its newest checkpoint was verified: `step 40: verified 10:31:02 (...)`, or why it was
-    not; empty where it has none. Daemons before this version say nothing of it."""
+    """Return the verification of its newest checkpoint: `step 40: verified 10:31:02 (...)`, or the
+    reason why it was not verified; empty without a checkpoint. Older daemons do not report it."""
     checkpoint = job["latest_checkpoint"]
     if not checkpoint:
         return ""
@@ -335,7 +337,8 @@ def verification(job: Job) -> str:
 
 
 def uploaded(job: Job) -> str:
-    """Its newest copy in a store, or why the next one is not there; empty where it has neither."""
+    """Return its newest copy in a store, or the reason why the next one is missing; empty without
+    either."""
     found = job.get("uploaded") or {}
     said = []
     if found.get("path"):
@@ -347,14 +350,15 @@ def uploaded(job: Job) -> str:
 
 
 def thinning(job: Job) -> str | None:
-    """Say what was dropped of its newest checkpoint since it was saved; None: nothing that the
-    daemon knows of. The files are not opened here: their file system may not answer."""
+    """Return the sentence on the thinning of its newest checkpoint; None: none that the daemon
+    knows. The files are not opened here: their file system may not respond."""
     said = job["latest_checkpoint"].get("thinned")
     return render.clean(said) if isinstance(said, str) else None
 
 
 def saved_step(job: Job) -> str:
-    """`40 verified`, `40 not verified`, or `40` where nothing is known of it; `-` without one."""
+    """Return `40 verified`, `40 not verified`, or `40` if that is unknown; `-` without a
+    checkpoint."""
     checkpoint = job["latest_checkpoint"]
     if not checkpoint or not _is_count(checkpoint.get("step")):
         return render.UNKNOWN
@@ -367,7 +371,8 @@ def saved_step(job: Job) -> str:
 
 
 def exported_model(job: Job) -> str:
-    """Path of the model that it was to leave, and did; empty where its reason says why not."""
+    """Return the path of its exported model; empty without an export, or if its reason explains
+    that."""
     export_dtype = job["spec"].get("checkpoint", {}).get("export_on_finish")
     if not export_dtype or job["state"] != SUCCEEDED or job["reason"]:
         return ""
@@ -380,5 +385,5 @@ def paint_state(state: str, stream: TextIO) -> str:
 
 
 def meaning_of(state: str) -> str:
-    """How a state is shown: a failed job is not to look like one that runs."""
+    """Return the display style of a state: a failed job must not look like a running one."""
     return _MEANINGS.get(state.strip().replace(" ", "_"), "strong")

@@ -1,4 +1,4 @@
-"""Jobs as they end: told by the daemon's events, and asked for only where something happened."""
+"""The ends of jobs, from the daemon's events; jobs are requested only after an event."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 
 WAIT_SECONDS = 20.0
-"""How long one question for events waits; the next one begins where it ended."""
+"""The time that one request for events waits; the next one begins at its end."""
 PAUSE_SECONDS = 2.0
 """Between two looks at the jobs of an older daemon, which does not say where its events end."""
 
 
 def stands_still(job: Job) -> bool:
-    """Whether it goes on only when somebody says so."""
+    """Return whether it continues only after a user's command."""
     return job["state"] in (HELD, ON_HOLD, PAUSED)
 
 
@@ -38,8 +38,8 @@ class EndingWatch:
         self.timed_out = False
 
     def ends(self, deadline: float | None) -> Iterator[dict[str, Any]]:
-        """Each job, as it has ended or stands still, until all have or `deadline` (of the monotonic
-        clock) is over: then `timed_out` is set."""
+        """Yield each job when it has ended or is held, until all have or `deadline` (of the
+        monotonic clock) has passed: then set `timed_out`."""
         since = self._poller.ask(self._client.health).get("last_event")
         changed = set(self.open)
         while True:
@@ -57,12 +57,12 @@ class EndingWatch:
             since, changed = self._next(since, min(left, WAIT_SECONDS))
 
     def _next(self, since: int | None, seconds: float) -> tuple[int | None, set[Any]]:
-        """Where the events go on, and the jobs of which there were some."""
+        """Return the next event number, and the jobs with events."""
         if since is None:
             time.sleep(min(seconds, PAUSE_SECONDS))
             return None, set(self.open)
         client = self._client
-        assert isinstance(client, DaemonClient)  # no other says where its events end
+        assert isinstance(client, DaemonClient)  # only it numbers its events
         answer = self._poller.ask(lambda: client.events(since, wait_seconds=seconds))
         found = {event["job_id"] for event in answer["events"]}
         return int(answer["next"]), {number for number in found if number is not None}

@@ -1,4 +1,4 @@
-"""The page of an estimate: what is trained, the table, the choice, and where the memory goes."""
+"""The page of an estimate: the training, the table, the choice, and the use of memory."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def verdict(found: Estimate) -> str:
 
 
 def _name(source: str) -> str:
-    """The last part of a path that says something."""
+    """Return the last meaningful part of a path."""
     path = Path(source)
     return (path.parent.name if path.name == "config.json" else path.name) or source
 

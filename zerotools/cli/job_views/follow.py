@@ -83,7 +83,7 @@ class Follower:
         self._line.say(text)
 
     def _show_phase(self, job: Job) -> None:
-        """What moves while no step does: on a terminal at once, elsewhere now and then."""
+        """Show progress between steps: on a terminal at once, elsewhere from time to time."""
         phase = job.get("phase") or {}
         if (
             phase.get("quiet")

@@ -1,8 +1,8 @@
-"""Which job a command means: a number, a name, or none for the newest; and their completion.
+"""The job that a command refers to: a number, a name, or nothing for the newest; and completion.
 
-Several jobs may have one name, for example jobs that resume one another. The newest is meant,
-unless more than one of them is not over: then the command asks for a number. Whoever sees jobs of
-others means the own ones, if there are any of the name.
+Several jobs may have one name, for example jobs that resume each other. The newest is used, unless
+several of them are unfinished: then the command asks for a number. A user who sees others' jobs
+refers to the user's own ones, if any has the name.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _complete(
 job_argument = click.argument(
     "reference", metavar="[JOB]", required=False, shell_complete=_complete
 )
-"""One job: its number or its name; the newest job where it is left out."""
+"""One job: its number or its name; by default the newest job."""
 one_job_argument = click.argument("reference", metavar="JOB", shell_complete=_complete)
 shown_jobs_argument = click.argument(
     "references", metavar="[JOB]...", nargs=-1, shell_complete=_complete
@@ -69,10 +69,10 @@ jobs_argument = click.argument(
 def find_jobs(
     client: DaemonClient | SlurmJobs, reference: str, *, over: bool = False
 ) -> list[dict[str, Any]]:
-    """The job that `reference` means, or with an @ the jobs of an array that are not over (with
-    `over` all of them), the first one first: `@7` by the number of its first, `@tiny` by the name.
+    """Return the job of `reference`, or with an @ the unfinished jobs of an array (with `over` all
+    of them), the first one first: `@7` by the number of its first, `@tiny` by the name.
 
-    Raises BadRequest: there is none.
+    Raises BadRequest: it does not exist.
     """
     if not reference.startswith("@") or not isinstance(client, DaemonClient):
         return [find_job(client, reference)]
@@ -85,14 +85,14 @@ def find_jobs(
 
 
 def numbers_of(client: DaemonClient, reference: str) -> list[int]:
-    """The jobs that `reference` means, with an @ all of an array, those that are over, too. Raises
-    BadRequest: there is none."""
+    """Return the jobs of `reference`, with an @ all of an array, also finished ones. Raises
+    BadRequest: it does not exist."""
     return [int(job["id"]) for job in find_jobs(client, reference, over=True)]
 
 
 def member_of(client: DaemonClient, reference: str) -> int:
-    """The number of a job of the array that `reference`, `@7` or `@tiny`, means. Raises BadRequest:
-    there is none."""
+    """Return the number of a job of the array `reference`, `@7` or `@tiny`. Raises BadRequest: it
+    does not exist."""
     return int(_first_of(client, reference)["id"])
 
 
@@ -105,10 +105,10 @@ def _first_of(client: DaemonClient, reference: str) -> dict[str, Any]:
 
 
 def find_job(client: DaemonClient | SlurmJobs, reference: str | None) -> dict[str, Any]:
-    """The job that `reference` means.
+    """Return the job of `reference`.
 
     Raises:
-        BadRequest: there is none, or several that are not over have the name.
+        BadRequest: it does not exist, or several unfinished jobs have the name.
     """
     if not isinstance(client, DaemonClient):
         return client.find(reference)
@@ -135,12 +135,12 @@ def find_job(client: DaemonClient | SlurmJobs, reference: str | None) -> dict[st
 
 
 def is_number(reference: str) -> bool:
-    """Whether `reference` is the number of a job: 007 is not, but may be a name."""
+    """Return whether `reference` is the number of a job: 007 is not, but may be a name."""
     return reference.isascii() and reference.isdecimal() and not reference.startswith("0")
 
 
 def numbers_over(client: DaemonClient, references: Sequence[str]) -> list[int]:
-    """The jobs that `references` mean to a command that is for jobs that are over, each once.
+    """Return the jobs of `references` for a command on finished jobs, each once.
 
     Raises:
         BadRequest: no job has the name, or several have it.
@@ -159,7 +159,8 @@ def numbers_over(client: DaemonClient, references: Sequence[str]) -> list[int]:
 
 
 def _newest(client: DaemonClient) -> dict[str, Any]:
-    """Of the caller's own; of all where there is none, as for root beside another user's daemon."""
+    """Return the newest of the caller's own jobs, or of all if there is none, as for root with
+    another user's daemon."""
     try:
         jobs = client.jobs(limit=1, user="me")
     except BadRequest:  # a daemon of an older version
@@ -171,7 +172,7 @@ def _newest(client: DaemonClient) -> dict[str, Any]:
 
 
 def _named(client: DaemonClient, name: str) -> list[dict[str, Any]]:
-    """The jobs of this name, the newest first: the caller's own, where it has any."""
+    """Return the jobs of this name, the newest first: the caller's own, if there are any."""
     machine = machine_behind(client.socket)
     own = os.getuid() if machine is None else machine.uid
     found = client.jobs_named(name)

@@ -30,14 +30,15 @@ CLOCK_HEADERS = ("clock", "slowed by")
 RIGHT = ("GPU", "used GiB", "free GiB", "of GiB", "busy", "temp", "power", "clock")
 MOST_XIDS = 4
 WIDE = 110
-"""Columns from which clocks are shown; they are where the output is no terminal."""
+"""The width in columns from which clocks are shown; always if the output is not a terminal."""
 FRESH_SECONDS = 30.0
-"""So old may be what the daemon saw last, which looks less often while nothing runs."""
+"""The allowed age of the daemon's last snapshot, which it takes less often while idle."""
 
 
 @dataclass(frozen=True)
 class MonitorView:
-    """What is drawn. `daemon` says who answered; `leases` maps a GPU's UUID to a job's title."""
+    """The drawn values. `daemon` names the daemon that answered; `leases` maps a GPU's UUID to a
+    job's title."""
 
     snapshot: Snapshot
     daemon: str
@@ -73,10 +74,11 @@ def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, 
 
 
 def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
-    """The machine of which the daemon answered `machine`: as it is seen from here, where it is this
-    one, and of what is not seen from here, as the daemon sees it.
+    """Return the machine of the daemon's response `machine`: as seen from here, if it is this one,
+    with the daemon's values for the rest.
 
-    Raises DaemonUnreachable: it is another machine, and its daemon has not looked at it yet."""
+    Raises DaemonUnreachable: it is another machine, and its daemon has no snapshot yet.
+    """
     found = machine.get("snapshot")
     if found is not None:
         theirs = Snapshot.from_json(found)
@@ -87,9 +89,9 @@ def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
 
 
 def filled_in(own: Snapshot, theirs: Snapshot) -> Snapshot:
-    """`own`, with what is known from the second reading on, and errors of GPUs that were reported
-    before, as another process saw them a short while ago. Its GPUs too, where this process has no
-    NVML: the other one may have found it by its own `LD_LIBRARY_PATH`."""
+    """Return `own` completed by another process's recent values: those that need a second reading,
+    and earlier errors of GPUs. Also its GPUs if this process has no NVML: the other one may have
+    found it by its own `LD_LIBRARY_PATH`."""
     if abs(own.taken_at - theirs.taken_at) > FRESH_SECONDS:
         return own
     known = {
@@ -115,7 +117,7 @@ def daemon_trouble(error: ZerotoolsError, client: DaemonClient) -> str:
 
 
 def owners_now(jobs: Sequence[Job]) -> Owners:
-    """Whose the processes of the machine are at this moment."""
+    """Return the current owners of the machine's processes."""
     run_dirs = {job["attempt"]["run_dir"]: title(job) for job in jobs if job["attempt"]}
     return find_owners(run_dirs, _watched(jobs))
 
@@ -130,7 +132,7 @@ def _watched(jobs: Sequence[Mapping[str, Any]]) -> dict[str, AdoptedProcess]:
 
 
 def draw(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
-    """Lines of the screen; `owners` says whose the processes are."""
+    """Return lines of the screen; `owners` are those of the processes."""
     lines = _gpus(view, owners, columns)
     lines += ["", *_host(view.snapshot.host), "", *_jobs(view, owners)]
     return lines if columns is None else [render.shorten(line, columns) for line in lines]

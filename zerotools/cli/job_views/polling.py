@@ -16,10 +16,10 @@ PATIENCE_SECONDS = 60.0
 
 
 class Poller:
-    """Paces a loop of questions. `pause` and `clock` are time.sleep and time.monotonic. `deadline`
-    is a reading of `clock` after which nothing is asked again.
+    """Paces a loop of requests. `pause` and `clock` are time.sleep and time.monotonic. `deadline`
+    is a reading of `clock` after which no request is made.
 
-    `say` takes the line that a daemon went away; whoever draws on the terminal replaces it.
+    `say` gets the line for a lost daemon; a caller that draws on the terminal replaces it.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Poller:
 
     @property
     def is_late(self) -> bool:
-        """Whether the deadline has passed."""
+        """Return whether the deadline has passed."""
         return self._deadline is not None and self._clock() >= self._deadline
 
     def rounds(self) -> Iterator[None]:

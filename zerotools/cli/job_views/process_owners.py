@@ -1,6 +1,7 @@
-"""Whose the processes of this machine are: our jobs', or strangers'.
+"""The owners of this machine's processes: our jobs, or others.
 
-Ranks are known by a variable of their environment, which only their own user and root can read.
+Ranks are identified by a variable of their environment, which only their own user and root can
+read.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Owners:
         self._ranks = ranks
 
     def host_bytes(self, run_dir: str) -> int | None:
-        """Resident memory of all processes of an attempt; None where none is seen from here.
+        """Return the resident memory of all processes of an attempt; None if none is visible from
+        here.
 
         Pages that they share count once for each.
         """
@@ -55,7 +57,7 @@ class Owners:
 
 
 def find_ranks(processes: Iterable[psutil.Process]) -> dict[int, RankProcess]:
-    """Those of `processes` that belong to a job of any daemon, by pid."""
+    """Return those of `processes` that belong to a job of any daemon, by pid."""
     found = {}
     for process in processes:
         try:
@@ -68,7 +70,7 @@ def find_ranks(processes: Iterable[psutil.Process]) -> dict[int, RankProcess]:
 
 
 def find_watched(run_dir: str, watched: AdoptedProcess) -> dict[int, RankProcess]:
-    """A process that a job watches, and what runs below it, by pid; nothing if it has ended."""
+    """Return a process that a job watches, and its descendants, by pid; empty if it has ended."""
     found = {}
     try:
         root = psutil.Process(watched.pid)

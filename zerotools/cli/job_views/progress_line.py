@@ -1,4 +1,4 @@
-"""The progress of a job as lines: one that is rewritten on a terminal, one now and then elsewhere.
+"""The progress of a job as lines: one that is rewritten on a terminal, or periodic ones elsewhere.
 
 Records are the trainer's datagrams (docs/reference/http-api.md): steps, checkpoints, resumes.
 """
@@ -14,7 +14,7 @@ from zerotools.cli.output import render
 from zerotools.jobs.step_curves import NO_SCORES, REWARDS
 
 EVERY_SECONDS = 30.0
-"""Between two lines of steps where the stream is not a terminal."""
+"""The time between two lines of steps if the stream is not a terminal."""
 ProgressRecord = Mapping[str, Any]
 
 
@@ -56,7 +56,7 @@ class ProgressLine:
         self._stream.flush()
 
     def waits(self, text: str) -> None:
-        """What a job is at that takes its time; the first words were said when it began."""
+        """Show the slow phase of a job; the first words were printed when it began."""
         if self._tty:
             self._erase()
             columns = (render.terminal_columns(self._stream) or 80) - 1
@@ -105,9 +105,9 @@ def step_text(
 ) -> str:
     """`step 12/40   30%  loss 2.5031  grad 0.81  lr 3.0e-04  15,300 tokens/s  14 s left`.
 
-    The host memory is the peak of all ranks where that is known, else what rank 0 holds. Where
-    `columns` are too few for all of it, what matters least is left out; the step, the loss and the
-    time left are last to go.
+    The host memory is the peak of all ranks if that is known, else the memory of rank 0. If
+    `columns` are too few, the least important parts are omitted; the step, the loss and the
+    remaining time stay longest.
     """
     parts = [part for part in _parts(record, host_peak_bytes) if part[1]]
     while columns is not None and len(parts) > 1 and render.width(_joined(parts)) > columns:
@@ -121,8 +121,8 @@ def _joined(parts: list[tuple[int, str]]) -> str:
 
 
 def _parts(record: ProgressRecord, host_peak_bytes: int | None) -> Iterator[tuple[int, str]]:
-    """What there is to show from left to right, each with the order in which it is given up: the
-    highest first. A text may be empty."""
+    """Yield the parts from left to right, each with its priority for omission: the highest first. A
+    text may be empty."""
     step, total = int(_number(record, "step") or 0), int(_number(record, "steps") or 0)
     yield 0, f"step {step:>{len(str(total))}}/{total}" if total > 0 else f"step {step}"
     yield 3, f"{100 * step // total:3d}%" if total > 0 else ""
@@ -151,7 +151,7 @@ def _loss(record: ProgressRecord) -> str:
     value = _number(record, name)
     if value is not None:
         return f"loss {render.loss(value)}"
-    return "loss nan" if name in record else ""  # JSON has no NaN: the API says null
+    return "loss nan" if name in record else ""  # JSON has no NaN: the API sends null
 
 
 def _host_memory(record: ProgressRecord, peak_bytes: int | None) -> str:
@@ -162,7 +162,7 @@ def _host_memory(record: ProgressRecord, peak_bytes: int | None) -> str:
 
 
 def figures(record: ProgressRecord) -> str:
-    """`gradient norm 0.81, learning rate 3.0e-04, loss scale 65536`; what of it is known."""
+    """Return `gradient norm 0.81, learning rate 3.0e-04, loss scale 65536`, as far as known."""
     forms = (
         ("grad_norm", "gradient norm {:.3g}"),
         ("lr", "learning rate {:.1e}"),
@@ -174,7 +174,7 @@ def figures(record: ProgressRecord) -> str:
 
 
 def speed(record: ProgressRecord) -> str:
-    """`15,300 tokens/s, MFU 41.3%, 0.21 s for the last step`; what of it is known."""
+    """Return `15,300 tokens/s, MFU 41.3%, 0.21 s for the last step`, as far as known."""
     forms = (
         ("tokens_per_second", "{:,.0f} tokens/s"),
         ("mfu", "MFU {:.1%}"),
@@ -185,7 +185,8 @@ def speed(record: ProgressRecord) -> str:
 
 
 def time_left(record: ProgressRecord) -> str:
-    """`14 s` until the last step, by the pace of the newest; empty where that is not known."""
+    """Return the time until the last step, as `14 s`, by the newest pace; empty if it is
+    unknown."""
     step, total = _number(record, "step") or 0, _number(record, "steps") or 0
     left, seconds = _number(record, "seconds_left"), _number(record, "step_seconds")
     if left is None and seconds is not None:

@@ -1,4 +1,4 @@
-"""What of a job file its author set."""
+"""The keys of a job file that its author set."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from zerotools.jobs.binding.bind import plain
 
 
 def set_part(job: Job) -> dict[str, Any]:
-    """What of a job file its author set. Of a job whose daemon does not say that: the keys whose
-    values are not the defaults, and those that this version does not know."""
+    """Return the part of a job file that its author set. If the daemon does not report it: the keys
+    without their default, and those that this version does not know."""
     from zerotools.jobs.imports.reading.job_keys import default_of, job_keys
 
     known = job_keys()

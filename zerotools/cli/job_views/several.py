@@ -1,4 +1,4 @@
-"""Asking the same of several jobs: what is refused of one does not keep the others from it."""
+"""The same request for several jobs: the refusal of one does not prevent the others."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def ask_each(
     told: Callable[[Job], str] | None,
     of_array: Mapping[str, Any],
 ) -> tuple[list[dict[str, Any]], list[ZerotoolsError]]:
-    """`ask` of each job once, in order, and print what `told` says of it (None: nothing). The jobs
-    as they are then, and what was refused. An array (`@7`) is asked as a whole, by one request with
-    the body `of_array`: what is refused of a job of it does not keep the others from it, either."""
+    """Call `ask` for each job once, in order, and print the text of `told` for it (None: nothing).
+    Return the changed jobs, and the refusals. An array (`@7`) is one request with the body
+    `of_array`, in which the refusal of one job does not prevent the others either."""
     jobs: list[dict[str, Any]] = []
     errors: list[ZerotoolsError] = []
     for reference in dict.fromkeys(references):
         try:
             found = _asked(client, reference, ask, of_array, errors)
-        except ZerotoolsError as error:  # the other jobs are asked all the same
+        except ZerotoolsError as error:  # the other jobs are still asked
             errors.append(error)
             continue
         jobs += found
@@ -59,7 +59,7 @@ def _asked(
 
 
 def finish(jobs: Sequence[Job], errors: Sequence[ZerotoolsError], *, as_json: bool) -> None:
-    """Print the jobs as JSON, if asked; report all refusals but the last, and raise that."""
+    """Print the jobs as JSON on request; report all refusals but the last, and raise that."""
     if as_json:
         render.print_json({"jobs": list(jobs)})
     sys.stdout.flush()

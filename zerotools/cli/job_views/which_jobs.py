@@ -1,4 +1,4 @@
-"""Whose jobs a command is about: those of a daemon, or those that Slurm has without one."""
+"""The jobs of a command: those of a daemon, or those that Slurm has without one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PREFIX = "slurm:"
 def jobs_client(
     socket: Path | None, references: Iterable[str | None] = ()
 ) -> DaemonClient | SlurmJobs:
-    """The daemon, or Slurm where `references` name jobs of it; also where no daemon has ever
-    listened here and there are such jobs. Raises BadRequest: they name both."""
+    """Return the daemon, or Slurm if `references` name jobs of it; also Slurm if no daemon has ever
+    listened here and it has jobs. Raises BadRequest: they name both."""
     named = [each for each in references if each is not None]
     under_slurm = [each for each in named if each.startswith(PREFIX)]
     if under_slurm and len(under_slurm) < len(named):
@@ -42,8 +42,8 @@ def jobs_client(
 def is_without_daemon(
     client: DaemonClient, jobs: Sequence[Submission], *, no_daemon: bool, dry_run: bool
 ) -> bool:
-    """Whether jobs go from here to Slurm: they are for it, and no daemon answers that would watch
-    them, or none is to. Raises BadRequest: none of them is, and --no-daemon was given."""
+    """Return whether jobs go from here to Slurm: they are for it, and no daemon answers to watch
+    them, or none is wanted. Raises BadRequest: none of them is, and --no-daemon was given."""
     if not any(each.spec.backend == SLURM for each in jobs):
         if no_daemon:
             raise BadRequest("--no-daemon is for jobs under Slurm; give --slurm, too")
@@ -58,7 +58,7 @@ def is_without_daemon(
 
 
 def has_slurm_jobs() -> bool:
-    """Whether anything was submitted to Slurm from here."""
+    """Return whether any job was submitted to Slurm from here."""
     from zerotools.jobs.slurm.job_directory import slurm_home
 
     try:

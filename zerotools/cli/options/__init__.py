@@ -1,4 +1,4 @@
-"""Options that several commands share, and what follows from them.
+"""Options that several commands share, and their effects.
 
 Imports `cli.output`.
 """

@@ -1,4 +1,4 @@
-"""A job that is submitted many times: a sweep over values of its keys, or so many of the same."""
+"""A job that is submitted many times: a sweep over values of its keys, or a number of copies."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from zerotools.jobs.sweeps import MOST_MEMBERS, count_of, values_of
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayOptions:
-    """What the options of one command say."""
+    """The values of one command's options."""
 
     sweeps: tuple[str, ...] = ()
     count: int | None = None
 
     @property
     def asked(self) -> bool:
-        """Whether there is to be an array."""
+        """Return whether an array is requested."""
         return bool(self.sweeps) or self.count is not None
 
     def sweep(self) -> dict[str, list[Any]]:
-        """The values of each key. Raises BadRequest: they are none, or too many."""
+        """Return the values of each key. Raises BadRequest: none, or too many."""
         found: dict[str, list[Any]] = {}
         for text in self.sweeps:
             key, values = values_of(text)

@@ -12,7 +12,7 @@ from zerotools.io.stores.addresses import path_of
 
 
 class CheckpointPath(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """`path_of` of what was written; `-` and the like are plain paths."""
+    """Converts text by `path_of`; `-` and similar ones are plain paths."""
 
     name = "path"
 

@@ -1,4 +1,4 @@
-"""Options that bring in the configs of other launchers, and what is printed of them."""
+"""Options that import configs of other launchers, and the output on them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from zerotools.jobs.text.json_text import parse_json
 from zerotools.jobs.text.yaml_text import parse_yaml
 
 Closing = Callable[[Imported, Recipe | None], Iterable[str]]
-"""What to do next with a job that was imported."""
+"""The next steps with an imported job."""
 
 
 def write_report(lines: Iterable[str]) -> None:
@@ -50,7 +50,7 @@ class Configs(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """Whether a config was named."""
+        """Return whether a config was named."""
         return self.deepspeed is not None or self.accelerate is not None or self.told.any
 
     def recipe(self, number: int | None = None) -> Recipe | None:
@@ -70,8 +70,8 @@ class Configs(NamedTuple):
     def with_recipe(
         self, job: JobFile | None, recipe: Recipe | None, *, closing: Closing | None = None
     ) -> Imported:
-        """As `imported`, of arguments that were read. `closing` says what to do next, for a command
-        that prints the job file."""
+        """Do the same as `imported` for arguments that were read. `closing` yields the next steps,
+        for a command that prints the job file."""
         if recipe is not None:
             return self._with_files_of(recipe)._imported(job, recipe, closing)
         return self._imported(job, None, closing)
@@ -170,7 +170,7 @@ class Configs(NamedTuple):
 
 
 def _release(job: JobFile | None) -> Release:
-    """The DeepSpeed of the job's Python; the newest that is known where it has none."""
+    """Return the DeepSpeed of the job's Python; the newest known release if it has none."""
     python = None if job is None else look_up(job.tree, "python")
     found = installed_release(python if isinstance(python, str) else None)
     return NEWEST if found is None else found

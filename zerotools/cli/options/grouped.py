@@ -1,8 +1,8 @@
 """Options in groups on a help page.
 
 `@command("convert")` makes a command and `@option("--dtype", group=NAMES, ...)` an option of it,
-with click's own arguments. The help page lists each group under its title, in the order of
-`ORDER`. Options without a group come last, under "General".
+with click's arguments. The help page lists each group under its title, in the order of `ORDER`.
+Options without a group come last, under "General".
 """
 
 from __future__ import annotations

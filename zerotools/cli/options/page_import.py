@@ -1,4 +1,4 @@
-"""What the blocks of a web page say together: a launch line, and the configs that belong to it."""
+"""The joint contents of a web page's blocks: a launch line, and the configs that belong to it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Finish = Callable[[Configs, Recipe | None], Imported]
 def page_import(
     text: str, source: str, numbers: Iterable[int], finish: Finish | None = None
 ) -> Imported:
-    """The job that blocks of a page say: those of `numbers`, or of each kind the only one; `finish`
-    makes it of their configs and arguments, by default to train.
+    """Return the job in blocks of a page: those of `numbers`, or the only one of each kind.
+    `finish` makes it from their configs and arguments, by default for training.
 
     Raises:
         BadRequest: there is none, there are several of a kind, or a number is none of them.
@@ -55,7 +55,7 @@ def page_import(
 def _with_deepspeed(
     block: PageBlock, source: str, recipe: Recipe | None, configs: Configs
 ) -> tuple[Recipe | None, Configs]:
-    """The config is the file that the launch line names, where it names one."""
+    """Use the config for the file that the launch line names, if it names one."""
     if recipe is not None and recipe.deepspeed is not None:
         named = str(recipe.deepspeed.value)
         return replace(recipe, documents={**recipe.documents, named: block.in_place}), configs

@@ -31,11 +31,12 @@ class RecipeOptions(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """Whether one was given."""
+        """Return whether one was given."""
         return any(given is not None for given in self)
 
     def recipe(self, lenient: bool, number: int | None = None) -> Recipe | None:
-        """What the one says; None: none was given. `number` chooses among several launch lines.
+        """Return the contents of the given one; None: none was given. `number` chooses among
+        several launch lines.
 
         Raises:
             BadRequest: several were given; a file or a line that cannot be read.
@@ -88,11 +89,11 @@ def _yaml(path: Path, what: str, lenient: bool) -> Document:
 def named_file(
     recipe: Recipe, named: ConfigValue | None, option: str, given: Path | None
 ) -> Path | None:
-    """The config that the recipe names, or `given`. One that is not found is wrong in the findings
-    of the recipe.
+    """Return the config that the recipe names, or `given`. One that is not found is an error in the
+    findings of the recipe.
 
     Raises:
-        BadRequest: both are there.
+        BadRequest: both exist.
     """
     if named is None:
         return given

@@ -28,7 +28,7 @@ def script_import(
     closing: Closing,
 ) -> tuple[Imported, Files]:
     """Return the job that runs the program of `recipe`, and the files to write with the job file
-    `output`: configs that a page or the script itself holds, or that had to be repaired.
+    `output`: configs in a page or in the script itself, or repaired ones.
 
     Raises:
         BadRequest: there is no program, or a config cannot be read.

@@ -50,7 +50,7 @@ state_dir_option = click.option(
 
 
 def interval_option(least: float) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """`--interval`, of at least so many seconds, for what reads again and again."""
+    """Return `--interval`, of at least `least` seconds, for commands that poll."""
     return option(
         "--interval",
         group=OUTPUT,

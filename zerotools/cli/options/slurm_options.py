@@ -1,4 +1,4 @@
-"""What a job asks of Slurm, said at submit instead of in its file."""
+"""A job's request to Slurm, given at submit instead of in its file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TEXTS = ("partition", "account", "qos", "constraint", "time")
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
-    """What the options of one command say: `table` are keys of `[slurm]`."""
+    """The values of one command's options: `table` are keys of `[slurm]`."""
 
     asked: bool = False
     table: Mapping[str, Any] = field(default_factory=dict)
@@ -28,12 +28,12 @@ class SlurmOptions:
 
     @property
     def nodes(self) -> int:
-        """How many nodes are asked for."""
+        """The number of requested nodes."""
         return int(self.table.get("nodes", 1))
 
     def applied(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The tree of a job file, as if it said so itself. Raises BadRequest: it is not for Slurm,
-        and something was asked of Slurm."""
+        """Return the tree of a job file with these settings. Raises BadRequest: it is not for
+        Slurm, and options for Slurm were given."""
         if not self.asked and tree.get("backend") != SLURM:
             first = next(iter(self.table), None if self.gpus_per_node is None else "gpus_per_node")
             if first is not None:

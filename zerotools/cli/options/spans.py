@@ -17,7 +17,7 @@ class Span(click.ParamType):  # type: ignore[type-arg]  # not generic before cli
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        from zerotools.jobs.binding.durations import seconds_of  # of jobs: only where it is given
+        from zerotools.jobs.binding.durations import seconds_of  # of jobs: only if it is given
 
         try:
             return seconds_of(int(value) if value.isascii() and value.isdecimal() else value)

@@ -1,4 +1,4 @@
-"""How a job that is submitted is to wait: its priority, a hold, a time, other jobs."""
+"""The waiting conditions of a submitted job: its priority, a hold, a time, other jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIME_OF_DAY = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingOptions:
-    """What the options of one command say."""
+    """The values of one command's options."""
 
     priority: int | None = None
     hold: bool = False
@@ -31,7 +31,7 @@ class WaitingOptions:
     after: tuple[str, ...] = ()
 
     def terms(self, numbers_of: Callable[[str], Sequence[int]]) -> dict[str, Any]:
-        """The keys of a request that say so; `numbers_of` gives those of the jobs that a word
+        """Return the keys of a request for them; `numbers_of` returns those of the jobs that a word
         names. Raises BadRequest."""
         found: dict[str, Any] = {}
         if self.priority is not None:
@@ -90,7 +90,7 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def time_of(text: str, now: float) -> float:
-    """What WHEN means, in seconds since 1970, by the calendar here. Raises BadRequest."""
+    """Return the time of WHEN, in seconds since 1970, by the local calendar. Raises BadRequest."""
     if text.startswith("+"):
         try:
             return now + seconds_of(int(text[1:]) if text[1:].isdecimal() else text[1:])
@@ -118,8 +118,8 @@ def time_of(text: str, now: float) -> float:
 def dependencies(
     numbers_of: Callable[[str], Sequence[int]], given: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """What --after means; `numbers_of` gives the jobs that a word names. Raises BadRequest: there
-    is no such job, or none such condition."""
+    """Return the dependencies of --after; `numbers_of` returns the jobs that a word names. Raises
+    BadRequest: the job or the condition does not exist."""
     found: dict[int, dict[str, Any]] = {}
     for text in given:
         reference, colon, condition = text.rpartition(":")

@@ -1,4 +1,4 @@
-"""What goes to a terminal, a pipe or a file: tables, colour, bars, charts, messages, JSON.
+"""Output to a terminal, a pipe or a file: tables, colour, bars, charts, messages, JSON.
 
-Knows no job and no checkpoint. Imports no other room of `cli`.
+Independent of jobs and checkpoints. Imports no other package of `cli`.
 """

@@ -25,8 +25,8 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True)
 class Series:
-    """A curve of a chart: values by step; `mark` draws it where there are no colours, and `paint`
-    colours it. Where it is not `is_joined`, there is no line between its points."""
+    """A curve of a chart: values by step; `mark` draws it without colours, and `paint` colours it.
+    If it is not `is_joined`, there is no line between its points."""
 
     points: SeriesPoints
     mark: str = "*"
@@ -44,11 +44,11 @@ def chart(
     least: float | None = None,
     rows: int = ROWS,
 ) -> list[str]:
-    """Lines of a chart of `series` by step, at most `columns` wide; `form` writes a value.
+    """Return lines of a chart of `series` by step, at most `columns` wide; `form` writes a value.
     The lower edge is `least`, or the smallest value. Later curves are drawn over earlier ones.
 
-    Where a column stands for several steps it shows all that lies between the least and the
-    greatest of their values.
+    If a column stands for several steps it shows the range from the least to the greatest of their
+    values.
     """
     grid = plotted(series, form, columns=columns, braille=braille, least=least, rows=rows)
     if grid is None:
@@ -82,7 +82,7 @@ def plotted(
     least: float | None = None,
     rows: int = ROWS,
 ) -> Plotted | None:
-    """What `chart` shows, for who colours it in another way; None: there are no points."""
+    """Return the contents of `chart`, for callers with other colours; None: there are no points."""
     values = [value for each in series for value in each.points.values()]
     steps = [step for each in series for step in each.points]
     if not steps:
@@ -116,7 +116,7 @@ class _Canvas:
         self._dots: set[tuple[int, int]] = set()
 
     def draw(self, series: Series, steps: tuple[int, int], values: tuple[float, float]) -> None:
-        """The curve, where the edges are the first and last of `steps` and of `values`."""
+        """Draw the curve; the edges are the first and last of `steps` and of `values`."""
         points = series.points
         (first, last), (low, high) = steps, values
         across, up = (self._width - 1) / max(1, last - first), self._height - 1

@@ -1,4 +1,4 @@
-"""Run a function that writes a checkpoint, and print what it did."""
+"""Run a function that writes a checkpoint, and print the result."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _part_lines(done: ConversionResult) -> Iterator[str]:
 
 
 def print_notes(done: ConversionResult) -> None:
-    """Print what the user should know of an output."""
+    """Print the notes for the user on an output."""
     reasons: dict[str, list[str]] = {}
     for dropped in done.dropped:
         reasons.setdefault(dropped.why, []).append(dropped.what)
@@ -127,7 +127,8 @@ def print_losses(losses: tuple[Losses, ...]) -> None:
 
 @contextmanager
 def hint_at_resuming(destination: Path, flag: str = "with --resume ") -> Iterator[None]:
-    """Say what an interrupted run leaves, and how to continue it. `flag` is what that takes."""
+    """Report the files of an interrupted run, and the way to continue it. `flag` is the needed
+    option."""
     try:
         yield
     except KeyboardInterrupt:

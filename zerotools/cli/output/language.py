@@ -1,8 +1,8 @@
 """Hints in the language of the user: English, or Chinese for the most frequent messages.
 
-`zh.po` beside this module has the translations. It is read only when a message is shown to a user
-whose language is Chinese, so nothing else pays for it. The message itself stays English, because it
-is what people search for, and so does all JSON.
+`zh.po` next to this module has the translations. It is read only to show a message to a user with
+the Chinese language, so nothing else pays for it. The message itself stays English, because people
+search for it, and so does all JSON.
 """
 
 from __future__ import annotations

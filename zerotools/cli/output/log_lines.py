@@ -13,14 +13,14 @@ _END = re.compile(rb"\r\n|\n|\r")
 
 
 class LogSink(Protocol):
-    """Where the bytes of ranks go."""
+    """The destination of ranks' output bytes."""
 
     def feed(self, attempt: int, rank: int, data: bytes) -> None:
         """Take the next bytes of a rank."""
         ...
 
     def finish(self) -> None:
-        """No more bytes come: write what is still held."""
+        """Write the bytes that are still held: no more come."""
         ...
 
 
@@ -36,7 +36,7 @@ class RawSink:
         self._stream.flush()
 
     def finish(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no bytes are held."""
 
 
 class LineSink:

@@ -1,14 +1,14 @@
-"""What goes to standard error: `error:`, `hint:`, `warning:` and `note:`, each with its label.
+"""Messages on standard error: `error:`, `hint:`, `warning:` and `note:`, each with its label.
 
-A message of `zerotools.core.errors` is one sentence that ends with what to do. Where that is a
-clause of its own, after the last semicolon, it is shown as a hint:
+A message of `zerotools.core.errors` is one sentence that ends with the action to take. If that is a
+separate clause, after the last semicolon, it is shown as a hint:
 
     train.stepps: unknown key; did you mean train.steps?
 
     error: train.stepps: unknown key
     hint: did you mean train.steps?
 
-On a terminal, lines are wrapped at words to its width, and what follows a label's first line is
+On a terminal, lines are wrapped at words to its width, and lines after a label's first one are
 indented. Elsewhere every message is one line, so that programs can search for it.
 """
 
@@ -54,7 +54,7 @@ _PHRASES = (
 _ADVICE = "|".join([*_VERBS.split(), *_PHRASES])
 """How a clause begins that tells what to do (a regular expression)."""
 _HINT = rf"^(.*); ((?:{_ADVICE})(?!\.?\w|-)[^;]*(?:; or [^;]*)?)$"
-"""Compiled where a message is split: that takes 1 ms."""
+"""Compiled when a message is split: that takes 1 ms."""
 _EXCERPT = re.compile(r" +\d* \| ")
 """A line of a file that a message shows, or the mark below it."""
 _NARROWEST = 40
@@ -63,7 +63,7 @@ HOST = "host"
 
 
 def split(message: str) -> tuple[str, str]:
-    """What is wrong, and what to do about it ("" where the message has no clause that says it)."""
+    """Return the error and the advice ("" if the message has no clause with it)."""
     head, newline, excerpt = message.partition("\n")
     if not all(_EXCERPT.match(line) for line in excerpt.splitlines()):
         return message, ""
@@ -108,13 +108,13 @@ def say(label: str, text: str, stream: TextIO | None = None) -> None:
 
 
 def nowhere() -> TextIO:
-    """A stream that loses what is written."""
+    """Return a stream that discards its input."""
     return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def called() -> str:
     """`zerotools` as it was called, for hints at other commands: with the --host that was given."""
-    import click  # the daemon says errors, too, and does without
+    import click  # the daemon prints errors too, without click
 
     context = click.get_current_context(silent=True)
     host = None if context is None else context.find_root().params.get(HOST)

@@ -15,7 +15,7 @@ from zerotools.cli.output import render
 from zerotools.public.progress import ProgressBars, TqdmBar
 
 EVERY_SECONDS = 30.0
-"""Between two lines where the stream is not a terminal."""
+"""The time between two lines if the stream is not a terminal."""
 
 
 class ProgressLines:
@@ -53,7 +53,7 @@ class ProgressLines:
         self._stream.flush()
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Do nothing: no line is open."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""What the commands print: plain tables as wide as their content, sizes, durations, JSON.
+"""The output of commands: plain tables as wide as their content, sizes, durations, JSON.
 
-Text that comes from a file, a job or the daemon goes through `clean`: a control character in a job
-name must not move the cursor of whoever lists it.
+Text from a file, a job or the daemon goes through `clean`: a control character in a job name must
+not move the reader's cursor.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def loss(value: float) -> str:
-    """A loss with four decimals; of one that has run away, its magnitude."""
+    """Return a loss with four decimals; for a diverged one, its magnitude."""
     most = sys.float_info.max  # a whole number in JSON may be larger
     return f"{value:.4f}" if abs(value) < 1e6 else f"{max(-most, min(value, most)):.3e}"
 
@@ -147,8 +147,8 @@ def table_and_remarks(
     columns: int | None = None,
     paint: Mapping[str, Callable[[str], str]] = MappingProxyType({}),
 ) -> list[str]:
-    """Lines of a table whose last column is sentences: below their rows, whole, if they make it
-    wider than `columns`."""
+    """Return lines of a table with sentences in the last column: whole and below their rows, if
+    they make it wider than `columns`."""
     plain = table(headers, rows, right=right)
     if columns is None or all(width(line) <= columns for line in plain):
         return table(headers, rows, right=right, paint=paint)
@@ -163,14 +163,15 @@ def table_and_remarks(
 
 
 def fields(pairs: Iterable[tuple[str, str]], *, indent: int = 0) -> list[str]:
-    """Lines `name  value`, the values aligned; pairs whose value is empty are left out."""
+    """Return lines `name  value` with aligned values; pairs with an empty value are omitted."""
     shown = [(name, clean(value)) for name, value in pairs if value]
     column = max((width(name) for name, _ in shown), default=0)
     return [f"{' ' * indent}{name.ljust(column)}  {value}" for name, value in shown]
 
 
 def terminal_columns(stream: TextIO | None = None) -> int | None:
-    """Width of the terminal behind `stream` (stdout), or None where it is not a terminal."""
+    """Return the width of the terminal behind `stream` (stdout), or None if it is not a
+    terminal."""
     if not (stream or sys.stdout).isatty():
         return None
     import shutil  # 2 ms at each start
@@ -188,7 +189,7 @@ def print_json(tree: Mapping[str, Any]) -> None:
 
     It is printed when the command is over, however that ends. Of several calls the last one counts.
     """
-    import click  # the daemon says errors, too, and does without
+    import click  # the daemon prints errors too, without click
 
     from zerotools.cli.output import json_answer
 

@@ -9,7 +9,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 LETTERS = "_.-~=+*#"
 """For terminals that cannot show blocks."""
 RESTING_SECONDS = 20
-"""Twice as long as is between two samples of the daemon where no job runs."""
+"""Twice the time between two samples of the daemon while no job runs."""
 
 
 def sparkline(
@@ -18,7 +18,7 @@ def sparkline(
     bounds: tuple[float, float] | None = None,
     marks: str = BLOCKS,
 ) -> str:
-    """`values` in `width` cells at most, each the mean of its part; blank where nothing is known.
+    """Return `values` in at most `width` cells, each the mean of its part; blank if unknown.
     `bounds` are the values of the lowest and the highest mark; None: those of the curve."""
     if not values or width < 1:
         return ""
@@ -49,8 +49,8 @@ def spread(
     cells: int,
     step_seconds: int,
 ) -> list[float | None]:
-    """Means of `cells` equal parts of the `seconds` until the last of `times`. A part in which
-    nothing was measured is as the one before, for as long as a daemon that rests does not."""
+    """Return means of `cells` equal parts of the `seconds` until the last of `times`. A part
+    without a measurement repeats the one before, for as long as an idle daemon does not measure."""
     begin = times[-1] + step_seconds - seconds
     held: list[list[float]] = [[] for _ in range(cells)]
     for time, value in zip(times, values, strict=True):

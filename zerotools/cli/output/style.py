@@ -1,7 +1,7 @@
-"""Colour, on a terminal that wants it: one word for each meaning, one place that knows escapes.
+"""Colour, on a terminal that supports it: one word for each meaning, and one module with escapes.
 
-A stream gets colour where it is a terminal, `NO_COLOR` is unset or empty (https://no-color.org) and
-`TERM` is not `dumb`. Colour repeats what the text says and never says more.
+A stream gets colour if it is a terminal, `NO_COLOR` is unset or empty (https://no-color.org) and
+`TERM` is not `dumb`. Colour repeats the text and never adds to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CODES = {
 
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether escapes may be written to `stream`."""
+    """Return whether escapes may be written to `stream`."""
     return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 

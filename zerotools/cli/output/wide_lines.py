@@ -8,7 +8,8 @@ import unicodedata
 _WIDE = "\u2e80-\u9fff\uf900-\ufaff\uff00-\uff60\uffe0-\uffe6"
 _NOT_FIRST = "，。；：？！、）》」』”’"
 _PIECES = re.compile(rf"\s+|（*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_NOT_FIRST}]*")
-"""What a line is not cut in: a wide character or a word, with the punctuation that follows."""
+"""The pieces that a line is not cut in: a wide character or a word, with the following
+punctuation."""
 
 
 def has_wide(text: str) -> bool:
@@ -22,7 +23,7 @@ def columns_of(text: str) -> int:
 
 
 def wrap_wide(text: str, columns: int, *, first: str, later: str) -> list[str]:
-    """Cut the text into lines of at most `columns`, save for a longer word: a path stays whole.
+    """Cut the text into lines of at most `columns`, except a longer word: a path stays whole.
 
     `first` begins the first line, and `later` the others.
     """

@@ -1,4 +1,4 @@
-"""What the daemon kept of the machine's past, as lines of text: pure.
+"""The daemon's history of the machine, as lines of text: pure.
 
 the last 1h, a point each 20 s
 
@@ -25,7 +25,8 @@ _JOB = re.compile(r"job\.([0-9]+)\.(?:gpu\.(.+)\.memory_used_bytes|host_memory_b
 
 @dataclass(frozen=True)
 class Drawn:
-    """One curve: whose, of what, its columns, its unit, and the value of the highest mark."""
+    """One curve: its owner, its subject, its columns, its unit, and the value of the highest
+    mark."""
 
     owner: str
     what: str

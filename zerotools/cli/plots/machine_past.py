@@ -1,4 +1,4 @@
-"""`monitor --history` and `--peaks`: what the daemon kept of the machine and of its jobs."""
+"""`monitor --history` and `--peaks`: the daemon's history of the machine and of its jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PEAK_RIGHT = ("attempt", "host memory", "one GPU", "by its allocator")
 
 
 def show_history(client: DaemonClient, seconds: int, as_json: bool) -> int:
-    """Print the last so many seconds; 1 where the daemon keeps nothing."""
+    """Print the last `seconds`; return 1 if the daemon keeps no history."""
     if not 1 <= seconds <= LONGEST_SECONDS:
         raise BadRequest(f"--history {seconds} s: must be from 1 second to 366 days")
     tree = client.history(seconds, POINTS)

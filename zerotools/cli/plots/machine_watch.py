@@ -57,7 +57,7 @@ def _plainly() -> Iterator[None]:
 
 @contextmanager
 def _alternate_screen(stream: TextIO) -> Iterator[None]:
-    """What was on the terminal before is there again afterwards."""
+    """Use the alternate screen, and restore the terminal's contents afterwards."""
     stream.write(ENTER)
     try:
         yield

@@ -21,8 +21,8 @@ def check_name(path: Path) -> None:
 
 
 def save(named: Sequence[tuple[str, Curves]], path: Path) -> None:
-    """Draw loss and memory by step of each job, by its title, into `path`; the ending says what it
-    becomes.
+    """Draw loss and memory by step of each job, by its title, into `path`; the ending sets the
+    format.
 
     Raises:
         BadRequest: matplotlib is not installed, or `path` cannot be written.

@@ -39,15 +39,15 @@ def plot(named: NamedCurves, output: Path | None) -> None:
 
 
 def has_braille(stream: TextIO) -> bool:
-    """Whether the stream takes characters beyond ASCII."""
+    """Return whether the stream takes characters beyond ASCII."""
     return (stream.encoding or "").lower().replace("-", "").startswith("utf")
 
 
 def charts(
     named: NamedCurves, columns: int, *, braille: bool, height: int | None = None
 ) -> list[str]:
-    """Lines that show the curves that there are, and the loss in any case: the titles of the jobs,
-    then a chart for each kind of curve, in `height` lines where that is given and enough."""
+    """Return lines with the existing curves, and always the loss: the titles of the jobs, then a
+    chart for each kind of curve, in `height` lines if that is given and enough."""
     kinds: list[
         tuple[str, Callable[[Curves], SeriesPoints], Callable[[float], str], float | None]
     ] = [

@@ -1,6 +1,6 @@
-"""The full screen of `zerotools top`, which alone of all commands needs textual (the extra `top`).
+"""The full screen of `zerotools top`, the only command that needs textual (the extra `top`).
 
-reading   what one refresh reads: the machine, the jobs, of one job its details; with deadlines
-drawing   the lines that this becomes at a size of the terminal: pure
+reading   one refresh: the machine, the jobs, the details of one job; with deadlines
+drawing   the lines for a size of the terminal: pure
 screen    keys, mouse and terminal, by textual; it imports the two others
 """

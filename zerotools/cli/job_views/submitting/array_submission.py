@@ -28,8 +28,8 @@ def submit_array(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Queue the jobs, all of them or none, and say so; with `dry_run`, look at all keys here, and
-    let the daemon look at the first job."""
+    """Queue the jobs, all of them or none, and report it; with `dry_run`, check all keys here, and
+    let the daemon check the first job."""
     try:
         members = members_of(given_of(submission.spec), sweep, count)
         specs = [job_from_dict(each.tree, source=each.label or "job") for each in members]

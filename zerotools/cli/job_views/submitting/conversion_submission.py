@@ -33,12 +33,12 @@ def conversion_submission(
     nodes: int = 1,
     applied: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> Submission:
-    """The job of a conversion. With `try_it` it is planned first, in a process of its own, and what
-    is wrong with it is said now; the source of another job's may not be there yet, and what was
-    queued under a key before may have written its output.
+    """Return the job of a conversion. With `try_it` it is planned first, in a separate process, so
+    that errors are reported now. Without it: the source of another job may not exist yet, and a job
+    that was queued under a key before may have written its output.
 
     Raises:
-        BadRequest: it is no conversion, or one that would fail.
+        BadRequest: it is not a conversion, or one that would fail.
     """
     check_conversion(words, parts)
     try:
@@ -65,8 +65,7 @@ def conversion_submission(
 def _tried(
     words: Sequence[str], possible: Sequence[tuple[str, ...]], parts: int
 ) -> tuple[str, ...]:
-    """The first way that can be gone; its warnings, or what is wrong where there is none, go to
-    stderr."""
+    """Return the first way that works; its warnings, or the errors if none does, go to stderr."""
     for way in possible:
         # The number of a part is known in a job alone.
         options = ("--part", f"1/{parts}") if way == IN_PARTS else way

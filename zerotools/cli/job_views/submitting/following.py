@@ -1,4 +1,4 @@
-"""A job that was just submitted, followed to its end."""
+"""A newly submitted job, followed to its end."""
 
 from __future__ import annotations
 

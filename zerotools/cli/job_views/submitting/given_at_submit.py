@@ -1,4 +1,4 @@
-"""What a command says of jobs that their files do not: environment, node, who is told."""
+"""The settings of jobs that a command gives and files do not: environment, node, notifications."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zerotools.jobs.tables.spec import SLURM, JobSpec, with_key
 def with_given_environment(
     jobs: Sequence[Submission], options: Sequence[str], machine: Elsewhere | None
 ) -> list[Submission]:
-    """The jobs, with what they take along of the environment where they will run."""
+    """Return the jobs with their captured variables of the environment in which they will run."""
     named_ones = named(options, os.environ)
     captured = capture(os.environ if machine is None else machine.environment)
     given = {*named_ones, *(name for each in jobs for name in each.spec.env)}

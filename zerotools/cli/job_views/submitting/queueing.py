@@ -19,10 +19,10 @@ from zerotools.jobs.client.submissions import Submission, conflicts, with_source
 def check_all(
     client: DaemonClient, submissions: Sequence[Submission], *, models: bool = False, show: int = 0
 ) -> list[dict[str, Any] | None]:
-    """Raise what any of the jobs would be refused for, naming its file; all but the last refusal go
-    to stderr. With `models`, also what ranks would refuse of the models. Raises DaemonUnreachable.
+    """Raise the refusals of any of the jobs, naming its file; all but the last go to stderr. With
+    `models`, also the ranks' refusals of the models. Raises DaemonUnreachable.
 
-    Returns what `show` examples of each job look like; nothing where none are asked for.
+    Return a preview of `show` examples of each job; empty if none is requested.
     """
     refusals: list[ZerotoolsError] = list(conflicts(submissions))
     samples: list[dict[str, Any] | None] = []
@@ -57,8 +57,8 @@ def queue_all(
     """Queue the jobs in order; `queued` is called for each as soon as it is durable. `key` is the
     idempotency key of a single job; None: a new one for each.
 
-    What is still refused, or breaks off, is raised with the files that were queued, that may
-    be, and that were not.
+    A refusal or a failure is raised with the files that were queued, that may be, and that were
+    not.
     """
     jobs: list[Job] = []
     for number, each in enumerate(submissions):

@@ -13,13 +13,13 @@ from zerotools.core.counts import counted
 BAR = 40
 """Columns of the longest bar."""
 RATE = 1e14
-"""Useful operations a second, by which a time is shown."""
+"""The assumed useful operations a second, for displaying a time."""
 
 
 def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield the lines: each example, and what all that were looked at have in common.
+    """Yield the lines: each example, and the common facts of all.
 
-    Text that the model is trained to say is green, or stands between `{+` and `+}` without colour.
+    Text that the model learns is green, or between `{+` and `+}` without colour.
     """
     if sample is None:
         why = "it is of token ids, or too short for one sequence"
@@ -46,7 +46,7 @@ def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str
 
 
 def _expected(sample: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the training will come to. Older daemons do not say it."""
+    """Yield the expected size of the training. Older daemons do not send it."""
     packed, epoch, memory = (sample.get(name) for name in ("packed", "epoch", "memory"))
     if packed:
         sequences = counted(packed["sequences"], "sequence")
@@ -74,7 +74,7 @@ def _heading(example: Mapping[str, Any]) -> str:
 def _text(example: Mapping[str, Any]) -> Iterator[str]:
     text = ""
     for part in example["parts"]:
-        # Each line of a part is marked on its own: a colour does not reach over a line's end.
+        # Each line of a part is marked separately: a colour does not reach over a line's end.
         text += "\n".join(
             _trained(line) if part["trained"] else clean(line) for line in part["text"].split("\n")
         )

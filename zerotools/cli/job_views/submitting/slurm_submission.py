@@ -47,7 +47,7 @@ def submit_to_slurm(
     follow: bool,
     as_json: bool,
 ) -> int:
-    """Hand the jobs to sbatch, and say so of each. All are looked at before the first goes."""
+    """Submit the jobs to sbatch, and report each. All are checked before the first is submitted."""
     if machine is not None:
         raise BadRequest(f"--host: log in to {machine.host} to submit to its Slurm")
     _refuse_mixed(submissions)
@@ -94,7 +94,7 @@ def submit_to_slurm(
 
 
 def _check_here(submission: Submission) -> None:
-    """Refuse what the daemon would refuse, by its own eyes. Raises BadRequest."""
+    """Raise the errors that the daemon would raise, from a local check. Raises BadRequest."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "zerotoolsd.allocation.checking"],
         input=json.dumps(job_to_dict(submission.spec)),
@@ -111,7 +111,7 @@ def _check_here(submission: Submission) -> None:
 def members_for_slurm(
     submission: Submission, sweep: Mapping[str, list[Any]], count: int | None
 ) -> list[Submission]:
-    """The jobs of an array, each of its own. Raises BadRequest."""
+    """Return the jobs of an array as separate jobs. Raises BadRequest."""
     found = members_of(given_of(submission.spec), sweep, count)
     return [
         replace(
@@ -173,8 +173,8 @@ def _number(jobs: SlurmJobs, word: str) -> int:
 
 
 def _is_to_come(commands: SlurmCommands, jobs: SlurmJobs, number: str, condition: str) -> bool:
-    """Whether the end of a job is still waited for. Slurm forgets jobs some minutes after their
-    end, and does not wait for one that it does not know, however that ended. Raises BadRequest."""
+    """Return whether the end of a job is still awaited. Slurm forgets jobs some minutes after their
+    end, and does not wait for an unknown one, however it ended. Raises BadRequest."""
     try:
         view = jobs.job(number)
     except BadRequest:  # none of ours
@@ -222,8 +222,8 @@ def _show(
 
 
 def _said_by_slurm(commands: SlurmCommands, submission: Submission, text: str) -> str | None:
-    """What sbatch --test-only answers, or None where Slurm cannot be asked. Raises BadRequest,
-    Unsupported."""
+    """Return the output of sbatch --test-only, or None if Slurm cannot be reached. Raises
+    BadRequest, Unsupported."""
     try:
         commands.place_of("sbatch")
     except Unsupported as error:

@@ -1,4 +1,4 @@
-"""The job that is chosen: what it is at, how fast it is, what it saved, its curves, its log."""
+"""The chosen job: its phase, its speed, its checkpoints, its curves, its log."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotools.jobs.step_curves import finite
 
 CHART_FROM, TALLEST = 13, 18
-"""Rows of the whole from which the loss is a chart, and the most that this has."""
+"""The number of rows from which the loss is a chart, and the maximum of its rows."""
 
 
 def detail_lines(
     look: Look, job: Job, columns: int, rows: int, now: float, *, logged: bool = True
 ) -> list[Line]:
-    """What is known of the job in at most so many rows; with the end of its log where that is not
-    shown elsewhere (`logged`)."""
+    """Return the known facts of the job in at most `rows` rows; with the end of its log if that is
+    not shown elsewhere (`logged`)."""
     found = look.chosen if look.chosen and look.chosen.job_id == job["id"] else None
     name = plain(title(job))
     standing = _standing(job, look, now)
@@ -48,7 +48,7 @@ def detail_lines(
 
 
 def _rest(found: ChosenJob, columns: int, room: int, now: float, *, logged: bool) -> list[Line]:
-    """Checkpoints, curves and log share the room."""
+    """Return checkpoints, curves and log, which share the space."""
     reported = found.reported
     lines: list[Line] = []
     if found.trouble:
@@ -73,7 +73,7 @@ def _rest(found: ChosenJob, columns: int, room: int, now: float, *, logged: bool
 
 
 def _charts(reported: Reported, columns: int, rows: int) -> list[Line]:
-    """The loss, and where there is room, the speed below it: all of the room."""
+    """Return the loss, and if there is space, the speed below it: over the whole space."""
     least = curve_rows.LOWEST + FRAME
     if rows < 2 * least + 4:
         return curve_rows.loss_chart(reported, columns, max(least, rows))
@@ -115,7 +115,7 @@ def _gpus(job: Job, look: Look) -> str:
 
 
 def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
-    """What it is at, and since when; or why it waits, or how it ended."""
+    """Return its phase and the start of that, or why it waits, or how it ended."""
     if job["state"] in TERMINAL:
         return [(0, [(plain(outcome(job)), "bad" if job["state"] == "failed" else "")])]
     said = reason_of(job, now)
@@ -124,7 +124,7 @@ def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
         said = "its own program, which does not say what it is at"
     bad = phase.get("stalled") or phase.get("quiet") or has_old_step(job)
     parts: list[tuple[int, Line]] = [(0, [(said, "warning" if bad else "")])] if said else []
-    # Of a job of somebody else its file is not seen.
+    # The file of another user's job is not visible.
     return parts if job.get("masked") else [*parts, (1, [(plan(job), "quiet")])]
 
 

@@ -27,7 +27,7 @@ def brief(seconds: float | None) -> str:
 
 
 def ago(seconds: float) -> str:
-    """`4 min ago`: one unit, as nobody counts seconds of an hour."""
+    """Return an age as `4 min ago`, in one unit."""
     whole = max(0, round(seconds))
     for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if whole >= length:

@@ -20,9 +20,9 @@ from zerotools.sensors.snapshot import Gpu
 
 WARM_CELSIUS, HOT_CELSIUS = 80, 88
 ROOMY = 100
-"""Columns from which there is the name of the GPU, and room for words on what is usual."""
+"""The number of columns from which the GPU's name and usual states are shown."""
 CALM = ("power limit", "clocks set by hand", "display clocks")
-"""What slows clocks down while all is well: a GPU that works hard is at its power limit."""
+"""Usual reasons of slow clocks: a busy GPU is at its power limit."""
 SHORT = {
     "power limit": "power",
     "temperature": "hot",
@@ -39,7 +39,7 @@ SHORT = {
 
 @dataclass(frozen=True)
 class GpuColumns:
-    """What fits into the columns of the screen. Zero: that one is left out."""
+    """The widths of the screen's columns. Zero: the column is omitted."""
 
     name: int
     bar: int
@@ -50,7 +50,8 @@ class GpuColumns:
 
     @classmethod
     def of(cls, columns: int) -> GpuColumns:
-        """The wider the screen, the more there is; the bar and the owner share what is left."""
+        """Return the widths: a wider screen has more columns; the bar and the owner share the
+        rest."""
         name = 16 if columns >= ROOMY else 0
         busy_bar = 12 if columns >= 150 else 0
         past = 20 if columns >= 180 else 12 if columns >= 130 else 0
@@ -61,7 +62,7 @@ class GpuColumns:
 
 
 def gpu_lines(look: Look, columns: int, rows: int, *, headed: bool) -> list[Line]:
-    """Lines for the GPUs, or why there is none, in at most so many rows."""
+    """Return lines for the GPUs, or the reason for none, in at most `rows` rows."""
     snapshot = look.snapshot
     if not snapshot.gpus:
         said = plain(snapshot.gpus_error or "NVML answers, and reports none")
@@ -153,7 +154,7 @@ def _clock_meaning(gpu: Gpu) -> str:
 
 
 def _notes(gpu: Gpu, *, roomy: bool) -> Line:
-    """What is wrong with it, before whose it is; what is usual only where there is room."""
+    """Return its problems, before its owner; usual states only if there is space."""
     notes: Line = []
     if gpu.xids:
         notes.append((f"XID {gpu.xids[-1].code} ", "bad"))
@@ -196,7 +197,7 @@ def _past(gpu: Gpu, look: Look, widths: GpuColumns) -> Line:
 
 
 def _in_short(gpus: Sequence[Gpu]) -> str:
-    """Those for which there is no room."""
+    """Return a summary of those without space."""
     used = sum(gpu.memory_used_bytes or 0 for gpu in gpus)
     total = sum(gpu.memory_total_bytes or 0 for gpu in gpus)
     busy = sum((gpu.utilization_percent or 0) > 0 for gpu in gpus)

@@ -15,13 +15,13 @@ from zerotools.cli.top.reading.places import DiskSeen
 from zerotools.sensors.snapshot import Host, Stall
 
 NARROWEST, WIDEST = 26, 50
-"""Columns of a cell, where the number of cells allows."""
+"""The limits of a cell's columns, if the number of cells allows them."""
 BAR, LONG_BAR, PAST_FROM = 8, 16, 44
 """Columns of a bar at least and at most, and those of a cell that also shows the past."""
 ROOMY = 34
 """Columns of a cell that also shows how many processors there are, and a swap that is not used."""
 STALLED, VERY_STALLED = 5.0, 20.0
-"""Percent of the time in which something waited."""
+"""Percent of the time in which tasks waited."""
 LOW_SHARE, NO_SHARE = 0.1, 0.03
 """Of a disk, that is free."""
 FULL_SHARE = 0.95
@@ -30,7 +30,8 @@ _Cell = Callable[[Look, int], Line]
 
 
 def host_lines(look: Look, columns: int, rows: int) -> list[Line]:
-    """At most so many lines. Disks have what is left; those with the least room come first."""
+    """Return at most `rows` lines. Disks get the remaining ones; those with the least space come
+    first."""
     cells: list[_Cell] = [_processors, _memory, _pressure, _network]
     if look.snapshot.host.pressure is None:
         cells.remove(_pressure)
@@ -52,7 +53,7 @@ def host_lines(look: Look, columns: int, rows: int) -> list[Line]:
 def _barred(
     name: str, share: float | None, said: Line, columns: int, past: Line, meaning: str
 ) -> Line:
-    """A bar that has what the words beside it leave."""
+    """Return a line with a bar in the space that the words leave."""
     room = columns - cell_len(name) - 2 - width(said) - (width(past) + 1 if past else 0)
     bar = max(min(BAR, room), min(LONG_BAR, room)) if room >= 3 else 0
     line: Line = [(f"{name} ", "strong"), *meter(share, bar, meaning), (" " if bar else "", "")]
@@ -89,7 +90,7 @@ def _memory(look: Look, columns: int) -> Line:
 
 
 def _pressure(look: Look, columns: int) -> Line:
-    """The part of the last 10 s in which something waited."""
+    """Return the part of the last 10 s in which tasks waited."""
     pressure = look.snapshot.host.pressure
     assert pressure is not None
     line: Line = [("PSI%", "strong")]
@@ -102,7 +103,7 @@ def _pressure(look: Look, columns: int) -> Line:
 
 def _stall(name: str, stall: Stall) -> tuple[str, str]:
     lost = stall.some_avg10_percent
-    # Processors that are all busy stall something all the time, which is no trouble.
+    # Busy processors stall something all the time, which is not a problem.
     meaning = "" if name == "cpu" else warmth(lost, STALLED, VERY_STALLED)
     return f"{lost:.0f}" if lost >= 9.95 or not lost else f"{lost:.1f}", meaning
 

@@ -1,4 +1,4 @@
-"""The table of jobs. One that trains shows how far it is; one that waits or is over, why."""
+"""The table of jobs: progress for a training one, the reason for a waiting or finished one."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from zerotools.jobs.step_curves import finite
 
 MARK, ABOVE, BELOW = "▸", "↑", "↓"
 MIDDLE_NAME, LONG_NAME = 15, 26
-"""Columns that names get before the figures that matter less, and after all of them."""
+"""The columns that names get before the less important figures, and after all of them."""
 IN_STEPS = ("step", "first step")
-"""Names of phases in which it trains."""
+"""The names of training phases."""
 SHORT_STATES = {"waiting retry": "retries", "launching": "launches"}
 _FIGURES = (("left", 7), ("loss", 8), ("saved", 9), ("tokens/s", 9), ("step", 14), ("ranks", 8))
-"""Columns behind the bar, in the order in which they get room, with the space before each."""
+"""The columns after the bar, in the order in which they get space, with the space before each."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class JobColumns:
 
     @classmethod
     def of(cls, columns: int, jobs: Sequence[Job]) -> JobColumns:
-        """For these jobs: what is left over goes to the names, and then to the bars."""
+        """Return the widths for these jobs: the rest goes to the names, and then to the bars."""
         number = max([3, *(len(str(job["id"])) for job in jobs)])
         owner = 0 if columns < 66 else min(12, max([5, *(cell_len(user_of(job)) for job in jobs)]))
         state, bar, percent = 9, 6, 5
@@ -74,8 +74,7 @@ class JobColumns:
 
 
 def job_header(widths: JobColumns, columns: int, part: str) -> Line:
-    """The names of the columns; `part` says which of the jobs are shown, where not all of them
-    are."""
+    """Return the names of the columns; `part` says which of the jobs are shown, if not all are."""
     owner = f"{filled('owner', widths.owner)} " if widths.owner else ""
     head = f"  {'job':>{widths.id}} {filled('name', widths.name)}{owner}{'state':<10}"
     head += filled(part or "progress", widths.bar + 5)
@@ -84,7 +83,7 @@ def job_header(widths: JobColumns, columns: int, part: str) -> Line:
 
 
 def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: str) -> Line:
-    """One job; `mark` stands before it, `MARK` where it is chosen."""
+    """Return the line of one job; `mark` is before it, `MARK` if it is chosen."""
     chosen = mark == MARK
     state = shown_state(job)
     owner = f"{filled(plain(user_of(job)), widths.owner)} " if widths.owner else ""
@@ -109,14 +108,15 @@ def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: st
 
 
 def reason_of(job: Job, now: float) -> str:
-    """Why it waits, what it is at, or how it ended."""
+    """Return why it waits, its phase, or how it ended."""
     if job["state"] in TERMINAL:
         return plain(job["reason"] or outcome(job)).removeprefix(f"{job['state']} ")
     return plain(why(job, now)) or phase_words(job, now)
 
 
 def phase_words(job: Job, now: float) -> str:
-    """What its ranks are at, and when they took their last step; empty where they do not say."""
+    """Return the phase of its ranks, and the time of their last step; empty if they do not report
+    it."""
     name = (job.get("phase") or {}).get("name")
     if not name:
         return ""
@@ -150,8 +150,8 @@ def _text_of(job: Job, name: str, now: float) -> Piece:
 
 
 def saved_step(job: Job) -> Piece:
-    """`40 ✓` where the newest checkpoint is verified, `40 ?` where it is not. Its directory, which
-    may hang, is not looked at."""
+    """Return `40 ✓` if the newest checkpoint is verified, `40 ?` if not. Its directory, which may
+    hang, is not accessed."""
     found = job["latest_checkpoint"] or {}
     step = found.get("step")
     if type(step) is not int or not 0 <= step < 2**63:
@@ -162,7 +162,7 @@ def saved_step(job: Job) -> Piece:
 
 
 def progress_of(job: Job) -> tuple[int, int]:
-    """Steps that are done, of how many; two zeros where that is not known."""
+    """Return the steps done, and the total; two zeros if unknown."""
     done, _, total = steps(job).partition("/")
     known = done.isdecimal() and total.isdecimal() and int(total) > 0
     return (min(int(done), int(total)), int(total)) if known else (0, 0)

@@ -12,7 +12,7 @@ from zerotools.sensors.snapshot import Gpu
 
 FREE = "free"
 OWNER_MARKS = {JOB: "▇", STRANGER: "▓", RESIDUE: "▚", FREE: "╌"}
-"""Of different shape too: colour alone tells nothing to whoever does not see it."""
+"""Marks of different shapes too, because some users do not see colours."""
 
 
 def memory_bar(gpu: Gpu, shares: Sequence[GpuShare], columns: int) -> Line:

@@ -38,7 +38,7 @@ NOTES = (
 
 
 def help_lines(columns: int) -> list[Line]:
-    """The keys, and what marks mean."""
+    """Return the keys, and the meaning of marks."""
     lines: list[Line] = [ruled([("keys", "strong")], columns)]
     lines += [[(f"  {key:<10}", "key"), (words, "")] for key, words in KEYS]
     lines += [[], ruled([("marks", "strong")], columns)]
@@ -73,7 +73,7 @@ def log_page(
 
 
 def log_meaning(text: str) -> str:
-    """How a line of a log is shown that says itself that something is wrong."""
+    """Return the style of a log line that reports an error itself."""
     found = _WRONG.search(text)
     return "" if found is None else "warning" if found[0].lower().startswith("warn") else "bad"
 
@@ -83,7 +83,7 @@ def fold(text: str, columns: int) -> list[str]:
     rest, found = plain(text), []
     while cell_len(rest) > columns:
         part = set_cell_size(rest, columns)
-        kept = part if rest.startswith(part) else part[:-1]  # half of a wide character has no place
+        kept = part if rest.startswith(part) else part[:-1]  # half of a wide character does not fit
         if not kept:
             break
         found.append(kept)

@@ -1,4 +1,4 @@
-"""Who holds memory of GPUs: a line for each process, where the screen has room for it."""
+"""The processes that hold memory of GPUs: a line for each, if the screen has space for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zerotools.cli.top.reading.looking import Look
 
 
 def process_lines(look: Look, columns: int, rows: int) -> list[Line]:
-    """A header and the processes, in at most so many rows; nothing where there are none."""
+    """Return a header and the processes, in at most `rows` rows; empty if there are none."""
     places: dict[int, list[int]] = {}
     held: dict[int, int | None] = {}
     whose: dict[int, GpuHolder] = {}

@@ -1,7 +1,6 @@
-"""Lines of text whose pieces have a meaning each, measured as textual measures them.
+"""Lines of text in pieces with a meaning each, measured as in textual.
 
-A meaning is a word of `screen.palette`, or empty. Where nobody sees colours the text says all there
-is.
+A meaning is a word of `screen.palette`, or empty. The text is complete without colours.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ Piece = tuple[str, str]
 Line = list[Piece]
 GAP = 2
 CURSOR = "cursor "
-"""Before the meaning of what the cursor is on."""
+"""The prefix of the meaning of text under the cursor."""
 _JOINING = re.compile("[\u200c\u200d\ufe00-\ufe0f\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]")
-"""Marks that change the character before them, or join two: terminals differ in the width of what
-comes of it."""
+"""Marks that change the character before them, or join two: terminals differ in the width of the
+result."""
 _PILED = re.compile(
     "([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u20d0-\u20ff]{2})[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u20d0-\u20ff]+"
 )
@@ -29,7 +28,7 @@ _PILED = re.compile(
 
 
 def plain(text: object) -> str:
-    """What somebody else has written, on one line and of a width that can be told."""
+    """Return another user's text on one line and with a definite width."""
     return _PILED.sub(r"\1", _JOINING.sub("", render.clean(str(text))))
 
 
@@ -53,7 +52,7 @@ def filled(text: str, columns: int, *, right: bool = False) -> str:
 
 
 def cut(line: Iterable[Piece], columns: int) -> Line:
-    """A line in at most so many columns; pieces that have no room are gone."""
+    """Return a line in at most `columns` columns; pieces without space are dropped."""
     left, kept = columns, []
     for text, meaning in line:
         short = shortened(text, left)
@@ -73,7 +72,7 @@ def padded(line: Iterable[Piece], columns: int) -> Line:
 
 
 def ends(left: Line, right: Line, columns: int) -> Line:
-    """One line at each end; the right one goes where both have no room."""
+    """Return one line at each end; the right one is dropped if both do not fit."""
     room = columns - width(right) - GAP
     if width(left) > room and (not right or room < columns // 2):
         return padded(left, columns)
@@ -81,7 +80,7 @@ def ends(left: Line, right: Line, columns: int) -> Line:
 
 
 def ruled(title: Line, columns: int, right: Line | None = None) -> Line:
-    """A title on a thin line that goes on to the edge, with something at its end."""
+    """Return a title on a thin line up to the edge, with `right` at its end."""
     head: Line = [("── ", "rule"), *title, (" ", "")]
     tail: Line = [] if not right else [(" ", ""), *right, (" ─", "rule")]
     if width(head) + width(tail) > columns - 4:
@@ -91,7 +90,8 @@ def ruled(title: Line, columns: int, right: Line | None = None) -> Line:
 
 
 def beside(left: Sequence[Line], right: Sequence[Line], columns: int, rows: int) -> list[Line]:
-    """Two blocks beside each other, the left one `columns` wide, with a line between them."""
+    """Return two blocks next to each other, the left one `columns` wide, with a line between
+    them."""
     blank: Line = []
     return [
         [
@@ -104,8 +104,8 @@ def beside(left: Sequence[Line], right: Sequence[Line], columns: int, rows: int)
 
 
 def flowing(parts: Sequence[tuple[int, Line]], columns: int, rows: int) -> list[Line]:
-    """Parts one after another in at most so many rows; the number of a part says when it is given
-    up where there is no room: the highest first."""
+    """Return parts one after another in at most `rows` rows; the number of a part is its priority
+    for omission: the highest first."""
     kept = [part for part in parts if part[1]]
     while True:
         lines: list[Line] = []

@@ -1,4 +1,4 @@
-"""What the user has chosen: a job, an order, a filter, a page. Values only."""
+"""The user's choices: a job, an order, a filter, a page. Only values."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _left(job: Job) -> float:
 @dataclass(frozen=True)
 class ViewState:
     """`chosen` is a job's number; `first` the row at the top of the table; `only` a text that the
-    name or owner has, which is being `typed`; `asks` is what waits for yes or no, about the job
-    `asked`; `said` what the daemon answered, and how that is meant. On the page of a log it is that
-    of `rank`, from the line `top` on; None: its end, which is followed."""
+    name or owner has, which is being `typed`; `asks` is a question that waits for yes or no, about
+    the job `asked`; `said` is the daemon's response, and its meaning. The page of a log is that of
+    `rank`, from the line `top`; None: its end, which is followed."""
 
     chosen: int | None = None
     order: int = 0
@@ -62,8 +62,8 @@ class ViewState:
         return sorted(found, key=ORDERS[self.order][1])
 
     def held(self, listed: Sequence[Job], before: Sequence[Job]) -> ViewState:
-        """With a job chosen of those that are listed now: the same, or where that is gone, the one
-        that has its place."""
+        """Return the state with a chosen job that is listed now: the same, or if that is gone, the
+        one in its position."""
         numbers = [job["id"] for job in listed]
         if self.chosen in numbers:
             return self
@@ -82,7 +82,7 @@ class ViewState:
         return replace(self, chosen=numbers[min(max(0, place + by), len(numbers) - 1)])
 
     def scrolled(self, listed: Sequence[Job], rows: int) -> ViewState:
-        """With the job that is chosen within the rows that there are."""
+        """Return the state scrolled so that the chosen job is within the rows."""
         numbers = [job["id"] for job in listed]
         place = numbers.index(self.chosen) if self.chosen in numbers else 0
         first = min(max(self.first, place - rows + 1), place, max(0, len(listed) - rows))

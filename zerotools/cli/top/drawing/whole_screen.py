@@ -1,7 +1,7 @@
-"""The whole screen: which part gets how many rows and columns.
+"""The whole screen: the rows and columns of each part.
 
-Narrow, the parts stand below one another: GPUs, host, jobs, the job that is chosen, keys. From
-`WIDE` columns on, jobs and log stand on the left of the job that is chosen.
+On a narrow screen, the parts are below each other: GPUs, host, jobs, the chosen job, keys. From
+`WIDE` columns, jobs and log are to the left of the chosen job.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from zerotools.jobs.states import ACTIVE, TERMINAL
 
 LEAST_COLUMNS, LEAST_ROWS = 40, 8
 TITLED, HEADED = 27, 30
-"""Rows from which there is a line with the machine's name, and one with the names of columns."""
+"""The numbers of rows from which the machine's name, and the names of columns, are shown."""
 WIDE = 150
 MOST_PROCESSES = 10
 FEWEST_JOBS, DETAILS = 5, 7
-"""Rows that jobs have at least before the one that is chosen gets more than `DETAILS`."""
+"""The rows that jobs have at least before the chosen one gets more than `DETAILS`."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ Body = tuple[list[Line], ViewState, dict[int, int], int]
 
 
 def _body(look: Look, state: ViewState, columns: int, rows: int, now: float) -> Body:
-    """Jobs and the one that is chosen. Rows of jobs are counted from the top of the body."""
+    """Return the jobs and the chosen one. Rows of jobs are counted from the top of the body."""
     listed = state.listed(look.jobs)
     chosen = next((job for job in listed if job["id"] == state.chosen), None)
     above = _trouble(look, columns)

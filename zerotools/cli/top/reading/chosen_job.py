@@ -1,4 +1,4 @@
-"""Of the job that is chosen: its curves, its checkpoints, and the end of its log."""
+"""The chosen job: its curves, its checkpoints, and the end of its log."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PLACES_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class KeptCheckpoint:
-    """A checkpoint as reported, and its directory as it is; `seen` is None where nobody could look,
-    or the job is on another machine."""
+    """A reported checkpoint, and the state of its directory; `seen` is None if it could not be
+    read, or the job is on another machine."""
 
     reported: ReportedCheckpoint
     seen: SavedDirectory | None
@@ -35,8 +35,8 @@ class KeptCheckpoint:
 
 @dataclass(frozen=True)
 class ChosenJob:
-    """`checkpoints` are those that are still there, the newest first; `trouble` says what could not
-    be read."""
+    """`checkpoints` are the existing ones, the newest first; `trouble` names the parts that could
+    not be read."""
 
     job_id: int
     reported: Reported = field(default_factory=Reported)
@@ -46,8 +46,8 @@ class ChosenJob:
 
 
 class ChosenJobReader:
-    """Reads one job at a time, and keeps what it read of the last few. `places` is None where the
-    jobs are on another machine."""
+    """Reads one job at a time, and keeps the values of the last few. `places` is None if the jobs
+    are on another machine."""
 
     def __init__(
         self, client: DaemonClient, places: PlaceLooker | None, clock: Callable[[], float]
@@ -58,7 +58,7 @@ class ChosenJobReader:
         self._there: Seldom[list[SavedDirectory | None] | None] = Seldom(PLACES_SECONDS, clock)
 
     def read(self, job: Job) -> ChosenJob:
-        """What can be known of it now."""
+        """Return the currently known facts of it."""
         number = int(job["id"])
         if job.get("masked"):
             return ChosenJob(number, trouble="its owner and administrators see more of it")
@@ -113,6 +113,6 @@ def newest_checkpoint(job: Job) -> ReportedCheckpoint | None:
 
 
 def log_lines(data: bytes) -> list[str]:
-    """Lines of a log that are not empty; what a progress bar draws again is a line of its own."""
+    """Return non-empty lines of a log; each redraw of a progress bar is a separate line."""
     text = data.decode("utf-8", "replace").replace("\r", "\n")
     return [line.expandtabs() for line in text.split("\n") if line.strip()]

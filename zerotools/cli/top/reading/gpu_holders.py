@@ -1,4 +1,4 @@
-"""Whose the processes are that hold memory of GPUs, and how much of a GPU each of them has."""
+"""The owners of processes that hold memory of GPUs, and the memory of each."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ WATCHED_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class GpuHolder:
-    """A process on a GPU: whose it is, in words; `kind` is `job` or `stranger`, `held_bytes` None
-    where the driver does not tell."""
+    """A process on a GPU: its owner, in words; `kind` is `job` or `stranger`, `held_bytes` None if
+    the driver does not report it."""
 
     pid: int
     owner: str
@@ -43,8 +43,8 @@ Leases = Mapping[str, Job]
 
 
 class GpuHolders:
-    """Looks at the processes that the driver names, and at no others, once at each. Where they are
-    not `is_here`, but on another machine, a GPU's lease alone says whose they are."""
+    """Reads only the processes that the driver names, each once. If they are not `is_here`, but on
+    another machine, only a GPU's lease shows their owner."""
 
     def __init__(self, watched: Seldom[dict[int, RankProcess]], *, is_here: bool = True) -> None:
         self._watched = watched
@@ -89,7 +89,8 @@ class GpuHolders:
             job = run_dirs.get(run_dir)
             words = f"a job of another daemon ({run_dir})" if job is None else title(job)
             return GpuHolder(pid, words, JOB, held_bytes)
-        # A rank of somebody else's job cannot be told by its environment, which is theirs to read.
+        # A rank of another user's job cannot be recognised, because only its user can read its
+        # environment.
         if leased is not None and known.uid is not None and known.uid == leased["uid"]:
             return GpuHolder(pid, title(leased), JOB, held_bytes)
         return GpuHolder(pid, known.words, STRANGER, held_bytes)

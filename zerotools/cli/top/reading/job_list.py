@@ -1,7 +1,6 @@
-"""The jobs of the daemon: those that run or wait, and those that ended a short while ago.
+"""The daemon's jobs: running and waiting ones, and those that ended a short while ago.
 
-All of them are listed only where an event says that something has changed, or a while has passed;
-between, those that run are.
+All of them are listed only after an event, or after a while; in between, only the running ones.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ BLANK: Mapping[str, Any] = MappingProxyType(
         "spec": MappingProxyType({}),
     }
 )
-"""Of a job, what a daemon of another version may not send."""
+"""The values of a job that a daemon of another version may not send."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class JobList:
         return JobsNow(tuple(self._jobs[number] for number in sorted(self._jobs)), self._is_cut)
 
     def _note_events(self) -> bool:
-        """Whether anything happened since the last time; where nobody can tell, it did."""
+        """Return whether any event happened since the last call; True if that is unknown."""
         if self._event is None:
             last = self._client.health().get("last_event")
             self._event = last if isinstance(last, int) else None

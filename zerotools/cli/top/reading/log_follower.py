@@ -40,7 +40,7 @@ class LogFollower:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def read(self) -> LogSeen:
-        """What there is now. Raises ZerotoolsError."""
+        """Return the current contents. Raises ZerotoolsError."""
         while True:
             offset = -FIRST_BYTES if self._offset is None else self._offset
             part = self._client.logs(

@@ -13,12 +13,12 @@ from zerotools.cli.output.braille_chart import SeriesPoints
 
 MOST_PARTS = 600
 STEADY = 300
-"""A curve is drawn anew where it has grown by so small a part, and not before."""
+"""A curve is redrawn only if it has grown by this part (1/300)."""
 
 
 @dataclass(frozen=True, eq=False)
 class CurveShape:
-    """What of a curve is drawn: `points` in a chart, `means` of the parts in a line."""
+    """The drawn values of a curve: `points` in a chart, `means` of the parts in a line."""
 
     points: SeriesPoints = field(default_factory=dict)
     means: tuple[float, ...] = ()
@@ -29,9 +29,9 @@ NO_SHAPE = CurveShape()
 
 @dataclass(frozen=True)
 class CurveSeen:
-    """A curve as it was at one moment. Its `shape` may be of a short while before, and is the same
-    object until it is not: what is drawn of it can be kept. The numbers are of now, None where
-    there is no point; `least_step` is the step of the least."""
+    """A curve at one moment. Its `shape` may be slightly older, and is the same object until it
+    changes, so that drawings of it can be kept. The numbers are current, None without a point;
+    `least_step` is the step of the least."""
 
     shape: CurveShape = NO_SHAPE
     first: float | None = None

@@ -1,4 +1,4 @@
-"""What one refresh of the screen reads: the machine, the jobs, and of one job its details."""
+"""One refresh of the screen: the machine, the jobs, and the details of one job."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PastSeries = Mapping[str, Sequence[float | None]]
 
 @dataclass(frozen=True)
 class Look:
-    """Everything that is drawn. `trouble` says why the daemon tells nothing, and `jobs` are then
+    """The drawn values. `trouble` is the reason why the daemon does not answer; `jobs` are then
     those of `jobs_age_seconds` ago. `shares` are the owners of each GPU's memory, `holders` their
     processes, by index; `chosen` is of the job under the cursor."""
 
@@ -57,7 +57,7 @@ class Look:
     disks: tuple[DiskSeen, ...] = ()
     chosen: ChosenJob | None = None
     past: PastSeries = field(default_factory=dict)
-    """Means of the last hour by series where a daemon knows them, else of the last minutes."""
+    """Means of the last hour by series if a daemon has them, else of the last minutes."""
     is_hour: bool = False
 
 
@@ -91,9 +91,10 @@ class Looking:
         self._disks: Seldom[tuple[DiskSeen, ...]] = Seldom(OFTEN_SECONDS, clock)
 
     def look(self, chosen: int | None) -> Look:
-        """Read all of it, with the details of one job. What cannot be read says so in its place.
+        """Read all of it, with the details of one job. An unreadable part has its error instead.
 
-        Raises ZerotoolsError where the machine is another one, and its daemon was never reached."""
+        Raises ZerotoolsError if the machine is another one, and its daemon was never reached.
+        """
         own = self._source.read() if self._is_here else None
         trouble = ""
         try:
@@ -148,7 +149,8 @@ class Looking:
         }
 
     def _look_at_disks(self, jobs: Sequence[Job]) -> tuple[DiskSeen, ...]:
-        """Where jobs write, one for each file system; those with the least room first."""
+        """Return the disks of jobs' output, one for each file system; those with the least space
+        first."""
         places = self._places
         if places is None:
             return ()
@@ -156,19 +158,20 @@ class Looking:
         return tuple(sorted(found.values(), key=_share_free))
 
     def log(self, job: Job, rank: int) -> LogSeen:
-        """The log of a job's rank, each time from where it was read. Raises ZerotoolsError."""
+        """Return the log of a job's rank, each time from the last position. Raises
+        ZerotoolsError."""
         if self._log is None or self._log[0] != (job["id"], rank):
             self._log = (job["id"], rank), LogFollower(self._client, job, rank)
         return self._log[1].read()
 
     def close(self) -> None:
-        """End the processes that look."""
+        """End the reading processes."""
         if self._places is not None:
             self._places.close()
 
 
 def _directories(jobs: Sequence[Job]) -> list[str]:
-    """Output directories of jobs that run or wait, else of those that are over."""
+    """Return output directories of running and waiting jobs, else of finished ones."""
     ordered = sorted(jobs, key=lambda job: (job["state"] in TERMINAL, -job["id"]))
     named = dict.fromkeys(str(job["output_dir"]) for job in ordered if job["output_dir"])
     return list(named)[:MOST_DIRECTORIES]

@@ -1,7 +1,7 @@
-"""The process that looks at the directories of users, which may lie on a file system that hangs.
+"""The process that reads users' directories, which may be on a file system that hangs.
 
-It writes `{}` when it is ready, and then for every line that it reads on stdin, a question, one
-JSON object on stdout; it ends at the end of its input. `places` is the other side.
+It writes `{}` when it is ready, and then one JSON object on stdout for every request line on stdin;
+it ends at the end of its input. `places` is the other side.
 
     {"disk": "/data/runs"}         -> {"at": "/data", "total_bytes": ..., "free_bytes": ...,
                                        "is_read_only": false}, or {"why": "..."}
@@ -24,7 +24,7 @@ from zerotools.runs.thinned import is_thinned
 
 
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:
-    """What is seen; `why` where it is an error of the system."""
+    """Return the result; `why` for an error of the system."""
     try:
         if "disk" in question:
             return disk_at(Path(question["disk"]))
@@ -34,7 +34,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def disk_at(path: Path) -> dict[str, Any]:
-    """The file system that `path` is on, or will be; `at` is where it is mounted."""
+    """Return the file system of `path`, also of a future one; `at` is its mount point."""
     there = next(each for each in (path, *path.parents) if each.exists()).resolve()
     device, at = there.stat().st_dev, there
     while at != at.parent and at.parent.stat().st_dev == device:

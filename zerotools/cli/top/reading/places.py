@@ -1,8 +1,8 @@
-"""Disks and checkpoint directories, looked at by a process that a file system may hold up.
+"""Disks and checkpoint directories, read by a process that a file system may block.
 
-A question that is not answered in time costs the process its life: it is killed, and one that
-sleeps in the kernel is left there. Until it is gone, nothing on the same mount is looked at, and it
-is said that it does not answer; other mounts are asked by the next process.
+If a request is not answered in time, the process is killed, and one that sleeps in the kernel is
+left there. Until it is gone, nothing on the same mount is read, and the mount is reported as not
+responding; the next process reads other mounts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from zerotools.io.files.mounts import ReadMounts, mounts_of, read_mounts
 
 DEADLINE_SECONDS, START_SECONDS = 0.5, 5.0
 PAUSE_SECONDS = 30.0
-"""Before a mount that was silent is asked again, once the process that hung is gone."""
+"""The pause before a silent mount is tried again, after the blocked process is gone."""
 MOST_HANGING = 4
 LONGEST_ANSWER = 1 << 20
 COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("place_looks.py")))
@@ -31,7 +31,7 @@ COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("place_looks.py"))
 
 @dataclass(frozen=True)
 class DiskSeen:
-    """A file system: where it is mounted, and bytes. `why` where these are not known."""
+    """A file system: its mount point, and bytes. `why` is the reason if these are not known."""
 
     at: str
     total_bytes: int | None = None
@@ -49,12 +49,12 @@ class SavedDirectory:
 
 
 class Silent(Exception):
-    """There was no answer in time, or there is nobody to ask; the message says which."""
+    """There was no response in time, or no process to ask; the message says which."""
 
 
 class PlaceLooker:
-    """Asks one process after another. Not for use by several threads at once. `clock` is monotonic
-    seconds, `mounted` says what is mounted, `command` is the process."""
+    """Asks one process after another. Not for use by several threads at once. `clock` returns
+    monotonic seconds, `mounted` the mounts, `command` is the process."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class PlaceLooker:
         return DiskSeen(**found)
 
     def saved(self, paths: Sequence[str]) -> list[SavedDirectory | None] | None:
-        """Which of `paths` are there, and since when; None: nobody can tell."""
+        """Return the existing ones of `paths`, with their times; None: unknown."""
         if not paths:
             return []
         try:
@@ -165,7 +165,8 @@ class _Hanging:
 def _exchange(
     child: subprocess.Popen[bytes], question: Mapping[str, Any], seconds: float
 ) -> dict[str, Any]:
-    """Raises TimeoutError, and OSError or ValueError where the process is of no use any more."""
+    """Exchange one request and response. Raises TimeoutError, and OSError or ValueError if the
+    process is not usable any more."""
     assert child.stdin is not None
     child.stdin.write(json.dumps(question).encode() + b"\n")
     child.stdin.flush()
@@ -196,7 +197,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.kill()
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
-            with suppress(OSError):  # of what was to be written still: the process is gone
+            with suppress(OSError):  # of unwritten data: the process is gone
                 pipe.close()
     with suppress(subprocess.TimeoutExpired):  # it sleeps in the kernel
         child.wait(0.5)

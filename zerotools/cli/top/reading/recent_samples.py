@@ -1,4 +1,4 @@
-"""The last minutes of the machine, as far as the screen was open: where no daemon keeps them."""
+"""The last minutes of the machine, while the screen was open: used if no daemon keeps them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ SAMPLES = 60
 
 
 class RecentSamples:
-    """By the names of the daemon's series (`GET /v1/history`); the network has names of its own."""
+    """Samples by the names of the daemon's series (`GET /v1/history`); the network has its own
+    names."""
 
     def __init__(self, most: int = SAMPLES) -> None:
         self._most = most
@@ -19,7 +20,7 @@ class RecentSamples:
         self._count = 0
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take a sample of all; what is no longer there is a gap."""
+        """Add a sample of all series; a missing one is a gap."""
         self._count = min(self._count + 1, self._most)
         now = dict(_values(snapshot))
         for name in now.keys() - self._series.keys():
@@ -31,7 +32,7 @@ class RecentSamples:
                 del self._series[name]
 
     def series(self) -> dict[str, tuple[float | None, ...]]:
-        """The samples of each, the oldest first, as many as are kept: None where there was none."""
+        """Return the samples of each, the oldest first, as many as are kept: None for a gap."""
         missing = (None,) * (self._most - self._count)
         return {name: (*missing, *values) for name, values in self._series.items()}
 

@@ -1,4 +1,4 @@
-"""What the ranks of a job reported, read again and again: each time only what is new."""
+"""The reports of a job's ranks, polled: each time only new ones."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ PAGE_RECORDS, PAGE_BYTES = 1000, 1 << 19
 """An answer with fewer of both is the last one for now: the daemon sends a thousand records, or 1
 MiB."""
 PAGES_AT_ONCE = 8
-"""What is read of a long log before the screen is drawn again."""
+"""The part of a long log that is read before the screen is drawn again."""
 WHOLE_BYTES, PARTS = 40 << 20, 40
 """Of a longer log so many parts are read, evenly spread, and its end."""
 BEHIND_THE_END = 2**62
-"""Asked for what begins here, the daemon says where the log ends."""
+"""A request from this position returns the end of the log."""
 MOST_CHECKPOINTS = 64
 OLDER_PAGES = 1
-"""Of a thousand jobs, among which the one is looked for that this one goes on from."""
+"""The pages of a thousand jobs that are searched for the job that this one continues."""
 
 
 @dataclass(frozen=True)
 class ReportedCheckpoint:
-    """A checkpoint as its job reported it. `time` is seconds since 1970; `verified` says how it
-    was, and is None where `not_verified` may say why not."""
+    """A checkpoint as its job reported it. `time` is seconds since 1970; `verified` describes the
+    verification, and is None if `not_verified` may have the reason."""
 
     step: int
     path: str
@@ -55,8 +55,8 @@ class Reported:
 
 
 class ReportReader:
-    """Of one job, the attempts of the jobs that it goes on from included. Of a log longer than
-    `whole_bytes` so many `parts` are read."""
+    """Reads one job, including the attempts of the jobs that it continues. Of a log longer than
+    `whole_bytes` only `parts` parts are read."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class ReportReader:
         self._id = job_id
         self._bounds = whole_bytes, parts
         self._older: list[tuple[int, int]] | None = None
-        """Attempts of older jobs that are still to be read: number of the job, of the attempt."""
+        """Attempts of older jobs that are still to read: number of the job, of the attempt."""
         self._done = 0
         self._reading: _AttemptLog | None = None
         self._loss, self._eval, self._speed = LongCurve(), LongCurve(), LongCurve()
         self._checkpoints: dict[str, ReportedCheckpoint] = {}
 
     def read(self, job: Job) -> Reported:
-        """What is known by now. Raises ZerotoolsError."""
+        """Return the reports so far. Raises ZerotoolsError."""
         is_whole = False
         for _ in range(PAGES_AT_ONCE):
             log = self._next_log(job)
@@ -110,7 +110,7 @@ class ReportReader:
         return None
 
     def _read_page(self, log: _AttemptLog) -> bool:
-        """Take the next records; False: there are no more for now."""
+        """Read the next records; return False if there are no more for now."""
         records, is_end = log.page()
         for record in records:
             self._take(record, log)
@@ -174,7 +174,7 @@ class _AttemptLog:
         before = self._offset
         try:
             answer = self._client.progress(self._job, attempt=self._attempt, since=before)
-        except (BadRequest, DaemonRefused):  # it was removed, or is of a job of somebody else
+        except (BadRequest, DaemonRefused):  # it was removed, or is of another user's job
             self.is_over = True
             return [], True
         self._offset = int(answer["next"])
@@ -192,7 +192,7 @@ class _AttemptLog:
         """Of a log that is too long to be read whole, which parts are."""
         try:
             answer = self._client.progress(self._job, attempt=self._attempt, since=BEHIND_THE_END)
-        except (BadRequest, DaemonRefused):  # the first page says so again
+        except (BadRequest, DaemonRefused):  # the first page reports it again
             return
         end = int(answer["next"])
         if end > self._whole_bytes:
@@ -201,7 +201,7 @@ class _AttemptLog:
 
 
 def _count(value: object) -> int | None:
-    """What comes from a job may be of any type."""
+    """Return a count, or None: a job's values may be of any type."""
     return value if type(value) is int and 0 <= value < 2**63 else None
 
 

@@ -1,4 +1,4 @@
-"""What is not worth reading every time."""
+"""Values that are not read every time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Seldom(Generic[T]):
         self._until = 0.0
 
     def get(self, read: Callable[[], T], about: object = None) -> T:
-        """The value; what `read` returns where it is old, or was read about something else."""
+        """Return the value; call `read` if it is old, or was read for another subject."""
         begun = self._clock()
         if self._known is None or self._known[0] != about or begun >= self._until:
             self._known = about, read()

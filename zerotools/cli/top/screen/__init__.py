@@ -1,10 +1,10 @@
 """The terminal: textual, keys, colours.
 
-top_app      the application: reads beside the screen, draws, asks the daemon
-canvas       the widget that shows lines, and writes those alone that have changed
-keys         what a key does to what is shown, and what it asks for: pure
+top_app      the application: reads in the background, draws, sends requests
+canvas       the widget that shows lines, and writes only changed ones
+keys         the effect of a key on the view, and its request: pure
 palette      the style of each meaning, on dark and on light
-background   which of the two the terminal is
-late_answers what the terminal says after that was waited for, which is no keys
-beside       a thread that reads, and that nobody waits for at the end
+background   the choice of the two for the terminal
+late_answers late responses of the terminal, which are not keys
+beside       a thread that reads, without a wait for it at the end
 """

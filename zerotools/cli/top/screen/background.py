@@ -1,7 +1,7 @@
-"""Whether the terminal is light or dark: it is asked, or its environment is.
+"""The background of the terminal, light or dark: from the terminal, or from its environment.
 
-OSC 11 asks for the background (xterm, "Operating System Commands"). Terminals that do not know it
-say nothing, but all answer what they are (DA1), which is asked behind it: so nobody waits for long.
+OSC 11 requests the background (xterm, "Operating System Commands"). Terminals that do not know it
+send nothing, but all answer a request for their type (DA1), which follows it: so the wait is short.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zerotools.cli.top.screen.palette import DARK, LIGHT
 QUESTION = b"\x1b]11;?\x1b\\\x1b[c"
 SECONDS = 0.6
 SILENT = ("dumb", "linux", "unknown", "")
-"""Values of TERM whose terminals would show the question."""
+"""Values of TERM for terminals that would display the request."""
 _ANSWER = re.compile(rb"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})")
 _END = re.compile(rb"\x1b\[\?[0-9;]*c")
 
@@ -28,12 +28,12 @@ _END = re.compile(rb"\x1b\[\?[0-9;]*c")
 def background_of(
     environment: Mapping[str, str], ask: Callable[[], bytes] | None = None
 ) -> str | None:
-    """`light` or `dark`; None: nobody says. `ask` returns what the terminal answers."""
+    """Return `light` or `dark`; None: unknown. `ask` returns the terminal's response."""
     if environment.get("TERM", "") not in SILENT and ask is not None:
         found = background_in(ask())
         if found is not None:
             return found
-    # rxvt, Konsole: the numbers of the two colours, of which the last is the background.
+    # rxvt, Konsole: the numbers of the two colours; the last is the background.
     last = environment.get("COLORFGBG", "").rpartition(";")[2]
     if last.isdecimal():
         return LIGHT if int(last) == 7 or 9 <= int(last) <= 15 else DARK
@@ -41,7 +41,7 @@ def background_of(
 
 
 def background_in(answer: bytes) -> str | None:
-    """What the answer to OSC 11 says."""
+    """Return the background in the response to OSC 11."""
     found = _ANSWER.search(answer)
     if found is None:
         return None
@@ -51,7 +51,7 @@ def background_in(answer: bytes) -> str | None:
 
 
 def ask_terminal(reading: int, writing: int, seconds: float = SECONDS) -> bytes:
-    """What the terminal behind two descriptors answers; nothing where it does not."""
+    """Return the response of the terminal behind two descriptors; empty if it does not respond."""
     try:
         before = termios.tcgetattr(reading)
     except termios.error:

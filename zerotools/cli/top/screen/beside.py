@@ -1,6 +1,6 @@
-"""A thread that does what may take long, while the screen goes on.
+"""A thread for work that may take long, while the screen continues.
 
-At the end nobody waits for it: a file system or a driver may hold it up.
+There is no wait for it at the end: a file system or a driver may block it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Beside:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way."""
+        """Return whether no work is in progress."""
         return self._count == 0
 
     def do(
@@ -47,7 +47,7 @@ class Beside:
             value, problem = None, None
             try:
                 value = task()
-            except Exception as error:  # told where it is waited for
+            except Exception as error:  # reported to the waiting caller
                 problem = error
             with suppress(RuntimeError):  # the loop is closed: the screen is gone
                 self._loop.call_soon_threadsafe(over, value, problem)
@@ -55,7 +55,7 @@ class Beside:
         self._tasks.put(work)
 
     def close(self) -> None:
-        """Let the thread end when it has done what it was given."""
+        """Let the thread end when it has done its work."""
         self._tasks.put(None)
 
     def _work(self) -> None:

@@ -15,7 +15,7 @@ from zerotools.cli.top.screen.palette import Styles
 
 
 class Canvas(Widget, can_focus=True):
-    """Lines of pieces, from the top. `resized` is called where it has got another size."""
+    """Lines of pieces, from the top. `resized` is called after a change of size."""
 
     DEFAULT_CSS = "Canvas { width: 1fr; height: 1fr; }"
 
@@ -27,7 +27,7 @@ class Canvas(Widget, can_focus=True):
 
     @property
     def text(self) -> str:
-        """What is shown, without its styles."""
+        """The displayed text, without its styles."""
         return "\n".join("".join(text for text, _ in line).rstrip() for line in self._lines)
 
     def show(self, lines: Sequence[Line]) -> None:

@@ -1,4 +1,4 @@
-"""What a key does to what is shown, and what it asks for: pure."""
+"""The effect of a key on the view, and its request: pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_JOB = ("no job is chosen", "warning")
 
 @dataclass(frozen=True)
 class Wish:
-    """What the daemon is to do with a job, or to quit; `change` is of its priority."""
+    """A request to the daemon for a job, or to quit; `change` is of its priority."""
 
     what: str
     job: Job | None = None
@@ -24,8 +24,8 @@ class Wish:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a key may depend on: the jobs that are listed, rows of their table, lines of the log and
-    rows of its page."""
+    """The facts that a key may depend on: the listed jobs, rows of their table, lines of the log
+    and rows of its page."""
 
     listed: Sequence[Job] = ()
     job_rows: int = 1
@@ -37,8 +37,8 @@ Pressed = tuple[ViewState, Wish | None]
 
 
 def press(state: ViewState, key: str, character: str | None, shown: Shown) -> Pressed:
-    """The state after a key, and what it asks for. `key` is textual's name of it, `character` what
-    it types."""
+    """Return the state after a key, and its request. `key` is textual's name of it, `character` the
+    typed one."""
     if state.typed:
         return _typing(state, key, character), None
     state = replace(state, said=("", ""))
@@ -53,7 +53,7 @@ def press(state: ViewState, key: str, character: str | None, shown: Shown) -> Pr
 
 
 def typed(state: ViewState, text: str) -> ViewState:
-    """With `text` added to the filter, where that is typed."""
+    """Return the state with `text` added to the filter, if that is being typed."""
     new = "".join(each for each in text if each.isprintable())
     return replace(state, only=(state.only + new)[:LONGEST_FILTER]) if state.typed else state
 
@@ -77,7 +77,7 @@ def _typing(state: ViewState, key: str, character: str | None) -> ViewState:
 
 
 def _answered(state: ViewState, key: str, shown: Shown) -> Pressed:
-    """Only `y` says yes."""
+    """Return the state after an answer: only `y` means yes."""
     job = next((job for job in shown.listed if job["id"] == state.asked), None)
     wish = Wish(CANCEL, job) if key in ("y", "Y") and job is not None else None
     return replace(state, asks="", asked=None), wish

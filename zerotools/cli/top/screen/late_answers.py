@@ -13,18 +13,20 @@ BEGINS = ("right_square_bracket", "1", "1", "semicolon")
 """They do nothing by themselves."""
 ENDS = ("backslash", "ctrl+g")
 LONGEST = 40
-"""Keys. The longest answer has 28; one that was cut off takes no more of the user's."""
+"""The limit in keys. The longest response has 28; one that was cut off consumes no more of the
+user's."""
 
 
 class LateAnswers:
-    """Tells the keys of an answer from those that are pressed."""
+    """Distinguishes the keys of a response from pressed ones."""
 
     def __init__(self) -> None:
         self._begun = 0
         self._left = 0
 
     def takes(self, key: str) -> bool:
-        """Whether this key, as textual names it, is of an answer. Each is told once, in order."""
+        """Return whether this key, by textual's name, is part of a response. Each is passed once,
+        in order."""
         if self._left:
             self._left = 0 if key in ENDS else self._left - 1
             return True

@@ -1,5 +1,5 @@
-"""The style of each meaning: the terminal's own colours, or darker ones where its background is
-known to be light, on which its green and yellow may be hard to read."""
+"""The style of each meaning: the terminal's own colours, or darker ones on a light background,
+where its green and yellow may be hard to read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHAPES = {
     "track": "dim",
     "bad": "bold",
 }
-"""What is there without colours, too."""
+"""The styles that remain without colours."""
 _OWN = {
     "key": "bold cyan",
     "job": "green",
@@ -54,19 +54,19 @@ _ON_LIGHT = {
 """Of the 256 colours of xterm: at least 4.5 to 1 on white (WCAG 2, success criterion 1.4.3)."""
 
 _BEHIND = {DARK: "bold on color(237)", LIGHT: "bold on color(254)"}
-"""What is under the cursor; elsewhere it is reversed."""
+"""The background under the cursor; elsewhere it is reversed."""
 
 Styles = Mapping[str, Style]
 
 
 def styles_of(background: str | None, *, colours: bool) -> Styles:
-    """By meaning. `background` is `light`, `dark`, or None where that is not known."""
+    """Return styles by meaning. `background` is `light`, `dark`, or None if unknown."""
     chosen = _ON_LIGHT if background == LIGHT else _OWN
     words = {"": "", **dict.fromkeys(_OWN, ""), **_SHAPES, **(chosen if colours else {})}
     styles = {meaning: Style.parse(text) for meaning, text in words.items()}
     behind = _BEHIND.get(background or "") if colours else None
     for meaning, style in list(styles.items()):
-        # Colours behind which others are readable are known only where the background is.
+        # Readable colours behind others are known only if the background is.
         on = style + Style.parse(behind) if behind else Style.parse("reverse")
         styles[f"{CURSOR}{meaning}"] = on
     return styles

@@ -1,4 +1,4 @@
-"""The application: it reads beside the screen, draws, and asks the daemon."""
+"""The application: it reads in the background, draws, and sends requests to the daemon."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 class Reads(Protocol):
-    """What the screen shows is read by this, in a thread."""
+    """Reads the values of the screen, in a thread."""
 
     def look(self, chosen: int | None) -> Look:
         """The machine, the jobs, and details of one."""
@@ -58,8 +58,8 @@ class Reads(Protocol):
 
 
 class Top(App[int]):
-    """GPUs, host, jobs, and the job that is chosen. With `letters` all of it is drawn in ASCII.
-    `now` is seconds since 1970."""
+    """GPUs, host, jobs, and the chosen job. With `letters` all of it is drawn in ASCII. `now`
+    returns seconds since 1970."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", show=False, priority=True),
@@ -96,7 +96,7 @@ class Top(App[int]):
         self._late_answers = LateAnswers()
 
     def compose(self) -> ComposeResult:
-        """The one widget."""
+        """Yield the only widget."""
         yield self._canvas
 
     def on_mount(self) -> None:
@@ -110,34 +110,34 @@ class Top(App[int]):
         self.refresh_now()
 
     def on_unmount(self) -> None:
-        """It ends."""
+        """Close the threads at the end."""
         self._reading.close()
         self._asking.close()
 
     @property
     def shown_text(self) -> str:
-        """What is on the screen, without its styles."""
+        """The text on the screen, without its styles."""
         return self._canvas.text
 
     @property
     def shown_size(self) -> tuple[int, int]:
-        """Columns and rows of what is on the screen."""
+        """The columns and rows of the screen."""
         return self._canvas.size
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is read or asked at the moment."""
+        """Return whether no reading and no request is in progress."""
         return self._reading.is_idle and self._asking.is_idle
 
     def refresh_now(self) -> None:
-        """Begin a reading, where none is under way and the screen of jobs is shown."""
+        """Begin a reading, unless one is in progress or another page than the jobs is shown."""
         if self._reading.is_idle and self.state.page != LOG:
             chosen = self.state.chosen
             then = partial(self.show, chosen)
             self._reading.do(partial(self._reads.look, chosen), then, self._fail)
 
     def show(self, chosen: int | None, look: Look) -> None:
-        """Draw what was read, with the details of the job that was `chosen` then."""
+        """Draw the values that were read, with the details of the job that was `chosen` then."""
         before = [] if self.look is None else self.state.listed(self.look.jobs)
         self.look = look
         self.state = self.state.held(self.state.listed(look.jobs), before)
@@ -146,7 +146,7 @@ class Top(App[int]):
             self.refresh_now()
 
     def draw(self) -> None:
-        """Draw what is known, at the size of the terminal."""
+        """Draw the known values, at the size of the terminal."""
         if self.state.said[0] and time.monotonic() > self._said_until:
             self.state = replace(self.state, said=("", ""))
         columns, rows = self._canvas.size
@@ -178,11 +178,11 @@ class Top(App[int]):
             self._after(before, None)
 
     def on_mouse_scroll_down(self) -> None:
-        """As the key does."""
+        """Scroll like the key."""
         self._scroll("down")
 
     def on_mouse_scroll_up(self) -> None:
-        """As the key does."""
+        """Scroll like the key."""
         self._scroll("up")
 
     def _scroll(self, key: str) -> None:
@@ -192,7 +192,7 @@ class Top(App[int]):
             self._after(before, None)
 
     def _after(self, before: ViewState, wish: Wish | None) -> None:
-        """Draw, and do what was wished."""
+        """Draw, and carry the request out."""
         if self.look is not None and (self.state.only, self.state.order) != (
             before.only,
             before.order,
@@ -217,7 +217,7 @@ class Top(App[int]):
         )
 
     def read_log(self) -> None:
-        """Begin to read what is new of the log, where one is shown."""
+        """Begin to read new lines of the log, if one is shown."""
         job = chosen_of(self.state, self._shown())
         if self.state.page == LOG and job is not None and self._reading.is_idle:
             reads = partial(self._reads.log, job, self.state.rank)
@@ -275,17 +275,17 @@ class Top(App[int]):
         self._asking.do(asks, answered, refused)
 
     def say(self, text: str, meaning: str) -> None:
-        """Something in the last line, for a while."""
+        """Show a text in the last line, for a while."""
         self._said_until = time.monotonic() + SAID_SECONDS
         self.state = replace(self.state, said=(render.clean(text), meaning))
         self.draw()
 
     def _come_back(self, _: App[int]) -> None:
-        """After Ctrl-Z and `fg` nothing is on the screen: what has not changed is missing, too."""
+        """Redraw everything after Ctrl-Z and `fg`, because the screen is empty then."""
         self._canvas.refresh()
 
     def action_interrupt(self) -> None:
-        """Ctrl-C ends it, as it ends other commands."""
+        """End on Ctrl-C, as other commands do."""
         self.exit(EXIT_INTERRUPTED)
 
     def _fail(self, error: Exception) -> None:
@@ -293,7 +293,8 @@ class Top(App[int]):
         self.exit(1)
 
     def _handle_exception(self, error: Exception) -> None:
-        """Textual would print a traceback with all local variables; ours says it in a sentence."""
+        """Keep the error for a one-sentence report; Textual would print a traceback with all local
+        variables."""
         self.failure = self.failure or error
         super()._handle_exception(error)
         self._exit_renderables.clear()
