@@ -1,5 +1,5 @@
-"""A real browser without a screen, for the tests and figures of the page: Debian's Chromium, driven
-by Playwright (the extra `browser`)."""
+"""A headless browser for the tests and screenshots of the page: Debian's Chromium, driven by
+Playwright (the extra `browser`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARGUMENTS = (
 
 
 def why_no_browser() -> str | None:
-    """Why there is none here; None: there is one."""
+    """Return why no browser can be started here, or None if one can."""
     if find_spec("playwright") is None:
         return "playwright is not installed (the extra `browser`)"
     if _program() is None:
@@ -32,7 +32,7 @@ def _program() -> str | None:
 
 @contextmanager
 def started_browser() -> Iterator[Any]:
-    """A browser of `playwright.sync_api`, until the end of the block."""
+    """Start a browser of `playwright.sync_api`, and close it at the end of the block."""
     from playwright.sync_api import sync_playwright
 
     alone = ("--no-sandbox",) if os.geteuid() == 0 else ()

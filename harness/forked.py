@@ -1,4 +1,4 @@
-"""Python programs that find torch imported: started by a `forkserver` of this process."""
+"""Start Python programs with torch already imported, by a `forkserver` of this process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ TORCH = (
     "zerotoolsd.trainer.session",
     "zerotoolsd.trainer.engine_torch.engine",
 )
-"""What ranks of the trainer import: without it, a quarter of a second in each of hundreds."""
+"""Modules that ranks of the trainer import: this takes a quarter of a second in each of
+hundreds."""
 DEEPSPEED = (
     *TORCH,
     "safetensors.torch",
@@ -39,7 +40,7 @@ DEEPSPEED = (
     "deepspeed",
     "zerotoolsd.trainer.engine_deepspeed.engine",
 )
-"""What those of DeepSpeed do, its own and the trainer's."""
+"""Modules that ranks of DeepSpeed import, from DeepSpeed and from the trainer."""
 SAME_FOR_ALL = {
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
@@ -52,7 +53,7 @@ SAME_FOR_ALL = {
 
 
 class Forked:
-    """One process, to be used as one of `subprocess`. `kept`: as of `Started`."""
+    """One process, with the methods of `subprocess.Popen`. `kept` is that of `Started`."""
 
     def __init__(self, command: Sequence[str], end: int, *, kept: bool = False) -> None:
         self.args = command
@@ -76,11 +77,11 @@ class Forked:
         return line
 
     def poll(self) -> int | None:
-        """The exit status, or None while it runs."""
+        """Return the exit status, or None while it runs."""
         return self._ended_within(0)
 
     def wait(self, timeout: float) -> int:
-        """The exit status. `timeout` grows with the load.
+        """Wait for the process, and return its exit status. `timeout` grows with the load.
 
         Raises:
             subprocess.TimeoutExpired: it took longer, and was ended.
@@ -106,7 +107,7 @@ class Forked:
         return self.returncode
 
     def is_running(self) -> bool:
-        """Whether it runs."""
+        """Return whether it runs."""
         return self.poll() is None
 
     def send_signal(self, number: int) -> None:
@@ -115,27 +116,30 @@ class Forked:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL, to it alone."""
+        """Send SIGKILL, to this process only."""
         self.send_signal(signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill it and everything that it started."""
+        """Kill it and all processes that it started."""
         if self.is_running():
             kill_family(self.pid)
         assert self._ended_within(END_SECONDS) is not None, f"{self} outlives SIGKILL"
 
 
 forked_cpu_seconds = [0.0]
-"""What all of them used that have ended; the system tells of direct children alone."""
+"""Processor time of all forked processes that have ended; the system only counts direct
+children."""
 
 
 class _Server:
-    """A process that has `modules` imported, and its socket; forked from `below`, if that is given,
-    which has some of them."""
+    """A process that has imported `modules`, and its socket.
+
+    It is forked from `below` if this is given, which has imported some of them.
+    """
 
     def __init__(self, modules: Sequence[str], below: _Server | None = None) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -172,7 +176,7 @@ class _Server:
         return Forked(request["arguments"], mine, kept=kept)
 
     def close(self) -> None:
-        """End it, and what it has started."""
+        """End it, and all processes that it has started."""
         self._socket.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(END_SECONDS)
@@ -196,9 +200,12 @@ def start(
     err: IO[bytes] | None = None,
     kept: bool = False,
 ) -> Forked:
-    """Start `python ARGUMENTS`, which are `-P SCRIPT ...` or `-m MODULE ...`, in `cwd` with `env`;
-    what it prints goes to `out`, its errors to `err` or there, too. It finds `modules` imported."""
-    with _making:  # of two servers for the same modules, the first would end what it forked
+    """Start `python ARGUMENTS`, which are `-P SCRIPT ...` or `-m MODULE ...`, in `cwd` with `env`.
+
+    The output goes to `out`, the errors to `err` or to `out` too. The process has `modules` already
+    imported.
+    """
+    with _making:  # a second server for the same modules would end the first and its processes
         server = _server(modules)
     request = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}
     return server.start(request, out, err or out, kept=kept)
@@ -214,7 +221,11 @@ def _server(modules: Sequence[str]) -> _Server:
 def output(
     modules: Sequence[str], arguments: Sequence[str], *, env: Mapping[str, str], timeout: float
 ) -> str:
-    """What such a program prints until it ends. Raises AssertionError: not with status 0."""
+    """Run such a program until it ends, and return its output.
+
+    Raises:
+        AssertionError: its exit status is not 0.
+    """
     with tempfile.TemporaryFile() as out:
         status = start(modules, arguments, cwd=Path.cwd(), env=env, out=out).wait(timeout)
         out.seek(0)
@@ -224,12 +235,12 @@ def output(
 
 
 def close_servers() -> None:
-    """End all servers of this process, those that were forked from others first."""
+    """End all servers of this process; those that were forked from others end first."""
     while _servers:
         _servers.popitem()[1].close()
 
 
 def close_server(modules: Sequence[str]) -> None:
-    """End the one that has these modules, if there is one."""
+    """End the server for these modules, if it runs."""
     if (server := _servers.pop(modules, None)) is not None:
         server.close()

@@ -1,15 +1,15 @@
 """Starts Python programs that have torch imported already: `forkserver.py SOCKET MODULE...`.
 
 Importing torch and transformers takes a rank seconds of processor time, and hundreds of ranks are
-started. This process imports them once and forks. What it knows of a program is what its command
-line would say, and a forked one without torch goes through the interpreter's own exit.
+started. This process imports them once and forks. The arguments of a program are those of its
+command line, and a forked program without torch exits as the interpreter does.
 
 One request is a datagram: a JSON object with `arguments` (of `python`), `cwd` and `env`, and three
-descriptors, for its output, its errors and its end. The last is told the pid at once and, at the
-end, the status of `waitpid` and the seconds of processor time. All programs are killed when the
-socket closes. A request that has `modules` and a fourth descriptor, a socket, makes another server,
-which imports them beside those of this one. Standard library alone, but for the modules; there must
-be one thread.
+descriptors, for its output, its errors and its end. On the last the server writes the pid at once
+and, at the end, the status of `waitpid` and the seconds of processor time. All programs are killed
+when the socket closes. A request that has `modules` and a fourth descriptor, a socket, starts
+another server, which imports them in addition to those of this one. Except for the modules this
+uses only the standard library, and only one thread may exist.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_BYTES = 1 << 20
 
 
 class Server:
-    """Forks what is asked for, and tells of its end."""
+    """Forks a process per request, and reports its end."""
 
     def __init__(self, requests: socket.socket) -> None:
         self.requests = requests
@@ -42,8 +42,8 @@ class Server:
         self.reports: dict[int, tuple[int, int]] = {}
 
     def serve(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Go on until the socket closes; in a forked process, return what it shall do, and with
-        which descriptors."""
+        """Serve until the socket closes; in a forked process return its request and the
+        descriptors."""
         while True:
             for key, _ in self.selector.select():
                 if key.fileobj is not self.requests:
@@ -99,7 +99,7 @@ class Server:
 
 
 def run(request: dict[str, Any]) -> None:
-    """Be the program: `-m MODULE ...`, or `-P SCRIPT ...`."""
+    """Run the program in this process: `-m MODULE ...`, or `-P SCRIPT ...`."""
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
@@ -116,8 +116,10 @@ def run(request: dict[str, Any]) -> None:
 
 
 def leave(code: object) -> NoReturn:
-    """End as the interpreter does at `SystemExit(code)`, but leave what is imported to the kernel:
-    to take torch's modules apart touches every page that is shared, in a quarter of a second."""
+    """End as the interpreter does at `SystemExit(code)`, but without unloading the modules.
+
+    Unloading torch touches every shared page, which takes a quarter of a second.
+    """
     if not isinstance(code, int | None):
         print(code, file=sys.stderr)
         code = 1
@@ -129,7 +131,8 @@ def leave(code: object) -> NoReturn:
 
 
 def remember_processor() -> None:
-    """DeepSpeed's Adam on the CPU asks three times what processor there is, a second each."""
+    """Cache the name of the processor, which DeepSpeed's Adam on the CPU asks for three times, one
+    second each."""
     import cpuinfo
 
     found = cpuinfo.get_cpu_info()
@@ -137,17 +140,17 @@ def remember_processor() -> None:
 
 
 def serve(requests: socket.socket, modules: list[str]) -> tuple[dict[str, Any], list[int]] | None:
-    """Import `modules`, then as `Server.serve`."""
+    """Import `modules`, and serve as `Server.serve` does."""
     for name in modules:
         importlib.import_module(name)
     if "deepspeed" in modules:
         remember_processor()
-    gc.freeze()  # what is imported is not looked at again, and its pages stay shared
+    gc.freeze()  # the collector skips the imported objects, so that their pages stay shared
     return Server(requests).serve()
 
 
 def main() -> None:
-    """The command line."""
+    """Run the server that the command line describes."""
     requests = socket.socket(fileno=int(sys.argv[1]))
     asked = serve(requests, sys.argv[2:])
     while asked is not None and "modules" in asked[0]:

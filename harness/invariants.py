@@ -1,14 +1,15 @@
-"""What must hold of a daemon's state directory at every moment, whatever was killed before.
+"""Rules that a daemon's state directory keeps at every moment, regardless of which process was
+killed.
 
-`broken(state_dir, acknowledged)` looks at the queue, the run directories and /proc, and returns one
-sentence for each rule that does not hold. It only reads, and needs no daemon. One may run
-meanwhile: the queue is read as it was at one moment, and a process or a checkpoint counts if it was
-there before that moment and still is.
+`broken(state_dir, acknowledged)` reads the queue, the run directories and /proc, and returns one
+sentence for each broken rule. It only reads, and needs no daemon. A daemon may run meanwhile: the
+queue is read as of one moment, and a process or a checkpoint counts if it existed before that
+moment and still does.
 
 - every acknowledged job exists, once;
 - at most one attempt of a job is not over, and it is the last;
-- of a job that is over nothing runs, and no attempt began after one that finished;
-- no process has the token of an attempt that is over, or of none;
+- a finished job has no process, and no attempt began after one that finished;
+- no process has the token of an attempt that is over, or an unknown token;
 - a GPU is leased once as a whole, or in shares of its memory, and to attempts that are not over or
   left a process behind: no two share one that is leased as a whole;
 - no attempt began before the jobs that it was to start after had ended as they had to;
@@ -18,7 +19,8 @@ there before that moment and still is.
 - what lies under the name of a checkpoint verifies: every file has the size and the digest that the
   manifest says, so that nothing else can be offered to a job that goes on.
 
-Trouble of the machine is the caller's: `failed(state_dir)` lists the jobs that failed, and why.
+The caller judges failed jobs, which the machine can cause: `failed(state_dir)` lists them, with the
+reasons.
 """
 
 from __future__ import annotations
@@ -42,7 +44,11 @@ Row = Mapping[str, Any]
 
 
 def broken(state_dir: Path, acknowledged: Collection[int] = ()) -> list[str]:
-    """One sentence for each rule that does not hold. Raises sqlite3.Error: no queue can be read."""
+    """Return one sentence for each broken rule.
+
+    Raises:
+        sqlite3.Error: no queue can be read.
+    """
     processes, directories = list(_tokens()), list((state_dir / "jobs").glob("*/attempt-*"))
     with closing(sqlite3.connect(state_dir / "zerotools.db", isolation_level=None)) as database:
         database.row_factory = sqlite3.Row
@@ -70,7 +76,7 @@ def broken(state_dir: Path, acknowledged: Collection[int] = ()) -> list[str]:
 
 
 def failed(state_dir: Path) -> dict[int, str]:
-    """The jobs that failed, and why."""
+    """Return the jobs that failed, with the reasons."""
     with closing(sqlite3.connect(state_dir / "zerotools.db")) as database:
         return dict(database.execute("SELECT id, reason FROM job WHERE state = 'failed'"))
 

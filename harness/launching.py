@@ -1,7 +1,7 @@
-"""Start the ranks of a job the way the supervisor does, without a daemon.
+"""Start the ranks of a job as the supervisor does, without a daemon.
 
-Ranks on CPUs are forked from a process that has imported torch: `harness.forked`. Those of
-a job with an environment of its own, but for what is `READ_LATE`, or for GPUs, start anew.
+Ranks on CPUs are forked from a process that has imported torch: `harness.forked`. Ranks for GPUs,
+and those of a job that sets variables other than `READ_LATE`, are new processes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ DEADLINE_SECONDS = 240.0
 PAUSE_SECONDS = 0.02
 KEPT = (
     *("PATH", "HOME", "TMPDIR", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"),
-    *("CPATH", "LIBRARY_PATH", "TORCH_EXTENSIONS_DIR"),  # of what DeepSpeed compiles
+    *("CPATH", "LIBRARY_PATH", "TORCH_EXTENSIONS_DIR"),  # for DeepSpeed's compiler
 )
-"""Variables that ranks take over."""
+"""Variables that ranks inherit."""
 READ_LATE = {
     *("PATH", "TORCH_EXTENSIONS_DIR", "STOP_AT"),
     *("ZEROTOOLS_DATA_CACHE", "ZEROTOOLS_DATA_CACHE_BYTES"),
 }
-"""Variables that no library looks at while it is imported."""
+"""Variables that no library reads while it is imported."""
 
 TINY_LLAMA = {
     "model_type": "llama",
@@ -63,7 +63,7 @@ TINY_GPT2 = {
 
 
 def job(text: Path, **changes: Any) -> dict[str, Any]:
-    """A job on `text` for one CPU rank; a table in `changes` is merged into the job's."""
+    """Return a job on `text` for one CPU rank; a table in `changes` is merged into the job's."""
     tree: dict[str, Any] = {
         "device": "cpu",
         "ranks": 1,
@@ -88,7 +88,7 @@ def job(text: Path, **changes: Any) -> dict[str, Any]:
 
 
 class Mailbox:
-    """The supervisor's end of the notify socket: whatever comes, read at once.
+    """The supervisor's end of the notify socket, which reads every datagram at once.
 
     The kernel keeps only a few datagrams, and ranks drop those that do not fit.
     """
@@ -111,8 +111,10 @@ class Mailbox:
         assert has_come(), f"no {event} came: {self.datagrams[-3:]}"
 
     def wait_for_count(self, event: str, count: int, *, more: int = 0) -> None:
-        """Wait until `count` datagrams with `event` have come, and then `more` of any kind; or
-        until none can come any more, as the run was shorter."""
+        """Wait until `count` datagrams with `event` have come, and then `more` of any kind.
+
+        It stops earlier when no more can come, as the run was shorter.
+        """
         assert self._comes(lambda: self._is_over() or self._counted(event, count) >= more)
 
     def _comes(self, condition: Callable[[], bool]) -> bool:
@@ -127,17 +129,17 @@ class Mailbox:
         return any(item.get("phase") in ("done", "stopped") for item in self.datagrams)
 
     def _counted(self, event: str, count: int) -> int:
-        """How many datagrams have come after the `count`th of `event`; -1 before that."""
+        """Return the number of datagrams after the `count`th of `event`; -1 before that."""
         places = [n for n, item in enumerate(self.datagrams) if item.get("event") == event]
         return len(self.datagrams) - 1 - places[count - 1] if len(places) >= count else -1
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed."""
+        """Return whether it was closed."""
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Read what is left, and stop."""
+        """Read the remaining datagrams, and stop."""
         with _opened(self._address.parent) as folder, _datagram_socket() as sender:
             sender.sendto(b"", f"{folder}/{self._address.name}")
         self._thread.join()
@@ -163,11 +165,12 @@ class Attempt:
 
     @property
     def datagrams(self) -> list[dict[str, Any]]:
-        """All that came, in order of arrival."""
+        """All datagrams, in order of arrival."""
         return self.mailbox.datagrams
 
     def finish(self, seconds: float = DEADLINE_SECONDS) -> list[int]:
-        """Wait for all ranks, so long for them together, and their datagrams; their exit statuses.
+        """Wait for all ranks and their datagrams, for `timeout` altogether, and return their exit
+        statuses.
 
         Raises:
             AssertionError: they took longer; they are ended.
@@ -184,7 +187,7 @@ class Attempt:
         return [process.wait(0) for process in self.processes]
 
     def is_running(self) -> bool:
-        """Whether `finish` has not come to its end."""
+        """Return whether `finish` has not returned yet."""
         return not self.mailbox.is_closed
 
     def end(self) -> None:
@@ -194,21 +197,23 @@ class Attempt:
         self.mailbox.close()
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The datagrams of one event, in order of arrival."""
+        """Return the datagrams of one event, in order of arrival."""
         return [datagram for datagram in self.datagrams if datagram.get("event") == name]
 
     def losses(self) -> dict[int, float]:
-        """Loss by step."""
+        """Return the losses by step."""
         return {datagram["step"]: datagram["loss"] for datagram in self.events("step")}
 
     def log(self, rank: int = 0) -> str:
-        """What a rank has printed."""
+        """Return the output of a rank."""
         return (self.run_dir / f"rank-{rank}.log").read_text("utf-8")
 
 
 def resolved(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The job `tree` with all its keys, as a submit stores it; as it is where that refuses it, for
-    tests of what ranks refuse."""
+    """Return the job `tree` with all its keys, as a submit stores it.
+
+    A tree that a submit refuses is returned unchanged, for tests of ranks that refuse it.
+    """
     try:
         return job_to_dict(job_from_dict(tree, source="job"))
     except ZerotoolsError:
@@ -218,9 +223,11 @@ def resolved(tree: Mapping[str, Any]) -> Mapping[str, Any]:
 def start(
     run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY, token: str = "attempt"
 ) -> Attempt:
-    """Start an attempt of the job `tree`; checkpoints go to `run_dir/out` unless it says where, and
-    the ranks have its `env`. There is a rank for each GPU, where it is a job for GPUs. By `token`
-    the nodes of a job know the attempts of one another."""
+    """Start an attempt of the job `tree`, with the job's `env`.
+
+    Checkpoints go to `run_dir/out` by default. A job for GPUs has a rank for each GPU. The nodes of
+    a job recognize attempts by `token`.
+    """
     run_dir.mkdir(parents=True, exist_ok=True)
     spec = {"output_dir": str(run_dir / "out"), **tree}
     (run_dir / "spec.json").write_text(json.dumps(resolved(spec)), "utf-8")
@@ -248,7 +255,7 @@ def _start_rank(
     log: IO[bytes],
     modules: Sequence[str] | None,
 ) -> Forked | Started:
-    """Forked where there are `modules` that it would import first."""
+    """Start a rank, which is forked if it would first import `modules`."""
     if modules is not None:
         return forked.start(modules, arguments, cwd=Path.cwd(), env=env, out=log)
     return Started(
@@ -269,7 +276,8 @@ def run(run_dir: Path, tree: Mapping[str, Any], *, expect: int = 0) -> Attempt:
 
 
 def environment(rank: int, world_size: int, port: int, run_dir: Path) -> dict[str, str]:
-    """The variables of a rank on CPUs: what it takes over, who it is, where it meets the others."""
+    """Return the variables of a rank on CPUs: inherited ones, its numbers, the address of the
+    meeting."""
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     return {
         **kept,
@@ -287,7 +295,8 @@ def environment(rank: int, world_size: int, port: int, run_dir: Path) -> dict[st
 
 
 def _of_node(meeting: Mapping[str, Any] | None, rank: int, ranks: int) -> dict[str, str]:
-    """What the ranks of one of several nodes have beside, and in place of these."""
+    """Return the variables that ranks of one of several nodes have in addition, or with other
+    values."""
     if not meeting:
         return {}
     host, _, port = meeting["address"].rpartition(":")

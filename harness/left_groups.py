@@ -1,4 +1,4 @@
-"""Control groups of attempts of which everything was killed: daemon, supervisor and keeper."""
+"""Control groups of attempts without a process: daemon, supervisor and keeper were killed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from zerotoolsd.supervisor.durable import read_json
 
 
 def remove_groups(place: Path) -> list[Path]:
-    """Remove the empty groups of all attempts in `place` and below it; those that it removed."""
+    """Remove the empty groups of all attempts in `place` and below it; return the removed ones."""
     try:
         directory = delegation.find().directory
     except (NotDelegated, OSError):
-        return []  # there are none
+        return []  # no groups exist
     found = (_group_of(plan, directory) for plan in place.rglob("attempt.json"))
     return [group.path for group in found if group is not None and group.remove(seconds=0.0)]
 
 
 def _group_of(plan: Path, directory: Path) -> AttemptGroup | None:
-    """The group of the attempt with this plan, if it is there."""
+    """Return the group of the attempt with this plan, or None if it does not exist."""
     try:
         tree = read_json(plan) or {}
         name = group_name(tree["job_id"], tree["attempt"], tree["token"])

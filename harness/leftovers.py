@@ -1,7 +1,8 @@
-"""What tests started and have not ended.
+"""Processes that tests started and have not ended.
 
-Whatever a test starts is noted here. `tests/conftest.py` ends what is still running when the test
-is over, and says so there: not in an innocent test, where Python later finds the lost process.
+Each process that a test starts is recorded here. `tests/harness/guard.py` ends those that still run
+when the test is over, and fails that test: not a later one, in which Python happens to find the
+lost process.
 """
 
 from __future__ import annotations
@@ -11,31 +12,31 @@ from typing import Protocol
 
 
 class Running(Protocol):
-    """A process, or several."""
+    """One or several processes."""
 
     def is_running(self) -> bool:
-        """Whether any of it still runs."""
+        """Return whether any of its processes still runs."""
 
     def end(self) -> None:
-        """Kill it and all that it started; nothing is left of it."""
+        """Kill all its processes and their descendants."""
 
 
 _noted: list[Running] = []
 
 
 def note(one: Running) -> None:
-    """Something was started."""
+    """Record a started process."""
     _noted.append(one)
 
 
 def running() -> list[Running]:
-    """What is noted and still runs."""
+    """Return the recorded processes that still run."""
     _noted[:] = [one for one in _noted if one.is_running()]
     return list(_noted)
 
 
 def end_all(besides: Collection[Running] = ()) -> list[str]:
-    """End what still runs, and describe it; `besides` stays."""
+    """End the processes that still run except `besides`, and describe them."""
     left = [one for one in running() if not any(one is other for other in besides)]
     for one in reversed(left):
         one.end()

@@ -2,8 +2,8 @@
 
     python -m harness.one_rank DIRECTORY [--job job.toml] [--steps 4]
 
-It trains the tiny Llama of the tests, or the job of a file that has one rank. What the daemon's
-supervisor does for a rank is left out: there are no datagrams, no log file and no restart.
+It trains the tiny Llama of the tests, or the job of a file with one rank. There is no supervisor,
+and therefore no datagrams, no log file and no restart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zerotools.jobs.jobfile.parse import job_to_dict, parse_job
 
 
 def job_tree(file: Path | None, steps: int) -> dict[str, Any]:
-    """The job of `file`, or one that reads a document of this checkout for `steps` steps.
+    """Return the job of `file`, or one that reads a document of this checkout for `steps` steps.
 
     Raises:
         BadRequest: the file is not a job.
@@ -36,7 +36,7 @@ def job_tree(file: Path | None, steps: int) -> dict[str, Any]:
 
 
 def prepare(directory: Path, tree: dict[str, Any]) -> list[str]:
-    """Write the job into the run directory `directory`; the command line of its rank."""
+    """Write the job into the run directory `directory`, and return the command line of its rank."""
     directory.mkdir(parents=True, exist_ok=True)
     spec = {"output_dir": str(directory.absolute() / "out"), **tree}
     (directory / "spec.json").write_text(json.dumps(spec), "utf-8")

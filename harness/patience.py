@@ -1,8 +1,8 @@
-"""Deadlines that hold on a busy machine too.
+"""Deadlines that also hold on a busy machine.
 
-A deadline is written as on an idle machine, and grows with the load: with 20 processes for two
-cores, each gets a tenth of what it would have. `ZEROTOOLS_TEST_PATIENCE=3` says the least factor,
-for machines that are slow without being busy.
+A deadline is written for an idle machine, and grows with the load: with 20 processes on two cores,
+each gets a tenth of the processor time. `ZEROTOOLS_TEST_PATIENCE=3` sets the least factor, for
+machines that are slow without being busy.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ VARIABLE = "ZEROTOOLS_TEST_PATIENCE"
 
 
 def factor() -> float:
-    """How much longer things may take now than on an idle machine; at least 1."""
+    """Return the factor by which work takes longer now than on an idle machine; at least 1."""
     cores = len(os.sched_getaffinity(0))
     return max(1.0, float(os.environ.get(VARIABLE) or 1), os.getloadavg()[0] / cores)
 
 
 def patient(seconds: float) -> float:
-    """`seconds` of an idle machine, in seconds of this one."""
+    """Convert `seconds` of an idle machine to seconds of this one."""
     return seconds * factor()
 
 
 class Deadline:
-    """`seconds` from now on an idle machine; a load that comes meanwhile puts it off."""
+    """A deadline `seconds` from now on an idle machine; load in the meantime postpones it."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -44,5 +44,5 @@ class Deadline:
         return max(0.0, self.seconds * self._factor - self.waited)
 
     def has_passed(self) -> bool:
-        """Whether it is over."""
+        """Return whether it has passed."""
         return self.left == 0.0

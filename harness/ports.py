@@ -1,7 +1,8 @@
 """Ports at which ranks meet.
 
-A port that the kernel chooses is one of those that it also gives to the ends of connections: until
-the first rank listens, another process may have it. Those below are given to who asks for them.
+The kernel chooses ports from the range that it also uses for outgoing connections: until the first
+rank listens, another process may have taken the port. The ports below that range are only used on
+request.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from pathlib import Path
 
 CHOSEN_BY_THE_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 LOWEST, END = 10_240, 65_536
-# Processes that run tests side by side begin apart; none asks for the same again soon.
+# Processes that run tests in parallel begin at different ports; none returns a port again soon.
 _numbers = count(os.getpid() * 61)
 
 
 def free_port() -> int:
-    """A TCP port on which nobody listens, each time another.
+    """Return a free TCP port, a different one each time.
 
     Raises:
-        OSError: there is none.
+        OSError: no port is free.
     """
     first = int(CHOSEN_BY_THE_KERNEL.read_text("ascii").split()[0])
     ports = range(LOWEST, first) or range(LOWEST, END)

@@ -1,8 +1,8 @@
-"""What ranks that run several jobs have in common; they take it by `runpy`, because nothing but the
-trainer is importable in them, which this sees to.
+"""Shared code of ranks that run several jobs.
 
-`runs.json` in the output directory has the jobs by name, in order. Rank 0 prints one JSON object,
-what came of each by its name.
+They import it by `runpy`, because only the trainer is importable in them, which this ensures.
+`runs.json` in the output directory has the jobs by name, in order. Rank 0 prints one JSON object
+with the result of each job by its name.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from zerotoolsd.trainer.rank.settings import rank_from, read_spec  # noqa: E402
 
 
 def each_job(run: Callable[[Path, WorldGroup], Any]) -> None:
-    """Call `run` with the directory of each job in turn, and report what it returns on rank 0."""
+    """Call `run` with the directory of each job in turn, and print the results on rank 0."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path, required=True)
     spec = read_spec(parser.parse_args().run_dir)

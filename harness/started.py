@@ -16,9 +16,9 @@ END_SECONDS = 20.0
 
 
 class Started(subprocess.Popen[Any]):
-    """A process in a session of its own. What waits longer for it than its patience ends it.
+    """A process in a new session. A wait that takes too long ends it.
 
-    `kept` says that a fixture of a module or a session ends it, and no single test.
+    `kept` means that a fixture of a module or a session ends it, instead of a single test.
     """
 
     def __init__(self, command: Sequence[Any], *, kept: bool = False, **options: Any) -> None:
@@ -30,7 +30,7 @@ class Started(subprocess.Popen[Any]):
         return f"process {self.pid}: {self.args!r}"
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status. `timeout` grows with the load.
+        """Wait for the process, and return its exit status. `timeout` grows with the load.
 
         Raises:
             subprocess.TimeoutExpired: it took longer, and was ended.
@@ -42,11 +42,11 @@ class Started(subprocess.Popen[Any]):
             raise
 
     def is_running(self) -> bool:
-        """Whether it runs."""
+        """Return whether it runs."""
         return self.poll() is None
 
     def end(self) -> None:
-        """Kill it and everything that it started."""
+        """Kill it and all processes that it started."""
         if self.is_running():
             kill_family(self.pid)
         super().wait(END_SECONDS)
@@ -59,7 +59,8 @@ class Started(subprocess.Popen[Any]):
 def run(
     command: Sequence[Any], *, timeout: float, check: bool = False, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
-    """`subprocess.run`, with a `timeout` that grows with the load and ends all that was started."""
+    """Run a command as `subprocess.run` does; `timeout` grows with the load, and all descendants
+    end."""
     if options.pop("capture_output", False):
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     said = options.pop("input", None)
@@ -77,7 +78,7 @@ def run(
 
 
 def kill_family(pid: int) -> None:
-    """SIGKILL to a process and its descendants, also those with sessions of their own."""
+    """Send SIGKILL to a process and its descendants, including those in other sessions."""
     with suppress(psutil.NoSuchProcess):
         head = psutil.Process(pid)
         head.suspend()  # so that it starts no more of them

@@ -1,13 +1,13 @@
-"""A forked child whose system calls are watched: ptrace(2).
+"""A forked child with traced system calls: ptrace(2).
 
-It is killed at the n-th call that may change a file (`run_until`), or something is done to a file
-before the n-th call that touches it (`run_touching`).
+It is killed at the n-th call that may change a file (`run_until`), or a function is called before
+the n-th call that touches a file (`run_touching`).
 
-Every call that can make, fill, flush, rename or remove something stops the child before it is
-made. Those before the one that is asked for are let go, and there the child is killed: what is on
-the disk then is what any kill at that moment leaves. In the same way every call that opens, asks
-for or reads one file stops it, so that any other process can be played at any moment. Threads of
-the child are traced, too. The caller must have no other child that ends meanwhile. Linux on x86-64.
+Every call that can make, fill, flush, rename or remove a file stops the child before it is made.
+Calls before the requested one continue, and at that one the child is killed: the disk then has the
+state that any kill at that moment leaves. In the same way every call that opens, asks for or reads
+one file stops the child, so that another process can be simulated at any moment. Threads of the
+child are traced, too. The caller must have no other child that ends meanwhile. Linux on x86-64.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHANGING = {
     264: "renameat", 265: "linkat", 266: "symlinkat", 268: "fchmodat", 280: "utimensat",
     285: "fallocate", 296: "pwritev", 316: "renameat2", 326: "copy_file_range",
 }  # fmt: skip
-"""Numbers of x86-64. Opening makes files, too, but nothing that `link`, `rename` or a write would
+"""Numbers of x86-64. Opening makes files, too, but no state that `link`, `rename` or a write would
 not show."""
 
 # Their names, and which of their arguments is the path or the descriptor.
@@ -58,16 +58,17 @@ IS_SUPPORTED = platform.machine() == "x86_64"
 
 @dataclass
 class Traced:
-    """`calls` are the names of the calls that were stopped at, in their order; the last of a child
-    that was killed was not made. `status` is the exit status of one that ended by itself."""
+    """`calls` are the names of the calls that stopped the child, in order; the last call of a
+    killed child was not made. `status` is the exit status of a child that ended by itself."""
 
     calls: list[str] = field(default_factory=list)
     status: int | None = None
 
 
 def run_until(act: Callable[[], object], number: int | None = None) -> Traced:
-    """Run `act` in a child of a fork, and kill it before its call `number`, counted from 0 (None:
-    let it end). What it writes to standard output and error is its own affair.
+    """Run `act` in a child of a fork, and kill it before its call `number`, counted from 0.
+
+    None lets it end. Its standard output and error are not captured.
 
     Raises:
         OSError: the system does not let a process trace its child.
@@ -88,8 +89,12 @@ def run_touching(
     number: int | None = None,
     change: Callable[[], object] = lambda: None,
 ) -> Traced:
-    """Run `act` in a child of a fork, and call `change` before its call `number`, counted from 0,
-    of those that open, ask for or read `file`. It has no links in its path. Raises as `run_until`.
+    """Run `act` in a child of a fork, and call `change` before its call `number`.
+
+    Calls that open, ask for or read `file` are counted, from 0. The path of `file` has no links.
+
+    Raises:
+        OSError: the system does not let a process trace its child.
     """
     found = Traced()
     name = os.fsencode(file)
@@ -111,7 +116,7 @@ def run_touching(
 
 
 def _text_at(thread: int, address: int) -> bytes:
-    """The text at an address of the child, which a page's end may cut."""
+    """Return the text at an address of the child, up to the end of the page."""
     with suppress(OSError), Path(f"/proc/{thread}/mem").open("rb", buffering=0) as memory:
         memory.seek(address)
         return memory.read(min(_LONGEST, _PAGE - address % _PAGE)).partition(b"\0")[0]
@@ -126,8 +131,8 @@ def _path_of(thread: int, descriptor: int) -> bytes:
 
 
 Judge = Callable[[int, int, tuple[int, ...]], bool]
-"""Told the thread, the number and the arguments of each call before it is made; whether the child
-is killed there."""
+"""Called with the thread, the number and the arguments of each call before it is made. If it
+returns true, the child is killed there."""
 
 
 def _run(act: Callable[[], object], found: Traced, judge: Judge) -> Traced:
@@ -147,7 +152,7 @@ def _be_traced(libc: ctypes.CDLL, act: Callable[[], object]) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
             act()
             status = 0
-    except BaseException:  # the parent is told by the status
+    except BaseException:  # the status reports it to the parent
         traceback.print_exc()
     finally:
         os._exit(status)
@@ -184,7 +189,8 @@ class _Tracer:
                 self._go_on(thread, 0 if quiet else stopped)
 
     def _is_the_one(self, thread: int) -> bool:
-        """Show the call that a thread stopped before; whether it is the last to be seen."""
+        """Pass the call at which a thread stopped to the judge; return whether the child is killed
+        there."""
         info = ctypes.create_string_buffer(_INFO_BYTES)
         self._ask(_GET_CALL_INFO, thread, _INFO_BYTES, ctypes.addressof(info))
         number, *arguments = struct.unpack_from("<7Q", info.raw, 24)

@@ -1,8 +1,9 @@
-"""A Python of which some programs find torch imported: `warm_client.py ADDRESS ARGUMENT...`.
+"""A Python that runs some programs with torch already imported: `warm_client.py ADDRESS
+ARGUMENT...`.
 
-What `warm_interpreter` has for it runs in a process forked there, and this one is its stand-in: it
-passes signals on and ends as it does. Everything else is run by this interpreter itself. Standard
-library alone, as it is started with `-I -S`.
+A program that `warm_interpreter` accepts runs in a process forked there, and this one represents
+it: it forwards signals and ends with its status. This interpreter itself runs all other programs.
+It uses only the standard library, as it is started with `-I -S`.
 """
 
 import json
@@ -15,7 +16,7 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, sign
 
 
 def main() -> None:
-    """The command line."""
+    """Run the program of the command line."""
     address, *arguments = sys.argv[1:]
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.connect(f"\0{address}")

@@ -1,7 +1,7 @@
-"""An interpreter for jobs of real daemons whose ranks and looks at models find torch imported.
+"""An interpreter for jobs of real daemons, with torch already imported in ranks and model checks.
 
-A job names it as its `python`. Importing takes each of them 4 to 8 s, and is shown by tests whose
-jobs have Python itself.
+A job names it as its `python`. Importing torch takes each process 4 to 8 s, and is tested by jobs
+that use Python itself.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ LOOK_SECONDS = 0.05
 
 @contextmanager
 def interpreter(path: Path, modules: Sequence[str], scripts: Sequence[str] = ()) -> Iterator[Path]:
-    """Make `path` one whose programs of `WARM`, and `scripts` by their names, find `modules`
-    imported, as long as this lasts."""
+    """Make the program `path`, which runs the scripts of `WARM` and `scripts` with `modules`
+    imported.
+
+    It works until the end of the block.
+    """
     address = uuid4().hex
     words = (sys.executable, "-I", "-S", str(CLIENT), address)
     path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', "utf-8")
@@ -59,14 +62,14 @@ def _serve(listener: socket.socket, modules: Sequence[str], scripts: Set[str]) -
 
 
 def _program(arguments: list[str], scripts: Set[str]) -> list[str] | None:
-    """`arguments` as `forked` takes them; None: they are for others."""
+    """Return `arguments` in the form for `forked`, or None for programs that are run elsewhere."""
     if arguments[:1] == ["-P"] and arguments[1].endswith(WARM):
         return arguments
     return ["-P", *arguments] if arguments and arguments[0] in scripts else None
 
 
 def _stand_behind(client: socket.socket, modules: Sequence[str], scripts: Set[str]) -> None:
-    """Run what a client asks for, and tell it of the end; kill it when the client is gone."""
+    """Run the program of a client, and report its end; kill it if the client disconnects."""
     with ExitStack() as stack:
         stack.enter_context(client)
         data, [fd], *_ = socket.recv_fds(client, 1 << 20, 1)

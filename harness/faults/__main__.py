@@ -3,9 +3,9 @@
     python -m harness.faults [--errors] [--story WORDS] [--sample N --seed S] [--jobs N]
 
 Each process runs under `strace -e inject=...:signal=KILL:when=N`, which kills it exactly before its
-N-th call. Then what is left goes on, and `harness.invariants` looks at what there is. With
+N-th call. Then the other processes go on, and `harness.invariants` checks the result. With
 `--errors` the N-th calls fail instead, with ENOSPC, EIO and EMFILE, and no job may fail for that.
-Programs write a line when they begin and one when they are done, so that a second run shows.
+Programs write a line when they begin and one when they are done, so that a second run is visible.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MEMORY = Path("/dev/shm")
 
 
 class Run:
-    """The points that are tried, several at a time, each in a directory of its own."""
+    """Tries points, several at a time, each in a new directory."""
 
     def __init__(self, directory: Path, jobs: int) -> None:
         self.directory = directory
@@ -43,7 +43,7 @@ class Run:
         self._number = 0
 
     def all_of(self, work: list[tuple[str, Story, tracing.Injection | None]]) -> list[Found]:
-        """Try each, and return what was found, in their order."""
+        """Try each point, and return the results in the order of the points."""
         places = [self.directory / f"p{self._number + n}" for n in range(len(work))]
         self._number += len(work)
         return list(self._pool.map(self._one, work, places))
@@ -53,7 +53,7 @@ class Run:
         began = time.monotonic()
         try:
             found = story.run(place, injection)
-        except Exception:  # one point that cannot be tried is told, and the others are tried
+        except Exception:  # a point that cannot be tried is reported, and the others are tried
             found = Found(wrong=[f"could not be tried: {traceback.format_exc()}"])
         found.seconds = time.monotonic() - began
         for sentence in found.wrong:
@@ -64,7 +64,8 @@ class Run:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns 1 where anything was lost, doubled, orphaned or failed, 77 without strace."""
+    """Run the command; return 1 if anything was lost, doubled, orphaned or failed, 77 without
+    strace."""
     options = _parser().parse_args(arguments)
     if not tracing.is_installed():
         print("not run: strace is not installed")
@@ -93,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def stories_in(directory: Path) -> list[Story]:
-    """All of them; what they begin with is made in `directory`."""
+    """Return all stories; the files that they begin with are made in `directory`."""
     tensors = make_tensors(directory)
     return [*attempt_stories(tensors), *daemon_stories(tensors), *copy_stories(directory, tensors)]
 

@@ -1,8 +1,8 @@
-"""Stories of one attempt without a daemon: its supervisor, the keeper above, a rank below.
+"""Stories of one attempt without a daemon: its supervisor, the parent `keeper`, a child rank.
 
 keeper       killed alone: the supervisor goes on
 supervisor   killed alone: the keeper ends the ranks and writes the record
-both         in one moment: nobody is left; what was noted of ended ranks counts
+both         at the same time: the recorded exits of ranks count
 rank         killed alone, while it saves
 """
 
@@ -34,14 +34,17 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 KEEPER, SUPERVISOR, BOTH, RANK = "keeper", "supervisor", "both", "rank"
 TOKEN = "{:032x}"
 WAITS = "echo $$ > pid; read go < go; "
-"""Until its pid is known, so that the kernel can be asked later how it ended."""
+"""Makes the script wait until its pid is known, so that the kernel can be asked later how it
+ended."""
 
 
 @dataclass(frozen=True)
 class AttemptStory:
-    """One attempt of a shell script that ends with 0; `stopped`: one that is asked to stop and
-    ends with 0 then. `closes`: an export follows. `alone`: its export kills the supervisor, so that
-    the keeper has to write the record."""
+    """One attempt of a shell script that exits with 0.
+
+    With `stopped` it is asked to stop, and exits with 0 then. With `closes` an export follows. With
+    `alone` its export kills the supervisor, so that the keeper has to write the record.
+    """
 
     victim: str
     stopped: bool = False
@@ -50,12 +53,12 @@ class AttemptStory:
 
     @property
     def name(self) -> str:
-        """As it is printed."""
+        """The name of the story in the output."""
         what = "stop" if self.stopped else "export" if self.closes else "exit"
         return f"{self.victim}: {what}{', alone' if self.alone else ''}"
 
     def run(self, path: Path, injection: Injection | None) -> Found:
-        """See `Story.run`."""
+        """Run the story as `Story.run` does."""
         path.mkdir()
         run, token = path / "run", f"{abs(hash(str(path))):032x}"
         run.mkdir()
@@ -101,7 +104,8 @@ class AttemptStory:
         )
 
     def _let_go(self, path: Path, run: Path, victim: Victim) -> int | None:
-        """Let the rank go on once it can be watched; a pidfd of it, if it came to be."""
+        """Let the rank go on as soon as it can be watched; return its pidfd, or None if it never
+        started."""
         pidfd = None
         while not victim.is_over():
             with suppress(OSError, ValueError):
@@ -146,7 +150,7 @@ class AttemptStory:
         ended = None if record is None else record.get("outcome")
         wrong = []
         if self.victim == BOTH:
-            kill_strays(Traces(token))  # as the daemon does, which finds nobody there
+            kill_strays(Traces(token))  # as the daemon does, which finds none
         if left := strays(token):
             wrong.append(f"a process of the attempt was left: {left}")
         if (path / "ran").exists() and isinstance(now, reattach.NeverStarted):
@@ -164,7 +168,7 @@ class AttemptStory:
 
 
 def was_noted(run: Path) -> bool:
-    """Whether the end of rank 0 was noted in the run directory."""
+    """Return whether the end of rank 0 was recorded in the run directory."""
     try:
         return RankLedger.read(run / LEDGER, 1).lines()[0].status is not None
     except (OSError, ValueError):
@@ -172,7 +176,7 @@ def was_noted(run: Path) -> bool:
 
 
 def strays(token: str) -> list[str]:
-    """Processes with `token` in their environment."""
+    """Return the processes with `token` in their environment."""
     found = []
     for pid in processes():
         with suppress(OSError):
@@ -185,14 +189,15 @@ def strays(token: str) -> list[str]:
 class SaveStory:
     """A rank that saves three checkpoints, keeps two of them, and is killed meanwhile.
 
-    What a resume is offered then verifies, and no step that was said to be saved is lost.
+    The checkpoint from which a resume would start must verify, and no step that was reported as
+    saved may be lost.
     """
 
     tensors: Path
     name: str = "rank: save"
 
     def run(self, path: Path, injection: Injection | None) -> Found:
-        """See `Story.run`."""
+        """Run the story as `Story.run` does."""
         path.mkdir()
         run, out = path / "run", path / "out"
         run.mkdir()
@@ -228,7 +233,7 @@ class SaveStory:
 
 
 def attempt_stories(tensors: Path) -> list[AttemptStory | SaveStory]:
-    """All."""
+    """Return all stories of attempts."""
     victims = (KEEPER, SUPERVISOR, BOTH)
     return [
         *(AttemptStory(victim) for victim in victims),

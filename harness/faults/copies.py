@@ -1,4 +1,4 @@
-"""Stories of the queue's file: an older schema, a backup, a backup that is put back, a removal."""
+"""Stories of the queue's file: an older schema, a backup, a restored backup, a removal."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ COPY = "copy.db"
 
 @dataclass(frozen=True)
 class Template:
-    """The files of a place, to begin with: copied with the paths in its queues."""
+    """The files of a `Place`, to be copied as the start of others."""
 
     place: Place
 
     def copied(self, path: Path) -> Place:
-        """A place that begins so."""
+        """Copy the files to `path`, with the paths in the queues changed, and return the new
+        place."""
         place = Place(path, self.place.tensors)
         old = self.place.path
         moved(self.place.state, place.state, old, path)
@@ -63,7 +64,11 @@ def queue_up(place: Place, jobs: Mapping[str, Wanted]) -> None:
 
 
 def run_all(place: Place, jobs: Mapping[str, Wanted]) -> None:
-    """See the jobs to their ends. Raises AssertionError: they do not come to one."""
+    """Run the jobs to their ends.
+
+    Raises:
+        AssertionError: they do not end.
+    """
     daemon = place.daemon()
     said = place.drive(jobs, daemon.is_running)
     daemon.terminate()
@@ -87,13 +92,13 @@ def as_first_schema(place: Place) -> None:
 
 @dataclass(frozen=True)
 class BackupStory:
-    """`zerotools backup` is killed: there is no copy, or a whole one; the queue is as it was."""
+    """`zerotools backup` is killed: no copy exists, or a whole one, and the queue is unchanged."""
 
     template: Template
     name: str = "backup"
 
     def run(self, path: Path, injection: Injection | None) -> Found:
-        """See `Story.run`."""
+        """Run the story as `Story.run` does."""
         place = self.template.copied(path)
         out = path / "out.db"
         victim = Victim("backup", [place.state, out], path, injection)
@@ -110,16 +115,17 @@ class BackupStory:
 
 
 def jobs_in(database: Path) -> list[tuple[int, str]]:
-    """Numbers and states."""
+    """Return numbers and states of the jobs in a queue."""
     with closing(sqlite3.connect(database)) as opened:
         return opened.execute("SELECT id, state FROM job ORDER BY id").fetchall()
 
 
 @dataclass(frozen=True)
 class RestoreStory:
-    """`zerotools restore` of a copy in which jobs wait that have ended since, is killed.
+    """`zerotools restore` is killed, with a copy in which jobs wait that have ended since.
 
-    A daemon that starts then, or refuses to until the copy is put back again, runs none again.
+    A daemon that starts then, or that refuses to start until the copy is restored again, starts
+    none of these jobs a second time.
     """
 
     template: Template
@@ -127,7 +133,7 @@ class RestoreStory:
     name: str = "restore"
 
     def run(self, path: Path, injection: Injection | None) -> Found:
-        """See `Story.run`."""
+        """Run the story as `Story.run` does."""
         place = self.template.copied(path)
         place.acknowledged = {name: n for n, name in enumerate(self.jobs, 1)}
         victim = Victim("restore", [place.state, path / COPY], path, injection)
@@ -136,7 +142,7 @@ class RestoreStory:
         victim.end()
         found = Found(hit=victim.was_hit(), calls=counted(victim.trace))
         daemon = warm.start("daemon", place.options, path)
-        if place.drive(self.jobs, daemon.is_running) == "":  # it refuses, and says what to do
+        if place.drive(self.jobs, daemon.is_running) == "":  # it refuses, and says why
             restore(path / COPY, place.state, release=True)
         daemon.end()
         found.wrong += judge(place, self.jobs)
@@ -144,7 +150,7 @@ class RestoreStory:
 
 
 def copy_stories(directory: Path, tensors: Path) -> list[Story]:
-    """All; what they begin with is made in `directory`."""
+    """Return all stories of this module; the files that they begin with are made in `directory`."""
     trained = Place(directory / "trained", tensors)
     run_all(trained, {"t": trained.training("t", 2)})
     first = Place(directory / "first", tensors)
@@ -167,15 +173,15 @@ def copy_stories(directory: Path, tensors: Path) -> list[Story]:
 
 
 def pruning(place: Place) -> dict[str, Wanted]:
-    """A job that is over is removed, with its checkpoints."""
+    """Return a finished job that is removed with its checkpoints."""
     return {"t": place.training("t", 2, GONE)}
 
 
 def migrating(place: Place) -> dict[str, Wanted]:
-    """A script that waits, and a training that is to come."""
+    """Return a script that waits, and a training job that follows."""
     return {"waits": place.script("waits", ONCE), "t": place.training("t", 1)}
 
 
 def twice(place: Place) -> dict[str, Wanted]:
-    """Two that have ended since the copy was made."""
+    """Return two jobs that have ended since the copy was made."""
     return {name: place.script(name, ONCE) for name in ("a", "b")}

@@ -1,4 +1,4 @@
-"""A state directory, its daemon, and a client that sees to it that its jobs come to their ends."""
+"""A state directory, its daemon, and a client that runs its jobs to their ends."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ SECONDS = 60.0
 PAUSE = 0.02
 HELD_SECONDS = 5.0
 GONE = "gone"
-"""The state of a job that was to be removed."""
+"""The expected state of a job that is removed."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A job of a story: its job file, and the state in which it is to end."""
+    """A job of a story: its job file, and the state that it must end in."""
 
     tree: Mapping[str, Any]
     end: str
     terms: Mapping[str, Any] = field(default_factory=dict)
-    """How it is to wait; `after` names jobs of the story."""
+    """Options of its submit; `after` names jobs of the story."""
     edit: Mapping[str, Any] = field(default_factory=dict)
     """Keys that are set while it is on hold; then it is released."""
     is_held: bool = False
-    """It is held after its second step, and released."""
+    """If true, it is held after its second step, and released."""
     members: int | None = None
     """So many jobs of an array, of which the job file is this; they are called NAME-0, NAME-1."""
     is_retried: bool = False
@@ -76,38 +76,38 @@ class Place:
 
     @property
     def state(self) -> Path:
-        """The daemon's."""
+        """The state directory of the daemon."""
         return self.path / "state"
 
     @property
     def log(self) -> str:
-        """The end of what the daemons said."""
+        """The end of the daemons' log."""
         return (self.path / "log").read_text(errors="replace")[-3000:]
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Of a daemon here."""
+        """The options of a daemon here."""
         config = self.path / "config.toml"
         return ("--state-dir", str(self.state), "--config", str(config))
 
     def victim(self, injection: Injection | None) -> Victim:
-        """A daemon to which something happens."""
+        """Start a daemon that the injection is applied to."""
         return Victim("daemon", self.options, self.path, injection)
 
     def daemon(
         self, crash: CrashPoint | None = None, env: Mapping[str, str] | None = None
     ) -> Forked:
-        """A daemon to which nothing happens, or which kills itself at a named point."""
+        """Start a daemon without an injection; with `crash` it kills itself at a named point."""
         env = {**(env or {}), **({} if crash is None else {crashpoints.VARIABLE: crash.name})}
         return warm.start("daemon", self.options, self.path, env=env)
 
     def lines(self, name: str) -> list[str]:
-        """What the job `name` noted."""
+        """Return the lines that the job `name` has written."""
         path = self.path / f"{name}.lines"
         return path.read_text().splitlines() if path.exists() else []
 
     def script(self, name: str, program: str, end: str = "succeeded", **more: Any) -> Wanted:
-        """A job whose program is a shell script; `$LINES` is the file of its lines."""
+        """Return a job that runs a shell script; `$LINES` is the file of its lines."""
         script = {
             "command": ["/bin/sh", "-c", program],
             "directory": str(self.path),
@@ -125,7 +125,7 @@ class Place:
         env: Mapping[str, str] = {},
         **more: Any,
     ) -> Wanted:
-        """A job of the built-in trainer, whose rank is a stand-in."""
+        """Return a job of the built-in trainer, with a stand-in as its rank."""
         mine = {"LINES": str(self.path / f"{name}.lines"), "TENSORS": str(self.tensors)}
         tree = {"name": name, "device": "cpu", "ranks": 1, "env": {**mine, **env}}
         data = {"text": [str(self.path / "config.toml")]}
@@ -138,9 +138,9 @@ class Place:
         is_running: Callable[[], bool],
         seconds: float = SECONDS,
     ) -> str | None:
-        """Submit, wait, cancel and clean until all jobs are as wanted; None: they are.
+        """Submit, wait, cancel and clean until all jobs are as wanted; then return None.
 
-        Else one sentence; an empty one where the daemon ended before.
+        Otherwise return one sentence, which is empty if the daemon ended before.
         """
         deadline, said = Deadline(seconds), "nothing was answered"
         while not deadline.has_passed():
@@ -203,8 +203,11 @@ class Place:
         return {**wanted.terms, "after": after} if after else dict(wanted.terms)
 
     def _resume(self, name: str, job: int) -> None:
-        """Only one that stays held: a held job may be about to be over, and a resume of a program
-        that is over asks for another run of it."""
+        """Resume a job that stays held.
+
+        A held job may be about to be over, and a resume of a program that is over would run it
+        again.
+        """
         if time.monotonic() - self.held.setdefault(name, time.monotonic()) > HELD_SECONDS:
             self.client.resume(job)
             del self.held[name]
@@ -223,9 +226,9 @@ class Place:
         return (state == GONE) == (wanted.end == GONE)
 
     def _hold(self, name: str, job: Mapping[str, Any]) -> None:
-        """Once, when it has made its second step; and release it."""
+        """Hold the job once, after its second step, and release it."""
         if job["state"] == "paused":
-            self.was_held.add(name)  # also where no answer came
+            self.was_held.add(name)  # even if no answer came
             self.client.release(job["id"])
             return
         runs = name not in self.was_held and job["state"] in ("running", "pausing")
@@ -237,15 +240,19 @@ class Place:
             self.client.cancel(job["id"])
 
     def idle(self, name: str) -> int:
-        """How often a training began again after its last step, and found nothing left to do."""
+        """Return how often a training job began again after its last step, and found nothing left
+        to do."""
         after = self.lines(name)
         after = after[after.index("done") + 1 :] if "done" in after else []
         is_idle = all(line == "done" or line.startswith("began ") for line in after)
         return sum(line.startswith("began ") for line in after) if is_idle else 0
 
     def wrong(self, jobs: Mapping[str, Wanted], *, ranks_die: bool = False) -> Iterator[str]:
-        """What ran again, and which jobs did not end as they had to. Where `ranks_die`, a rank may
-        have been killed between its last line and its exit: then a training finds nothing to do."""
+        """Yield which programs ran again, and which jobs ended in another state than expected.
+
+        With `ranks_die` a rank may have been killed between its last line and its exit: then the
+        next attempt finds nothing left to do.
+        """
         with closing(sqlite3.connect(self.state / "zerotools.db")) as database:
             found = list(database.execute("SELECT name, state FROM job ORDER BY rowid"))
         rows, counts = dict(found), Counter(name for name, _ in found)
@@ -263,7 +270,7 @@ class Place:
 
 
 def make_tensors(directory: Path) -> Path:
-    """A `dcp` directory of one tensor, as `zerotools convert` writes it."""
+    """Make a `dcp` directory of one tensor, as `zerotools convert` writes it."""
     model, out = directory / "model", directory / "tensors"
     model.mkdir()
     header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
@@ -278,7 +285,7 @@ def make_tensors(directory: Path) -> Path:
 
 
 def moved(template: Path, state: Path, old: Path, new: Path) -> None:
-    """Copy a state directory whose daemon has ended, or a queue, with the paths in it."""
+    """Copy a queue, or a state directory whose daemon has ended, with the paths in it changed."""
     queue = state
     if template.is_dir():
         ignored = shutil.ignore_patterns("api.sock", "notify.sock")

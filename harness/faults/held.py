@@ -1,12 +1,12 @@
-"""`held.py [--hold] ROLE ARGUMENT...`: the daemon, a supervisor or a command, once it is traced.
+"""`held.py [--hold] ROLE ARGUMENT...`: the daemon, a supervisor or a command, after it is traced.
 
 With `--hold` it stops itself (SIGSTOP) before it begins. A supervisor can be held instead of its
 keeper: `--hold-child` stops the process that the keeper forks.
 
     daemon OPTIONS     zerotoolsd whose ranks are `stand_in.py`
     supervisor DIR     the supervisor of a prepared attempt, and its keeper
-    backup DIR FILE, restore DIR FILE    as the commands do
-    rank OPTIONS       a rank as `stand_in.py`
+    backup DIR FILE, restore DIR FILE    as the commands
+    rank OPTIONS       a rank that is `stand_in.py`
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
 def daemon(arguments: list[str]) -> int:
-    """`zerotoolsd` with ranks that only pretend, under an interpreter of which nothing is asked."""
+    """Run `zerotoolsd` with stand-ins as ranks, and without checks of the interpreter."""
     from zerotools.jobs.tables.spec import JobSpec
     from zerotoolsd.admission.interpreter import Needs
     from zerotoolsd.app import main
@@ -31,20 +31,20 @@ def daemon(arguments: list[str]) -> int:
         return (sys.executable, "-P", str(STAND_IN), "--run-dir", str(run_dir))
 
     async def check_python(python: str, env: Mapping[str, str], needs: Needs, user: object) -> None:
-        """Any interpreter will do."""
+        """Accept any interpreter."""
 
     return main(arguments, command=command, check_python=check_python)
 
 
 def supervisor(arguments: list[str]) -> int:
-    """As `supervisor/entry.py`."""
+    """Run a supervisor, as `supervisor/entry.py` does."""
     from zerotoolsd.supervisor.main import main
 
     return main(arguments)
 
 
 def back_up(arguments: list[str]) -> int:
-    """As `zerotools backup`."""
+    """Make a backup, as `zerotools backup` does."""
     from zerotools.jobs.client import queue_copies
 
     queue_copies.back_up(Path(arguments[0]), Path(arguments[1]))
@@ -52,7 +52,7 @@ def back_up(arguments: list[str]) -> int:
 
 
 def restore(arguments: list[str]) -> int:
-    """As `zerotools restore --release`."""
+    """Restore a backup, as `zerotools restore --release` does."""
     from zerotools.jobs.client import queue_copies
 
     queue_copies.restore(Path(arguments[1]), Path(arguments[0]), release=True)
@@ -60,7 +60,7 @@ def restore(arguments: list[str]) -> int:
 
 
 def rank(arguments: list[str]) -> int:
-    """As the supervisor starts one."""
+    """Run a rank, as the supervisor starts one."""
     import runpy
 
     sys.argv = [str(STAND_IN), *arguments]
@@ -92,7 +92,7 @@ def hold_child() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """The command line."""
+    """Run the role that the command line names."""
     if arguments[0] == "--hold":
         os.kill(os.getpid(), signal.SIGSTOP)
     if arguments[0] == "--hold-child":

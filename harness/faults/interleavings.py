@@ -2,10 +2,10 @@
 
     python -m harness.faults.interleavings [--minutes M] [--seed N] [--steps N]
 
-After each step `harness.invariants` and `harness.faults.rules` look at what there is. After some
-steps nothing is killed any more, and all jobs must come to their ends. Each round has a seed and a
-daemon of its own, and the next round the next seed. `--seed` of a round that failed repeats its
-operations; which of them meet depends on the machine, so that it may take several tries.
+After each step `harness.invariants` and `harness.faults.rules` check the state directory and the
+jobs. After some steps nothing is killed any more, and all jobs must end. Each round has a new
+daemon and a seed, and the next round uses the next seed. `--seed` of a failed round repeats its
+operations; which of them overlap depends on the machine, so that several tries may be needed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MEMORY = Path("/dev/shm")
 
 
 class Round:
-    """One daemon, and what is done to it."""
+    """One daemon, and the operations on it."""
 
     def __init__(self, path: Path, tensors: Path, library: Path | None, seed: int) -> None:
         self.seed = seed
@@ -59,9 +59,9 @@ class Round:
         self._library = library
         self.rules = Rules(self.place.state, path / "stamps")
         self.jobs: list[int] = []
-        """Those that were acknowledged."""
+        """Jobs that were acknowledged."""
         self.removed: set[int] = set()
-        """Those that a client asked to remove."""
+        """Jobs that a client asked to remove."""
         self.keys: dict[int, Operation] = {}
         """The submits, by job."""
         self.done: Counter[str] = Counter()
@@ -69,7 +69,7 @@ class Round:
         self._unsure: list[Operation] = []
         self._lock = threading.RLock()
         self._states: dict[int, str] = {}
-        """Of all jobs, the newest first, before the step began."""
+        """The states of all jobs before the step began, the newest job first."""
         self._of_arrays: set[int] = set()
         self.daemon = self._start()
 
@@ -98,7 +98,7 @@ class Round:
         return True
 
     def step(self, together: list[Operation]) -> None:
-        """Begin these operations, wait for them, and look at what there is."""
+        """Begin these operations, wait for them, and check the rules."""
         self._states = self._known()
         with ThreadPoolExecutor(len(together)) as pool:
             list(pool.map(self._one, together))
@@ -109,7 +109,7 @@ class Round:
         self.look()
 
     def look(self) -> None:
-        """Note what does not hold."""
+        """Record the rules that are broken."""
         with suppress(sqlite3.OperationalError):  # the queue is made just now
             self.wrong += broken(self.place.state, {*self.jobs} - self.removed)
             self.wrong += self.rules.broken(self.removed)
@@ -136,7 +136,7 @@ class Round:
                 self.wrong.append(f"{operation}: {error}")
 
     def _target(self, operation: Operation) -> int:
-        """A job in a state in which the operation has a meaning, if there is one; else any."""
+        """Return a job in a state in which the operation has a meaning, or else any job."""
         meant = operations.MEANT.get(operation.name, STATES)
         fitting = [job for job, state in self._states.items() if state in meant]
         if operation.name == "array":
@@ -252,7 +252,7 @@ class Round:
                 time.sleep(operation.one_of((0.1, 0.3, 0.7)))
 
     def settle(self) -> None:
-        """Let all jobs come to their ends, and look at what is left."""
+        """Let all jobs end, and check the state directory."""
         deadline, held = Deadline(END_SECONDS), dict[int, float]()
         while True:
             self.keep_up()
@@ -306,13 +306,13 @@ class Round:
             yield f"the daemon's log has a traceback: {self.place.log}"
 
     def close(self) -> None:
-        """End the daemon, and what runs."""
+        """Stop the daemon and all other processes."""
         self.daemon.terminate()
         self.daemon.wait(30)
 
 
 def live_round(path: Path, tensors: Path, library: Path | None, seed: int, steps: int) -> Round:
-    """Live a round, up to its first step after which something does not hold."""
+    """Run a round, up to its first step that breaks a rule."""
     one = Round(path, tensors, library, seed)
     try:
         for number, together in enumerate(islice(operations.steps(seed), steps), 1):
@@ -329,7 +329,7 @@ def live_round(path: Path, tensors: Path, library: Path | None, seed: int, steps
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return 1 where something did not hold."""
+    """Run the command; return 1 if a rule was broken."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--minutes", type=float, default=0.0, help="more rounds for so long")
     parser.add_argument("--seed", type=int, help="of the first round; the next ones have the next")

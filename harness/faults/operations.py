@@ -1,7 +1,7 @@
 """Operations on a daemon and its jobs, drawn at random: the same from the same seed.
 
-Nothing that a daemon answers has a part in the draw. So a seed is enough to do the same again; what
-the operations meet depends on how fast the machine is.
+No answer of a daemon affects the draw, so a seed is enough to repeat the operations. How they
+overlap depends on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SCRIPTS: dict[str, list[str]] = {
         STAMP + "stamp begin; case $ZEROTOOLS_RUN_DIR in *-1) exit 5;; esac; sleep 0.3; stamp end",
     ],
 }
-"""Programs of jobs, which leave a line for each of their commands."""
+"""Programs of jobs, which write a line for each of their commands."""
 
 REQUESTS = {
     "cancel": 8,
@@ -75,7 +75,7 @@ REQUESTS = {
     "undrain": 2,
     "look": 2,
 }
-"""What clients ask, each so many times as often as one of 1."""
+"""The requests of clients, with their weights in the draw."""
 MEANT = {
     "cancel": {RUNNING},
     "hold": {RUNNING, QUEUED, WAITING, WAITING_RETRY},
@@ -88,7 +88,7 @@ MEANT = {
     "edit": OPEN - ACTIVE,
     "clean": TERMINAL,
 }
-"""States of jobs of which it is mostly asked, if any is in them."""
+"""The states of jobs that a request usually goes to, if any job is in one of them."""
 KILLS = {
     "SIGKILL of the daemon": 3,
     "SIGTERM of the daemon": 1,
@@ -104,33 +104,35 @@ SUBMIT, ARRAY, AGAIN = "submit", "submit of an array", "submit once more"
 SUBMITS = {SUBMIT: 15, ARRAY: 3, AGAIN: 3}
 ARRAY_WISHES = ("cancel", "hold", "release", "pause", "unpause", "priority", "retry")
 MOST_TOGETHER = 3
-"""Operations that are begun within a few milliseconds of each other."""
+"""Up to this many operations begin within a few milliseconds of each other."""
 LONGEST_DELAY = 0.25
 
 
 @dataclass(frozen=True)
 class Operation:
-    """It begins `delay` seconds after its step does. `job` counts from the newest job that is in a
-    state of `MEANT`."""
+    """One operation, which begins `delay` seconds after its step.
+
+    `job` counts from the newest job that is in a state of `MEANT`.
+    """
 
     name: str
     delay: float
     job: int
     number: int
-    """Of all operations; what is submitted is named after it."""
+    """The number of the operation; a submitted job is named after it."""
     draw: float
-    """For what else is chosen of the operation, from 0 to 1."""
+    """A number from 0 to 1, from which the other choices of the operation are made."""
 
     def __str__(self) -> str:
         return f"{self.number}: {self.name}, job {self.job}, +{self.delay * 1e3:.0f} ms"
 
     def one_of(self, values: Any, salt: int = 0) -> Any:
-        """One of these values, the same each time; another `salt` chooses independently."""
+        """Return one of these values, the same each time; another `salt` chooses independently."""
         return Random(f"{self.number} {self.draw} {salt}").choice(list(values))
 
 
 def steps(seed: int) -> Iterator[list[Operation]]:
-    """Operations that are begun together, step after step, for ever."""
+    """Yield the operations that begin together, step after step, without end."""
     random, number = Random(seed), 0
     weights = {**SUBMITS, **REQUESTS, **KILLS}
     while True:
@@ -145,7 +147,7 @@ def steps(seed: int) -> Iterator[list[Operation]]:
 
 
 def job_of(place: Place, operation: Operation) -> Wanted:
-    """The job that a submit is of, and how it waits; `after` counts from the newest job."""
+    """Return the job of a submit, with its options; `after` counts from the newest job."""
     name = f"n{operation.number}"
     more: dict[str, Any] = {"max_restarts": 500, "retry": "always"}
     if operation.one_of(range(6), 1) == 0:

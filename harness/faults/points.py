@@ -1,4 +1,4 @@
-"""Which points there are, which of them are tried, and what was found."""
+"""The points, a sample of them, and the results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from harness.faults.tracing import ERRORS, OPENING, OPENING_ERRORS, Injection
 
 @dataclass(kw_only=True)
 class Found:
-    """What one point came to. `hit`: the call came. `calls`: how often each came, where nothing was
-    done to any. `unseen` ranks ended when nobody was left to see how. It took `seconds`."""
+    """The result of one point.
+
+    `hit` is true if the call came, and `calls` counts the calls of a run without an injection.
+    `unseen` counts ranks that ended when no process was left to read their status. The point took
+    `seconds`.
+    """
 
     hit: bool = False
     seconds: float = 0.0
@@ -25,19 +29,19 @@ class Found:
 
 
 class Story(Protocol):
-    """One thing that happens to jobs, and who is killed in it."""
+    """One scenario for jobs, and the process that is killed in it."""
 
     @property
     def name(self) -> str: ...
 
     def run(self, place: Path, injection: Injection | None) -> Found:
-        """Live it once in the new directory `place`."""
+        """Run the scenario once in the new directory `place`."""
         ...
 
 
 @dataclass(frozen=True)
 class Point:
-    """One call of one story, and what happens to it."""
+    """One call of one story, and the injection at it."""
 
     story: Story
     injection: Injection
@@ -47,7 +51,7 @@ class Point:
 
 
 def points_of(story: Story, calls: Counter[str], *, kills: bool, errors: bool) -> Iterator[Point]:
-    """All of a story that makes these calls."""
+    """Yield all points of a story that makes these calls."""
     for call, count in sorted(calls.items()):
         possible = OPENING_ERRORS if call in OPENING else ERRORS
         for number in range(1, count + 1):
@@ -58,7 +62,7 @@ def points_of(story: Story, calls: Counter[str], *, kills: bool, errors: bool) -
 
 
 def sampled(points: Sequence[Point], most: int | None, seed: int) -> list[Point]:
-    """`most` of the points, chosen by `seed` from all stories alike, in their order."""
+    """Return `most` of the points in their order, chosen by `seed` from all stories alike."""
     if most is None or most >= len(points):
         return list(points)
     chosen = random.Random(seed).sample(range(len(points)), most)
@@ -67,7 +71,7 @@ def sampled(points: Sequence[Point], most: int | None, seed: int) -> list[Point]
 
 @dataclass
 class Totals:
-    """What was found over all points."""
+    """The results of all points."""
 
     points: int = 0
     missed: int = 0
@@ -87,7 +91,7 @@ class Totals:
         self.note(where, found.wrong)
 
     def note(self, where: str, sentences: Iterable[str]) -> None:
-        """Count what is wrong."""
+        """Count these errors."""
         for sentence in sentences:
             self._kind(sentence).append(f"{where}: {sentence}")
 
@@ -106,5 +110,5 @@ class Totals:
 
     @property
     def sentences(self) -> list[str]:
-        """All that is wrong."""
+        """All errors."""
         return [*self.lost, *self.doubled, *self.orphaned, *self.failed]

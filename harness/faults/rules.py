@@ -1,10 +1,10 @@
-"""What must hold of jobs from one look to the next, besides `harness.invariants`.
+"""Rules for jobs from one check to the next, in addition to `harness.invariants`.
 
 - An event stays as it was written, unless its job was removed, and newer ones have higher numbers.
 - A job changes its state as the table of states says.
-- After a stop no command of its script begins, which would leave a stamp.
-- A script that has succeeded has left its last stamp.
-- A job that was cancelled leaves no stamp after its end.
+- After a stop no command of its script begins; a command would write a stamp.
+- A script that has succeeded has written its last stamp.
+- A cancelled job writes no stamp after its end.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from zerotools.jobs.states import CANCELLED, SUCCEEDED, TRANSITIONS
 from zerotoolsd.queue.taking_in import REBUILD
 
 SLACK_SECONDS = 0.5
-"""Between the moment of a stop and the stamp of a command that had begun before it."""
+"""The longest time between a stop and the stamp of a command that had begun before it."""
 MOST_LATE = 2
-"""Stamps of a rank after that moment: of a command that had begun, and of one that began since."""
+"""The most stamps of a rank after a stop: of a command that had begun, and of one that has begun
+since."""
 _SAVING = "saved"
 _ENDS = "SELECT job_id, max(time) FROM event WHERE to_state = ?"
-"""When it was known that nothing of a job runs. `job.ended` is earlier where its supervisor was
-killed: the last sign of life."""
+"""When it was known that nothing of a job runs. `job.ended` is earlier if its supervisor was
+killed: it is the time of the last heartbeat."""
 
 
 class Rules:
-    """Those of one daemon and its jobs, whose scripts leave their stamps in `stamps`."""
+    """The rules for one daemon and its jobs, whose scripts write their stamps to `stamps`."""
 
     def __init__(self, state: Path, stamps: Path) -> None:
         self._state = state
@@ -39,10 +40,10 @@ class Rules:
         self._offset = 0
         self._events: dict[int, tuple[object, ...]] = {}
         self._words: dict[tuple[Path, str], list[tuple[float, str]]] = {}
-        """By the directory of the attempt and the rank."""
+        """The stamps, by the directory of the attempt and the rank."""
 
     def broken(self, removed: Collection[int]) -> list[str]:
-        """One sentence for each rule that does not hold. `removed` jobs may be gone."""
+        """Return one sentence for each broken rule. `removed` jobs may be gone."""
         with closing(sqlite3.connect(self._state / "zerotools.db", isolation_level=None)) as queue:
             queue.execute("BEGIN")
             events = list(queue.execute("SELECT * FROM event ORDER BY seq"))
@@ -56,7 +57,7 @@ class Rules:
             moved = "SELECT job_id, from_state, kind, to_state FROM event WHERE seq > ?"
             last = max(self._events, default=0)
             changes = list(queue.execute(f"{moved} AND to_state IS NOT NULL", (last,)))
-        self._read_stamps()  # later, as a job that is over stamps nothing more
+        self._read_stamps()  # later, as a finished job writes no more stamps
         return [
             *self._events_kept(events, removed),
             *self._legal(changes),
@@ -117,6 +118,6 @@ class Rules:
                 yield f"job {job} was cancelled, and went on {max(late):.2f} s later"
 
     def words(self, job: int) -> dict[float, str]:
-        """The stamps of a job, by time."""
+        """Return the stamps of a job, by time."""
         mine = [w for (place, _), w in self._words.items() if place.parent.name == str(job)]
         return {moment: word for words in mine for moment, word in words}

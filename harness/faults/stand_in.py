@@ -1,17 +1,17 @@
-"""A rank that trains nothing, and saves real checkpoints as ranks do.
+"""A rank that trains nothing, but saves real checkpoints.
 
-`stand_in.py --run-dir DIR`. A step is a line in the file `$LINES`; a checkpoint holds a copy of
-the tensors in `$TENSORS` (a `dcp` directory), and is committed by the trainer's own `Committer`. It
-goes on from the newest checkpoint that verifies, as the trainer chooses it.
+`stand_in.py --run-dir DIR`. A step is a line in the file `$LINES`; a checkpoint holds a copy of the
+tensors in `$TENSORS` (a `dcp` directory), and is committed by the trainer's `Committer`. It resumes
+from the newest checkpoint that verifies, chosen as by the trainer.
 
     EVERY=N        a checkpoint each N steps (default 1)
     PACE=SECONDS   for a step (default 0)
-    CRASH=N        SIGKILL to itself after step N, in the first attempt alone
+    CRASH=N        SIGKILL to itself after step N, only in the first attempt
     WAIT=N         after step N, wait for a request to stop, or for the file OTHER, if it is named
     ALONE=N        after step N, wait for a request to stop if it is the only rank
 
-Where an attempt has several ranks, they do not wait for each other. What is told and saved is what
-the first one does; the others take as long.
+The ranks of an attempt do not wait for each other. Only the first one reports and saves; the others
+take as long.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EXIT_STOPPED, EXIT_BAD_CHECKPOINT, EXIT_NOT_SAVED = 75, 65, 1
 
 
 def record_of(step: int, steps: int) -> JobRecord:
-    """The record of a model of one tensor."""
+    """Return the record of a model of one tensor."""
     return JobRecord(
         step=step,
         steps_total=steps,
@@ -77,14 +77,14 @@ class StandIn:
         self.committer = Committer(self.output, KeepPolicy(last=2), lambda _: None)
 
     def note(self, line: str) -> None:
-        """Leave a line for whoever looks at what was run."""
+        """Append a line to the file of lines."""
         if not self.is_first:
             return
         with Path(os.environ["LINES"]).open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
 
     def run(self) -> int:
-        """All steps; the exit status."""
+        """Run all steps, and return the exit status."""
         if self.is_first:
             clear_leftovers(self.output)
         start = checkpoint_dirs.choose(self.output, trusting=True, structure=check_structure)
@@ -98,7 +98,7 @@ class StandIn:
             time.sleep(float(os.environ.get("PACE", "0")))
             self.note(f"step {step}")
             self.notifier.step = step
-            left = 60.0 * (self.steps - step)  # said, so that an elastic job has reason to grow
+            left = 60.0 * (self.steps - step)  # so that an elastic job has reason to grow
             self.notifier.event("step", steps=self.steps, loss=1.0 / step, seconds_left=left)
             asked = (self.run_dir / "stop").exists()
             due = step % int(os.environ.get("EVERY", "1")) == 0
@@ -116,7 +116,7 @@ class StandIn:
         return 0
 
     def save(self, step: int) -> bool:
-        """A checkpoint by the protocol of the trainer; whether that was possible."""
+        """Save a checkpoint by the protocol of the trainer, and return whether it was saved."""
         if not self.is_first:
             return True
         try:
@@ -131,7 +131,7 @@ class StandIn:
         return True
 
     def misbehave(self, step: int) -> None:
-        """What the job wants to happen after `step`."""
+        """Do what the job's variables say for `step`: crash or wait."""
         if self.attempt == 1 and step == int(os.environ.get("CRASH", "0")):
             os.kill(os.getpid(), signal.SIGKILL)
         alone = os.environ.get("ALONE", "0") if os.environ.get("WORLD_SIZE") == "1" else "0"
@@ -144,7 +144,7 @@ class StandIn:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the rank that the command line describes."""
     parser = argparse.ArgumentParser(description="A rank that trains nothing.")
     parser.add_argument("--run-dir", type=Path, required=True)
     return StandIn(parser.parse_args().run_dir).run()
@@ -153,4 +153,4 @@ def main() -> int:
 if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
-    os._exit(status)  # as the trainer ends: what is done is over a moment later
+    os._exit(status)  # like the trainer: its work is done a moment later

@@ -1,6 +1,7 @@
-"""What happens to the jobs of one daemon that is killed, or whose calls fail.
+"""Scenarios for the jobs of one daemon that is killed, or whose calls fail.
 
-After that a fresh daemon starts, sees the jobs to their ends, and `harness.invariants` looks.
+After that a new daemon starts, runs the jobs to their ends, and `harness.invariants` checks the
+result.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class DaemonStory:
     begin: Callable[[Path], Place] | None = None
 
     def run(self, path: Path, injection: Injection | None) -> Found:
-        """See `Story.run`."""
+        """Run the story as `Story.run` does."""
         place = self._place(path)
         jobs = self.jobs(place)
         victim = place.victim(injection)
@@ -62,7 +63,7 @@ class DaemonStory:
         return found
 
     def run_to(self, path: Path, crash: CrashPoint) -> Found:
-        """Live it once, with a daemon that kills itself at a named point."""
+        """Run the story once, with a daemon that kills itself at a named point."""
         place = self._place(path)
         jobs = self.jobs(place)
         daemon = place.daemon(crash)
@@ -77,7 +78,8 @@ class DaemonStory:
 
 
 def in_a_chain(place: Place) -> dict[str, Wanted]:
-    """One that starts after another has succeeded, and one that starts as soon as it may."""
+    """Return a job that starts after another has succeeded, and one that starts as soon as it
+    may."""
     second = place.script("second", ONCE)
     return {
         "first": place.script("first", ONCE),
@@ -86,13 +88,13 @@ def in_a_chain(place: Place) -> dict[str, Wanted]:
 
 
 def on_hold(place: Place) -> dict[str, Wanted]:
-    """One that is on hold until the client releases it, and then goes before another."""
+    """Return a job that is on hold until the client releases it, and then goes before another."""
     held = replace(place.script("held", ONCE), terms={"hold": True, "priority": 3})
     return {"held": held, "plain": place.script("plain", ONCE)}
 
 
 def several(place: Place) -> dict[str, Wanted]:
-    """Two jobs that are queued together."""
+    """Return two jobs that are queued together."""
     program = ONCE.replace("$LINES", "$LINES-$ZEROTOOLS_ARRAY_INDEX.lines")
     one = place.script("both", program)
     env = {"LINES": str(place.path / "both")}
@@ -134,7 +136,7 @@ def removed(place: Place) -> dict[str, Wanted]:
 
 
 def edited(place: Place) -> dict[str, Wanted]:
-    """One that could not write its lines if it ran as it was submitted."""
+    """Return a job that could not write its lines if it ran as it was submitted."""
     job = place.script("edited", ONCE, max_restarts=0)
     right = job.tree["env"]["LINES"]
     tree = {**job.tree, "env": {"LINES": "/nowhere/lines"}}
@@ -142,8 +144,11 @@ def edited(place: Place) -> dict[str, Wanted]:
 
 
 def growing(place: Place) -> dict[str, Wanted]:
-    """An elastic one that has one of two ranks, and both when the job with the other one ends. It
-    comes to its end only with both, or if it starts after that."""
+    """Return an elastic job that has one of two ranks, and both when the job with the other one
+    ends.
+
+    It ends only with both ranks, or if it starts after that.
+    """
     other = {"LINES": str(place.path / "other.lines"), "OTHER": str(place.path / "t.lines")}
     first = place.script("other", UNTIL_STEP_2)
     ranks = {"min": 1, "max": 2}
@@ -154,7 +159,8 @@ def growing(place: Place) -> dict[str, Wanted]:
 
 
 def making_room(place: Place) -> dict[str, Wanted]:
-    """One that makes room after its second step for one of higher priority; and goes on then."""
+    """Return a job that makes room after its second step for one of higher priority, and then goes
+    on."""
     high = place.script("high", ONCE)
     env = {"WAIT": "2", "OTHER": str(place.path / "high.lines")}
     return {
@@ -164,12 +170,12 @@ def making_room(place: Place) -> dict[str, Wanted]:
 
 
 def pausing(place: Place) -> dict[str, Wanted]:
-    """One that is held after its second step, and released."""
+    """Return a job that is held after its second step, and released."""
     return {"t": replace(place.training("t", 4, env={"WAIT": "2"}), is_held=True)}
 
 
 def judge(place: Place, jobs: Mapping[str, Wanted]) -> list[str]:
-    """What is wrong after a fresh daemon has seen the jobs to their ends."""
+    """Run the jobs to their ends with a new daemon, and return the errors."""
     acknowledged = {n for name, n in place.acknowledged.items() if jobs[name].end != GONE}
     acknowledged |= place.again
     second = place.daemon()
@@ -192,7 +198,7 @@ def judge(place: Place, jobs: Mapping[str, Wanted]) -> list[str]:
 
 
 def daemon_stories(tensors: Path) -> list[DaemonStory]:
-    """All that need no state directory of an earlier daemon."""
+    """Return all stories that need no state directory of an earlier daemon."""
 
     def story(name: str, jobs: Jobs) -> DaemonStory:
         return DaemonStory(name, tensors, jobs)

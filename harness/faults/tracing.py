@@ -1,4 +1,5 @@
-"""One process under strace, which kills it at its N-th call of a kind, or lets such calls fail."""
+"""Run one process under strace, which kills it at its N-th call of a kind, or makes such calls
+fail."""
 
 from __future__ import annotations
 
@@ -16,19 +17,20 @@ CALLS = (
     *("pwrite64", "fdatasync", "fsync", "rename", "mkdir", "unlink"),
     *("unlinkat", "rmdir", "ftruncate", "fallocate"),
 )
-"""What makes something durable, gives it its name or takes it away."""
+"""Calls that make data durable, name a file or remove it."""
 OPENING = ("openat", "socket", "pipe2", "pidfd_open")
-"""What takes a descriptor: it fails with EMFILE, and no kill there is another than at `CALLS`."""
+"""Calls that open a descriptor: they fail with EMFILE. A kill at one of them equals a kill at one
+of `CALLS`."""
 OPENING_ERRORS = ("EMFILE",)
 ERRORS = ("ENOSPC", "EIO", "EMFILE")
 FEW = 4
-"""So many calls of a kind, one after another, fail where errors are injected."""
+"""The number of calls of a kind, one after another, that fail if errors are injected."""
 _CALL = re.compile(rb"^(?:\d+ +)?([a-z0-9_]+)\(", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Injection:
-    """What happens at the `number`-th call `call` (from 1): death, or the error `error`."""
+    """A kill, or the error `error`, at the `number`-th call `call` (from 1)."""
 
     call: str
     number: int
@@ -39,7 +41,7 @@ class Injection:
 
     @property
     def options(self) -> list[str]:
-        """As strace takes it."""
+        """The options for strace."""
         what = f"signal=KILL:when={self.number}"
         if self.error is not None:
             what = f"error={self.error}:when={self.number}..{self.number + FEW - 1}"
@@ -48,7 +50,8 @@ class Injection:
 
 @dataclass(frozen=True)
 class CrashPoint:
-    """The daemon kills itself where it first comes to `zerotoolsd.crashpoints.name`: no strace."""
+    """The daemon kills itself the first time it reaches `zerotoolsd.crashpoints.name`: no
+    strace."""
 
     name: str
 
@@ -57,14 +60,14 @@ class CrashPoint:
 
 
 def is_installed() -> bool:
-    """Whether there is a strace that may trace."""
+    """Return whether strace is installed and may trace."""
     return shutil.which("strace") is not None
 
 
 def attach(pid: int, out: Path, injection: Injection | None) -> subprocess.Popen[bytes]:
-    """Trace the stopped process `pid` alone, none of its children, and let it go on.
+    """Trace the stopped process `pid`, without its children, and let it continue.
 
-    Without an injection its calls are only noted in `out`.
+    Without an injection its calls are only written to `out`.
     """
     options = injection.options if injection else ["-e", f"trace={','.join((*CALLS, *OPENING))}"]
     said = out.with_suffix(".said").open("wb")
@@ -89,7 +92,7 @@ def _tracer_of(pid: int) -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process has stopped itself, to be traced."""
+    """Return whether a process has stopped itself, to be traced."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     except OSError:
@@ -97,12 +100,12 @@ def is_stopped(pid: int) -> bool:
 
 
 def counted(out: Path) -> Counter[str]:
-    """How often each call stands in the trace `out`."""
+    """Return the number of times each call occurs in the trace `out`."""
     found = _CALL.findall(out.read_bytes()) if out.exists() else []
     return Counter(name.decode() for name in found if name.decode() in (*CALLS, *OPENING))
 
 
 def injected(out: Path) -> bool:
-    """Whether anything was done to a call in the trace `out`."""
+    """Return whether a call in the trace `out` was injected."""
     data = out.read_bytes() if out.exists() else b""
     return b"(INJECTED)" in data or b"killed by SIGKILL" in data

@@ -1,6 +1,6 @@
 """Real daemons, supervisors and commands, forked from a process that has them imported.
 
-A daemon imports for a second and serves a story of a second; so the imports are done once.
+The imports of a daemon take a second, and so does a story; so the imports are done once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def start(
     hold: str = "",
     env: Mapping[str, str] | None = None,
 ) -> Forked:
-    """A process of `held.py`; `hold` is one of its options. What it says goes to `place/log`."""
+    """Start a process of `held.py`, with `hold` as one of its options. Its output goes to
+    `place/log`."""
     command = ("-P", str(HELD), *((hold,) if hold else ()), role, *map(str, arguments))
     mine = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "ZEROTOOLS"))}
     with (place / "log").open("ab") as log:
@@ -44,9 +45,10 @@ def start(
 
 
 class Victim:
-    """A process to which something happens at its N-th call, or whose calls are counted.
+    """A process with an injection at its N-th call, or a count of its calls.
 
-    `child` says that it is the process which the started one forks: a supervisor, below its keeper.
+    With `child` it is the process that the started one forks: a supervisor, the child of its
+    keeper.
     """
 
     def __init__(
@@ -82,11 +84,11 @@ class Victim:
         os.kill(self.pid, signal.SIGCONT)
 
     def is_over(self) -> bool:
-        """Whether it has ended. Its tracer ends with it."""
+        """Return whether it has ended. Its tracer ends with it."""
         return self.tracer.poll() is not None
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ended within that time of an idle machine."""
+        """Wait for its end, and return whether it ended within `seconds` of an idle machine."""
         deadline = Deadline(seconds)
         while not self.is_over():
             if deadline.has_passed():
@@ -95,7 +97,7 @@ class Victim:
         return True
 
     def end(self) -> None:
-        """Kill it alone: what it started goes on."""
+        """Kill this process only: its children go on."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self.tracer.wait(20)
@@ -103,12 +105,12 @@ class Victim:
             self.started.wait(20)
 
     def was_hit(self) -> bool:
-        """Whether the call came."""
+        """Return whether the call came."""
         return tracing.injected(self.trace)
 
 
 def children(pid: int) -> list[int]:
-    """Of one process."""
+    """Return the children of one process."""
     try:
         return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -119,8 +121,10 @@ _GET_INFO, _EXIT = 11, 1 << 3
 
 
 def exit_status(pidfd: int) -> int | None:
-    """The wait status of a process that was waited for by anybody; None: it lives, or the kernel
-    does not tell (before Linux 6.15)."""
+    """Return the wait status of a process after any other process has waited for it.
+
+    None means that it runs, or that the kernel has no such call (before Linux 6.15).
+    """
     import fcntl
 
     buffer = bytearray(struct.pack("<Q", _EXIT) + bytes(56))

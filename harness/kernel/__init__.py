@@ -1,1 +1,1 @@
-"""What the kernel is asked to do for a test: limits of memory, and where pages lie."""
+"""Features of the kernel that tests use: memory limits, and the NUMA nodes of pages."""

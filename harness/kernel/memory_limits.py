@@ -1,8 +1,9 @@
-"""A control group with a limit of memory, in which the kernel's OOM killer may be provoked.
+"""A control group with a memory limit, in which a test may provoke the kernel's OOM killer.
 
-It is made by root alone, below the top of the hierarchy of version 2, or of version 1 where that
-has the memory controller, and removed afterwards. What runs in it dies of its own limit: the memory
-of the machine is never used up. No controller is switched on for others.
+Only root can make it. It is a group directly below the root of the hierarchy of version 2, or of
+version 1 if that has the memory controller, and is removed afterwards. Its processes die of the
+limit of the group: the memory of the machine is never used up. No controller is enabled for other
+groups.
 """
 
 from __future__ import annotations
@@ -35,27 +36,27 @@ for line in sys.stdin:
 
 
 class NoLimit(Exception):
-    """This machine gives nobody a group with a limit; the text says why."""
+    """No group with a limit can be made on this machine; the text says why."""
 
 
 @dataclass(frozen=True)
 class LimitedGroup:
-    """`proc` is what /proc/PID/cgroup says of a process in it."""
+    """A group with a limit. `proc` is the content of /proc/PID/cgroup of a process in it."""
 
     directory: Path
     proc: Path
 
     def read(self) -> CgroupMemory:
-        """What is left in it, and what the kernel has counted."""
+        """Return the remaining memory, and the kernel's counters."""
         return read_cgroup_memory(self.proc, ROOT)
 
     def start(self) -> HungryProcess:
-        """A process in it that has taken nothing yet."""
+        """Start a process in the group that has taken no memory yet."""
         return HungryProcess(self.directory / PROCS)
 
 
 class HungryProcess:
-    """It takes memory when it is told to, and ends when its input does."""
+    """A process that takes memory on request, and ends with its input."""
 
     def __init__(self, entrance: Path) -> None:
         command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(entrance)]
@@ -64,7 +65,7 @@ class HungryProcess:
         self._answer()
 
     def take(self, size: int) -> bool:
-        """Take so many bytes more; False: it was ended."""
+        """Take this many bytes more; return False if it was ended."""
         try:
             self._process.stdin.write(f"{size}\n")  # type: ignore[union-attr]
         except BrokenPipeError:
@@ -75,15 +76,15 @@ class HungryProcess:
         return bool(self._process.stdout.readline())  # type: ignore[union-attr]
 
     def is_running(self) -> bool:
-        """Whether nobody has ended it."""
+        """Return whether it still runs."""
         return self._process.is_running()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._process.end()
 
     def status(self) -> int:
-        """How it ended: 0, or less the number of the signal."""
+        """Return its exit status: 0, or the negative number of the signal."""
         with suppress(BrokenPipeError):
             self._process.stdin.close()  # type: ignore[union-attr]
         status = self._process.wait(20)
@@ -93,7 +94,11 @@ class HungryProcess:
 
 @contextmanager
 def limited(size: int, scratch: Path) -> Iterator[LimitedGroup]:
-    """A group with `size` bytes and no swap. Raises NoLimit."""
+    """Make a group with `size` bytes and no swap.
+
+    Raises:
+        NoLimit: this machine cannot have such a group.
+    """
     name = f"zerotools-test-{os.getpid()}"
     place, line, settings = _kind(size)
     directory = place / name

@@ -1,4 +1,4 @@
-"""On which memory node the page of an address is, by the kernel's word (get_mempolicy(2))."""
+"""The NUMA node of the page at an address, according to the kernel (get_mempolicy(2))."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def node_of(address: int) -> int:
-    """That of the page at `address`, which is made if it is not there yet. Raises OSError."""
+    """Return the NUMA node of the page at `address`; a missing page is made.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
     node = ctypes.c_int()
     number = ctypes.c_long(_GET_MEMPOLICY[os.uname().machine])
     where, flags = ctypes.c_void_p(address), ctypes.c_ulong(_NODE_OF_ADDRESS)

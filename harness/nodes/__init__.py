@@ -1,1 +1,1 @@
-"""Two machines, each in a network namespace of its own, that train one job while one is killed."""
+"""Two machines, each in a network namespace, that train one job while one of them is killed."""

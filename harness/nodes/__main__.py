@@ -2,11 +2,11 @@
 
     python -m harness.nodes [--moments 10] [--steps 240] [--only rank ...]
 
-Two daemons, each in a network namespace of its own, train one job of two ranks each over the link
-between the namespaces. Per round one thing happens once: a rank, a supervisor, a daemon, or all
-processes of one machine get SIGKILL, or the link is down for some seconds. After each round: both
-jobs succeeded, every step was trained once more or once, the losses of all steps are those of a run
-to which nothing happened, the last checkpoint verifies, and nothing of the job runs any more.
+Two daemons, each in a separate network namespace, train one job of two ranks each over the link
+between the namespaces. Each round has one fault: a rank, a supervisor, a daemon, or all processes
+of one machine get SIGKILL, or the link is down for some seconds. After each round: both jobs
+succeeded, every step was trained once more or once, the losses of all steps are those of an
+undisturbed run, the last checkpoint verifies, and no process of the job is left.
 
 For root; needs iproute2.
 """
@@ -34,7 +34,7 @@ EVERY = 20
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns 1 where something did not hold."""
+    """Run the command; return 1 if a check failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--moments", type=int, default=10)
     parser.add_argument("--steps", type=int, default=240)
@@ -105,7 +105,7 @@ class _Rounds:
         )
 
     def _round(self, target: str | None, step: int, which: int) -> tuple[int, dict[int, float]]:
-        """(attempts of both machines, the losses)."""
+        """Run one round; return the attempts of both machines, and the losses."""
         self._number += 1
         jobs = [machine.submit(self._job(machine.node)) for machine in self._machines]
         both = list(zip(self._machines, jobs, strict=True))

@@ -1,4 +1,4 @@
-"""A machine with a daemon of its own, and what may be killed there."""
+"""A machine with a separate daemon, and the processes on it that may be killed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TARGETS = ("rank", "supervisor", "daemon", "machine")
 
 
 class NodeMachine:
-    """Machine `node`, whose network is that of the namespace `name`."""
+    """Machine `node`, with the network of the namespace `name`."""
 
     def __init__(self, node: int, name: str, directory: Path) -> None:
         self.node, self.name = node, name
@@ -50,7 +50,7 @@ class NodeMachine:
         self.daemon: Started | None = None
 
     def start(self) -> None:
-        """Start the daemon; returns when it answers."""
+        """Start the daemon, and return when it answers."""
         where = ("--state-dir", str(self.state), "--config", str(self.config))
         command = inside(self.name, [sys.executable, "-m", "zerotoolsd", *where])
         env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}"}
@@ -68,11 +68,11 @@ class NodeMachine:
         return True
 
     def submit(self, tree: dict[str, Any]) -> int:
-        """Queue the job on this machine; its number."""
+        """Queue the job on this machine, and return its number."""
         return int(self.client.submit(job_from_dict(tree, source="job"))["id"])
 
     def step(self, job: int) -> int:
-        """The newest step that the daemon knows of."""
+        """Return the newest step that the daemon knows of."""
         progress = self.client.job(job).get("progress") or {}
         return int(progress.get("step") or 0)
 
@@ -80,7 +80,8 @@ class NodeMachine:
         return self.client.job(job)["state"] in TERMINAL
 
     def kill(self, target: str, job: int) -> None:
-        """SIGKILL to a rank, to the supervisor or to the daemon; or to everything there is here."""
+        """Send SIGKILL to a rank, to the supervisor, to the daemon, or to all processes of this
+        machine."""
         if target == "machine":
             for pid in self.processes():
                 _kill(pid)
@@ -103,15 +104,15 @@ class NodeMachine:
         return max(runs, key=lambda path: path.stat().st_mtime)
 
     def processes(self) -> list[int]:
-        """All that belong to this machine: daemon, fork servers, supervisors and ranks."""
+        """Return the processes of this machine: daemon, fork servers, supervisors and ranks."""
         return [pid for pid, words in _commands() if str(self.state) in words]
 
     def left(self, job: int) -> list[int]:
-        """Processes of the job's attempts."""
+        """Return the processes of the job's attempts."""
         return [pid for pid, words in _commands() if f"{self.state}/jobs/{job}/" in words]
 
     def losses(self, job: int) -> dict[int, float]:
-        """By step, those of later attempts in the place of earlier ones."""
+        """Return the losses by step; those of later attempts replace earlier ones."""
         found: dict[int, float] = {}
         directories = (self.state / "jobs" / str(job)).glob("attempt-*")
         for directory in sorted(directories, key=lambda path: int(path.name.split("-")[1])):
@@ -123,9 +124,10 @@ class NodeMachine:
         return found
 
     def wait_for(self, there: Any, what: str, seconds: float = 240.0) -> None:
-        """
+        """Wait until a condition is true.
+
         Raises:
-            AssertionError: it did not come to be.
+            AssertionError: it did not become true in time.
         """
         deadline = Deadline(seconds)
         while not there():
@@ -133,7 +135,7 @@ class NodeMachine:
             time.sleep(0.05)
 
     def end(self) -> None:
-        """Nothing of it runs any more."""
+        """Kill all processes of this machine."""
         for pid in self.processes():
             _kill(pid)
         if self.daemon is not None:

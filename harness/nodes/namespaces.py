@@ -1,4 +1,4 @@
-"""Two network namespaces that are joined by a pair of interfaces: two machines with one cable."""
+"""Two network namespaces, joined by a pair of interfaces: two machines with one cable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS = 20.0
 
 @contextmanager
 def two_namespaces() -> Iterator[tuple[str, ...]]:
-    """Their names. For root; needs iproute2."""
+    """Make the two namespaces, and yield their names. For root; needs iproute2."""
     names = tuple(f"zerotools-{os.getpid()}-{node}" for node in (0, 1))
     made: list[str] = []
     try:
@@ -35,17 +35,17 @@ def two_namespaces() -> Iterator[tuple[str, ...]]:
 
 
 def inside(name: str, command: Sequence[str]) -> list[str]:
-    """The command that runs in a namespace."""
+    """Return the command that runs in a namespace."""
     return ["ip", "netns", "exec", name, *command]
 
 
 def cut(name: str, *, node: int) -> None:
-    """Pull the cable out."""
+    """Disconnect the cable."""
     _ip("-n", name, "link", "set", f"zt{node}", "down")
 
 
 def join(name: str, *, node: int) -> None:
-    """Put it in again."""
+    """Connect it again."""
     _ip("-n", name, "link", "set", f"zt{node}", "up")
 
 

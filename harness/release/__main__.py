@@ -20,7 +20,7 @@ from zerotools.version import order
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make a release of the repository around the working directory."""
+    """Make a release of the repository that contains the working directory."""
     options = make_parser().parse_args(arguments)
     try:
         release(Path(git(Path(), "rev-parse", "--show-toplevel")), options)
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the parser of the options."""
     parser = argparse.ArgumentParser(
         prog="scripts/release",
         description="Check, build, sign and tag a release. Nothing is uploaded or pushed.",
@@ -59,7 +59,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def release(root: Path, options: argparse.Namespace) -> None:
-    """Every step, in a scratch clone of `root`; then, unless it is a dry run, take the result."""
+    """Take every step in a scratch clone of `root`; then, unless it is a dry run, take the
+    result."""
     version, following = options.version, options.next
     source_edits.check_version(version)
     following = following or source_edits.next_of(version)
@@ -104,7 +105,11 @@ def release(root: Path, options: argparse.Namespace) -> None:
 
 
 def check_start(root: Path, version: str, following: str) -> None:
-    """Raises BadRequest where a release cannot begin."""
+    """Check that a release can begin.
+
+    Raises:
+        BadRequest: it cannot.
+    """
     base = source_edits.base_in(root)
     if ".dev" not in base or order(base) >= order(version):
         raise BadRequest(f"the source is {base}, before which {version} cannot be released")
@@ -119,7 +124,7 @@ def check_start(root: Path, version: str, following: str) -> None:
 
 
 def commit_release(clone: Path, version: str, key: Path | None) -> str:
-    """The commit and the annotated tag of the release; returns the commit."""
+    """Make the commit and the annotated tag of the release; return the commit."""
     today = datetime.fromtimestamp(time.time(), UTC).date()
     source_edits.set_base(clone, version)
     source_edits.date_changelog(clone, version, today)
@@ -132,7 +137,7 @@ def commit_release(clone: Path, version: str, key: Path | None) -> str:
 
 
 def open_next(clone: Path, version: str) -> None:
-    """The commit after a release: the source is what the next one will be."""
+    """Make the commit after a release, with the development version of the next one."""
     source_edits.set_base(clone, f"{version}.dev0")
     source_edits.open_changelog(clone, version)
     git(clone, "commit", "--quiet", "-am", f"release: begin {version}")
@@ -141,7 +146,7 @@ def open_next(clone: Path, version: str) -> None:
 
 
 def take(root: Path, clone: Path, version: str, files: Sequence[Path]) -> None:
-    """Bring commits, tag and files to `root`, and say what uploads them."""
+    """Fetch commits, tag and files to `root`, and print the commands that upload them."""
     branch = git(root, "branch", "--show-current")
     out = root / "dist"
     out.mkdir(exist_ok=True)
@@ -161,7 +166,7 @@ def take(root: Path, clone: Path, version: str, files: Sequence[Path]) -> None:
 
 
 def say(text: str) -> None:
-    """One line of what was done."""
+    """Print one line about a step."""
     print(text, flush=True)
 
 

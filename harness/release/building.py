@@ -1,4 +1,4 @@
-"""A wheel and a source distribution of a commit, equal byte for byte whenever they are built."""
+"""Build a wheel and a source distribution of a commit, equal byte for byte at any time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from zerotools.core.errors import BadRequest
 
 SOURCES = ("daemon", "docs", "systemd", "zerotools")
-"""Folders that a source distribution has as a whole."""
+"""Folders that a source distribution contains completely."""
 
 
 def run(
@@ -22,7 +22,11 @@ def run(
     directory: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """What the command prints. Raises BadRequest with its last words where it fails."""
+    """Run the command, and return its output.
+
+    Raises:
+        BadRequest: it fails; the text has its last lines.
+    """
     done = subprocess.run(
         command,
         cwd=directory,
@@ -38,15 +42,15 @@ def run(
 
 
 def git(root: Path, *arguments: str) -> str:
-    """What git prints, for the repository at `root`."""
+    """Run git on the repository at `root`, and return its output."""
     return run(["git", "-C", root, *arguments]).strip()
 
 
 def build_twice(root: Path, commit: str, out: Path, scratch: Path) -> tuple[Path, Path]:
-    """The wheel and the source distribution of `commit`, in `out`.
+    """Build the wheel and the source distribution of `commit` in `out`.
 
     They are built of `git archive`, which everybody can make again, with the time of the commit.
-    The wheel is built of the source distribution. Tests and benchmarks take no part.
+    The wheel is built of the source distribution. Tests and benchmarks are left out.
 
     Raises:
         BadRequest: a second build has other bytes.

@@ -1,4 +1,4 @@
-"""What a wheel and a source distribution must have in them, and do once they are installed."""
+"""Check the content of a wheel and a source distribution, and their commands after installation."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ PLACES = {
     "docs/zh/": "zerotools/pages/zh/",
     "systemd/": "zerotoolsd/units/",
 }
-"""Folders of the repository, and where a wheel has them."""
+"""Folders of the repository, with their places in a wheel."""
 
 
 def check_files(root: Path, commit: str, wheel: Path, source: Path) -> int:
-    """The number of files of the wheel, which has those of the repository and no other.
+    """Check that the wheel and the source distribution have exactly the files of the repository.
+
+    Returns the number of files in the wheel.
 
     Raises:
-        BadRequest: a file is missing, or is there and is not of the repository.
+        BadRequest: a file is missing, or is not in the repository.
     """
     tracked = git(root, "ls-tree", "-r", "--name-only", "-z", commit).rstrip("\0").split("\0")
     with zipfile.ZipFile(wheel) as held:
@@ -47,7 +49,7 @@ def check_files(root: Path, commit: str, wheel: Path, source: Path) -> int:
 
 
 def in_wheel(tracked: Iterable[str]) -> set[str]:
-    """The names that files of the repository have in a wheel; files elsewhere have none."""
+    """Return the names in a wheel of the files that it contains."""
     return {
         place + name.removeprefix(folder)
         for name in tracked
@@ -65,8 +67,10 @@ def _compare(path: Path, held: set[str], wanted: set[str]) -> None:
 
 @dataclass(frozen=True)
 class Environment:
-    """A new environment in `place`, made by the interpreter `python`. With `offline` the packages
-    that are needed are those of the Python that runs, which `python` must be."""
+    """A new environment in `place`, made by the interpreter `python`.
+
+    With `offline` the required packages are those of the running Python, which `python` must be.
+    """
 
     place: Path
     python: Path
@@ -77,7 +81,7 @@ def try_installed(root: Path, distribution: Path, version: str, new: Environment
     """Install the file into a new environment, and run the commands there.
 
     Raises:
-        BadRequest: a command fails, or says something else than it should.
+        BadRequest: a command fails, or its output is not as expected.
     """
     place = new.place
     run([new.python, "-I", "-m", "venv", "--without-pip", place])

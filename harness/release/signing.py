@@ -1,4 +1,4 @@
-"""Digests of the files, and signatures by the maintainer's SSH key, which needs no network.
+"""Digests of the files, and signatures by the maintainer's SSH key, without a network.
 
 ssh-keygen -Y verify -f allowed_signers -I NAME -n file -s FILE.sig <FILE
 """
@@ -17,17 +17,17 @@ NAMESPACE = "file"
 
 
 def write_sums(files: Sequence[Path], out: Path) -> Path:
-    """`SHA256SUMS` in `out`, which `sha256sum --check` reads."""
+    """Write `SHA256SUMS` in `out`, which `sha256sum --check` reads."""
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     (out / SUMS).write_text("".join(lines), "utf-8")
     return out / SUMS
 
 
 def find_key(root: Path, given: Path | None) -> Path:
-    """The key to sign with: the one given, or git's.
+    """Return the key to sign with: `given`, or the key that git is configured with.
 
     Raises:
-        BadRequest: there is none.
+        BadRequest: no key is given or configured.
     """
     if given is None:
         configured = run(["git", "-C", root, "config", "--default", "", "user.signingkey"]).strip()
@@ -44,7 +44,7 @@ def find_key(root: Path, given: Path | None) -> Path:
 
 
 def sign(files: Sequence[Path], key: Path) -> list[Path]:
-    """A signature beside each file, each checked.
+    """Write a signature next to each file, and check it.
 
     Raises:
         BadRequest: ssh-keygen cannot sign with that key.

@@ -1,4 +1,4 @@
-"""The texts that name the version: what a release and the commit after it change in them."""
+"""Edits of the files that contain the version, for a release and for the commit after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ _HEADING = re.compile(r"^## \[(.*?)\] - (.*)$", re.MULTILINE)
 
 
 def base_in(root: Path) -> str:
-    """The version that the source in `root` says. Raises BadRequest."""
+    """Return the version in the source at `root`.
+
+    Raises:
+        BadRequest: the source has no version.
+    """
     found = _BASE.search((root / VERSION_FILE).read_text("utf-8"))
     if found is None:
         raise BadRequest(f"{root / VERSION_FILE} has no line BASE = ")
@@ -26,25 +30,29 @@ def base_in(root: Path) -> str:
 
 
 def next_of(version: str) -> str:
-    """The release that is expected after `version`: 0.4.0 after 0.3.0."""
+    """Return the release that is expected after `version`: 0.4.0 after 0.3.0."""
     major, minor, _ = version.split(".")
     return f"{major}.{int(minor) + 1}.0"
 
 
 def check_version(version: str) -> None:
-    """Raises BadRequest where `version` is not X.Y.Z."""
+    """Check the form of a version.
+
+    Raises:
+        BadRequest: `version` is not X.Y.Z.
+    """
     if not _RELEASE.fullmatch(version):
         raise BadRequest(f"{version!r} is no version of a release: write X.Y.Z, such as 0.3.0")
 
 
 def set_base(root: Path, version: str) -> None:
-    """Write the version of the source."""
+    """Write the version into the source."""
     path = root / VERSION_FILE
     path.write_text(_BASE.sub(f'BASE = "{version}"', path.read_text("utf-8"), count=1), "utf-8")
 
 
 def date_changelog(root: Path, version: str, day: date) -> None:
-    """Give the section of `version` its date.
+    """Write the date of the section of `version`.
 
     Raises:
         BadRequest: it is not the first section, has a date already, or has no entry.
@@ -65,7 +73,7 @@ def date_changelog(root: Path, version: str, day: date) -> None:
 
 
 def open_changelog(root: Path, version: str) -> None:
-    """Begin the section of the next release."""
+    """Add the section of the next release."""
     path = root / CHANGELOG
     text = path.read_text("utf-8")
     first = _HEADING.search(text)
@@ -74,7 +82,7 @@ def open_changelog(root: Path, version: str) -> None:
 
 
 def date_citation(root: Path, version: str, day: date) -> None:
-    """Name the release in the citation."""
+    """Write version and date of the release into the citation."""
     path = root / CITATION
     lines = path.read_text("utf-8").splitlines()
     kept = [line for line in lines if not line.startswith(("version:", "date-released:"))]

@@ -1,13 +1,13 @@
-"""One job on two nodes of a Slurm cluster, something of which is killed at ten moments.
+"""One job on two nodes of a Slurm cluster, with one process killed at each of ten moments.
 
     python -m harness.slurm [--moments 10] [--steps 120] [--only slurmctld ...] [--directory DIR]
 
 A private cluster of three nodes on loopback trains a job of 2 x 2 ranks on CPUs, without a daemon.
-Per round one thing happens once: slurmctld or a slurmd gets SIGKILL and is started again; a rank, a
-supervisor, the process beside it, or the batch script gets SIGKILL; a job of a partition of higher
-priority takes the nodes; an administrator queues the job again, which then has one node only. After
+Each round has one fault: slurmctld or a slurmd gets SIGKILL and is started again; a rank, a
+supervisor, its companion process, or the batch script gets SIGKILL; a job of a partition of higher
+priority takes the nodes; an administrator queues the job again, which then has only one node. After
 each round: the job succeeded, no two of its attempts ran at one time, the losses of all steps are
-those of a run to which nothing happened, the last checkpoint verifies, and no process is left.
+those of an undisturbed run, the last checkpoint verifies, and no process is left.
 
 For root; needs Debian's packages (`./scripts/slurm`).
 """
@@ -46,11 +46,11 @@ EVERY = 20
 ROUND_SECONDS = 240.0
 NODES = 2
 MEMORY = ("--mem=900",)
-"""Of each node, for a job."""
+"""The memory of each node, for a job."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns 1 where something did not hold."""
+    """Run the command; return 1 if a check failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--moments", type=int, default=10)
     parser.add_argument("--steps", type=int, default=120)
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class Rounds:
-    """Rounds on one cluster, below `directory`."""
+    """Rounds on one cluster, with files below `directory`."""
 
     def __init__(self, cluster: SlurmCluster, directory: Path, steps: int) -> None:
         self._cluster, self._directory, self._steps = cluster, directory, steps
@@ -79,7 +79,7 @@ class Rounds:
         self._wanted: dict[int, float] = {}
 
     def all(self, targets: list[str], moments: int) -> int:
-        """All rounds; 1 where something did not hold."""
+        """Run all rounds; return 1 if a check failed."""
         began = time.monotonic()
         self._wanted = self.round(None, 0)[1]
         print(f"undisturbed: {time.monotonic() - began:.1f} s, {self._steps} steps", flush=True)
@@ -106,7 +106,10 @@ class Rounds:
         return 1 if broken else 0
 
     def _check(self, losses: dict[int, float], *, exactly: bool) -> list[str]:
-        """With another number of ranks sums are rounded in another order."""
+        """Compare the losses with those of the undisturbed run, and return the errors.
+
+        With another number of ranks sums are rounded in another order.
+        """
         near = 0.0 if exactly else 2e-3
         differing = [
             step
@@ -116,7 +119,8 @@ class Rounds:
         return [f"{len(differing)} losses differ, the first at {differing[0]}"] if differing else []
 
     def round(self, target: str | None, step: int) -> tuple[int, dict[int, float]]:
-        """(attempts, losses) of a job to which `target` happened at `step`; 0: as it starts."""
+        """Run one job, with the fault `target` at `step` (0: as it starts); return its attempts and
+        losses."""
         self._number += 1
         output = self._directory / f"out-{self._number}"
         tree = job(
@@ -137,14 +141,14 @@ class Rounds:
         return len(view["attempts"]), _losses(output)
 
     def submitted(self, tree: dict[str, Any]) -> tuple[JobDirectory, str]:
-        """The job that `tree` is, and its number with Slurm."""
+        """Submit the job `tree`; return its directory, and its number with Slurm."""
         spec = job_from_dict({**tree, "backend": "slurm"}, source="job")
         directory, number = submit_job(self._commands, self._home, spec)
         assert number is not None, "Slurm did not say which job it queued"
         return directory, number
 
     def ended(self, directory: JobDirectory, number: str) -> dict[str, Any]:
-        """The job, once it has succeeded, and nothing of it is left."""
+        """Wait until the job has succeeded and no process of it is left; return its view."""
         wait_for(lambda: self._is_over(directory.path.name), "the end of the job")
         view: dict[str, Any] = self._jobs.job(directory.path.name)
         assert view["state"] == "succeeded", f"{view['state']}: {view['reason']}"
@@ -176,11 +180,11 @@ class Rounds:
         return max((int(each["step"]) for each in lines if each.get("event") == "step"), default=0)
 
     def _is_over(self, name: str) -> bool:
-        """Whether it is; a job that waits as it was queued again, is let begin now."""
+        """Return whether it is over; a queued job that waits for a delay is started now."""
         return self._urged(name)["state"] in TERMINAL
 
     def _urged(self, name: str) -> dict[str, Any]:
-        """The job, which need not wait for what an administrator could end."""
+        """Return the view of the job, without the delays that an administrator could end."""
         view = self._jobs.job(name)
         if view["slurm"]["state"] not in (None, "RUNNING"):
             self._cluster.mend()
@@ -217,8 +221,10 @@ class Rounds:
                 self._go_on_by_hand(directory.path.name)
 
     def _go_on_where_forgotten(self, name: str) -> None:
-        """A controller that is killed at once may have lost the job; then its user is told to
-        resume it, once it has ended."""
+        """Resume the job if the controller has lost it.
+
+        This happens when a controller is killed at once; users are told to resume the job then.
+        """
         wait_for(lambda: self._step_of_newest(name) or self._is_halted(name), "a sign of life")
         if self._is_halted(name):
             self._jobs.resume(name)
@@ -233,14 +239,18 @@ class Rounds:
         )
 
     def _go_on_by_hand(self, name: str) -> None:
-        """Slurm takes a killed batch script for the end of the job."""
+        """Resume the job, as Slurm takes a killed batch script for its end."""
         wait_for(lambda: self._jobs.job(name)["state"] in TERMINAL, "the end by Slurm")
         if self._jobs.job(name)["state"] == FAILED:
             self._jobs.resume(name)
 
 
 def wait_for(is_there: Callable[[], bool], what: str) -> None:
-    """Raises AssertionError: it does not come."""
+    """Wait until a condition is true.
+
+    Raises:
+        AssertionError: it did not become true in time.
+    """
     deadline = Deadline(ROUND_SECONDS)
     while not is_there():
         assert not deadline.has_passed(), f"{what} did not come"
@@ -248,7 +258,7 @@ def wait_for(is_there: Callable[[], bool], what: str) -> None:
 
 
 def _pid_of(target: str, directory: JobDirectory) -> int | None:
-    """One process of the newest attempt; None: it has not begun."""
+    """Return the pid of one process of the newest attempt, or None if it has not begun."""
     newest = max(directory.attempts(), default=0)
     for path in (directory.run_dir(newest, 1), directory.run_dir(newest, 0)):
         run = _record(path / "run.json")
@@ -278,13 +288,14 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 
 def _losses(output: Path) -> dict[int, float]:
-    """By step, the last that was written of each."""
+    """Return the last written loss of each step."""
     lines = _records(output / "metrics.jsonl")
     return {int(each["step"]): float(each["loss"]) for each in lines if "loss" in each}
 
 
 def _refuse_overlap(directory: JobDirectory) -> None:
-    """No attempt began before the one before it had ended, by what the ranks of node 0 told."""
+    """Check that no attempt began before the previous one had ended, as reported by the ranks of
+    node 0."""
     last = 0.0
     for name in directory.attempts():
         lines = _records(directory.run_dir(name, 0) / "progress.jsonl")
@@ -295,7 +306,7 @@ def _refuse_overlap(directory: JobDirectory) -> None:
 
 
 def _left(directory: JobDirectory) -> list[int]:
-    """Processes of the job, wherever they hang."""
+    """Return all processes of the job, including those that hang."""
     found = []
     for process in psutil.process_iter(["pid", "cmdline"]):
         words = process.info["cmdline"] or ()

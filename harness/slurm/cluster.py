@@ -4,9 +4,9 @@ It needs root, and Debian's packages slurmctld, slurmd, slurm-client and munge (
 
     apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge
 
-There is no database, so there is no `sacct`; no control groups, so that it runs in containers; two
-made-up GPUs on each node, which are terminals. Nothing outside of its directory is touched, but for
-the ports.
+It has no database, and therefore no `sacct`; no control groups, so that it runs in containers; and
+two simulated GPUs on each node, which are terminals. It uses nothing outside of its directory
+except ports.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NODE_CPUS = 4
 
 
 def why_not() -> str | None:
-    """Why there can be no cluster here; None: there can."""
+    """Return why no cluster can be started here, or None if one can."""
     if os.geteuid() != 0:
         return "a private Slurm cluster needs root"
     lacking = [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
@@ -49,7 +49,8 @@ _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 class SlurmCluster:
-    """`nodes` nodes, n1 and so on. Use as a context: in the end everything of it is killed."""
+    """A cluster of `nodes` nodes, named n1 and so on. Use it as a context: at its end all processes
+    are killed."""
 
     def __init__(self, directory: Path, nodes: int = 3) -> None:
         self.directory, self.nodes = directory, nodes
@@ -59,7 +60,7 @@ class SlurmCluster:
 
     @property
     def env(self) -> dict[str, str]:
-        """What a client of the cluster needs in its environment."""
+        """The environment variables for a client of the cluster."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
         here = f"{Path(sys.executable).parent}:{_PATH}"
         return {**kept, "PATH": here, "SLURM_CONF": str(self.conf)}
@@ -92,7 +93,7 @@ class SlurmCluster:
         self._end_steps()
 
     def _end_steps(self) -> None:
-        """What runs jobs outlives the daemons, and its jobs outlive it."""
+        """Kill the processes of steps, which outlive the daemons, and their jobs."""
         wanted = f"SLURM_CONF={self.conf}"
         for path in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):
@@ -100,7 +101,7 @@ class SlurmCluster:
                     os.kill(int(path.parent.name), signal.SIGKILL)
 
     def mend(self) -> None:
-        """What an administrator does after a crash: drained nodes come back, held jobs go on."""
+        """Do what an administrator does after a crash: resume drained nodes, release held jobs."""
         drained = self.run(["sinfo", "-h", "-N", "-t", "drain,down", "-o", "%N"]).stdout.split()
         for name in set(drained):
             self.run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
@@ -111,7 +112,7 @@ class SlurmCluster:
                 self.run(["scontrol", "release", number])
 
     def run(self, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
-        """A client, such as `srun`, to its end."""
+        """Run a client, such as `srun`, to its end."""
         given: Mapping[str, Any] = {"timeout": 120, "capture_output": True, "text": True, **options}
         return run(command, env=self.env, **given)
 
@@ -133,15 +134,19 @@ class SlurmCluster:
         self._wait_for(self._all_idle, "the nodes")
 
     def kill(self, name: str) -> None:
-        """SIGKILL to the controller, `slurmctld`, or to the slurmd of a node, `n1` and so on: its
-        jobs have processes of their own, and go on."""
+        """Send SIGKILL to the controller, `slurmctld`, or to the slurmd of a node, such as `n1`.
+
+        The jobs of a node have separate processes, which go on.
+        """
         process = self._processes[name]
         os.kill(process.pid, signal.SIGKILL)
         process.wait(20)
 
     def kill_node(self, name: str) -> None:
-        """SIGKILL to all that runs on a node: as if its power were cut. What runs its jobs goes
-        first, or it would report how they ended."""
+        """Send SIGKILL to all processes of a node, as a power failure.
+
+        The processes that run its jobs are killed first, or they would report how the jobs ended.
+        """
         for process in psutil.process_iter(["name"]):
             if process.info["name"] == "slurmstepd" and self._is_of(process.pid, name):
                 process.kill()
@@ -153,7 +158,8 @@ class SlurmCluster:
                     os.kill(int(path.parent.name), signal.SIGKILL)
 
     def _is_of(self, pid: int, name: str) -> bool:
-        """Whether a slurmstepd is of that node: it writes into the log of its slurmd."""
+        """Return whether a slurmstepd belongs to that node: it writes into the log of its
+        slurmd."""
         log = str(self.directory / "log" / f"slurmd-{name}.log")
         with suppress(OSError):
             links = (os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir())  # noqa: PTH115
@@ -161,14 +167,14 @@ class SlurmCluster:
         return False
 
     def start_again(self, name: str) -> None:
-        """Start one that was killed, as a service manager would; it answers some time later."""
+        """Start a killed daemon, as a service manager would; it answers some time later."""
         if name == "slurmctld":  # without -i, which would pass over its state
             self._begin("slurmctld", "-D")
         else:
             self._begin("slurmd", "-D", "-N", name, name=name)
 
     def answers(self) -> bool:
-        """Whether the controller does."""
+        """Return whether the controller answers."""
         said: str = self.run(["scontrol", "ping"], timeout=30).stdout
         return "is UP" in said
 

@@ -30,19 +30,24 @@ DEVICE = 'device = "cpu"\nranks = 2'
 
 
 class DemoRounds(Rounds):
-    """The demo's job, under several names."""
+    """The job of the demo, under several names."""
 
     def named(
         self, name: str, nodes: tuple[int, int], steps: int, further: str = ""
     ) -> tuple[JobDirectory, str, Path]:
-        """The job of that name, on a number of nodes between two."""
+        """Return the job with that name, on a number of nodes from the first to the second of
+        `nodes`."""
         tree = _demo_job(self._directory, name, steps, further)
         output = self._directory / name
         slurm = {"nodes": nodes[0], "max_nodes": nodes[1], "options": MEMORY}
         return *self.submitted({**tree, "output_dir": str(output), "slurm": slurm}), output
 
     def run(self) -> None:
-        """Raises AssertionError: something did not hold."""
+        """Run the rounds.
+
+        Raises:
+            AssertionError: a check failed.
+        """
         whole, number, undisturbed = self.named("undisturbed", (NODES, NODES), STEPS)
         self.ended(whole, number)
         directory, number, output = self.named("first", (1, NODES), STEPS)
@@ -71,7 +76,7 @@ class DemoRounds(Rounds):
 
 
 def _demo_job(directory: Path, name: str, steps: int, further: str) -> dict[str, Any]:
-    """The job file that the demo writes by its own function."""
+    """Return the job file that the function in the demo script writes."""
     text = DEMO.read_text("utf-8")
     begin = text.index("job_file() {")
     function = text[begin : text.index("\n}\n", begin) + 3]
@@ -88,7 +93,7 @@ def _worst(wanted: dict[int, float], found: dict[int, float]) -> float:
 
 
 def main() -> int:
-    """0 where everything held."""
+    """Run the command; return 0 if all checks passed."""
     with (
         tempfile.TemporaryDirectory(prefix="zerotools-") as name,
         SlurmCluster(Path(name) / "cluster") as cluster,

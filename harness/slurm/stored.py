@@ -1,11 +1,11 @@
-"""A job under Slurm whose checkpoints are copied to a store, and one that goes on from there.
+"""A job under Slurm with a copy of its checkpoints in a store, and one that resumes from there.
 
     python -m harness.slurm.stored
 
-Two nodes of a private cluster train 2 x 2 ranks and copy each checkpoint to a store on loopback;
-a rank gets SIGKILL on the way. Then everything that is on the disk is deleted, and a second job
-goes on from the store on one node, to twice as many steps. Its losses are those of a job that was
-never stopped, within 0.2 %, as sums are rounded in another order. For root; needs Debian's packages
+Two nodes of a private cluster train 2 x 2 ranks and copy each checkpoint to a store on loopback; a
+rank gets SIGKILL on the way. Then all files on the disk are deleted, and a second job resumes from
+the store on one node, to twice as many steps. Its losses are those of a job that was never stopped,
+within 0.2 %, as sums are rounded in another order. For root; needs Debian's packages
 (`./scripts/slurm`) and the extra `remote`.
 """
 
@@ -30,10 +30,10 @@ STEPS = 40
 
 
 class StoredRounds(Rounds):
-    """Jobs that name a place in a store."""
+    """Jobs with a directory in a store."""
 
     def named(self, name: str, steps: int, **changes: Any) -> tuple[JobDirectory, str, Path]:
-        """A job that writes to a directory of that name."""
+        """Return a job that writes to a directory of that name."""
         output = self._directory / name
         tree = job(self._text, ranks=2, train={"steps": steps}, checkpoint={"every": EVERY})
         return *self.submitted({**tree, "output_dir": str(output), **changes}), output
@@ -73,7 +73,7 @@ class StoredRounds(Rounds):
 
 
 def main() -> int:
-    """0 where everything held."""
+    """Run the command; return 0 if all checks passed."""
     with (
         tempfile.TemporaryDirectory(prefix="zerotools-") as name,
         GcsServer() as store,

@@ -1,5 +1,5 @@
-"""Random trouble for half an hour, and what is left of the work.
+"""Random faults for half an hour, and checks of the result.
 
-- `rounds`: the jobs of a round, of several kinds, and what they have to come to.
-- `trouble`: what is done to daemon, supervisors, ranks, disk, descriptors and NVML.
+- `rounds`: the jobs of a round, of several kinds, and the state that each must end in.
+- `trouble`: faults of daemon, supervisors, ranks, disk, descriptors and NVML.
 """

@@ -1,10 +1,11 @@
-"""Jobs of all kinds under random trouble, round after round, with a look at what holds after each.
+"""Jobs of all kinds under random faults, round after round, with a check of the invariants after
+each.
 
     python -m harness.soak [--minutes 30] [--seed N] [--every SECONDS]
 
 In a round some two dozen jobs run while daemon, supervisors, keepers and ranks are killed or
-stopped, the disk fills, descriptors run out and NVML fails. Then the trouble ends, all jobs come to
-their ends, `harness.invariants` looks, and the next round begins on the same queue.
+stopped, the disk fills, descriptors run out and NVML fails. Then the faults stop, all jobs end,
+`harness.invariants` checks the result, and the next round begins on the same queue.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ END_SECONDS = 120.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns 1 where an invariant did not hold."""
+    """Run the command; return 1 if an invariant was broken."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=1)
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def soak(options: argparse.Namespace, directory: Path) -> int:
-    """All rounds."""
+    """Run all rounds."""
     place = Place(directory / "place", make_tensors(directory), CONFIG)
     library = nvml_library(directory)
     machine = Machine(place, options.seed, library)
@@ -82,7 +83,7 @@ def soak(options: argparse.Namespace, directory: Path) -> int:
 def one_round(
     place: Place, machine: Machine, number: int, every: float, tally: Tally, *, gpus: bool
 ) -> list[str]:
-    """What does not hold after it."""
+    """Run one round, and return the errors."""
     jobs = rounds.jobs_of(place, number, machine.random, gpus=gpus)
     machine.calm.clear()
     trouble = threading.Thread(target=machine.make_trouble, args=(every,))
@@ -114,7 +115,7 @@ def remove(place: Place, jobs: dict[str, Wanted]) -> None:
 
 
 def summary(tally: Tally, machine: Machine) -> str:
-    """The figures so far."""
+    """Return the figures so far."""
     return (
         f"{sum(machine.done.values())} faults, {sum(tally.jobs.values())} jobs, "
         f"{machine.restarts} daemons started again; {tally.steps_kept} of {tally.steps_run} steps "

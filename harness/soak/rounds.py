@@ -1,4 +1,4 @@
-"""The jobs of a round, and whether all came to what they had to."""
+"""The jobs of a round, and the check that each ended in the expected state."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from harness.invariants import broken, failed
 from zerotools.jobs.drill.tally import Tally
 
 RESTARTS: dict[str, Any] = {"max_restarts": 200, "retry": "always"}
-"""A killed rank is a crash, of which there are many here."""
+"""Restarts for jobs of a round: a killed rank is a crash, of which a round has many."""
 MOST_STEPS = 200
 
 
 def jobs_of(place: Place, number: int, random: Random, *, gpus: bool) -> dict[str, Wanted]:
-    """Jobs of all kinds, by name."""
+    """Return jobs of all kinds, by name."""
     found: dict[str, Wanted] = {}
     for index in range(8):
         name = f"r{number}-train-{index}"
@@ -43,13 +43,13 @@ def jobs_of(place: Place, number: int, random: Random, *, gpus: bool) -> dict[st
 
 
 def pace_of(wanted: Wanted) -> float | None:
-    """Seconds of a step; None: it is no training."""
+    """Return the seconds of a step, or None for a job that does not train."""
     pace = wanted.tree["env"].get("PACE")
     return None if pace is None else float(pace)
 
 
 def count(place: Place, jobs: Mapping[str, Wanted], tally: Tally) -> None:
-    """Add the jobs of a round that is over to the tally."""
+    """Add the finished jobs of a round to the tally."""
     with closing(sqlite3.connect(place.state / "zerotools.db")) as database:
         times = {
             n: e - s for n, s, e in database.execute("SELECT name, started, ended FROM job") if s
@@ -63,7 +63,7 @@ def count(place: Place, jobs: Mapping[str, Wanted], tally: Tally) -> None:
 
 
 def wrong(place: Place, jobs: Mapping[str, Wanted]) -> Iterator[str]:
-    """What does not hold, when nothing is to run any more."""
+    """Yield the errors, after the last job has ended."""
     yield from broken(place.state, [place.acknowledged[name] for name in jobs])
     yield from place.wrong(jobs, ranks_die=True)
     for job, why in failed(place.state).items():

@@ -1,7 +1,7 @@
-"""What is done to a daemon and its jobs, and undone again.
+"""Faults of a daemon and its jobs, and their end.
 
-Every kind is chosen by one random number generator, so that a seed gives the same kinds in the same
-order; what they meet depends on the machine.
+Every fault is chosen by one random number generator, so that a seed gives the same faults in the
+same order; their effect depends on the machine.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Machine:
         return True
 
     def make_trouble(self, mean_seconds: float) -> None:
-        """One thing after another until `calm` is set."""
+        """Cause one fault after another until `calm` is set."""
         while not self.calm.wait(self.random.expovariate(1 / mean_seconds)):
             name, act = self.random.choice(self._kinds)
             with suppress(OSError, ChildProcessError):
@@ -147,7 +147,7 @@ class Machine:
         staged.rename(self._nvml)
 
     def close(self) -> None:
-        """End the daemon, and give the disk back."""
+        """Stop the daemon, and unmount the disk."""
         self.daemon.terminate()
         self.daemon.wait(30)
         if self.has_disk:
@@ -156,7 +156,7 @@ class Machine:
 
 
 def mount(path: Path) -> bool:
-    """A small disk at `path`, where this process may mount one."""
+    """Mount a small disk at `path`; return whether this process may."""
     path.mkdir(mode=0o700, exist_ok=True)
     options = f"size={DISK_BYTES},mode=700"
     command = ["mount", "-t", "tmpfs", "-o", options, "zerotools-soak", str(path)]
@@ -165,14 +165,14 @@ def mount(path: Path) -> bool:
 
 
 def nvml_environment(library: Path | None, state: Path) -> dict[str, str]:
-    """The variables of a daemon that finds the NVML of `nvml_library`, which says what `state`
-    does."""
+    """Return the variables of a daemon that loads the NVML of `nvml_library`, with its answers in
+    `state`."""
     found = {} if library is None else {"LD_LIBRARY_PATH": str(library.parent)}
     return {"NVML_DOUBLE": str(state), **found}
 
 
 def nvml_library(directory: Path) -> Path | None:
-    """A libnvidia-ml.so.1 that says what a file says; None without a compiler."""
+    """Compile a libnvidia-ml.so.1 with answers from a file; return None without a compiler."""
     source = Path(__file__).parents[1] / "nvml_double.c"
     library = directory / "libnvidia-ml.so.1"
     command = ["gcc", "-shared", "-fPIC", "-o", str(library), str(source)]

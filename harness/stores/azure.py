@@ -1,16 +1,16 @@
-"""Azure Blob Storage on loopback: Microsoft's Azurite, which holds all blobs in memory.
+"""Azure Blob Storage on loopback: Microsoft's Azurite, which keeps all blobs in memory.
 
-`scripts/azurite` installs it by npm into a directory of its own. It checks the signatures of
+`scripts/azurite` installs it by npm into a separate directory. It checks the signatures of
 requests, and honours ranges, `If-Match`, `If-None-Match: *`, lists of blocks, and pages of
 listings.
 
 It does not:
 
 - answer 416 to a range behind the end of a blob, as Azure does, but 206 with no bytes;
-- know `startFrom` of a listing, which then begins at its beginning (obstore's `offset`);
-- have more than one account, whose key is public, nor rights of its own for a container, nor Entra
-  ID over plain HTTP;
-- wait or slow down: for such trouble there is `harness.stores.faults`.
+- know `startFrom` of a listing (obstore's `offset`): it begins with the first key;
+- have more than one account, which has a public key, nor rights for single containers, nor Entra ID
+  over plain HTTP;
+- wait or slow down: `harness.stores.faults` causes such faults.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from harness.stores.listening import HOST, ListeningServer
 CONTAINER = "checkpoints"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Of every Azurite there is."""
+"""The public key of every Azurite."""
 PROGRAM = Path(__file__).parents[2] / ".azurite/node_modules/azurite/dist/src/blob/main.js"
 _VERSION = "2021-12-02"
 
 
 def why_not() -> str | None:
-    """Why there can be no Azure here; None: there can."""
+    """Return why Azurite cannot be started here, or None if it can."""
     if shutil.which("node") is None:
         return "Node.js is not installed, in which Azurite runs"
     return None if PROGRAM.exists() else "Azurite is not installed; scripts/azurite does it"
 
 
 class AzureServer(ListeningServer):
-    """Azurite with the containers that are named, all empty. `container` is the first of them."""
+    """Azurite with the named containers, all empty. `container` is the first of them."""
 
     def __init__(self, containers: Sequence[str] = (CONTAINER,)) -> None:
         super().__init__()
@@ -66,23 +66,24 @@ class AzureServer(ListeningServer):
             self.ask("PUT", f"/{name}", {"restype": "container"})
 
     def put(self, key: str, data: bytes) -> None:
-        """A blob in the first container, written past all proxies."""
+        """Write a blob into the first container, bypassing all proxies."""
         self.ask("PUT", f"/{self.container}/{quote(key)}", {}, data)
 
     def get(self, key: str) -> bytes:
-        """The bytes of a blob in the first container, read past all proxies.
+        """Return the bytes of a blob in the first container, bypassing all proxies.
 
         Raises:
-            urllib.error.HTTPError: there is none.
+            urllib.error.HTTPError: the blob does not exist.
         """
         return self.ask("GET", f"/{self.container}/{quote(key)}", {})
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """All blobs of the first container below a prefix, with their sizes in bytes."""
+        """Return all blobs of the first container below a prefix, with their sizes in bytes."""
         return self._listed({"prefix": prefix})
 
     def uploads(self) -> list[str]:
-        """Keys of which blocks came and no blob was made. Azure has them expire in a week."""
+        """Return the keys with uploaded blocks and without a blob. Azure removes such blocks in a
+        week."""
         every = self._listed({"include": "uncommittedblobs"})
         return sorted(every.keys() - self.sizes().keys())
 
@@ -99,10 +100,11 @@ class AzureServer(ListeningServer):
             query["marker"] = marker
 
     def ask(self, method: str, path: str, query: dict[str, str], data: bytes = b"") -> bytes:
-        """The body of the answer to any request below the account, signed, past all proxies.
+        """Send any request below the account, signed, bypassing all proxies; return the body of the
+        answer.
 
         Raises:
-            urllib.error.HTTPError: of another status than 2xx.
+            urllib.error.HTTPError: the status is not 2xx.
         """
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": _VERSION}
         kind = "application/octet-stream" if data else ""
@@ -124,7 +126,7 @@ class AzureServer(ListeningServer):
 
 
 def client_env(url: str) -> dict[str, str]:
-    """What makes object_store, and so obstore, ask the Azurite at `url`."""
+    """Return the variables with which object_store, and so obstore, uses the Azurite at `url`."""
     return {
         "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
         "AZURE_STORAGE_ACCOUNT_KEY": KEY,

@@ -1,4 +1,4 @@
-"""The bytes of one object as HTTP has them: a range of them, and whether the client has them."""
+"""The bytes of one object in HTTP answers: ranges of them, and conditional requests."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Content:
 
 
 def etag_of(data: bytes) -> str:
-    """The MD5 in quotes."""
+    """Return the MD5 in quotes."""
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
 
 
 def answer_of(content: Content, asked: Asked) -> tuple[int, dict[str, str], bytes | mmap]:
-    """200, 206, 304, 412 or 416 with headers and body, of a GET or HEAD.
+    """Return the answer to a GET or HEAD: 200, 206, 304, 412 or 416 with headers and body.
 
-    It honours one range (also of a suffix, and without an end), `If-Match`, `If-None-Match` and
+    It supports one range (also of a suffix, and without an end), `If-Match`, `If-None-Match` and
     `If-Range` with an ETag. Several ranges are answered by the whole, as many servers do.
     """
     headers = {

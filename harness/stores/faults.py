@@ -1,4 +1,4 @@
-"""A proxy in front of a store, which forwards HTTP/1.1 and makes the trouble that it is told to.
+"""A proxy in front of a store, which forwards HTTP/1.1 and causes the faults of its rules.
 
     with S3Server() as store, FaultProxy(store.url) as proxy:
         env = client_env(proxy.url)
@@ -7,10 +7,10 @@
         ...
         assert proxy.counts == {"begin": 1, "part": 5, "complete": 1}
 
-Nothing is left to chance: a rule takes requests by their number, or by what they are. To stop a
-program at every request that it makes, let it run to its end once, read `total`, and run it so many
-times more, each with a rule of another `number`. Where a client sends several requests at once,
-which of them is the n-th is the client's doing.
+No fault is random: a rule selects requests by their number, or by their properties. To stop a
+program at every request that it makes, let it run to its end once, read `total`, and run it that
+many times more, each with a rule of another `number`. If a client sends several requests at once,
+their order depends on the client.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class Seen:
 
 @dataclass
 class Rule:
-    """Trouble for requests that are what is said here: all that is not None must hold.
+    """A fault for the requests that match all properties that are not None.
 
-    Of those that fit, it spares those before the `first` (from 1) and those after `times` more.
+    Of those that match, the rule skips those before the `first` (from 1), and those after the next
+    `times`.
     """
 
     trouble: Trouble
@@ -59,10 +60,10 @@ class Rule:
     first: int = 1
     times: int | None = None
     fitted: int = 0
-    """How many requests have fitted so far."""
+    """The number of requests that have matched so far."""
 
     def takes(self, seen: Seen) -> bool:
-        """Whether its trouble is for this request, which is counted where it fits."""
+        """Return whether the fault applies to this request, and count it if it matches."""
         fits = (
             (self.kind is None or self.kind == seen.kind)
             and (self.number is None or self.number == seen.number)
@@ -75,7 +76,8 @@ class Rule:
 
 
 class FaultProxy(LoopbackServer):
-    """Forwards to the server at `upstream`; of several rules that take a request all are for it."""
+    """Forwards to the server at `upstream`. If several rules apply to a request, all their faults
+    occur."""
 
     def __init__(self, upstream: str) -> None:
         super().__init__()
@@ -87,12 +89,12 @@ class FaultProxy(LoopbackServer):
 
     @property
     def total(self) -> int:
-        """How many requests came since the last `reset`."""
+        """The number of requests since the last `reset`."""
         return len(self.seen)
 
     @property
     def counts(self) -> Counter[str]:
-        """How many of each kind (`harness.stores.kinds`) came since the last `reset`."""
+        """The number of requests of each kind (`harness.stores.kinds`) since the last `reset`."""
         return Counter(each.kind for each in list(self.seen))
 
     def add(
@@ -106,14 +108,14 @@ class FaultProxy(LoopbackServer):
         first: int = 1,
         times: int | None = None,
     ) -> Rule:
-        """A rule more, as `Rule` has it."""
+        """Add a rule with the fields of `Rule`."""
         rule = Rule(what, kind, number, path, where, first, times)
         with self._lock:
             self._rules.append(rule)
         return rule
 
     def reset(self) -> None:
-        """No rule, and no request seen."""
+        """Remove all rules, and forget all requests."""
         with self._lock:
             self._rules.clear()
             self.seen.clear()
@@ -183,7 +185,7 @@ class FaultProxy(LoopbackServer):
         connection.send(status, headers, body, length)
 
     def _forward(self, asked: Asked) -> tuple[int, dict[str, str], bytes]:
-        """What the store answers; `content-length` among the headers only of a HEAD."""
+        """Return the answer of the store; its headers have `content-length` only for a HEAD."""
         store = HTTPConnection(self._host, timeout=_STORE_SECONDS)
         try:
             store.putrequest(asked.method, asked.target, skip_host=True, skip_accept_encoding=True)
@@ -209,7 +211,7 @@ class FaultProxy(LoopbackServer):
 
 
 def _without(listing: bytes, paths: list[str]) -> bytes:
-    """A listing in XML without the objects at these paths."""
+    """Return a listing in XML without the objects at these paths."""
     text = listing.decode("utf-8")
     for tag, above in (("Contents", 2), ("Blob", 3)):  # /bucket/key, /account/container/key
         gone = {path.split("/", above)[-1] for path in paths}

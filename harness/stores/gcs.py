@@ -1,18 +1,19 @@
-"""Google Cloud Storage on loopback: a small server of ours.
+"""Google Cloud Storage on loopback, in a small server.
 
-Emulators of GCS on the package index answer its JSON API. The client that we use (obstore, by
-Rust's object_store) speaks the XML API, and of that what is here:
+Emulators of GCS on the package index answer its JSON API. obstore uses the XML API, by Rust's
+object_store, and of that this part:
 
 - GET, HEAD, PUT and DELETE of an object, with ranges, `If-Match`, `If-None-Match`, generations
-  (`x-goog-generation`) and `x-goog-if-generation-match` (0: there must be none yet);
+  (`x-goog-generation`) and `x-goog-if-generation-match` (0: no object may exist yet);
 - PUT with `x-goog-copy-source`;
 - pages of the listing (`list-type=2`, prefix, delimiter, start-after, max-keys, tokens);
 - multipart uploads: begun, parts, completed, aborted; a part but the last of less than 5 MiB is
   refused, as there.
 
-It is written after Google's description, and nobody has compared it with Google's servers. It does
-not check who asks, nor checksums that a client sends; it has no versions of objects, no metadata of
-users, no batches, no resumable uploads. Objects are in memory, in reach of whoever started it.
+It follows Google's description, and has not been compared with Google's servers. It checks neither
+credentials nor the checksums that a client sends; it has no versions of objects, no metadata of
+users, no batches, no resumable uploads. Objects are in memory, and the process that started it can
+read them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _Answer = tuple[int, dict[str, str], bytes | mmap]
 
 
 class GcsServer(LoopbackServer):
-    """The XML API of GCS with the buckets that are named, all empty."""
+    """The XML API of GCS with the named buckets, all empty."""
 
     def __init__(self, buckets: Sequence[str] = (BUCKET,), page_keys: int = 1000) -> None:
         super().__init__()
@@ -44,35 +45,35 @@ class GcsServer(LoopbackServer):
         self.page_keys = page_keys
         self.objects: dict[str, dict[str, Content]] = {name: {} for name in buckets}
         self.parts: dict[str, tuple[str, dict[int, bytes]]] = {}
-        """Uploads that were neither completed nor aborted, by id: bucket/key, and what came."""
+        """Uploads that were neither completed nor aborted, by id: bucket/key, and the parts."""
         self._generations = count(time.time_ns() // 1000)
         self._lock = Lock()
 
     @property
     def env(self) -> dict[str, str]:
-        """What a client needs in its environment."""
+        """The environment variables of a client."""
         return client_env(self.url)
 
     def put(self, key: str, data: bytes, bucket: str | None = None) -> None:
-        """An object, written past all proxies."""
+        """Write an object, bypassing all proxies."""
         with self._lock:
             self._write(bucket or self.bucket, key, data)
 
     def get(self, key: str, bucket: str | None = None) -> bytes:
-        """The bytes of an object.
+        """Return the bytes of an object.
 
         Raises:
-            KeyError: there is none.
+            KeyError: the object does not exist.
         """
         return bytes(self.objects[bucket or self.bucket][key].data)
 
     def sizes(self, prefix: str = "", bucket: str | None = None) -> dict[str, int]:
-        """All objects below a prefix, with their sizes in bytes."""
+        """Return all objects below a prefix, with their sizes in bytes."""
         held = self.objects[bucket or self.bucket]
         return {key: len(held[key].data) for key in sorted(held) if key.startswith(prefix)}
 
     def uploads(self) -> list[str]:
-        """The keys of multipart uploads that were neither completed nor aborted."""
+        """Return the keys of multipart uploads that were neither completed nor aborted."""
         return sorted(where.partition("/")[2] for where, _ in self.parts.values())
 
     def handle(self, asked: Asked, connection: Connection) -> None:
@@ -173,7 +174,8 @@ class GcsServer(LoopbackServer):
 
 
 def client_env(url: str) -> dict[str, str]:
-    """What makes object_store, and so obstore, ask the server at `url`, without a token."""
+    """Return the variables with which object_store, and so obstore, uses the server at `url`
+    without a token."""
     key = {"gcs_base_url": url, "disable_oauth": True, "client_email": "", "private_key": ""}
     return {
         "GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({**key, "private_key_id": ""}),

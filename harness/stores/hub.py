@@ -1,20 +1,20 @@
-"""The Hugging Face Hub on loopback: a small server of ours, for clients that read.
+"""The Hugging Face Hub on loopback, in a small server for clients that read.
 
     with HubServer({"secret": {"team/model"}}) as hub:
         repo = hub.add(HubRepo("team/model", private=True))
         sha = repo.commit({"config.json": b"{}", "model.safetensors": data})
 
-It answers what `huggingface_hub` asks to list and download: info of a repository at a revision,
-pages of its tree (`Link`), paths-info, refs, whoami; HEAD and GET of `resolve`, with ranges, `ETag`
-and `X-Repo-Commit`. A small file is a redirect (307) to another path of the Hub; a large one is a
-redirect (302) to another server with a signed link, with `X-Linked-Etag` and `X-Linked-Size`. That
-server refuses a request that brings its token along, as S3 and CDNs do, and a link that expired.
+It answers the requests of `huggingface_hub` to list and download: info of a repository at a
+revision, pages of its tree (`Link`), paths-info, refs, whoami; HEAD and GET of `resolve`, with
+ranges, `ETag` and `X-Repo-Commit`. A small file is a redirect (307) to another path of the Hub; a
+large one is a redirect (302) to another server with a signed link, with `X-Linked-Etag` and
+`X-Linked-Size`. That server refuses a request with a token, as S3 and CDNs do, and an expired link.
 
-Who may not see a repository is told what the Hub tells: 401 without a token, 404 with one, and 401
-for a token that nobody has; of a gated repository 401 or 403 for its files.
+A client that may not see a repository gets the answer of the Hub: 401 without a token, 404 with
+one, and 401 for an unknown token; for the files of a gated repository 401 or 403.
 
-It is written after what huggingface_hub 2.4 does with the answers. It takes no commits over HTTP,
-has no Xet (clients get no `X-Xet-Hash`, and so use plain HTTP), no pull requests, no rate limits.
+It follows the use that huggingface_hub 2.4 makes of the answers. It takes no commits over HTTP, has
+no Xet (clients get no `X-Xet-Hash`, and so use plain HTTP), no pull requests, no rate limits.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class _Refused(Exception):
 
 
 class HubServer(LoopbackServer):
-    """The repositories that are added, for the tokens that may read the private ones, by name.
+    """The added repositories, for the tokens that may read the private ones, by name.
 
-    `cdn_url` is where links to large files go: `cdn` itself, or a proxy in front of it.
+    Links to large files point to `cdn_url`: `cdn` itself, or a proxy in front of it.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class HubServer(LoopbackServer):
 
     @property
     def env(self) -> dict[str, str]:
-        """What a client needs in its environment; `HF_TOKEN` is for who starts it to add."""
+        """The environment variables of a client; the caller adds `HF_TOKEN`."""
         return client_env(self.url)
 
     def add(self, repo: HubRepo) -> HubRepo:
-        """A repository that is there from now on; commits may follow."""
+        """Add a repository; commits may follow."""
         self.repos[repo.kind, repo.name] = repo
         return repo
 
@@ -191,21 +191,22 @@ class HubServer(LoopbackServer):
 
 
 class LargeFiles(LoopbackServer):
-    """Where the Hub's large files are: each for whoever has a link to it that has not expired."""
+    """The server of the Hub's large files: a file is sent to a client with a link that has not
+    expired."""
 
     def __init__(self) -> None:
         super().__init__()
         self._links: dict[str, HubFile] = {}
 
     def link(self, base: str, file: HubFile) -> str:
-        """A link more to a file, at the server or proxy `base`."""
+        """Return a new link to a file, at the server or proxy `base`."""
         path = f"/repos/{file.sha256}"
         query = f"X-Signature={len(self._links)}&X-Issued={time.time_ns()}"
         self._links[f"{path}?{query}"] = file
         return f"{base}{path}?{query}"
 
     def expire_links(self) -> None:
-        """Those that were given so far are no longer good."""
+        """Make all links expire that were given so far."""
         self._links.clear()
 
     def handle(self, asked: Asked, connection: Connection) -> None:
@@ -219,7 +220,7 @@ class LargeFiles(LoopbackServer):
 
 
 def client_env(url: str) -> dict[str, str]:
-    """What makes `huggingface_hub` ask the Hub at `url`, and only that."""
+    """Return the variables with which `huggingface_hub` uses the Hub at `url` only."""
     return {
         "HF_ENDPOINT": url,
         "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -1,4 +1,5 @@
-"""What lies on our Hub: repositories with commits, branches and tags; files large or small."""
+"""Repositories of the Hub on loopback, with commits, branches and tags, and large or small
+files."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 LARGE = (".safetensors", ".bin", ".pt", ".ckpt", ".npz", ".onnx")
-"""Ends of names of files that the Hub keeps in its large storage, in addition to large ones."""
+"""Suffixes of files that the Hub keeps in its large storage, in addition to large ones."""
 LARGE_BYTES = 10 << 20
 _POINTER_BYTES = 134
 
@@ -23,32 +24,33 @@ class HubFile:
 
     @property
     def is_large(self) -> bool:
-        """Whether it lies in the large storage, to which the Hub redirects."""
+        """Return whether the file is in the large storage, to which the Hub redirects."""
         return self.path.endswith(LARGE) or len(self.data) >= LARGE_BYTES
 
     @cached_property
     def sha256(self) -> str:
-        """Of its bytes; a large file's ETag."""
+        """The digest of its bytes, which is the ETag of a large file."""
         return hashlib.sha256(self.data).hexdigest()
 
     @cached_property
     def oid(self) -> str:
-        """What git calls its blob; a small file's ETag. Of a large one, git has the pointer."""
+        """The git id of its blob, which is the ETag of a small file. The blob of a large file is
+        the pointer."""
         data = f"oid sha256:{self.sha256}\n".encode() if self.is_large else self.data
         return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
     @property
     def etag(self) -> str:
-        """With its quotes."""
+        """The ETag with its quotes."""
         return f'"{self.sha256 if self.is_large else self.oid}"'
 
     def in_tree(self) -> dict[str, Any]:
-        """Its entry in a listing."""
+        """Return its entry in a listing."""
         entry = {"type": "file", "oid": self.oid, "size": len(self.data), "path": self.path}
         return {**entry, "lfs": self._lfs("oid")} if self.is_large else entry
 
     def sibling(self, blobs: bool) -> dict[str, Any]:
-        """Its entry in what is said of a whole repository; with `blobs` also its size."""
+        """Return its entry in the info of a whole repository; with `blobs` also its size."""
         if not blobs:
             return {"rfilename": self.path}
         entry = {"rfilename": self.path, "size": len(self.data), "blobId": self.oid}
@@ -62,8 +64,8 @@ class HubFile:
 class HubRepo:
     """A repository: `owner/name`, of `kind` model, dataset or space.
 
-    A `private` one is there for tokens that may read it, and else not at all. A `gated` one is seen
-    by everybody, and its files are for tokens that may read it.
+    A `private` one exists only for tokens that may read it. A `gated` one is visible to all
+    clients, but only tokens that may read it get its files.
     """
 
     name: str
@@ -75,7 +77,7 @@ class HubRepo:
     tags: dict[str, str] = field(default_factory=dict)
 
     def commit(self, files: Mapping[str, bytes], branch: str = "main") -> str:
-        """A commit of exactly these files, at the head of the branch: its sha."""
+        """Add a commit of exactly these files to the branch, and return its sha."""
         text = f"{self.name} {len(self.commits)} {sorted(files)}"
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         self.commits[sha] = {path: HubFile(path, files[path]) for path in sorted(files)}
@@ -83,13 +85,14 @@ class HubRepo:
         return sha
 
     def sha_of(self, revision: str) -> str | None:
-        """The commit of a branch, a tag or a sha; None: there is none."""
+        """Return the commit of a branch, a tag or a sha, or None if it does not exist."""
         short = revision.removeprefix("refs/heads/").removeprefix("refs/tags/")
         found = self.branches.get(short) or self.tags.get(short)
         return found or (revision if revision in self.commits else None)
 
     def tree(self, sha: str, below: str, recursive: bool) -> list[dict[str, Any]] | None:
-        """Entries of a directory, folders before what they hold; None: there is no such one."""
+        """Return the entries of a directory, folders before their content, or None if it does not
+        exist."""
         start = f"{below}/" if below else ""
         entries: dict[str, dict[str, Any]] = {}
         for path, file in self.commits[sha].items():
@@ -105,6 +108,6 @@ class HubRepo:
 
 
 def folder_entry(path: str) -> dict[str, Any]:
-    """The entry of a folder in a listing."""
+    """Return the entry of a folder in a listing."""
     oid = hashlib.sha1(path.encode(), usedforsecurity=False).hexdigest()
     return {"type": "directory", "oid": oid, "size": 0, "path": path}

@@ -1,4 +1,4 @@
-"""What a request is for, in one word, so that faults and counts need no syntax of any store."""
+"""The purpose of a request, in one word, so that faults and counts need no syntax of any store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _S3: tuple[tuple[str, frozenset[str], str], ...] = (
     ("DELETE", frozenset({"uploadId"}), "abort"),
     ("POST", frozenset({"delete"}), "delete"),
 )
-"""Of S3 and of the XML API of GCS: method, fields of the query that must be there, kind."""
+"""For S3 and the XML API of GCS: method, required fields of the query, kind."""
 _AZURE = {
     ("GET", "list"): "list",
     ("PUT", "block"): "part",
@@ -22,15 +22,17 @@ _AZURE = {
     ("GET", "blocklist"): "list parts",
     ("POST", "batch"): "delete",
 }
-"""Of Azure: method and the field `comp`."""
+"""For Azure: method and the field `comp`."""
 _PLAIN = {"GET": "get", "HEAD": "head", "PUT": "put", "DELETE": "delete", "POST": "post"}
 
 
 def kind_of(asked: Asked) -> str:
-    """One of: list, list parts, list uploads, begin, part, complete, abort, copy, delete, put,
-    head, get, range (a GET of some bytes); of the Hub also info, tree, refs and paths.
+    """Return the kind of a request.
 
-    Azure begins no upload, and aborts none.
+    It is one of: list, list parts, list uploads, begin, part, complete, abort, copy, delete, put,
+    head, get, range (a GET of some bytes); for the Hub also info, tree, refs and paths.
+
+    Azure has no requests that begin or abort an upload.
     """
     fields, method = asked.query, asked.method
     for of_method, needed, kind in _S3:

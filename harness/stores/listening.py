@@ -1,4 +1,4 @@
-"""A server in a process of its own, on a port of loopback, until the end of a block."""
+"""A server in a separate process, on a port of loopback, until the end of a block."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ HOST = "127.0.0.1"
 
 
 class ListeningServer(ABC):
-    """A program that answers HTTP on loopback. Use as a context: in the end it is killed.
+    """A program that answers HTTP on loopback. Use it as a context: at its end it is killed.
 
-    What it holds is gone with it. Its standard input stays open for as long as we live.
+    Its data is lost then. Its standard input stays open as long as this process lives.
     """
 
     def __init__(self) -> None:
@@ -31,25 +31,25 @@ class ListeningServer(ABC):
 
     @property
     def url(self) -> str:
-        """Where it answers, without a slash at the end."""
+        """The address of the server, without a slash at the end."""
         return f"http://{HOST}:{self.port}"
 
     @property
     @abstractmethod
     def env(self) -> dict[str, str]:
-        """What a client needs in its environment, in addition to what it has."""
+        """The variables that a client needs in addition to its environment."""
 
     @abstractmethod
     def command(self) -> Sequence[str]:
-        """The program and its arguments."""
+        """Return the program and its arguments."""
 
     def command_env(self) -> dict[str, str]:
-        """What the program itself needs there."""
+        """Return the variables that the program itself needs."""
         return {}
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make what clients expect to be there, once it answers."""
+        """Make the objects that clients expect, after the first answer."""
 
     def __enter__(self) -> Self:
         with tempfile.TemporaryFile() as log:
@@ -85,7 +85,7 @@ class ListeningServer(ABC):
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens on that port of loopback."""
+    """Return whether a process listens on that port of loopback."""
     try:
         socket.create_connection((HOST, port), timeout=1).close()
     except OSError:

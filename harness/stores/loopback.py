@@ -1,6 +1,6 @@
-"""An HTTP/1.1 server of ours in threads of this process, so that whoever started it sees its state.
+"""An HTTP/1.1 server in threads of this process, so that the caller sees its state.
 
-Each connection has a thread, and each thread is over when the block of the server is.
+Each connection has a thread, and each thread has ended when the block of the server has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Asked:
-    """A request. `path` is as it was sent, without the query; the names of `headers` are small."""
+    """A request. `path` is as it was sent, without the query; the names of `headers` are in lower
+    case."""
 
     method: str
     path: str
@@ -32,7 +33,7 @@ class Asked:
 
     @property
     def query(self) -> dict[str, str]:
-        """The fields of the query, decoded; of several with one name the last."""
+        """The decoded fields of the query; of several with one name the last."""
         return dict(parse_qsl(self.query_string, keep_blank_values=True))
 
     @property
@@ -42,9 +43,9 @@ class Asked:
 
 
 class LoopbackServer(ABC):
-    """Answers on a port of loopback that the kernel chose. Use as a context.
+    """Answers on a port of loopback that the kernel chose. Use it as a context.
 
-    `stopping` is set when the block ends: whoever waits, waits for it.
+    `stopping` is set when the block ends: handlers wait for it.
     """
 
     def __init__(self) -> None:
@@ -54,12 +55,12 @@ class LoopbackServer(ABC):
 
     @property
     def port(self) -> int:
-        """Where it listens, also before and after its block."""
+        """The port, also before and after the block."""
         return int(self._listener.server_address[1])
 
     @property
     def url(self) -> str:
-        """Where it answers, without a slash at the end."""
+        """The address of the server, without a slash at the end."""
         return f"http://{HOST}:{self.port}"
 
     @abstractmethod
@@ -78,7 +79,7 @@ class LoopbackServer(ABC):
 
 
 class Connection(BaseHTTPRequestHandler):
-    """A client that is connected: what it asks goes to the server's `handle`, one after another."""
+    """A connected client; the server's `handle` answers its requests one after another."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -87,14 +88,15 @@ class Connection(BaseHTTPRequestHandler):
     def send(
         self, status: int, headers: dict[str, str], body: bytes | mmap, length: int | None = None
     ) -> None:
-        """A whole answer. `length` is what the headers say in bytes, where the body is not that."""
+        """Send a whole answer. `length` is Content-Length if it differs from the length of the
+        body."""
         self.send_head(status, headers, len(body) if length is None else length)
         if self.command != "HEAD":
             with memoryview(body) as view:
                 self.wfile.write(view)
 
     def send_head(self, status: int, headers: dict[str, str], length: int) -> None:
-        """The status and headers of an answer of `length` bytes."""
+        """Send the status and headers of an answer of `length` bytes."""
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -104,17 +106,17 @@ class Connection(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def cut(self) -> None:
-        """Close it in an orderly way, whatever was announced."""
+        """Close the connection in an orderly way, even in the middle of an answer."""
         self.close_connection = True
 
     def reset(self) -> None:
-        """Close it by a reset, as a machine does that has forgotten it."""
+        """Close the connection by a reset, as a machine does that has lost its state."""
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.server.reset_ones.add(self.connection)
 
     def handle_one_request(self) -> None:
-        # What a client that went away leaves of its request or of our answer is no error here.
+        # If a client disconnects in the middle of a request or an answer, this is no error here.
         with suppress(ConnectionError):
             super().handle_one_request()
             return
@@ -125,7 +127,7 @@ class Connection(BaseHTTPRequestHandler):
             super().finish()
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: what was asked is noted by who answers."""
+        """Print nothing: the handlers record the requests."""
 
     def _take(self) -> None:
         path, _, query = self.path.partition("?")
@@ -168,7 +170,7 @@ class _Listener(ThreadingMixIn, TCPServer):
             was_reset = request in self.reset_ones
             self.reset_ones.discard(request)
         if was_reset:
-            self.close_request(request)  # without a word of farewell before
+            self.close_request(request)  # without an orderly shutdown
         else:
             super().shutdown_request(request)
 

@@ -1,19 +1,19 @@
-"""S3 on loopback: moto's server, which holds all objects in memory.
+"""S3 on loopback: moto's server, which keeps all objects in memory.
 
 It honours ranges (also of a suffix; 416 behind the end), `If-Match` and `If-None-Match` of GET and
 HEAD, `If-None-Match: *` and `If-Match` of PUT and CompleteMultipartUpload, multipart uploads with
 their list and abort, a completion that comes twice (200 again, as S3), pages of ListObjectsV2
-(`max-keys`, continuation tokens, `start-after`, a delimiter), and ETags that are those of S3: the
-MD5, or that of the parts' MD5s with their number.
+(`max-keys`, continuation tokens, `start-after`, a delimiter), and the ETags of S3: the MD5, or that
+of the parts' MD5s with their number.
 
 It does not:
 
-- check who asks: any key and any signature may do everything. Who sends none at all gets 403, with
-  an empty body. A bucket without rights is one behind `harness.stores.faults`;
+- check credentials: any key and any signature may do everything. A request without a signature gets
+  403, with an empty body. `harness.stores.faults` simulates a bucket without rights;
 - check the MD5 and the checksums that a client sends with a body;
-- read a range at the price of a range: each takes as long as the whole object (0.13 s of 256 MiB),
-  so that a large object is no measure of a client's ranges;
-- wait, slow down, or be inconsistent: a listing has what was written before it.
+- read only the bytes of a range: each takes as long as the whole object (0.13 s for 256 MiB), so
+  that ranges of a large object cannot be timed;
+- wait, slow down, or be inconsistent: a listing has all objects that were written before it.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ AUTHORIZATION = (
     f"AWS4-HMAC-SHA256 Credential={KEY_ID}/20200101/{REGION}/s3/aws4_request, "
     "SignedHeaders=host, Signature=0"
 )
-"""The header of that name of whoever does not sign: moto looks for the region in it alone."""
+"""The Authorization header of requests without a signature: moto only reads the region in it."""
 
 
 def why_not() -> str | None:
-    """Why there can be no S3 here; None: there can."""
+    """Return why S3 cannot be started here, or None if it can."""
     lacking = [name for name in ("moto", "flask", "flask_cors") if find_spec(name) is None]
     return f"not installed: {', '.join(lacking)} (the extra `test`)" if lacking else None
 
 
 class S3Server(ListeningServer):
-    """Moto's S3 with the buckets that are named, all empty. `bucket` is the first of them.
+    """Moto's S3 with the named buckets, all empty. `bucket` is the first of them.
 
     A page of a listing has `page_keys` keys at most, as the default of 1,000 takes long to fill.
     """
@@ -72,23 +72,23 @@ class S3Server(ListeningServer):
             self.make_bucket(name)
 
     def make_bucket(self, name: str) -> None:
-        """An empty bucket."""
+        """Make an empty bucket."""
         self.ask("PUT", f"/{name}")
 
     def put(self, key: str, data: bytes, bucket: str | None = None) -> None:
-        """An object, written past all proxies."""
+        """Write an object, bypassing all proxies."""
         self.ask("PUT", f"/{bucket or self.bucket}/{quote(key)}", data)
 
     def get(self, key: str, bucket: str | None = None) -> bytes:
-        """The bytes of an object, read past all proxies.
+        """Return the bytes of an object, bypassing all proxies.
 
         Raises:
-            urllib.error.HTTPError: there is none.
+            urllib.error.HTTPError: the object does not exist.
         """
         return self.ask("GET", f"/{bucket or self.bucket}/{quote(key)}")
 
     def sizes(self, prefix: str = "", bucket: str | None = None) -> dict[str, int]:
-        """All objects below a prefix, with their sizes in bytes."""
+        """Return all objects below a prefix, with their sizes in bytes."""
         found: dict[str, int] = {}
         where = f"/{bucket or self.bucket}?list-type=2&prefix={quote(prefix, safe='')}"
         token = ""
@@ -102,15 +102,15 @@ class S3Server(ListeningServer):
             token = f"&continuation-token={quote(following, safe='')}"
 
     def uploads(self, bucket: str | None = None) -> list[str]:
-        """The keys of multipart uploads that were neither completed nor aborted."""
+        """Return the keys of multipart uploads that were neither completed nor aborted."""
         page = self._tree("GET", f"/{bucket or self.bucket}?uploads")
         return sorted(each.findtext("Key", "") for each in page.findall("Upload"))
 
     def ask(self, method: str, path: str, data: bytes = b"") -> bytes:
-        """The body of the answer to any request, asked past all proxies.
+        """Send any request, bypassing all proxies; return the body of the answer.
 
         Raises:
-            urllib.error.HTTPError: of another status than 2xx.
+            urllib.error.HTTPError: the status is not 2xx.
         """
         request = urllib.request.Request(
             self.url + path,
@@ -130,7 +130,8 @@ class S3Server(ListeningServer):
 
 
 def client_env(url: str) -> dict[str, str]:
-    """What makes a client of S3 ask the server at `url`, and no file of its user."""
+    """Return the variables with which a client of S3 uses the server at `url`, and no file of its
+    user."""
     return {
         "AWS_ENDPOINT_URL": url,
         "AWS_ENDPOINT_URL_S3": url,

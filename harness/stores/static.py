@@ -1,6 +1,6 @@
 """A plain HTTP server of the files of a directory, with ranges and ETags.
 
-As a program it serves until standard input ends, and says at first where:
+As a program it prints its address, and serves until standard input ends:
 
     python -m harness.stores.static DIRECTORY
 """
@@ -17,10 +17,10 @@ from harness.stores.loopback import Asked, Connection, LoopbackServer
 
 
 class StaticServer(LoopbackServer):
-    """The files below `directory`, as they are when they are asked for. It lists nothing.
+    """The files below `directory`, read at each request. It has no listings.
 
-    Without `ranges` it answers every GET with the whole file, and without `etags` nothing but the
-    time of the last change tells that a file is another one: there are servers of either kind.
+    Without `ranges` it answers every GET with the whole file. Without `etags` a changed file shows
+    only in the time of its last change. Real servers of either kind exist.
     """
 
     def __init__(self, directory: Path, *, ranges: bool = True, etags: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""What can become of a request on its way to a store and back: values, carried out by `faults`."""
+"""The faults of a request on its way to a store and back: values, carried out by `faults`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Refuse:
-    """An answer in the store's place. The request does not reach the store."""
+    """The proxy answers in the store's place. The request does not reach the store."""
 
     status: int
     body: bytes = b""
@@ -17,14 +17,14 @@ class Refuse:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing at all for so many seconds, and then what the store answers."""
+    """The store's answer comes only after this many seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Trickle:
-    """The body in pieces of so many bytes, with a pause of so many seconds before each."""
+    """The body comes in pieces of `piece_bytes`, with a pause of `pause_seconds` before each."""
 
     piece_bytes: int
     pause_seconds: float
@@ -32,37 +32,39 @@ class Trickle:
 
 @dataclass(frozen=True)
 class ResetAfter:
-    """The connection is reset when so many bytes of the body were sent. The store has done it."""
+    """The connection is reset after this many bytes of the body. The store has carried out the
+    request."""
 
     body_bytes: int
 
 
 @dataclass(frozen=True)
 class Truncate:
-    """The connection is closed in order when so many bytes of the body were sent, which is fewer
-    than Content-Length says."""
+    """The connection is closed in order after this many bytes of the body, fewer than its
+    Content-Length."""
 
     body_bytes: int
 
 
 @dataclass(frozen=True)
 class Garble:
-    """The byte at an offset of the body is another one. Nothing else tells of it."""
+    """The byte at an offset of the body is changed, without any other sign."""
 
     offset: int
 
 
 @dataclass(frozen=True)
 class LoseReply:
-    """The store does it and answers, but the connection is reset before the first byte of that."""
+    """The store carries out the request, but the connection is reset before the first byte of the
+    answer."""
 
 
 @dataclass(frozen=True)
 class ForgetWrites:
-    """A listing without what was written last through the proxy: `writes` objects of those that
-    came into being by put, copy or complete.
+    """A listing lacks the last `writes` objects that were made through the proxy by put, copy or
+    complete.
 
-    Objects that were overwritten are left out, too; those that were deleted do not come back.
+    Overwritten objects are left out, too; deleted ones do not come back.
     """
 
     writes: int = 1
@@ -71,7 +73,9 @@ class ForgetWrites:
 @dataclass(frozen=True)
 class Call:
     """`function` is called, before the request reaches the store or after the store has answered.
-    Then all goes on as if nothing were."""
+
+    After that the request goes on without a fault.
+    """
 
     function: Callable[[], object]
     after: bool = False
@@ -79,10 +83,11 @@ class Call:
 
 @dataclass(frozen=True)
 class EndHere:
-    """As `Call`, but the client gets no answer, and before means that the store never sees it.
+    """Like `Call`, but the client gets no answer, and without `after` the store never gets the
+    request.
 
-    For `function` that kills the client: with `after` false its request was lost on the way, with
-    true the store has done what it asked.
+    It is for a `function` that kills the client: with `after` false its request was lost on the
+    way, with true the store has carried it out.
     """
 
     function: Callable[[], object]
@@ -104,14 +109,14 @@ Trouble = (
 
 
 def s3_error(status: int, code: str, message: str = "") -> Refuse:
-    """An error as S3, and the XML API of GCS, answer it."""
+    """Return an error with the format of S3 and of the XML API of GCS."""
     text = f"<Error><Code>{code}</Code><Message>{message or code}</Message></Error>"
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode()
     return Refuse(status, body, {"Content-Type": "application/xml", "x-amz-request-id": "0"})
 
 
 def azure_error(status: int, code: str, message: str = "") -> Refuse:
-    """An error as Azure answers it."""
+    """Return an error with the format of Azure."""
     told = s3_error(status, code, message)
     return Refuse(status, told.body, {"Content-Type": "application/xml", "x-ms-error-code": code})
 
