@@ -8,7 +8,7 @@
 The functions are those of the command line, with the same options as keywords: `inspect`, `diff`,
 `consolidate`, `reshard`, `convert`, `verify`, `salvage`, `thin`, `gather`, `serve` and `estimate`.
 Each returns a frozen value, and raises a `ZerotoolsError`. `open` and `load_state_dict` read
-tensors. All of them are imported when they are first asked for.
+tensors. All of them are imported at their first use.
 """
 
 from importlib import import_module

@@ -55,13 +55,13 @@ Value = TypeVar("Value")
 
 
 def never_raises(call: Callable[..., Value]) -> Callable[..., Value | None]:
-    """Decorate `call` to print an exception of its own instead of raising it, and return None."""
+    """Decorate `call` to print its exception instead of raising it, and to return None then."""
 
     @functools.wraps(call)
     def guarded(*args: Any, **kwargs: Any) -> Value | None:
         try:
             return call(*args, **kwargs)
-        except Exception as error:  # whatever it is, it must not end somebody's training
+        except Exception as error:  # no error here may end a user's training
             print(f"zerotools.worker: {type(error).__name__}: {error}", file=sys.stderr)
             return None
 
@@ -218,7 +218,7 @@ def _plain(value: Any) -> Any:
         return value
     try:
         return float(value)
-    except Exception:  # what a user's own type raises is not known
+    except Exception:  # a user's type may raise any exception
         return str(value)[:200]
 
 
@@ -312,7 +312,7 @@ def checkpoint_written(path: Any, step: int | None = None) -> None:
 
 @never_raises
 def finished() -> None:
-    """Report that the job is complete: everything is written, and nothing is left to do.
+    """Report that the job is complete: all output is written, and no work is left.
 
     Make this the last call of the job's last program. A stop that comes later, or at the same time,
     then does not count: the job succeeds, and does not start again. If a step or a checkpoint is
