@@ -45,7 +45,7 @@ class Box:
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Box:
-        """The box that covers a tensor of `shape`."""
+        """Return the box that covers a tensor of `shape`."""
         return cls((0,) * len(shape), tuple(shape))
 
     def intersect(self, other: Box) -> Box | None:
@@ -68,7 +68,7 @@ class Box:
         )
 
     def relative_to(self, origin: Box) -> Box:
-        """The same block, counted from the start of `origin`."""
+        """Return the same block, counted from the start of `origin`."""
         return Box(tuple(a - o for a, o in zip(self.start, origin.start, strict=True)), self.shape)
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class Box:
 
 
 def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Element strides of a contiguous row-major block."""
+    """Return element strides of a contiguous row-major block."""
     return tuple(accumulate(reversed(shape[1:]), lambda a, n: a * n, initial=1))[::-1][: len(shape)]
 
 
@@ -182,7 +182,7 @@ class BoxIndex:
 
 
 def _busiest_axis(boxes: Sequence[Box]) -> int | None:
-    """The dimension with the most distinct starts; None for no box or 0-d boxes."""
+    """Return the dimension with the most distinct starts; None for no box or 0-d boxes."""
     if not boxes or not boxes[0].start:
         return None
     return max(range(len(boxes[0].start)), key=lambda d: len({box.start[d] for box in boxes}))

@@ -59,7 +59,7 @@ class Chunk:
         )
 
     def extent(self, dtype: DType) -> int:
-        """Bytes from `offset` to the end of the last element."""
+        """Return bytes from `offset` to the end of the last element."""
         if self.box.is_empty:
             return 0
         strides = self.strides or row_major_strides(self.box.shape)
@@ -85,7 +85,7 @@ class ChunksOnDemand(Sequence[Chunk]):
         return self._make()[index]
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the chunks that `make` gives, not how it does."""
+        """Pickle the chunks that `make` gives, instead of `make`."""
         return tuple, (tuple(self),)
 
 

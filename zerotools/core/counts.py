@@ -14,7 +14,7 @@ MOST_BYTES = 2**62
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """`count` and its noun, which gets an s unless the plural is given."""
+    """Return `count` and its noun, which gets an s unless the plural is given."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 

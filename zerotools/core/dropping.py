@@ -11,19 +11,20 @@ LOOSE = "state"
 
 
 def extra_roles(source: Checkpoint, training: TrainingState) -> list[str]:
-    """Every role besides the weights: 16-bit copies, and tensors and numbers of the optimizer."""
+    """Return every role besides the weights: 16-bit copies, and tensors and numbers of the
+    optimizer."""
     keys = (*source.tensors, *training.scalars)
     return list(dict.fromkeys(key.role for key in keys if key.role not in (*WEIGHTS, LOOSE)))
 
 
 def optimizer_roles(source: Checkpoint) -> list[str]:
-    """The roles of the optimizer's tensors."""
+    """Return the roles of the optimizer's tensors."""
     roles = dict.fromkeys(key.role for key in source.tensors)
     return [role for role in roles if role not in (*WEIGHTS, "param16", LOOSE)]
 
 
 def state_words(source: Checkpoint, training: TrainingState) -> list[str]:
-    """Every part of the training state that is there."""
+    """Return every part of the training state that is there."""
     counters = (training.steps, training.skipped, training.samples)
     there = {
         "param_groups": training.groups,

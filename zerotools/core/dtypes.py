@@ -69,17 +69,17 @@ _BY_TORCH_STORAGE = {dtype.torch_storage: dtype for dtype in DTYPES if dtype.tor
 
 
 def named(name: str) -> DType:
-    """The type that torch calls `name`, as in "bfloat16" (without the "torch." prefix)."""
+    """Return the type that torch calls `name`, as in "bfloat16" (without the "torch." prefix)."""
     return _look_up(_BY_NAME, name)
 
 
 def from_safetensors(name: str) -> DType:
-    """The type that a safetensors header calls `name`, as in "BF16"."""
+    """Return the type that a safetensors header calls `name`, as in "BF16"."""
     return _look_up(_BY_SAFETENSORS, name)
 
 
 def from_torch_storage(name: str) -> DType:
-    """The type of a legacy torch storage class, as in "FloatStorage"."""
+    """Return the type of a legacy torch storage class, as in "FloatStorage"."""
     return _look_up(_BY_TORCH_STORAGE, name)
 
 

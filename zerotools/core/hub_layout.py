@@ -56,7 +56,7 @@ HubLayout = Mapping[str, tuple[HubBlock, ...]]
 
 
 def renamed(name: str, shape: tuple[int, ...]) -> HubBlock:
-    """The whole of a tensor that the Hub calls `name`."""
+    """Return the whole of a tensor that the Hub calls `name`."""
     return HubBlock(name, shape, Box.whole(shape))
 
 
@@ -133,7 +133,8 @@ def _dimension(
 
 
 def _cut(block: HubBlock, dim: int, first: int, most: int) -> Iterator[HubBlock]:
-    """The block in parts along `dim`: the first of `first` indices, the others of up to `most`."""
+    """Yield the block in parts along `dim`: the first of `first` indices, the others of up to
+    `most`."""
     start, shape = block.box.start, block.box.shape
     for begin, end in pairwise([0, *range(first, shape[dim], most), shape[dim]]):
         box = Box(

@@ -57,7 +57,7 @@ ShardingRule = Split | Replicated | Fused | ExplicitBlocks
 
 
 def whole_shape(rule: ShardingRule, shards: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Shape of the full tensor, from the shapes of the ranks' shards.
+    """Return the shape of the full tensor, from the shapes of the ranks' shards.
 
     Raises:
         ValueError: the shards do not fit the rule.
@@ -111,7 +111,7 @@ def placements(
 
 
 def _along(shape: tuple[int, ...], dim: int, first: int, count: int, start: int) -> PlacedBlock:
-    """`count` rows of a shard from `first` on, at `start` in the full tensor, along one
+    """Return `count` rows of a shard from `first` on, at `start` in the full tensor, along one
     dimension."""
     zeros = (0,) * len(shape)
     box = Box((*zeros[:dim], first, *zeros[dim + 1 :]), (*shape[:dim], count, *shape[dim + 1 :]))
@@ -119,7 +119,8 @@ def _along(shape: tuple[int, ...], dim: int, first: int, count: int, start: int)
 
 
 def place_chunk(chunk: Chunk, placed: PlacedBlock, dtype: DType) -> Chunk | None:
-    """The part of a shard's chunk that `placed` covers, in the coordinates of the full tensor."""
+    """Return the part of a shard's chunk that `placed` covers, in the coordinates of the full
+    tensor."""
     common = chunk.box.intersect(placed.shard)
     if common is None:
         return None

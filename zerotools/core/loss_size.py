@@ -45,7 +45,7 @@ class LossSize:
         return self.cut == "on" or (self.cut == "auto" and many)
 
     def rows_at_a_time(self, rows: int | None = None) -> int:
-        """Rows of one part, at least 1."""
+        """Return rows of one part, at least 1."""
         most = self.rows if rows is None else rows
         rows = ceil(most / max(1, ceil(most * self.vocabulary / LOGITS_AT_A_TIME)))
         if self.cut == "on":

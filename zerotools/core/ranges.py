@@ -34,7 +34,7 @@ class Ranges(Sequence[Chunk]):
     def __init__(
         self, dtype: DType, shape: tuple[int, ...], make: Callable[[], Iterable[Range]]
     ) -> None:
-        """`make` gives the ranges, none of them empty."""
+        """Take a function `make` that gives the ranges, none of them empty."""
         self._dtype = dtype
         self._shape = shape
         self._make = make
@@ -52,15 +52,15 @@ class Ranges(Sequence[Chunk]):
         return list(self)[index]
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the ranges that `make` gives, not how it does."""
+        """Pickle the ranges that `make` gives, instead of `make`."""
         return _of_ranges, (self._dtype, self._shape, tuple(self._make()))
 
     def each(self) -> Iterable[Range]:
-        """The ranges."""
+        """Yield the ranges."""
         return self._make()
 
     def flattened(self) -> Iterator[Chunk]:
-        """The same chunks as chunks of the flattened tensor."""
+        """Yield the same chunks as chunks of the flattened tensor."""
         for begin, end, file, offset in self._make():
             yield Chunk(Box((begin,), (end - begin,)), file, offset)
 
@@ -70,7 +70,7 @@ def _of_ranges(dtype: DType, shape: tuple[int, ...], ranges: tuple[Range, ...]) 
 
 
 def chunk_locations(tensor: Tensor) -> Iterator[tuple[str, int]]:
-    """(file, elements) of each chunk, or of several at once."""
+    """Yield (file, elements) of each chunk, or of several at once."""
     if isinstance(tensor.chunks, Ranges):
         yield from ((file, end - begin) for begin, end, file, _ in tensor.chunks.each())
     else:
@@ -129,9 +129,11 @@ def covering_ranges(tensor: Tensor, sizes: Mapping[str, int] | None) -> list[Ran
 def match_ranges(
     sources: Iterable[Range], targets: Iterable[Range], itemsize: int
 ) -> Iterator[tuple[Range, tuple[Range, ...]]]:
-    """Each target with the ranges that fill it, cut out of the sources, in elements of `itemsize`.
+    """Yield each target with the ranges that fill it, cut out of the sources, in elements of
+    `itemsize`.
 
-    Both cover the same tensor, as `covering_ranges` proves."""
+    Both cover the same tensor, as `covering_ranges` proves.
+    """
     remaining = iter(sources)
     begin = end = offset = 0
     file = ""

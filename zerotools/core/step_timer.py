@@ -18,8 +18,10 @@ class StepTimer:
         self._count = 0
 
     def step_done(self, step: int, now: float) -> float | None:
-        """`step` is done at `now`, a reading of a monotonic clock. Returns the seconds since
-        the previous step, or None if they are not known."""
+        """Record that `step` is done at `now`, a reading of a monotonic clock.
+
+        Returns the seconds since the previous step, or None if they are not known.
+        """
         before, self._last = self._last, (step, now)
         if before is None or step <= before[0]:
             return None
@@ -30,7 +32,7 @@ class StepTimer:
         return seconds
 
     def seconds_left(self, steps: int) -> float | None:
-        """Seconds until step number `steps` is done, at the present speed."""
+        """Return the seconds until step number `steps` is done, at the present speed."""
         if self._last is None or self._mean is None:
             return None
         return max(0, steps - self._last[0]) * self._mean

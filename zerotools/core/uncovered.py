@@ -22,8 +22,8 @@ from zerotools.core.boxes import Box, BoxIndex
 
 
 def uncovered(shape: Sequence[int], boxes: Iterable[Box]) -> list[Box]:
-    """Disjoint boxes, in order, of the elements of a tensor of `shape` that are in none of `boxes`.
-    Those may overlap, and reach outside of the tensor."""
+    """Return disjoint boxes, in order, of the elements of a tensor of `shape` that are in none of
+    `boxes`. Those may overlap, and reach outside of the tensor."""
     whole = Box.whole(shape)
     inside = (box.intersect(whole) for box in boxes)
     return _lacking(whole.shape, list(dict.fromkeys(box for box in inside if box is not None)))
@@ -50,12 +50,12 @@ def _lacking(shape: tuple[int, ...], boxes: Sequence[Box]) -> list[Box]:
 
 
 def _thick(begin: int, end: int, boxes: Iterable[Box]) -> list[Box]:
-    """Boxes with one dimension more, which they fill from `begin` to `end`."""
+    """Return boxes with one dimension more, which they fill from `begin` to `end`."""
     return [Box((begin, *box.start), (end - begin, *box.shape)) for box in boxes]
 
 
 def uncovered_ranges(numel: int, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same of a flattened tensor of `numel` elements: ranges [begin, end), in order."""
+    """Return the same of a flattened tensor of `numel` elements: ranges [begin, end), in order."""
     found, at = [], 0
     for begin, end in sorted(ranges):
         if begin > at:

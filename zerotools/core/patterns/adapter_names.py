@@ -101,7 +101,7 @@ def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> l
 
 
 def adapter_names(keys: Iterable[Key]) -> list[str]:
-    """The names of the LoRA adapters that there are; one without a name is `default`."""
+    """Return the names of the LoRA adapters that there are; one without a name is `default`."""
     parsed = (_parsed(key) for key in keys)
     return list(dict.fromkeys(each[0] for each in parsed if each and _is_lora(each[1])))
 
@@ -124,7 +124,7 @@ def is_adapter_alone(keys: Iterable[Key]) -> bool:
 
 
 def adapter_of(key: Key) -> str | None:
-    """The name of the adapter that a tensor is of; None: of none."""
+    """Return the name of the adapter that a tensor is of; None: of none."""
     parsed = _parsed(key)
     return None if parsed is None else parsed[0]
 
@@ -197,7 +197,7 @@ def trained_alone(keys: Iterable[Key]) -> list[str]:
 
 
 def module_of(stem: str) -> str:
-    """A layer's name in the model without adapters."""
+    """Return a layer's name in the model without adapters."""
     words = stem.removeprefix(PREFIX).split(".")
     return ".".join(word for word in words if word not in _INSIDE)
 

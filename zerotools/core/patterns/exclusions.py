@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 
 
 def exclusions(unwanted: Collection[str], needed: Collection[str]) -> list[str]:
-    """The fewest patterns found that match all names `unwanted` and no name `needed`.
+    """Return the fewest patterns found that match all names `unwanted` and no name `needed`.
 
     A pattern with a star stands for two names at least.
     """
@@ -30,7 +30,7 @@ def exclusions(unwanted: Collection[str], needed: Collection[str]) -> list[str]:
 
 
 def _patterns(name: str) -> Iterator[str]:
-    """The patterns of the first words of a name, and of the last ones."""
+    """Yield the patterns of the first words of a name, and of the last ones."""
     words = _literal(name).split(".")
     for count in range(1, len(words)):
         yield ".".join([*words[:count], "*"])
@@ -38,5 +38,5 @@ def _patterns(name: str) -> Iterator[str]:
 
 
 def _literal(name: str) -> str:
-    """The pattern of one name."""
+    """Return the pattern of one name."""
     return re.sub(r"([*?[])", r"[\1]", name)

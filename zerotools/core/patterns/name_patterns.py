@@ -159,7 +159,7 @@ class _Automaton:
         return whole
 
     def run(self, name: str) -> set[int]:
-        """The numbers of the patterns that match at the start of `name`."""
+        """Return the numbers of the patterns that match at the start of `name`."""
         if self._begin is None:
             behind, hits = self._through(frozenset(self._first), START)
             self._begin = self._step(self._union([self._first, behind])), hits

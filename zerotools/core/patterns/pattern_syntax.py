@@ -77,7 +77,7 @@ def exact_text(pattern: str) -> str | None:
 
 
 def parse_pattern(pattern: str, path: object) -> PatternPart:
-    """The tree of `pattern`, of the file at `path`.
+    """Return the tree of `pattern`, of the file at `path`.
 
     Raises:
         BadFile: it is not a regular expression, or longer than any that names tensors.

@@ -30,7 +30,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def needs(self, box: Box) -> dict[str, Box]:
-        """The block of each input, by its name, that the elements in `box` are made of."""
+        """Return the block of each input, by its name, that the elements in `box` are made of."""
 
     def work_bytes(self, box: Box) -> int:
         """Return the bytes that computing the elements in `box` takes in addition to the inputs."""
@@ -47,8 +47,8 @@ class Scheme(ABC):
         return False
 
     def halves(self, box: Box) -> tuple[Box, Box] | None:
-        """The box in two, along the first dimension that can be cut at a grain; None of a box that
-        is not larger than one."""
+        """Return the box in two, along the first dimension that can be cut at a grain; None of a
+        box that is not larger than one."""
         axes = list(range(len(box.shape)))
         if self.is_transposed:
             axes = axes[::-1]
@@ -96,7 +96,7 @@ class ScaledCast(Tensor):
             yield from self._cut(half, fits)
 
     def bytes_read(self, box: Box) -> int:
-        """Of the inputs that the elements in `box` are made of."""
+        """Return the bytes of the inputs that the elements in `box` are made of."""
         needed = self.scheme.needs(box)
         return sum(part.numel * self.inputs[name].dtype.itemsize for name, part in needed.items())
 

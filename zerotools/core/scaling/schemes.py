@@ -20,7 +20,7 @@ PER_BYTE = 2
 
 
 def blocks_of(box: Box, block: tuple[int, ...]) -> Box:
-    """The blocks of shape `block` that a box meets, counted in blocks."""
+    """Return the blocks of shape `block` that a box meets, counted in blocks."""
     start = tuple(a // b for a, b in zip(box.start, block, strict=True))
     stop = (-(-end // b) for end, b in zip(box.stop, block, strict=True))
     return Box(start, tuple(b - a for a, b in zip(start, stop, strict=True)))
@@ -79,7 +79,7 @@ class PackedFours(Scheme):
         return 8 * PER_BYTE * self.needs(box)[PAYLOAD].numel
 
     def in_rows(self, box: Box) -> Box:
-        """A box of the result in the order of the payload: its last dimension is packed."""
+        """Return a box of the result in the order of the payload: its last dimension is packed."""
         return _exchanged(box) if self.transposed else box
 
     def needs(self, box: Box) -> dict[str, Box]:
@@ -121,8 +121,8 @@ class CodedFours(Scheme):
         return 8 * (end - begin)
 
     def hull(self, box: Box) -> tuple[int, int]:
-        """The range of the flattened tensor from the first element of `box` to its last, from an
-        even element on."""
+        """Return the range of the flattened tensor from the first element of `box` to its last,
+        from an even element on."""
         strides = row_major_strides(self.shape)
         first = sum(a * s for a, s in zip(box.start, strides, strict=True))
         last = sum((a - 1) * s for a, s in zip(box.stop, strides, strict=True))
@@ -173,7 +173,7 @@ class BlockQuantised(Scheme):
 
 
 def scale_shape(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
-    """One scale for each block, also for the smaller ones at the edges."""
+    """Return one scale for each block, also for the smaller ones at the edges."""
     return tuple(-(-size // b) for size, b in zip(shape, block, strict=True))
 
 
