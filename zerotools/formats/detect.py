@@ -37,8 +37,8 @@ _COMPLETE: ContextVar[Path | None] = ContextVar("complete", default=None)
 
 @contextmanager
 def complete_but_for_its_name(path: Path) -> Iterator[None]:
-    """Inside the context, the checkpoint at `path` is read though its name is that of an unfinished
-    one: it is about to get another."""
+    """Read the checkpoint at `path` inside the context, although its name is unfinished: it gets
+    another."""
     token = _COMPLETE.set(path)
     try:
         yield
@@ -69,7 +69,7 @@ def detect_in(path: Path, table: FormatTable, options: ReadOptions) -> Detected:
 
 
 def formats_in(path: Path, names: set[str], table: FormatTable) -> list[str]:
-    """The names of the formats that lie in the directory `path`, the one to take first."""
+    """Return the names of the formats in the directory `path`, the one to take first."""
     return [name for name, _ in Detection(table, ReadOptions()).every(path, names)]
 
 
@@ -119,7 +119,7 @@ class Detection:
         return [suffix for form in self.table.values() for suffix in form.suffixes]
 
     def _here(self, path: Path, names: set[str]) -> Detected | None:
-        """The checkpoint that `path` itself is, if it is one."""
+        """Return the checkpoint that `path` itself is, if it is one."""
         if UNFINISHED.fullmatch(path.name) and names and path != _COMPLETE.get():
             going_on = how_to_go_on(path)
             raise UnfinishedCheckpoint(
@@ -164,7 +164,7 @@ class Detection:
             yield f"took the weights in {found.path} itself; name {finished[0]} for what it holds"
 
     def _below(self, path: Path, names: set[str]) -> Detected:
-        """One of the checkpoints in a run's or job's output directory."""
+        """Return one of the checkpoints in a run's or job's output directory."""
         numbered = _numbered(path, names)
         run = run_at(path, names)
         if run is not None:
@@ -241,7 +241,8 @@ class Detection:
         return _with_others(run, named, found, said)
 
     def finished_entry(self, run: ProgramRun, entry: RunEntry) -> Detected | None:
-        """The checkpoint that an entry of a program's run is; None: its save was not finished."""
+        """Return the checkpoint that an entry of a program's run is; None: its save was not
+        finished."""
         if run.fault_of(entry) is not None:
             return None
         for path in run.paths_of(entry):
@@ -265,7 +266,7 @@ class Detection:
         )
 
     def _finished(self, path: Path) -> Detected | None:
-        """The checkpoint at `path`, if it is a finished one; a job's is when it has its
+        """Return the checkpoint at `path`, if it is a finished one; a job's is when it has its
         manifest."""
         if not path.is_dir() or UNFINISHED.fullmatch(path.name):
             return None
@@ -311,7 +312,7 @@ def refuse_being_written(path: Path) -> None:
 
 
 def _refuse_part_of_unfinished(path: Path) -> None:
-    """The record may lie above: of one file of an output, or of a directory in it."""
+    """Refuse a part of an unfinished output: one file of it, or a directory in it."""
     for parent in list(path.parents)[:_LEVELS]:
         if len(parent.parts) <= 2:
             return

@@ -79,7 +79,7 @@ class WriteOptions(_Options):
         return 1 if asked is None else asked
 
     def shard_bytes(self) -> int:
-        """The size of the largest file of weights, in bytes."""
+        """Return the size of the largest file of weights, in bytes."""
         return DEFAULT_MAX_SHARD_BYTES if self.max_shard_bytes is None else self.max_shard_bytes
 
 
@@ -289,7 +289,8 @@ class Format(Protocol):
         return
 
     def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Name, master and weight wherever the files have both: the weight is the master, cast."""
+        """Yield name, master and weight wherever the files have both: the weight is the master,
+        cast."""
         for key, master in source.tensors.items():
             weight = source.tensors.get(Key(key.name, "param16"))
             if key.role == "param" and weight is not None and weight.shape == master.shape:
@@ -335,7 +336,7 @@ class Format(Protocol):
         return None
 
     def read_state(self, path: Path, weights: Mapping[str, tuple[int, ...]]) -> Checkpoint:
-        """The optimizer in the file `path`, which lies next to a model with `weights`.
+        """Return the optimizer in the file `path`, which lies next to a model with `weights`.
 
         Raises:
             BadFile: it is damaged.
@@ -344,7 +345,7 @@ class Format(Protocol):
         raise Unsupported(f"{path} is not read as the state of an optimizer")
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
-        """The record of the zerotools job that saved `source`; None: no job did.
+        """Return the record of the zerotools job that saved `source`; None: no job did.
 
         Raises:
             BadFile: the record is damaged.
@@ -371,5 +372,5 @@ def spelling(form: Format) -> str:
 
 
 def flag(option: str) -> str:
-    """The option of the command line for a field of `ReadOptions` or `WriteOptions`."""
+    """Return the option of the command line for a field of `ReadOptions` or `WriteOptions`."""
     return "--max-shard-size" if option == "max_shard_bytes" else f"--{option.replace('_', '-')}"

@@ -80,7 +80,7 @@ def _noted(model: Checkpoint, *notes: str) -> Checkpoint:
 
 
 def _notes(root: Path, optimizer: str) -> Iterator[str]:
-    """The files next to the model that belong to its run."""
+    """Yield the files next to the model that belong to its run."""
     there = {entry.name for entry in root.iterdir() if entry.is_file()}
     taken = [optimizer, *(name for name in (*SCHEDULERS, TRAINER_STATE) if name in there)]
     random = [name for name in there if RANDOM_STATE.fullmatch(name)]

@@ -25,7 +25,7 @@ class NamesBelow:
         self._names = {HERE: names}
 
     def at(self, place: str) -> Path:
-        """The path of a directory below."""
+        """Return the path of a directory below."""
         return self.path / place if place else self.path
 
     def names(self, place: str) -> set[str]:
@@ -84,7 +84,7 @@ class ProgramRun:
         return below(self.place, tracker.name.format(text))
 
     def model_of(self, entry: RunEntry) -> tuple[str, tuple[str, ...]]:
-        """The model of an entry that is meant, and the others that it has."""
+        """Return the model of an entry that is meant, and the others that it has."""
         there = [
             model
             for model in self.layout.models
@@ -130,8 +130,8 @@ def run_at(path: Path, names: set[str]) -> ProgramRun | None:
 
 
 def runs_at(path: Path, names: set[str]) -> Iterator[ProgramRun]:
-    """Every run that the directory `path` may be, the likelier first: of one of several programs,
-    or of one that saves in several ways.
+    """Yield every run that the directory `path` may be, the likelier first: of one of several
+    programs, or of one that saves in several ways.
 
     Raises:
         BadRequest: it has several runs of a program.

@@ -139,7 +139,8 @@ def fits(state: Mapping[str, Shape], weight: Shape) -> bool:
 
 
 def _factored(shape: Shape) -> tuple[Shape, ...]:
-    """The shapes of the rows and columns that Adafactor keeps of a matrix, of either library."""
+    """Return the shapes of the rows and columns that Adafactor keeps of a matrix, of either
+    library."""
     if len(shape) < 2:
         return ()
     *above, rows, columns = shape
@@ -192,7 +193,7 @@ def scalars_of(checkpoint: Checkpoint, plain: Mapping[Key, Scalar]) -> Mapping[K
 
 
 def weights_dtype(checkpoint: Checkpoint) -> DType | None:
-    """The floating-point type that most bytes of the weights are in."""
+    """Return the floating-point type that most bytes of the weights are in."""
     sizes: dict[DType, int] = {}
     for key, tensor in checkpoint.tensors.items():
         if key.role == "param" and tensor.dtype.is_float:

@@ -75,7 +75,7 @@ def is_replicated(source: Checkpoint, flat: str, tensor: Tensor) -> bool:
 def lay_out_each(
     source: Checkpoint, destination: Path, lay_out: Callable[[Checkpoint, Path], Target]
 ) -> Target:
-    """A checkpoint of several directories, each laid out by itself below `destination`."""
+    """Return a checkpoint of several directories, each laid out by itself below `destination`."""
     plans: dict[str, FilePlan] = {}
     tensors: dict[Any, Tensor] = {}
     notes: tuple[str, ...] = ()

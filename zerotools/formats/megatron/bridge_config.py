@@ -69,7 +69,7 @@ def _scalar(text: str) -> Any:
 
 
 def _arguments(model: dict[str, Any]) -> dict[str, Any]:
-    """By the names that Megatron-LM's script has for them."""
+    """Return the arguments by their names in Megatron-LM's script."""
     heads, groups = model.get("num_attention_heads"), model.get("num_query_groups")
     tied = model.get("share_embeddings_and_output_weights")
     more = {

@@ -47,7 +47,7 @@ class MegatronFormat(Format):
         return _iteration(path.parent) if path.name in RANK_FILES else None
 
     def find_in_run(self, path: Path, names: set[str]) -> Found | None:
-        """The iteration that the tracker names, else the newest."""
+        """Return the iteration that the tracker names, else the newest."""
         iterations = sorted(
             (name for name in names if ITERATION.fullmatch(name) and (path / name).is_dir()),
             key=lambda name: (name != "release", len(name), name),
@@ -122,7 +122,7 @@ class MegatronFormat(Format):
 
 
 def _tracked(path: Path, tracker: str) -> str:
-    """The name of the directory that a tracker names.
+    """Return the name of the directory that a tracker names.
 
     Raises:
         BadFile: it is damaged.

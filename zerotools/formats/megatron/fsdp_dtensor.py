@@ -155,7 +155,7 @@ def _whole(path: Path, stored: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
 
 
 def _groups(values: BlobTrees) -> tuple[ParamGroup, ...]:
-    """Parameters with equal options are one group.
+    """Return the groups; parameters with equal options are one group.
 
     Raises:
         BadFile: a value is damaged.
@@ -174,6 +174,7 @@ def _groups(values: BlobTrees) -> tuple[ParamGroup, ...]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Numbers, words, and a few of them: what can be compared in no time."""
+    """Return whether a value is plain: a number, a word, or a few of them, which compare in no
+    time."""
     parts = value if isinstance(value, list | tuple) and len(value) < _LONGEST else (value,)
     return all(part is None or isinstance(part, bool | int | float | str) for part in parts)

@@ -21,7 +21,8 @@ Group = Mapping[str, Any]
 
 
 def optimizers_in(tree: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], ...]:
-    """The trees of the optimizers in common.pt or a rank's file: one, or several by number."""
+    """Return the trees of the optimizers in common.pt or a rank's file: one, or several by
+    number."""
     found = tree.get("optimizer")
     if isinstance(found, list):
         found = dict(enumerate(found[:_MOST_OPTIMIZERS]))
@@ -32,7 +33,7 @@ def optimizers_in(tree: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], ...]:
 
 
 def groups_in(optimizer: Mapping[Any, Any]) -> Iterator[Group]:
-    """The param groups of one optimizer, without copies of their values."""
+    """Yield the param groups of one optimizer, without copies of their values."""
     inner = optimizer.get("optimizer", optimizer)
     groups = inner.get("param_groups") if isinstance(inner, Mapping) else None
     for group in groups if isinstance(groups, list) else ():
@@ -43,7 +44,7 @@ def groups_in(optimizer: Mapping[Any, Any]) -> Iterator[Group]:
 def fitting(
     name: str, shape: tuple[int, ...], groups: Sequence[Group], args: Mapping[str, Any]
 ) -> Iterator[int]:
-    """The numbers of the groups that a parameter can be in."""
+    """Yield the numbers of the groups that a parameter can be in."""
     is_expert = ".experts." in name and any(g.get("is_expert_parallel") is True for g in groups)
     decays = not (len(shape) == 1 or name.endswith(".bias"))
     if args.get("apply_wd_to_qk_layernorm") is True and (

@@ -64,12 +64,12 @@ class MegatronFacts:
         return FLOAT32 if self.args.get("bf16") is False is self.args.get("fp16") else None
 
     def count(self, name: str) -> int | None:
-        """An argument that is a number of things."""
+        """Return an argument that is a number of things."""
         return _count(self.args.get(name))
 
 
 def facts_of(tree: Any) -> MegatronFacts:
-    """Of the dict in common.pt or in a rank's file."""
+    """Return the facts in the dict of common.pt or of a rank's file."""
     table = tree if isinstance(tree, Mapping) else {}
     args = table.get("args")
     values = args.state if isinstance(args, Opaque) and isinstance(args.state, Mapping) else {}

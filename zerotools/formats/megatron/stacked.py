@@ -158,7 +158,7 @@ def _pieces(
 
 
 def joined(path: Path, tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """With the halves of gated layers put together: the rows of the gate, then the other's.
+    """Join the halves of gated layers: the rows of the gate, then the other's.
 
     Raises:
         BadFile: one half is missing, or is of another shape.
@@ -225,7 +225,7 @@ def with_whole_halves(
 
 
 def _in_order(source: ItemChunks, rows: int) -> list[StoredPiece]:
-    """Blocks of so many rows, those of even numbers first."""
+    """Return blocks of so many rows, those of even numbers first."""
     found = []
     half = max((box.stop[0] for box in source.boxes), default=0) // 2
     for number, box in enumerate(source.boxes):

@@ -117,12 +117,12 @@ class Stack(NamedTuple):
         return self.axes > 0 and self.parts[0].endswith(_LAYERS)
 
     def names(self, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], str]]:
-        """(index along the leading axes, name) of each tensor in a stack of `shape`."""
+        """Yield (index along the leading axes, name) of each tensor in a stack of `shape`."""
         for index in product(*map(range, shape[: self.axes])):
             yield index, self.name(index)
 
     def name(self, index: Iterable[int]) -> str:
-        """The name of one tensor."""
+        """Return the name of one tensor."""
         first, *others = self.parts
         return first + "".join(f"{n}{text}" for n, text in zip(index, others, strict=True))
 

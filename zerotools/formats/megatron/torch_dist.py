@@ -163,7 +163,7 @@ def _first_names(tensors: Mapping[str, SavedTensor]) -> list[str]:
 
 
 def _misshapen(tensors: Mapping[Key, Tensor]) -> Key | None:
-    """A master or moment that has another shape than its weight."""
+    """Return a master or moment that has another shape than its weight."""
     for key, tensor in tensors.items():
         weight = tensors.get(Key(key.name, "param16")) or tensors.get(Key(key.name, "param"))
         is_state = key.role not in ("param16", "buffer", "state") and bool(tensor.shape)
@@ -180,7 +180,7 @@ def _groups_of_buckets(state: BlobTrees) -> tuple[Mapping[Any, Any], ...]:
 
 
 def _layout(stored: Mapping[Key, Tensor]) -> str:
-    """How the layers are stored."""
+    """Return how the layers are stored."""
     names = [key.name for key in stored if key.role in ("param", "param16")]
     if any(stack_of(name).of_layers for name in names):
         return "layers are stacked in the files, and one tensor each here"

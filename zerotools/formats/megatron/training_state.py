@@ -17,7 +17,7 @@ _OF_RUN = ("args", "checkpoint_version", "content_metadata")
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Param groups by the rule above, the step of each parameter, and counters.
+    """Return param groups by the rule above, the step of each parameter, and counters.
 
     Raises:
         BadFile: a number is in no file.
@@ -51,7 +51,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
 def _groups(
     checkpoint: Checkpoint, native: MegatronNative
 ) -> tuple[tuple[ParamGroup, ...], dict[str, int | float]]:
-    """The groups, and the step of each parameter that has state."""
+    """Return the groups, and the step of each parameter that has state."""
     trained = {
         key.name: tensor.shape
         for key, tensor in checkpoint.tensors.items()

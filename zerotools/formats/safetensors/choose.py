@@ -34,7 +34,7 @@ class FileChoice:
 
 
 def choose_files(path: Path) -> FileChoice:
-    """The files of the model at `path`.
+    """Return the files of the model at `path`.
 
     Raises:
         BadRequest: there is nothing at `path`, or several indexes.

@@ -188,7 +188,8 @@ def _are_counts(values: Any) -> TypeGuard[list[int]]:
 
 
 def _check_cover(path: Path, spans: Mapping[str, tuple[int, int]], start: int, size: int) -> None:
-    """Every byte of the data in exactly one tensor: no hole, no overlap, nothing behind."""
+    """Check that every byte of the data is in exactly one tensor: no hole, no overlap, nothing
+    behind."""
     ordered = sorted(spans.items(), key=lambda item: item[1])
     edges = [("the header", start), *((name, end) for name, (_, end) in ordered)]
     for (before, end), (name, (begin, _)) in zip(edges, ordered, strict=False):

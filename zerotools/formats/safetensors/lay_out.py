@@ -71,7 +71,8 @@ def lay_out(
 def _header(
     shard: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, int]]:
-    """The file's first bytes, padded with spaces to a multiple of 8, and each tensor's offset."""
+    """Return the file's first bytes, padded with spaces to a multiple of 8, and each tensor's
+    offset."""
     tree: dict[str, object] = {METADATA: dict(metadata)}
     relative: dict[str, int] = {}
     at = 0

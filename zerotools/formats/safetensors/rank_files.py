@@ -36,7 +36,7 @@ _EMBEDDING = re.compile(r"(.*\.)?(embed_tokens|wte|word_embeddings|tok_embedding
 
 
 def sharded_tensors(root: Path, headers: Mapping[str, Header]) -> dict[Key, Tensor]:
-    """Every tensor with the blocks of all files.
+    """Return every tensor with the blocks of all files.
 
     Raises:
         BadFile: files disagree on a tensor's type or number of dimensions.
@@ -67,7 +67,7 @@ def _tensor(
 
 
 def shards(names: Iterable[str]) -> list[int]:
-    """The numbers of the shards among the names, which are the ranks plus one."""
+    """Return the numbers of the shards among the names, which are the ranks plus one."""
     return sorted({int(match[1]) for name in names if (match := SHARD.fullmatch(name))})
 
 
@@ -144,7 +144,10 @@ def _vocabularies(root: Path) -> Iterator[tuple[Path, int]]:
 def _short_total(
     root: Path, last: str, about: Any, tensors: Mapping[Key, Tensor]
 ) -> Iterator[Problem]:
-    """Fewer elements than the index counts, or bytes: but those depend on the type it was of."""
+    """Yield a problem if the file has fewer elements than the index counts, or fewer bytes.
+
+    Bytes depend on the type that the model had.
+    """
     if not isinstance(about, dict):
         return
     count, size = about.get("total_parameters"), about.get("total_size")
@@ -173,7 +176,7 @@ def _short_vocabulary(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> I
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """A small file that need not be there, nor be an object."""
+    """Return a small file that need not be there, nor be an object."""
     try:
         tree: Any = read_json(path, _LARGEST_JSON)
     except (OSError, BadFile, ValueError, RecursionError):

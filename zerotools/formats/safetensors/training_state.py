@@ -8,5 +8,5 @@ from zerotools.formats.torch_optimizers import weights_dtype
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """The type that most of the weights are in."""
+    """Return the type that most of the weights are in."""
     return TrainingState(precision=weights_dtype(checkpoint))

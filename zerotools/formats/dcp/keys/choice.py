@@ -87,7 +87,8 @@ def owner_of(sections: Sections, number: int) -> Section | None:
 
 
 def _is_copy(section: Section, sections: Sections) -> bool:
-    """An average of another model's weights, which has some of its names."""
+    """Return whether a model is an average of another model's weights, which has some of its
+    names."""
     return any(map(is_copy_word, section.path)) and any(
         other is not section and other.known & section.known for other in sections.models
     )
@@ -165,7 +166,7 @@ def _listed(sections: Sections, listed: Sequence[Section]) -> str:
 
 
 def _held(sections: Sections, section: Section) -> str:
-    """`generator (12 tensors, 3,500 elements, float32, trained by optimizer_g)`."""
+    """Return `generator (12 tensors, 3,500 elements, float32, trained by optimizer_g)`."""
     count = len(section.tensors)
     elements = 0
     for tensor in section.tensors.values():

@@ -101,7 +101,7 @@ def _state(
 
 
 def _by_shape(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
-    """Names by number, where shapes prove them."""
+    """Return names by number, where shapes prove them."""
     state: dict[int, dict[str, Shape]] = {}
     for flat, (number, role) in optimizer.state.items():
         state.setdefault(int(number), {})[role] = optimizer.tensors[flat].shape
@@ -128,7 +128,8 @@ def _job_key(flat: str) -> Key:
 
 
 def _distinct(keys: Mapping[str, Key]) -> dict[str, Key]:
-    """Each flat key's Key; the second of two that would be one is state under its flat key."""
+    """Return each flat key's Key; the second of two that would be one is state under its flat
+    key."""
     found: dict[str, Key] = {}
     taken: set[Key] = set()
     for flat, key in keys.items():

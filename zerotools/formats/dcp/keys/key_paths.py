@@ -33,12 +33,12 @@ class FlatValue(NamedTuple):
 
 
 def text_of(path: Iterable[str | int]) -> str:
-    """The flat key that torch makes of a path."""
+    """Return the flat key that torch makes of a path."""
     return ".".join(map(str, path))
 
 
 def name_below(value: FlatValue, depth: int) -> str:
-    """The part of the flat key that follows `depth` parts of the path."""
+    """Return the part of the flat key that follows `depth` parts of the path."""
     return text_of(value.path[depth:])
 
 
@@ -66,7 +66,7 @@ def _whole(flat: str, path: Path | None) -> Path:
 
 
 def _split(values: list[FlatValue], *, has_paths: bool) -> list[FlatValue]:
-    """With the sections that are written into flat keys."""
+    """Split flat keys after the sections that are written into them."""
     flat = [value for value in values if len(value.path) == 1]
     sections = _optimizers(flat)
     if sections:

@@ -57,7 +57,8 @@ class OptimizerSection:
 
 
 def find_optimizers(values: Sequence[FlatValue]) -> list[OptimizerSection]:
-    """Every optimizer, in the order of the state dict; each tensor belongs to one at most."""
+    """Return every optimizer, in the order of the state dict; each tensor belongs to one at
+    most."""
     grouped = [(path, value) for value in values if (path := _of_groups(value)) is not None]
     # Options are numbers: what has a larger tensor there is a submodule of that name.
     modules = {path for path, value in grouped if not is_option(value)}
@@ -101,7 +102,7 @@ def _owner(value: FlatValue, optimizers: Mapping[Path, None]) -> Path | None:
 
 
 def _with_groups(path: Path, below: list[FlatValue], direct: set[str]) -> OptimizerSection:
-    """`direct` are the names of the tensors that lie in the same dict."""
+    """Return the section below `path`; `direct` are the names of the tensors in the same dict."""
     depth = len(path)
     grouped = {
         name_below(value, depth + 1).rpartition(".")[0]
@@ -146,7 +147,8 @@ def _direct_names(values: Iterable[FlatValue]) -> dict[Path, set[str]]:
 
 
 def _name_and_role(value: FlatValue, depth: int, known: set[str]) -> tuple[str, str] | None:
-    """Of `P.state.<name>.<role>`, which may be one text; names and roles may have dots."""
+    """Return name and role of `P.state.<name>.<role>`, which may be one text; names and roles may
+    have dots."""
     parts = value.path[depth:]
     if parts[0] == STATE:
         parts = parts[1:]
@@ -167,7 +169,7 @@ def _split_text(text: str, known: set[str] | frozenset[str]) -> tuple[str, str] 
 
 
 def _called_optimizer(value: FlatValue) -> Path | None:
-    """The path of the outermost dict that is called an optimizer and lies in no model."""
+    """Return the path of the outermost dict that is called an optimizer and lies in no model."""
     for at, part in enumerate(value.path[:-1]):
         if is_optimizer_word(part):
             return value.path[: at + 1]

@@ -25,7 +25,7 @@ _SUFFIX = re.compile(r"(_?(state_?dicts?|states?))?(_?\d{1,4})?")
 
 
 def _bare(word: str | int) -> str:
-    """`optimizer` of `optimizer_state_dict`, `optimizer_states` and `optimizer_0`."""
+    """Return `optimizer` for `optimizer_state_dict`, `optimizer_states` and `optimizer_0`."""
     text = str(word)[:64].lower().replace("-", "_").strip("_")
     for at in range(1, len(text)):
         if _SUFFIX.fullmatch(text, at):
@@ -38,12 +38,14 @@ def _tokens(word: str | int) -> frozenset[str]:
 
 
 def is_optimizer_word(word: str | int) -> bool:
-    """`optim`, `optimizer_0`, `g_optimizer_state_dict`."""
+    """Return whether the word means an optimizer: `optim`, `optimizer_0`,
+    `g_optimizer_state_dict`."""
     return bool(_tokens(word) & _OPTIMIZER)
 
 
 def is_plain_optimizer_word(word: str | int) -> bool:
-    """`optimizer`, `optim_state_dict`; not `optimizer_d`."""
+    """Return whether the word only means an optimizer: `optimizer`, `optim_state_dict`; not
+    `optimizer_d`."""
     return _bare(word) in _OPTIMIZER
 
 
@@ -54,12 +56,14 @@ def is_model_word(word: str | int) -> bool:
 
 
 def is_copy_word(word: str | int) -> bool:
-    """`ema`, `model_ema`, `swa_state_dict`: averages of another model's weights."""
+    """Return whether the word means averages of another model's weights: `ema`, `model_ema`,
+    `swa_state_dict`."""
     return bool(_tokens(word) & _COPY)
 
 
 def is_state_word(word: str | int) -> bool:
-    """`lr_scheduler`, `train_state`, `rng_states`: what belongs to the run, not to a model."""
+    """Return whether the word means state of the run: `lr_scheduler`, `train_state`,
+    `rng_states`."""
     return bool(_tokens(word) & _STATE)
 
 

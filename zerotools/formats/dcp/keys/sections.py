@@ -93,7 +93,7 @@ def find_sections(values: Sequence[FlatValue]) -> Sections:
 
 
 def _leaves(values: Iterable[FlatValue]) -> list[Section]:
-    """Tensors by the dict that they lie in; the dicts below a model's are parts of it."""
+    """Return tensors by the dict that they lie in; the dicts below a model's are parts of it."""
     found: dict[Path, dict[str, FlatValue]] = {}
     for value in values:
         depth = len(value.path) - 1
@@ -237,7 +237,7 @@ def _shapes_in_common(section: Section, optimizer: OptimizerSection) -> int:
 
 
 def _numbered_shapes(optimizer: OptimizerSection) -> dict[str, tuple[int, ...]]:
-    """The shape of each numbered parameter, as its largest state has it."""
+    """Return the shape of each numbered parameter, as its largest state has it."""
     found: dict[str, tuple[int, ...]] = {}
     for flat, (number, _) in optimizer.state.items():
         shape = optimizer.tensors[flat].shape
@@ -247,6 +247,6 @@ def _numbered_shapes(optimizer: OptimizerSection) -> dict[str, tuple[int, ...]]:
 
 
 def merged_below(sections: Sections, path: Path) -> Section | None:
-    """All models below `path` as one, for the user who names it."""
+    """Return all models below `path` as one, for the user who names it."""
     inside = [section for section in sections.models if section.path[: len(path)] == path]
     return _union(path, inside) if inside else None

@@ -90,8 +90,8 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
 
 
 def _parts(path: Path, prefixes: Sequence[str]) -> dict[str, Metadata]:
-    """The metadata of each directory, the model's first; that of its optimizer may be lost, where
-    that is tolerated."""
+    """Return the metadata of each directory, the model's first; that of its optimizer may be lost,
+    where that is tolerated."""
     parts: dict[str, Metadata] = {}
     for prefix in prefixes:
         try:
@@ -104,7 +104,7 @@ def _parts(path: Path, prefixes: Sequence[str]) -> dict[str, Metadata]:
 
 
 def _record(path: Path) -> JobRecord | None:
-    """The record of the job that saved it; None: no job did, or it is damaged and that is
+    """Return the record of the job that saved it; None: no job did, or it is damaged and that is
     tolerated."""
     try:
         if (path / RECORD).exists():

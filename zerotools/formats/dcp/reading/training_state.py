@@ -185,7 +185,8 @@ def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Ma
 
 
 def _name(checkpoint: Checkpoint, name: str | int) -> str | None:
-    """A parameter's name, also of one that the optimizer has by number; None: nothing tells it."""
+    """Return a parameter's name, also of one that the optimizer has by number, or None if it is
+    unknown."""
     if isinstance(name, str) and not _NUMBER.fullmatch(name):
         return name
     numbered = native_of(checkpoint).numbered
@@ -214,7 +215,7 @@ def _numbered(
 
 
 def _alike(checkpoint: Checkpoint, found: _Options) -> tuple[ParamGroup, ...]:
-    """Parameters with equal options are one group."""
+    """Return the groups; parameters with equal options are one group."""
     groups: dict[Any, tuple[dict[str, Any], list[str]]] = {}
     for (_, name), options in found.items():
         same = frozenset((option, _hashable(value)) for option, value in options.items())
@@ -223,8 +224,10 @@ def _alike(checkpoint: Checkpoint, found: _Options) -> tuple[ParamGroup, ...]:
 
 
 def _hashable(value: Any) -> Any:
-    """Equal for plain values of one type that are equal, and for tuples of them; anything else
-    equals only itself, as to compare it could be made to take forever."""
+    """Return a key that is equal for equal plain values of one type, and for tuples of them.
+
+    Anything else equals only itself, as to compare it could be made to take forever.
+    """
     if isinstance(value, tuple | list) and len(value) < _LONGEST_OPTION:
         return type(value), tuple(map(_hashable_number, value))
     return _hashable_number(value)
@@ -261,7 +264,7 @@ def _schedulers(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
 
 
 def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
-    """The numbers of optimizer state that are not tensors."""
+    """Return the numbers of optimizer state that are not tensors."""
     found = {}
     for flat in checkpoint.state:
         match = _match(_STATE, checkpoint, flat)

@@ -68,7 +68,7 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
 def _lay_out_one(
     source: Checkpoint, destination: Path, *, world_size: int, prefix: str = ""
 ) -> Target:
-    """One directory of DCP, `prefix` below the root."""
+    """Return one directory of DCP, `prefix` below the root."""
     flat = _flat_keys(source)
     laid_out = lay_out_directory(
         _entries(source, flat), _paths(source, flat), world_size, prefix=prefix
@@ -114,7 +114,7 @@ def _notes(job: JobRecord, world_size: int) -> tuple[str, ...]:
 
 
 def _flat_keys(source: Checkpoint) -> dict[str, Key]:
-    """The tensors by the flat key that each had, or would have in a job's checkpoint."""
+    """Return the tensors by the flat key that each had, or would have in a job's checkpoint."""
     known = native_of(source).flat_keys
     return {known.get(key) or _flat_key(key): key for key in source.tensors}
 
@@ -133,7 +133,7 @@ def _paths(
 
 
 def _entries(source: Checkpoint, flat: Mapping[str, Key]) -> dict[str, DcpEntry]:
-    """Everything to save, in the order of the state dict that was saved."""
+    """Return everything to save, in the order of the state dict that was saved."""
     native = native_of(source)
     blobs, tied = native.blobs, native.tied
     order = (*(_paths(source, flat) or ()), *native.order, *flat, *blobs)

@@ -129,7 +129,7 @@ def _state(
     groups: CompletedGroups,
     style: DcpStyle,
 ) -> Iterator[tuple[KeyPath, DcpEntry]]:
-    """The optimizer's state, in the order of its groups."""
+    """Yield the optimizer's state, in the order of its groups."""
     for name in dict.fromkeys(name for group in groups.groups for name in group.params):
         for role in state.get(name, ()):
             key = Key(name, role)

@@ -47,7 +47,8 @@ class DcpStyle:
         return _nested(OPTIMIZER, "state", name, role)
 
     def groups(self, groups: Sequence[ParamGroup]) -> Iterator[tuple[KeyPath, Any]]:
-        """Each value of the param groups. A flat style has every option for every parameter."""
+        """Yield each value of the param groups. A flat style has every option for every
+        parameter."""
         for number, group in enumerate(groups):
             if self.is_flat:
                 for name in group.params:

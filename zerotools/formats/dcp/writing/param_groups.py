@@ -33,7 +33,7 @@ class CompletedGroups:
 
 
 def trained(source: Checkpoint, training: TrainingState) -> dict[str, list[str]]:
-    """Roles of the optimizer's state by parameter, `step` first."""
+    """Return roles of the optimizer's state by parameter, `step` first."""
     found: dict[str, dict[str, None]] = {}
     keys = (key for key in source.tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE))
     for key in (*training.scalars, *keys):
@@ -64,8 +64,8 @@ def groups_of(training: TrainingState, state: Mapping[str, Collection[str]]) -> 
 
 
 def _members(training: TrainingState) -> list[tuple[str, ...]]:
-    """Names by group. torch's groups have their frozen parameters too, and loading asks for their
-    options; a group that DeepSpeed left none in can only be theirs."""
+    """Return names by group. torch's groups have their frozen parameters too, and loading asks for
+    their options; a group that DeepSpeed left none in can only be theirs."""
     members = [group.params for group in training.groups]
     empty = [number for number, params in enumerate(members) if not params]
     if len(empty) == 1:
@@ -91,12 +91,12 @@ def _is_said(value: Any) -> bool:
 
 
 def _as_torch(name: str, value: Any) -> Any:
-    """`betas` is a tuple; JSON has lists."""
+    """Return `betas` as a tuple, because JSON only has lists."""
     return tuple(value) if name == "betas" and isinstance(value, list) else value
 
 
 def is_plain(value: Any) -> bool:
-    """A value that any reader of a pickle has: no object, no tensor, nothing deep."""
+    """Return whether any reader of a pickle has the value: no object, no tensor, nothing deep."""
     if isinstance(value, tuple | list):
         return len(value) <= _LONGEST and all(map(_is_single, value))
     return _is_single(value)

@@ -33,7 +33,7 @@ class RankShard:
 
 
 def shard_box(shape: tuple[int, ...], rank: int, ranks: int) -> Box:
-    """The rows of a tensor of at least one dimension that `rank` of `ranks` holds."""
+    """Return the rows of a tensor of at least one dimension that `rank` of `ranks` holds."""
     rows = shape[0]
     step = -(-rows // ranks)
     first, stop = min(rank * step, rows), min((rank + 1) * step, rows)

@@ -29,7 +29,7 @@ COPY = "module"
 
 
 def change_stage(logical: LogicalState, kind: str, stage: int | None) -> LogicalState:
-    """With the trees of `kind` and `stage`; their layout is left to the writer."""
+    """Return the state with the trees of `kind` and `stage`; their layout is left to the writer."""
     if (logical.kind, logical.stage) == (kind, stage):
         return logical
     if kind == STAGE_3:
@@ -140,7 +140,7 @@ def _placeholders(logical: LogicalState) -> Ordered:
 
 
 def _with_weights(logical: LogicalState) -> LogicalState:
-    """`module` with the weights of a stage-3 checkpoint: cast from masters, or merged.
+    """Return `module` with the weights of a stage-3 checkpoint: cast from masters, or merged.
 
     An excluded frozen parameter leaves a placeholder under a tied name, which is not a weight.
     """

@@ -29,7 +29,7 @@ from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, wal
 
 
 def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
-    """The logical state of a run of DeepSpeed that is where `foreign` is.
+    """Return the logical state of a run of DeepSpeed that is where `foreign` is.
 
     Raises:
         BadRequest: a parameter of a group is not in the source, or its options lack one.
@@ -72,7 +72,8 @@ def _optimizer_state(foreign: ForeignCheckpoint) -> dict[str, Any]:
 def _module(
     foreign: ForeignCheckpoint,
 ) -> tuple[Ordered, dict[Key, StoredTensor], dict[Key, Tensor]]:
-    """The weights as the model has them (stage 3: empty ones), what fills them, and from where."""
+    """Return the weights as the model has them (stage 3: empty ones), what fills them, and from
+    where."""
     module, trained, tensors = Ordered(), foreign.trained, foreign.source.tensors
     weights: dict[Key, StoredTensor] = {}
     sources: dict[Key, Tensor] = {}

@@ -41,7 +41,7 @@ def options_from(config: Any) -> dict[str, Any] | None:
 
 
 def _section(config: Any) -> tuple[str, Mapping[str, Any] | None]:
-    """The configured optimizer, in lower case, and its `params`."""
+    """Return the configured optimizer, in lower case, and its `params`."""
     section = config.get("optimizer") if isinstance(config, Mapping) else None
     if not isinstance(section, Mapping):
         return "", None
@@ -75,7 +75,7 @@ def steps_are_numbers(config: Any) -> bool:
 def completed_options(
     options: Mapping[str, Any], config: Any, source: Checkpoint, number: int
 ) -> dict[str, Any]:
-    """The options of param group `number` with those that its class has by default.
+    """Return the options of param group `number` with those that its class has by default.
 
     Raises:
         BadRequest: it has no learning rate.

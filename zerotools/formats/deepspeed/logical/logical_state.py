@@ -70,7 +70,7 @@ class LogicalGroup:
         return len(self.experts) or 1
 
     def shapes_on(self, ep_size: int) -> Shapes:
-        """The shapes on one of `ep_size` expert-parallel ranks."""
+        """Return the shapes on one of `ep_size` expert-parallel ranks."""
         if not self.is_stacked:
             return self.shapes
         return {name: (experts // ep_size, *rest) for name, (experts, *rest) in self.shapes.items()}
@@ -151,7 +151,7 @@ def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> L
 
 
 def _frozen(mp_shard: MpShard, optim: OptimStates) -> Iterator[str]:
-    """In the order of the files; stage 1 does not list them."""
+    """Yield the frozen names in the order of the files; stage 1 does not list them."""
     listed = mp_shard.model.frozen_shapes
     yield from listed
     if optim.kind != STAGE_3:
@@ -160,7 +160,7 @@ def _frozen(mp_shard: MpShard, optim: OptimStates) -> Iterator[str]:
 
 
 def _precision(mp_shard: MpShard) -> DType | None:
-    """The type of the run's weights, if the model file has any that was trained."""
+    """Return the type of the run's weights, if the model file has any that was trained."""
     module = mp_shard.model.module or {}
     names = (name for group in mp_shard.groups for name in group.shapes)
     return next((module[name].dtype for name in names if name in module), None)
@@ -216,7 +216,7 @@ def _ordered(
 
 
 def _members(count: int, optim: OptimStates, saved: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """The flat groups (stage 3: sub-groups) of each param group.
+    """Return the flat groups (stage 3: sub-groups) of each param group.
 
     Raises:
         BadFile: one is in none, or in several.

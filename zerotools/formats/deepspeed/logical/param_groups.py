@@ -85,7 +85,7 @@ def group_of(
 def _state(
     foreign: ForeignCheckpoint, number: int, group: ParamGroup, known_storages: dict[str, bytes]
 ) -> tuple[dict[str, DType], dict[str, Any] | None]:
-    """The types of a group's buffers, and torch's entry of its state."""
+    """Return the types of a group's buffers, and torch's entry of its state."""
     roles = _roles(foreign, group)
     state: dict[str, Any] = {}
     for role, scalar in _scalars(foreign, group).items():
@@ -112,7 +112,7 @@ def _type_of(foreign: ForeignCheckpoint, group: ParamGroup, role: str) -> DType 
 
 
 def _roles(foreign: ForeignCheckpoint, group: ParamGroup) -> list[str]:
-    """The roles of optimizer state in the shape of its parameter.
+    """Return the roles of optimizer state in the shape of its parameter.
 
     Raises:
         Unsupported: a parameter has some of them and not others.
@@ -141,7 +141,8 @@ def _roles_of(foreign: ForeignCheckpoint, name: str) -> list[str]:
 
 
 def never_stepped(foreign: ForeignCheckpoint) -> list[str]:
-    """Parameters without state in a group that has some: their first gradient is still to come."""
+    """Return parameters without state in a group that has some: their first gradient is still to
+    come."""
     return [
         name
         for group in foreign.training.groups
@@ -174,7 +175,8 @@ def _number(
     scalar: Scalar,
     known_storages: dict[str, bytes],
 ) -> StoredTensor | int | float:
-    """A number of the state as the run's optimizer counts: a tensor, or a number of Python's."""
+    """Return a number of the state as the run's optimizer counts: a tensor, or a number of
+    Python's."""
     if scalar.dtype is None or (role == "step" and steps_are_numbers(foreign.config)):
         whole = float(scalar.value).is_integer() and role == "step"
         return int(scalar.value) if whole else scalar.value

@@ -14,8 +14,10 @@ from zerotools.formats.deepspeed.schema.stacked_experts import ExpertBlock, Stac
 
 
 def in_whole(tensor: Tensor, block: ExpertBlock) -> Tensor:
-    """A tensor of shape (block.count, ...) as the part of one of shape (block.total, ...) that it
-    is; what else that has is in no chunk."""
+    """Return a tensor of shape (block.count, ...) as a part of one of shape (block.total, ...).
+
+    The other parts of that tensor are in no chunk.
+    """
     shape = (block.total, *tensor.shape[1:])
     chunks = tensor.chunks
     if isinstance(chunks, Ranges):
@@ -88,7 +90,7 @@ def stacked(experts: StackedExperts, tensors: Mapping[str, Tensor]) -> dict[str,
 
 
 def _one(tensor: Tensor) -> Tensor:
-    """With a first axis of one."""
+    """Return the tensor with a first axis of one."""
     chunks = [
         Chunk(
             Box((0, *chunk.box.start), (1, *chunk.box.shape)),

@@ -51,7 +51,7 @@ class FlatGroup:
         return ["param", *dict.fromkeys(names)]
 
     def partitions(self, role: str) -> list[FlatPartition | None]:
-        """Each rank's partition of one role."""
+        """Return each rank's partition of one role."""
         return [
             None if optim is None else self._partition(optim, role) for optim in self.optim_states
         ]
@@ -62,7 +62,7 @@ class FlatGroup:
         return optim.states[self.number].get(role)
 
     def dtype(self, role: str) -> DType:
-        """The type of one of `roles`."""
+        """Return the type of one of `roles`."""
         found = _dtype(self.partitions(role))
         assert found is not None, f"{role} is in no file"
         return found
@@ -121,8 +121,8 @@ class FlatGroup:
         return is_of_muon(role, options)
 
     def tensors(self, role: str) -> Iterator[tuple[str, Tensor]]:
-        """The tensors of one role, by name; of experts in `blocks` as the part of the tensor of all
-        that they are."""
+        """Yield the tensors of one role, by name; of experts in `blocks` as the part of the tensor
+        of all that they are."""
         partitions = self.partitions(role)
         dtype = _dtype(partitions)
         if dtype is None:
@@ -133,8 +133,8 @@ class FlatGroup:
             yield name, tensor if block is None else in_whole(tensor, block)
 
     def scalars(self) -> Iterator[tuple[str, str, Tensor]]:
-        """(name, role, tensor) of 0-d state such as `step`: one for the group, equal on all ranks,
-        and so one for each of its parameters."""
+        """Yield (name, role, tensor) of 0-d state such as `step`: one for the group, equal on all
+        ranks, and so one for each of its parameters."""
         optim = next((optim for optim in self.optim_states if optim is not None), None)
         for role, value in (optim.scalars[self.number] if optim else {}).items():
             stored = as_tensor(value)
@@ -160,8 +160,8 @@ def _dtype(partitions: Sequence[FlatPartition | None]) -> DType | None:
 def flat_groups(
     shapes: Sequence[Shapes], optim_states: Sequence[OptimStates | None], naming: ExpertNaming
 ) -> list[FlatGroup]:
-    """The groups of one model-parallel rank, from its `param_shapes` and its ranks' files; a group
-    of experts is several of the same number, one for each expert-parallel rank.
+    """Return the groups of one model-parallel rank, from its `param_shapes` and its ranks' files; a
+    group of experts is several of the same number, one for each expert-parallel rank.
 
     Raises:
         BadFile: the files disagree with one another, or with `param_shapes`.
@@ -274,7 +274,7 @@ def _group(
 def ranks_of_group(
     number: int, optim_states: Sequence[OptimStates | None], first: OptimStates
 ) -> int:
-    """How many ranks share the group: fewer than all for experts."""
+    """Return how many ranks share the group: fewer than all for experts."""
     count = first.partition_count
     if isinstance(count, list) and number < len(count) and type(count[number]) is int:
         return int(count[number])
@@ -310,7 +310,7 @@ def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
 
 
 def _factors(first: OptimStates) -> tuple[int, ...]:
-    """Alignment factors to try, the likelier first: 2 since 0.5.2, 1 before."""
+    """Return alignment factors to try, the likelier first: 2 since 0.5.2, 1 before."""
     version = first.fields.tree.get(DS_VERSION)
     if isinstance(version, str) and version_of(version) < (0, 5, 2):
         return ALIGNMENT_FACTORS[::-1]

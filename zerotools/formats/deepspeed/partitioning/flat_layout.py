@@ -124,7 +124,8 @@ class FlatLayout:
 
 
 def _zero12(offset: int, numel: int, partition_numel: int) -> Iterator[RankRange]:
-    """Stages 1 and 2: a parameter at [offset, offset+numel) of the group's buffer."""
+    """Yield the members of stages 1 and 2: a parameter at [offset, offset+numel) of the group's
+    buffer."""
     if not numel:
         return
     for rank in range(offset // partition_numel, (offset + numel - 1) // partition_numel + 1):
@@ -161,7 +162,7 @@ def _in_files(
 
 
 def partition_size(total: int, dp_size: int, factor: int = 2) -> int:
-    """P: elements of each rank's part of a group of `total`, padded to `factor * ranks`."""
+    """Return P: elements of each rank's part of a group of `total`, padded to `factor * ranks`."""
     alignment = factor * dp_size
     return -(-total // alignment) * factor
 

@@ -80,13 +80,13 @@ def read_mp_rank(
 
 
 def whole_tensors(model: ModelStates) -> dict[str, Tensor]:
-    """The tensors of `module`."""
+    """Return the tensors of `module`."""
     stored = (model.module or {}).items()
     return {name: model.file.tensor(tensor) for name, tensor in stored}
 
 
 def _partitioned(groups: Sequence[FlatGroup]) -> Iterator[tuple[Key, Tensor]]:
-    """Masters and optimizer state, from the flat buffers."""
+    """Yield masters and optimizer state, from the flat buffers."""
     stacked: dict[Key, list[tuple[ExpertBlock, Tensor]]] = {}
     for group in groups:
         _check_swapped(group)
@@ -156,7 +156,8 @@ def _check_swapped(group: FlatGroup) -> None:
 
 
 def _aliases(model: ModelStates, trained: set[str]) -> dict[str, str]:
-    """Tied names: those that the file records, else views of the same elements of `module`."""
+    """Return tied names: those that the file records, else views of the same elements of
+    `module`."""
     aliases = {**model.stacked_experts.routers(model.module or {}), **model.shared}
     for alias, name in tied_in_module(model.module or {}).items():
         if alias in aliases or name in aliases or _is_buffer(model, alias):
@@ -179,7 +180,7 @@ def _is_buffer(model: ModelStates, name: str) -> bool:
 def _frozen_partitions(
     first: ModelStates, models: Sequence[ModelStates | None]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Stage 3: each rank has a padded partition of every frozen parameter."""
+    """Yield frozen parameters of stage 3: each rank has a padded partition of each."""
     for name, shape in first.frozen_shapes.items():
         partitions = [None if model is None else _fragment(model, name) for model in models]
         present = [partition for partition in partitions if partition is not None]

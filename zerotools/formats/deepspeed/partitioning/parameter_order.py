@@ -77,15 +77,15 @@ def _mapped(optim: OptimStates | None, number: int) -> Sequence[str]:
 
 
 def flat_order(names: Sequence[str], ranks: int, *, round_robin: bool) -> list[str]:
-    """The order in the flat buffer of `ranks` ranks."""
+    """Return the order in the flat buffer of `ranks` ranks."""
     return [names[i] for i in slots(len(names), ranks)] if round_robin else list(names)
 
 
 def alignment_of(precision: DType) -> int:
-    """Elements that `parameter_alignment` aligns to: 16 bytes of the model's type."""
+    """Return elements that `parameter_alignment` aligns to: 16 bytes of the model's type."""
     return 16 // gcd(16, precision.itemsize)
 
 
 def paddings_of(shapes: Shapes, alignment: int) -> list[int]:
-    """Elements of padding behind each parameter: none behind the last."""
+    """Return elements of padding behind each parameter: none behind the last."""
     return [-prod(shape) % alignment for shape in list(shapes.values())[:-1]] + [0] * bool(shapes)

@@ -89,7 +89,7 @@ def original_folder(rank: str) -> str:
 
 
 def swap_files(optim: OptimStates) -> Iterator[str]:
-    """The names of the swap files that hold partitions of a rank."""
+    """Yield the names of the swap files that hold partitions of a rank."""
     for master, states in zip(optim.masters, optim.states, strict=True):
         for partition in (master, *states.values()):
             if partition.file != optim.file.name:

@@ -20,13 +20,13 @@ WeightPair = tuple[str, Tensor, Tensor]
 
 
 def weight_pairs(source: Checkpoint) -> Iterator[WeightPair]:
-    """The pairs of all model-parallel ranks, in the shapes of their shards."""
+    """Yield the pairs of all model-parallel ranks, in the shapes of their shards."""
     for number in range(len(native_of(source).mp_shards)):
         yield from pairs_of(source, number)
 
 
 def pairs_of(source: Checkpoint, mp_rank: int) -> Iterator[WeightPair]:
-    """The pairs of one model-parallel rank, in the shapes of its shard."""
+    """Yield the pairs of one model-parallel rank, in the shapes of its shard."""
     native = native_of(source)
     mp_shard = native.mp_shards[mp_rank]
     present = any(optim is not None for optim in mp_shard.optim_states)
@@ -56,7 +56,8 @@ def _layers_of_ties(source: Checkpoint, mp_rank: int) -> set[int]:
 
 
 def _only(mp_shard: MpShard, name: str, master: Tensor, layers: set[int]) -> Tensor | None:
-    """The tensor `name` of the only one of `layers` that has it in the shape of its master."""
+    """Return the tensor `name` of the only one of `layers` that has it in the shape of its
+    master."""
     every = (mp_shard.uncut.get(f"{layer}.{name}") for layer in sorted(layers))
     found = [tensor for tensor in every if tensor is not None and tensor.shape == master.shape]
     return found[0] if len(found) == 1 else None

@@ -48,7 +48,7 @@ class WholeParameters:
     geometry: FlatLayout
 
     def of_rank(self, rank: int) -> list[tuple[str, tuple[int, ...], int]]:
-        """(name, shape, offset) of the parameters of a rank, in its buffer."""
+        """Return (name, shape, offset) of the parameters of a rank, in its buffer."""
         found, at = [], 0
         for name, shape, offset in self.geometry.offsets():
             ranges = self.geometry.rank_ranges(shape, offset)
@@ -58,7 +58,7 @@ class WholeParameters:
         return found
 
     def numel(self, rank: int) -> int:
-        """Elements of a rank's buffer."""
+        """Return elements of a rank's buffer."""
         return sum(prod(shape) for _, shape, _ in self.of_rank(rank))
 
     def tensors(

@@ -193,7 +193,8 @@ def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
 def compare_parameters(
     models: Sequence[ModelStates], optim_states: Sequence[OptimStates | None]
 ) -> Iterator[Problem]:
-    """Files of one model-parallel rank that list other parameters than its first model file."""
+    """Yield files of one model-parallel rank that list other parameters than its first model
+    file."""
     first = models[0]
     for model in models[1:]:
         if (model.groups, model.frozen_shapes) != (first.groups, first.frozen_shapes):
@@ -231,7 +232,7 @@ def _of_other_parameters(
 
 
 def misnamed_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
-    """Files that were saved under the name of another rank, layer or expert."""
+    """Yield files that were saved under the name of another rank, layer or expert."""
     for file in files:
         folder = saved_as(file)
         own, saved = identity_of(file.path.name), _said_by(folder)
@@ -245,7 +246,8 @@ def misnamed_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
 
 
 def saved_as(file: TorchFile) -> str | None:
-    """The folder in the archive, which torch names after the file; None without a zip archive."""
+    """Return the folder in the archive, which torch names after the file; None without a zip
+    archive."""
     record = file.records.get("data.pkl")
     return None if record is None else record.name.partition("/")[0]
 

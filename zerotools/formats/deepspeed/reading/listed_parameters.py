@@ -72,7 +72,7 @@ def _shapes(
     first: OptimStates,
     whole: Mapping[str, Tensor],
 ) -> Shapes:
-    """The parameters of one group, in the order of its flat buffer."""
+    """Return the parameters of one group, in the order of its flat buffer."""
     ranks = ranks_of_group(number, optim_states, first)
     sizes: dict[str, int] = {}
     for part, optim in enumerate(_holders(ranks, optim_states, is_data_first(model.ds_config))):
@@ -119,7 +119,7 @@ def _with_unnamed_experts(
 def _holders(
     ranks: int, optim_states: Sequence[OptimStates | None], data_first: bool
 ) -> Iterator[OptimStates | None]:
-    """An optimizer file for each partition of a group. All expert-parallel ranks call their
+    """Yield an optimizer file for each partition of a group. All expert-parallel ranks call their
     experts by the same names, so any file of a partition will do."""
     size = len(optim_states)
     placement = ExpertPlacement(size, max(1, size // ranks), data_first)

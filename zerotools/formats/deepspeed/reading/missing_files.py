@@ -37,9 +37,9 @@ from zerotools.io.torchzip.tensors import as_tensor
 def lost_layers(
     directory: Path, stages: Sequence[MpShard], layers: Mapping[str, Tensor]
 ) -> list[Problem]:
-    """Parameters that the stages have trained, and no layer file holds. `stages` are those of one
-    tensor-parallel rank in their order, `layers` the tensors of its layer files by `LAYER.NAME`.
-    A tied one may lie in the layer of an earlier stage alone."""
+    """Return parameters that the stages have trained, and no layer file holds. `stages` are those
+    of one tensor-parallel rank in their order, `layers` the tensors of its layer files by
+    `LAYER.NAME`. A tied one may lie in the layer of an earlier stage alone."""
     trained = [trained_by(mp_shard) for mp_shard in stages]
     if not all(trained):
         return list(_fewer_elements(directory, stages, layers))
@@ -69,9 +69,9 @@ def lost_layers(
 def doubtful_layers(
     directory: Path, mp_shards: Sequence[MpShard], tensor_ranks: int
 ) -> Iterator[tuple[str, str]]:
-    """Model files of later stages that have trained a tied weight which no layer file of theirs
-    holds, and a sentence on it: the layer is lost, or they use that of another stage. That one has
-    the weight, so that nothing but the file itself would be lost."""
+    """Yield model files of later stages that have trained a tied weight which no layer file of
+    theirs holds, and a sentence on it: the layer is lost, or they use that of another stage. That
+    one has the weight, so that nothing but the file itself would be lost."""
     if mp_shards[0].model.module is not None:
         return
     for rank in range(tensor_ranks):
@@ -109,8 +109,8 @@ def _lost_ties(
     trained: Sequence[Mapping[str, int]],
     layers: Mapping[str, Tensor],
 ) -> Iterator[tuple[int, str]]:
-    """Stages and their tied weights without a layer file between the layers of the stages before
-    and after."""
+    """Yield stages and their tied weights without a layer file between the layers of the stages
+    before and after."""
     ties = layers_of_ties(trained, layers)
     for stage, names in enumerate(trained):
         for name, numel in names.items():
@@ -131,8 +131,8 @@ def _doubt(directory: Path, stage: MpShard, name: str) -> str:
 def _fewer_elements(
     directory: Path, stages: Sequence[MpShard], layers: Mapping[str, Tensor]
 ) -> Iterator[Problem]:
-    """Layer files that hold less than was trained. A tied layer counts at every stage that uses it,
-    and may have one file: that of the first layer."""
+    """Yield layer files that hold less than was trained. A tied layer counts at every stage that
+    uses it, and may have one file: that of the first layer."""
     trained = sum(_elements_trained(mp_shard.model) for mp_shard in stages)
     held = sum(tensor.numel for tensor in layers.values() if tensor.dtype.is_float)
     lowest = min((int(name.partition(".")[0]) for name in layers), default=0)
@@ -148,7 +148,8 @@ def _fewer_elements(
 
 
 def _elements_trained(model: ModelStates) -> int:
-    """Elements of masters, or of the state of each parameter, of an optimizer without ZeRO."""
+    """Return elements of masters, or of the state of each parameter, of an optimizer without
+    ZeRO."""
     saved = model.optimizer
     if not isinstance(saved, Mapping):
         return 0
@@ -176,7 +177,7 @@ def _sizes(values: Sequence[Any]) -> list[int]:
 def lost_experts(
     directory: Path, listing: TagListing, models: Sequence[ModelStates]
 ) -> Iterator[Problem]:
-    """Expert files that are missing: `num_experts` counts those of each layer."""
+    """Yield expert files that are missing: `num_experts` counts those of each layer."""
     counts = models[0].num_experts
     if not isinstance(counts, list) or not listing.experts:
         return

@@ -100,8 +100,8 @@ def _listed(
     whole: Mapping[str, Tensor],
     problems: list[Problem],
 ) -> ModelStates:
-    """The model file with the parameters of the flat buffers. Without them the weights of stage 0
-    are read as they lie in the files, and the optimizer's state is not."""
+    """Return the model file with the parameters of the flat buffers. Without them the weights of
+    stage 0 are read as they lie in the files, and the optimizer's state is not."""
     try:
         return with_listed_parameters(save.model, optim_states, whole)
     except BadFile as error:
@@ -152,7 +152,7 @@ def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
 def _optim_states(
     directory: Path, save: SaveFiles, sequence_ranks: int, problems: list[Problem]
 ) -> list[OptimStates | None]:
-    """The optimizer files of every data-parallel rank, in rank order."""
+    """Return the optimizer files of every data-parallel rank, in rank order."""
     names, lowest = save.optim_files, save.lowest
     if lowest is None:
         return []
@@ -252,7 +252,7 @@ def _rank_file(listing: TagListing, mp_rank: int, dp_rank: int) -> str:
 
 
 def _damaged(directory: Path, names: Iterable[str | None]) -> Iterator[Problem]:
-    """Files that no output needs, and that a run which resumes does."""
+    """Yield files that no output needs, and that a run which resumes does."""
     for name in names:
         if name is not None:
             try:
@@ -264,7 +264,7 @@ def _damaged(directory: Path, names: Iterable[str | None]) -> Iterator[Problem]:
 def layer_tensors(
     directory: Path, listing: TagListing, tensor_rank: int, problems: list[Problem]
 ) -> dict[str, Tensor]:
-    """Tensors of a pipeline's layer files, under the names that the flat buffers use."""
+    """Return tensors of a pipeline's layer files, under the names that the flat buffers use."""
     return {
         f"{layer}.{name}": tensor
         for (layer, rank), file in sorted(listing.layers.items())
@@ -276,7 +276,7 @@ def layer_tensors(
 def expert_tensors(
     directory: Path, listing: TagListing, mp_rank: int, problems: list[Problem]
 ) -> dict[str, Tensor]:
-    """Tensors of expert files, which name experts by their number over all ranks."""
+    """Return tensors of expert files, which name experts by their number over all ranks."""
     return {
         name: tensor
         for (_, _, rank), file in sorted(listing.experts.items())

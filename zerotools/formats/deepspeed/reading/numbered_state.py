@@ -47,7 +47,7 @@ CUR_SCALE = "cur_scale"
 
 
 def numbered_state(checkpoint: Checkpoint) -> tuple[Checkpoint, TrainingState] | None:
-    """The state's tensors, masters as role `param`, and the groups, both by made-up names.
+    """Return the state's tensors, masters as role `param`, and the groups, both by made-up names.
 
     Raises:
         BadFile: the optimizer's tree is damaged.

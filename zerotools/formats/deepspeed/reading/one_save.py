@@ -29,7 +29,7 @@ from zerotools.io.torchzip.pt_file import TorchFile
 
 
 def files_of_one_save(source: Checkpoint) -> frozenset[str]:
-    """Their names, relative to `source.root`."""
+    """Return the names of the files of one save, relative to `source.root`."""
     found: set[str] = set()
     for _, master, weight in weight_pairs(source):
         if master.numel:

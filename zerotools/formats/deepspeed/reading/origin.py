@@ -27,7 +27,7 @@ UNNAMED_STATE = (
 
 
 def present_optim_states(mp_shards: Sequence[MpShard]) -> list[OptimStates]:
-    """The optimizer files that are there, of all model-parallel ranks."""
+    """Return the optimizer files that are there, of all model-parallel ranks."""
     return [optim for mp_shard in mp_shards for optim in mp_shard.optim_states if optim is not None]
 
 

@@ -97,7 +97,7 @@ def _native(mp_shards: list[MpShard], tensor_ranks: int, merged: MergedRanks) ->
 def _mp_shards(
     directory: Path, listing: TagListing, problems: list[Problem], weights_alone: bool
 ) -> tuple[list[MpShard], int]:
-    """One for each model-parallel rank, in their order; and the tensor-parallel ranks of a
+    """Return one for each model-parallel rank, in their order; and the tensor-parallel ranks of a
     stage."""
     if listing.expert_optimizers and not listing.optim_files:
         raise Unsupported(
@@ -141,8 +141,8 @@ def _mp_shards(
 
 
 def _joined(directory: Path, listing: TagListing) -> TagListing:
-    """The listing with the files of all sequence-parallel ranks as those of model-parallel rank
-    0."""
+    """Return the listing with the files of all sequence-parallel ranks as those of model-parallel
+    rank 0."""
     others = [mp for mp, *_ in (*listing.models, *listing.optim_files) if mp]
     if not others or 0 not in listing.mp_ranks:
         return listing
@@ -154,7 +154,7 @@ def _joined(directory: Path, listing: TagListing) -> TagListing:
 
 
 def _refuse_folded(models: Sequence[ModelStates]) -> None:
-    """Tensor-parallel ranks then have files of parts of experts.
+    """Refuse tensor-parallel ranks that have files of parts of experts.
 
     Raises:
         Unsupported: see above.
@@ -170,7 +170,8 @@ def _refuse_folded(models: Sequence[ModelStates]) -> None:
 def _without_leftovers(
     directory: Path, listing: TagListing, model: ModelStates, problems: list[Problem]
 ) -> TagListing:
-    """The listing without layer files of a pipeline, or experts, that the run did not have."""
+    """Return the listing without layer files of a pipeline, or experts, that the run did not
+    have."""
     layers, experts = listing.layers, listing.experts
     if model.module is not None:
         layers = {}
@@ -190,7 +191,7 @@ def _without_leftovers(
 
 
 def _of_larger_run(directory: Path, listing: TagListing, mp_rank: int) -> Iterator[Problem]:
-    """The files of a model-parallel rank that the run did not have."""
+    """Yield the files of a model-parallel rank that the run did not have."""
     own = (
         name
         for (rank, *_), name in [*listing.models.items(), *listing.optim_files.items()]
@@ -216,7 +217,7 @@ def _lost_optimizers(
 
 
 def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> None:
-    """A shard must never pass for the whole because its neighbours are gone."""
+    """Check that all shards exist: a shard must never pass for the whole."""
     size = first.model.model_parallel_size or 1
     for mp_rank in range(size):
         if mp_rank not in listing.mp_ranks:

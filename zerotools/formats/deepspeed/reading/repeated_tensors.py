@@ -89,7 +89,7 @@ def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[
 
 
 def _of_scalars(mp_shards: Sequence[MpShard]) -> Iterator[TensorPair]:
-    """Single numbers of each group, of the ranks that share it.
+    """Yield single numbers of each group, of the ranks that share it.
 
     Raises:
         BadFile: a plain number differs.

@@ -65,8 +65,8 @@ class SaveFiles:
 def save_of(
     directory: Path, listing: TagListing, mp_rank: int, problems: list[Problem]
 ) -> SaveFiles:
-    """The save that the files of model-parallel rank `mp_rank` make up; those of others are added
-    to `problems`.
+    """Return the save that the files of model-parallel rank `mp_rank` make up; those of others are
+    added to `problems`.
 
     Raises:
         BadFile: they make up none, or several.
@@ -101,7 +101,7 @@ def save_of(
 
 
 def _families(listing: TagListing, mp_rank: int) -> Iterator[dict[int, str]]:
-    """Optimizer files by rank, those of each spelling of the name apart."""
+    """Yield optimizer files by rank, those of each spelling of the name apart."""
     for spelling in sorted({spelling for _, _, spelling in listing.optim_files}):
         names = {
             dp: name
@@ -119,8 +119,8 @@ def _saves(
     rank_files: Mapping[int, str],
     families: list[dict[int, str]],
 ) -> Iterator[SaveFiles]:
-    """Every model file with the optimizer files that it may belong to. Model files without any
-    count only where nothing else does."""
+    """Yield every model file with the optimizer files that it may belong to. Model files without
+    any count only where nothing else does."""
     whole = _shared_model(directory, mp_rank, shared, families) if shared is not None else None
     first = _first_model(directory, rank_files) if rank_files else None
     complete, readable = [], 0

@@ -39,7 +39,8 @@ ADVICE = (
 
 
 def with_lost_models(listing: TagListing) -> TagListing:
-    """The listing with the model files that optimizer files of stages 1 and 2 should have."""
+    """Return the listing with the model files that optimizer files of stages 1 and 2 should
+    have."""
     lost = {mp_rank for mp_rank, _, _ in listing.optim_files} - {rank for rank, _ in listing.models}
     models: dict[tuple[int, int | None], str] = {
         (rank, None): model_file(rank) for rank in sorted(lost)
@@ -87,9 +88,9 @@ def _model_of(path: Path, mp_rank: int) -> ModelStates | None:
 
 
 def _misplaced(model: ModelStates, optim: OptimStates) -> Iterator[str]:
-    """Names that the optimizer file has in another group, or in another order. A rank has some of
-    each group's names, which follow one another; under round robin DeepSpeed writes other names
-    than those that lie there, and the groups alone are compared."""
+    """Yield names that the optimizer file has in another group, or in another order. A rank has
+    some of each group's names, which follow one another; under round robin DeepSpeed writes other
+    names than those that lie there, and the groups alone are compared."""
     is_ordered = not is_round_robin(model, optim)
     for number, mapping in enumerate(slice_mappings(optim.fields.tree)):
         groups = model.groups or []

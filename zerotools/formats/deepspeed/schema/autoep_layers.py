@@ -39,12 +39,12 @@ def configured_ranks(config: Any) -> int | None:
 
 
 def group_name(ep_size: int) -> str:
-    """The name of AutoEP's param group, and of its group of processes."""
+    """Return the name of AutoEP's param group, and of its group of processes."""
     return f"ep_size_{ep_size}"
 
 
 def model_tree_on(tree: Mapping[str, Any], placement: ExpertPlacement, rank: int) -> dict[str, Any]:
-    """The tree of a model file as `rank` of `placement` writes it."""
+    """Return the tree of a model file as `rank` of `placement` writes it."""
     changed = dict(tree)
     for key in (model_tree.AUTOEP_LAYERS, model_tree.AUTOEP_LAYERS_BEFORE):
         if isinstance(changed.get(key), list):
@@ -59,7 +59,7 @@ def model_tree_on(tree: Mapping[str, Any], placement: ExpertPlacement, rank: int
 def partition_groups_on(
     placements: Sequence[ExpertPlacement], are_experts: Sequence[bool], rank: int
 ) -> list[dict[str, Any]]:
-    """`ds_zero_partition_groups` of the sub-groups, as `rank` writes it."""
+    """Return `ds_zero_partition_groups` of the sub-groups, as `rank` writes it."""
     found = []
     for number, (placement, is_experts) in enumerate(zip(placements, are_experts, strict=True)):
         expert_rank, part = placement.of(rank)

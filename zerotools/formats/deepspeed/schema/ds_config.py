@@ -97,13 +97,14 @@ def zero_optimization(config: Any) -> Mapping[str, Any]:
 
 
 def mics_keys(zero: Mapping[str, Any]) -> list[str]:
-    """The keys of `zero_optimization` that are MiCS's, which cuts a model over a part of the
+    """Return the keys of `zero_optimization` that are MiCS's, which cuts a model over a part of the
     ranks."""
     return [key for key in zero if isinstance(key, str) and key.startswith("mics_")]
 
 
 def number_of(zero: Mapping[str, Any], key: str, default: int) -> int:
-    """A number of the configuration, where DeepSpeed drops "auto" in favour of its default."""
+    """Return a number of the configuration, where DeepSpeed drops "auto" in favour of its
+    default."""
     value = zero.get(key, default)
     if value is None or value == "auto":
         return default
@@ -161,7 +162,7 @@ def configured_precision(config: Mapping[str, Any] | None) -> DType | None:
 
 
 def masters_type(config: Any) -> DType:
-    """The type of the masters of a run with ZeRO."""
+    """Return the type of the masters of a run with ZeRO."""
     for key, dtype in PRECISION_KEYS.items():
         section = config.get(key) if isinstance(config, Mapping) else None
         if isinstance(section, Mapping) and section.get(f"{key}_master_weights_and_grads") is True:

@@ -37,7 +37,7 @@ class ExpertPlacement:
         return self.dp_size // self.ep_size
 
     def of(self, rank: int) -> tuple[int, int]:
-        """The expert-parallel rank, and which of its partitions `rank` has."""
+        """Return the expert-parallel rank, and which of its partitions `rank` has."""
         if self.data_first:
             return rank // self.expert_dp_size, rank % self.expert_dp_size
         return rank % self.ep_size, rank // self.ep_size
@@ -68,7 +68,8 @@ class ExpertNaming:
         config: Any,
         stacked: StackedExperts | None = None,
     ) -> ExpertNaming:
-        """From the names on one rank and those over all ranks, and the run's configuration."""
+        """Make the naming from the names on one rank, those over all ranks, and the run's
+        configuration."""
         counts = _counts(local), _counts(global_name)
         return cls(*counts, is_data_first(config), stacked or StackedExperts())
 

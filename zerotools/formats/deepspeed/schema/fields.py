@@ -31,7 +31,7 @@ class Fields:
         return self.tree.get(key) is not None
 
     def need(self, key: str, kind: type[Kind]) -> Kind:
-        """The value of `key`.
+        """Return the value of `key`.
 
         Raises:
             BadFile: it is absent, or of another kind.
@@ -68,7 +68,7 @@ class Fields:
         return value
 
     def inside(self, key: str) -> Fields:
-        """The dict under `key`."""
+        """Return the dict under `key`."""
         return Fields(self.path, self.need(key, dict), repr(key))
 
     def fault(self, message: str) -> BadFile:
@@ -91,7 +91,7 @@ def counts_of(value: Any, path: Path, what: str) -> tuple[int, ...]:
 
 
 def shapes_of(value: Any, path: Path) -> dict[str, tuple[int, ...]]:
-    """A mapping of names to shapes."""
+    """Return a mapping of names to shapes."""
     if not isinstance(value, Mapping):
         raise BadFile(f"{path}: a {type(value).__name__} is where names and shapes should be")
     return {str(name): shape_of(shape, path, str(name)) for name, shape in value.items()}

@@ -50,7 +50,8 @@ ANY_LAYER = "layer_*-model_states.pt"
 
 
 def model_file(mp_rank: int, dp_rank: int | None = None) -> str:
-    """The model file of a model-parallel rank; at stage 3 that of one of its ranks, `dp_rank`."""
+    """Return the model file of a model-parallel rank; at stage 3 that of one of its ranks,
+    `dp_rank`."""
     rank = "" if dp_rank is None else f"{_RANK_PREFIX}{dp_rank}_"
     return f"{rank}mp_rank_{mp_rank:02d}_model_states.pt"
 
@@ -62,12 +63,12 @@ def optim_file(mp_rank: int, dp_rank: int, *, bf16: bool = False) -> str:
 
 
 def layer_file(layer: int) -> str:
-    """The file of a pipeline's layer, without tensor parallelism."""
+    """Return the file of a pipeline's layer, without tensor parallelism."""
     return f"layer_{layer:02d}-model_states.pt"
 
 
 def expert_file(layer: int, expert: int, mp_rank: int) -> str:
-    """The file of one expert, by its number over all ranks."""
+    """Return the file of one expert, by its number over all ranks."""
     return f"layer_{layer}_expert_{expert}_mp_rank_{mp_rank:02d}_model_states.pt"
 
 

@@ -41,7 +41,7 @@ class Scaler:
 
 
 def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DType) -> Scaler:
-    """The scaler of a run: as it was saved, or as its configuration begins with.
+    """Return the scaler of a run: as it was saved, or as its configuration begins with.
 
     Raises:
         BadRequest: the configuration begins with a scale that no type holds.
@@ -83,7 +83,7 @@ def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DTy
 
 
 def loss_scaler_of(saved: Mapping[str, Any]) -> LossScale | None:
-    """The scaler of an optimizer file; that of bf16 and fp32 runs multiplies by 1."""
+    """Return the scaler of an optimizer file; that of bf16 and fp32 runs multiplies by 1."""
     scaler = saved.get(LOSS_SCALER)
     if not isinstance(scaler, Opaque) or not isinstance(scaler.state, Mapping):
         return None

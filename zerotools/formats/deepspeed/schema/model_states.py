@@ -132,13 +132,14 @@ def parse_model(file: TorchFile) -> ModelStates:
 
 
 def as_listed(module: Mapping[str, Value], listed: Iterable[str]) -> dict[str, Value]:
-    """A state dict under the names of those lists."""
+    """Return a state dict under the names of those lists."""
     names = {name.replace(CHECKPOINTED, ""): name for name in listed if CHECKPOINTED in name}
     return {names.get(name, name): value for name, value in module.items()}
 
 
 def parse_groups(fields: Fields) -> list[Shapes] | None:
-    """`param_shapes`: a list with one mapping per group or sub-group; up to 0.5.3 one mapping."""
+    """Parse `param_shapes`: a list with one mapping per group or sub-group; up to 0.5.3 one
+    mapping."""
     value = fields.tree.get(model_tree.PARAM_SHAPES)
     if value is None:
         return None
@@ -148,7 +149,7 @@ def parse_groups(fields: Fields) -> list[Shapes] | None:
 
 
 def tensors_of(mapping: Mapping[Any, Any], path: Path) -> dict[str, StoredTensor]:
-    """The tensors of a state dict; `_extra_state` and the like are left out.
+    """Return the tensors of a state dict; `_extra_state` and the like are left out.
 
     Raises:
         Unsupported: one is of a kind that is not read, such as a sparse tensor.
@@ -169,7 +170,7 @@ def _aliases(fields: Fields) -> dict[str, str]:
 
 
 def tied_in_module(module: Mapping[str, StoredTensor]) -> dict[str, str]:
-    """Names in a `module` that are views of the very same elements: alias -> first name.
+    """Return names in a `module` that are views of the very same elements: alias -> first name.
 
     Before 0.9.2 this is the only record of tied weights.
     """

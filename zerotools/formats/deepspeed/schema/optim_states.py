@@ -105,8 +105,8 @@ def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
 
 
 def _swapped(masters: Sequence[Any], inner: Fields) -> list[dict[str, str]]:
-    """The swap files of each sub-group by state. DeepSpeed names them by the attribute `ds_id` of
-    its tensors, and leaves these without elements."""
+    """Return the swap files of each sub-group by state. DeepSpeed names them by the attribute
+    `ds_id` of its tensors, and leaves these without elements."""
     state = inner.maybe(keys.STATE, dict) or {}
     found = []
     for number, master in enumerate(masters):
@@ -185,7 +185,7 @@ def _zero3_counts(fields: Fields, sub_groups: int) -> Sequence[int] | int | None
 
 
 def _alignment_paddings(fields: Fields) -> list[list[int]] | None:
-    """How many elements are behind each parameter, by group."""
+    """Return how many elements are behind each parameter, by group."""
     found = fields.maybe(keys.ALIGNMENT_PADDINGS, list)
     for group in found or []:
         if not isinstance(group, list) or not all(type(n) is int and n >= 0 for n in group):
@@ -200,7 +200,7 @@ def _partitions(file: TorchFile, values: Sequence[Any], what: str) -> list[FlatP
 def _rigid_states(
     file: TorchFile, inner: Fields, count: int
 ) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
-    """torch's `state`, keyed by the number of the group's one flat parameter."""
+    """Return torch's `state`, keyed by the number of the group's one flat parameter."""
     state = inner.maybe(keys.STATE, dict) or {}
     unknown = [key for key in state if type(key) is not int or not 0 <= key < count]
     if unknown:
@@ -219,7 +219,7 @@ def _elastic_states(
 def _split(
     file: TorchFile, states: Sequence[Any]
 ) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
-    """Partitions on one side, scalars on the other."""
+    """Return partitions on one side, scalars on the other."""
     partitions: list[dict[str, FlatPartition]] = []
     scalars: list[dict[str, Any]] = []
     for number, state in enumerate(states):
@@ -245,7 +245,7 @@ def _param_groups(inner: Fields) -> list[Mapping[str, Any]]:
 
 
 def first_of(optim_states: Sequence[OptimStates | None]) -> OptimStates:
-    """The first file that is there: all are equal in everything but their partitions."""
+    """Return the first file that is there: all are equal in everything but their partitions."""
     return next(optim for optim in optim_states if optim is not None)
 
 
@@ -260,6 +260,6 @@ def scalar_of(optim: OptimStates, value: Any) -> Scalar | None:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """The numbers of DeepSpeed's version, such as (0, 19, 8)."""
+    """Return the numbers of DeepSpeed's version, such as (0, 19, 8)."""
     parts = text.split("+")[0].split(".")[:3]
     return tuple(int(part) if part.isdigit() else 0 for part in parts)

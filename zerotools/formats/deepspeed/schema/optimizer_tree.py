@@ -60,7 +60,7 @@ _FRAGMENT = Opaque("deepspeed.utils.tensor_fragment", "fragment_address")
 
 
 def zero_stage(stage: int) -> Opaque:
-    """DeepSpeed's enum of stages."""
+    """Return DeepSpeed's enum of stages."""
     return Opaque("deepspeed.runtime.zero.config", "ZeroStageEnum", (stage,), called=True)
 
 
@@ -94,22 +94,22 @@ def zero3_state(scaler: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str,
 
 
 def torch_state(state: Mapping[int, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The state dict of torch's optimizer over flat buffers: `state` by their numbers."""
+    """Return the state dict of torch's optimizer over flat buffers: `state` by their numbers."""
     return {STATE: state, PARAM_GROUPS: list(groups)}
 
 
 def param_group(options: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
-    """One of torch's param groups, with the numbers of its flat buffers."""
+    """Return one of torch's param groups, with the numbers of its flat buffers."""
     return {**options, PARAMS: list(numbers)}
 
 
 def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of one of torch's param groups."""
+    """Return the options of one of torch's param groups."""
     return {str(key): value for key, value in group.items() if key not in _NOT_OPTIONS}
 
 
 def numbers_of(group: Mapping[str, Any]) -> list[int]:
-    """The numbers of the flat buffers of one of torch's param groups."""
+    """Return the numbers of the flat buffers of one of torch's param groups."""
     saved = group.get(PARAMS)
     return [number for number in (saved if isinstance(saved, list) else ()) if type(number) is int]
 
@@ -129,7 +129,7 @@ def fragment_class(mappings: Sequence[Mapping[Any, Any]]) -> Opaque:
 
 
 def slice_mapping(kind: Opaque, places: Iterator[tuple[str, int, int]]) -> Ordered:
-    """One group's mapping: (name, start, count) as objects of the class `kind`."""
+    """Return one group's mapping: (name, start, count) as objects of the class `kind`."""
     return Ordered(
         {
             name: Opaque(kind.module, kind.name, state={"numel": count, "start": start})

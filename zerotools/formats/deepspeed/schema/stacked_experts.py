@@ -84,7 +84,7 @@ class StackedExperts:
 
 
 def stacked_experts_of(path: Path, layers: Any) -> StackedExperts:
-    """From the value of `ds_autoep_layers` in the model file `path`.
+    """Return the experts in the value of `ds_autoep_layers` of the model file `path`.
 
     Raises:
         BadFile: it does not say which rank has which experts, or contradicts itself.

@@ -83,7 +83,8 @@ def is_universal(path: Path, tag: str | None) -> bool:
 
 
 def run_directory(source: Checkpoint) -> Path | None:
-    """The directory around a tag, if it is of the tag's run: it was given, or has a `latest`."""
+    """Return the directory around a tag, if it is of the tag's run: it was given, or has a
+    `latest`."""
     directory, asked = source.root.parent, source.origin.path
     is_own = asked != source.root or any((directory / name).is_file() for name in LATEST)
     return directory if is_own else None

@@ -110,7 +110,7 @@ class ShardingRules:
 
 
 def parse_rules(path: Path, info: Any) -> ShardingRules:
-    """`universal_checkpoint_info` as rules.
+    """Parse `universal_checkpoint_info` into rules.
 
     Raises:
         BadFile: it is damaged.
@@ -199,7 +199,7 @@ def _affine(fields: Fields) -> dict[str, Any] | None:
 
 
 def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]:
-    """A SubparamShape: patterns, the shape with the split dimension as a tuple of sizes."""
+    """Read a SubparamShape: patterns, the shape with the split dimension as a tuple of sizes."""
     value = part.state if isinstance(part, Opaque) else part
     if not isinstance(value, Mapping):
         raise BadFile(f"{path}: sub-parameters are given as a {type(part).__name__}")

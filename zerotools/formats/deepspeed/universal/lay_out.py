@@ -75,7 +75,8 @@ class _Files:
         known: Mapping[str, bytes] = MappingProxyType({}),
         source: TorchFile | None = None,
     ) -> None:
-        """A file with tensors to be copied, `made`; those of `known` bytes; those of `source`."""
+        """Add a file with tensors to be copied, `made`; those of `known` bytes; those of
+        `source`."""
         file = f"{self.tag}/{name}"
         output = FileDraft.of(tree, source, made.values(), known=known).at(file)
         self.plans[file] = output.plan({})
@@ -84,7 +85,7 @@ class _Files:
     def add_known(
         self, name: str, key: Key, tree: Any, stored: StoredTensor, known: bytes | None
     ) -> None:
-        """A file of one tensor: of `known` bytes, or zeros."""
+        """Add a file of one tensor: of `known` bytes, or zeros."""
         file = f"{self.tag}/{name}"
         data = {} if known is None else {_NEW: known}
         made = [stored] if known is None else []
@@ -153,8 +154,11 @@ def _tag(source: Checkpoint, training: TrainingState) -> str:
 def _add_parameters(
     files: _Files, contents: UniversalContents, experts: StackedExperts, *, bare: bool
 ) -> None:
-    """A file for each tensor and each `step`; a number that is not a tensor is pickled as it is.
-    Experts of AutoEP are marked: every rank loads its block of them."""
+    """Add a file for each tensor and each `step`; a number that is not a tensor is pickled as it
+    is.
+
+    Experts of AutoEP are marked: every rank loads its block of them.
+    """
     for key, tensor in (*contents.states.items(), *contents.begun.items()):
         name = f"{ZERO}/{key.name}/{'fp32' if key.role == 'param' else key.role}.pt"
         stored = new_tensor(_NEW, tensor.dtype, tensor.shape)
@@ -201,7 +205,8 @@ def _add_models(
     client: Mapping[str, Any],
     stage: int | None,
 ) -> None:
-    """Both have the counters and the client state; the second no tensors of the model."""
+    """Add the model files: both have the counters and the client state; the second no tensors of
+    the model."""
     model = source_model(source)
     named: dict[str, Key] = {}
     for key in contents.whole:

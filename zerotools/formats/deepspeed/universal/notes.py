@@ -20,7 +20,7 @@ _NATIVE = "a native checkpoint (zerotools reshard, or convert --to deepspeed) ha
 def notes_of(
     contents: UniversalContents, training: TrainingState, stage: int | None, *, model_parallel: int
 ) -> tuple[str, ...]:
-    """Sentences, the most important first. `model_parallel` are the source's such ranks."""
+    """Return sentences, the most important first. `model_parallel` are the source's such ranks."""
     notes = ['the resuming run needs "checkpoint": {"load_universal": true} in its configuration']
     kinds = {"frozen weights": "param", "buffers": "buffer"}
     kept = [what for what, role in kinds.items() if any(key.role == role for key in contents.whole)]
@@ -60,7 +60,7 @@ def notes_of(
 
 
 def _of_zero12(contents: UniversalContents, training: TrainingState) -> Iterator[str]:
-    """Stages 1 and 2."""
+    """Yield notes on stages 1 and 2."""
     zero = (training.ds_config or {}).get("zero_optimization")
     if isinstance(zero, Mapping) and zero.get(ROUND_ROBIN) is True:
         yield (
@@ -81,7 +81,7 @@ def _of_zero12(contents: UniversalContents, training: TrainingState) -> Iterator
 
 
 def max_ranks(group: Mapping[str, tuple[int, ...]]) -> int:
-    """The number of ranks up to which each has a part of a group, at stages 1 and 2."""
+    """Return the number of ranks up to which each has a part of a group, at stages 1 and 2."""
     total = sum(map(prod, group.values()))
     fits = (
         (ranks - 1) * partition_size(total, ranks) < total for ranks in range(1, _MANY_RANKS + 1)
@@ -122,7 +122,7 @@ def _of_stage_3(contents: UniversalContents, training: TrainingState) -> Iterato
 
 
 def _other_types(contents: UniversalContents) -> list[str]:
-    """Kinds of state in another type than their master's."""
+    """Return kinds of state in another type than their master's."""
     found = {
         key.role
         for key, tensor in contents.states.items()

@@ -41,7 +41,7 @@ class UniversalState:
     shapes: tuple[tuple[str, ...], ...]
 
     def numbers(self) -> Iterator[tuple[Key, Tensor | int | float]]:
-        """`step` and the like of stage 3, once for each parameter of a sub-group."""
+        """Yield `step` and the like of stage 3, once for each parameter of a sub-group."""
         inner = self.tree.get(keys.STATE_DICT)
         states = inner.get(keys.STATE) if isinstance(inner, Mapping) else None
         if self.file is None or not isinstance(states, Mapping) or is_ours(self.tree):
@@ -93,7 +93,7 @@ def _named(
     shapes: tuple[tuple[str, ...], ...],
     model: ModelStates,
 ) -> list[tuple[str, ...]]:
-    """The names of each group, in the optimizer's order."""
+    """Return the names of each group, in the optimizer's order."""
     if is_ours(tree):
         return list(shapes)
     if integer_of(tree.get(keys.ZERO_STAGE)) == 3:
@@ -113,7 +113,8 @@ def _joined(group: Mapping[str, Any], shapes: tuple[tuple[str, ...], ...]) -> tu
 
 
 def _is_round_robin(tree: Mapping[str, Any], model: ModelStates) -> bool:
-    """Of stages 1 and 2; BF16_Optimizer, which has no `zero_stage`, takes no notice of it."""
+    """Return whether a run of stage 1 or 2 uses round robin; BF16_Optimizer, without `zero_stage`,
+    ignores it."""
     is_flat = integer_of(tree.get(keys.ZERO_STAGE)) in (1, 2)
     return is_flat and zero_optimization(model.ds_config).get(ROUND_ROBIN) is True
 

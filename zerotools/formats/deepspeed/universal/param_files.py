@@ -60,7 +60,7 @@ def states_of(
 
 
 def _swapped(file: TorchFile) -> Iterator[Problem]:
-    """A file that was saved as one of another kind of state."""
+    """Yield a problem for a file that was saved as one of another kind of state."""
     saved = saved_as(file)
     if saved in _KINDS and saved != file.path.stem:
         yield Problem(
@@ -100,7 +100,7 @@ def lost_state(
 
 
 def _kinds(found: Mapping[Key, Tensor | int | float]) -> dict[str, DType]:
-    """The kinds of state that any parameter has, and their types."""
+    """Return the kinds of state that any parameter has, and their types."""
     kinds: dict[str, DType] = {}
     for key, value in found.items():
         if key.role != "param":
@@ -109,7 +109,7 @@ def _kinds(found: Mapping[Key, Tensor | int | float]) -> dict[str, DType]:
 
 
 def unlisted(directory: Path, model: ModelStates, shapes: Shapes) -> Iterator[Problem]:
-    """Directories of parameters that the model file does not know, or not as trained."""
+    """Yield directories of parameters that the model file does not know, or not as trained."""
     known = {
         *(model.module or ()),
         *(model.buffer_names or ()),

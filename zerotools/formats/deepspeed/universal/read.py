@@ -90,7 +90,8 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
 
 
 def _whole_groups(model: ModelStates) -> list[Shapes]:
-    """`param_shapes`; of AutoEP's experts it has the shapes on one rank, and files those of all."""
+    """Return `param_shapes`; of AutoEP's experts it has the shapes on one rank, and files those of
+    all."""
     experts = model.stacked_experts
     return [
         {name: experts.whole_shape(name, shape) for name, shape in group.items()}
@@ -105,7 +106,8 @@ def _rest(
     *,
     is_stage_3: bool,
 ) -> dict[Key, Tensor]:
-    """Buffers and frozen weights, and at stages 1 and 2 the 16-bit copies, from the model file."""
+    """Return buffers and frozen weights, and at stages 1 and 2 the 16-bit copies, from the model
+    file."""
     mp_shard: MpShard = read_mp_rank(models, [], whole_tensors(model), is_zero3=is_stage_3)
     trained = {name: shape for group in groups for name, shape in group.items()}
     rest = {}

@@ -21,7 +21,7 @@ from zerotools.io.torchzip.pt_file import repacked
 
 
 def thin_universal(source: Checkpoint, keep: Keep) -> Thinning:
-    """`source`, as its reader gave it, without the state of its optimizer."""
+    """Return `source`, as its reader gave it, without the state of its optimizer."""
     native = source.native
     assert isinstance(native, UniversalNative), "a universal checkpoint"
     removed = {

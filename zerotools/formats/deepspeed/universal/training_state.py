@@ -63,8 +63,8 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
 
 
 def _precision(said: DType | None, config: Any) -> DType | None:
-    """The type that the run computes in. Without a configuration, which every run of DeepSpeed has,
-    fp32 is but the type of the masters."""
+    """Return the type that the run computes in. Without a configuration, which every run of
+    DeepSpeed has, fp32 is but the type of the masters."""
     return said if said != FLOAT32 or config else None
 
 

@@ -37,7 +37,7 @@ _KEPT = (*keys.SCALER_KEYS, keys.CLIP_GRAD, keys.ZERO_STAGE, model_tree.DS_VERSI
 
 
 def source_model(source: Checkpoint) -> ModelStates | None:
-    """The model file of a checkpoint of DeepSpeed."""
+    """Return the model file of a checkpoint of DeepSpeed."""
     native = source.native
     if isinstance(native, DeepSpeedNative):
         return native.mp_shards[0].model
@@ -45,13 +45,13 @@ def source_model(source: Checkpoint) -> ModelStates | None:
 
 
 def source_experts(source: Checkpoint) -> StackedExperts:
-    """AutoEP's experts in a checkpoint of DeepSpeed; those of other formats have none."""
+    """Return AutoEP's experts in a checkpoint of DeepSpeed; those of other formats have none."""
     model = source_model(source)
     return model.stacked_experts if model is not None else StackedExperts()
 
 
 def expert_tree(stored: StoredTensor, experts: int) -> dict[str, Any]:
-    """The file of a weight of all of AutoEP's `experts`, or of its state."""
+    """Return the file of a weight of all of AutoEP's `experts`, or of its state."""
     return {"param": stored, "cat_dim": 0, "is_expert_param": True, "ep_num_experts": experts}
 
 
@@ -144,7 +144,7 @@ def optimizer_tree(source: Checkpoint, training: TrainingState, step: Any) -> di
 
 
 def common_options(groups: Sequence[ParamGroup]) -> dict[str, Any]:
-    """The options that all groups have, and have alike."""
+    """Return the options that all groups have, and have alike."""
     first = groups[0].options if groups else {}
     return {
         key: value

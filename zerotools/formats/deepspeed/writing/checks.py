@@ -88,7 +88,7 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
 
 
 def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSettings) -> None:
-    """Experts are moved over the ranks that share them; nothing else about them changes."""
+    """Refuse experts that cannot be resharded: they only move over the ranks that share them."""
     optim, stage = first_of(mp_shard.optim_states), settings.settled().stage
     is_stacked = bool(mp_shard.model.stacked_experts.layers)
     if count > 1:
@@ -117,7 +117,7 @@ def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSett
 
 
 def check_weights(source: Checkpoint) -> None:
-    """`check_masters` of every model-parallel rank.
+    """Check the weights of every model-parallel rank with `check_masters`.
 
     Raises:
         Unsupported: see there.
@@ -176,7 +176,8 @@ def _path(source: Checkpoint, tensor: Tensor) -> Path:
 
 
 def _samples(files: OpenFiles, master: Tensor, weight: Tensor) -> Iterator[tuple[Array, Array]]:
-    """Up to COMPARED elements from where each range of the master begins, and the weight's."""
+    """Yield up to COMPARED elements from where each range of the master begins, and the
+    weight's."""
     whole = ranges_of(weight)
     if whole is None or len(whole) != 1:
         return

@@ -14,8 +14,8 @@ from zerotools.runs.record import record_to_json
 
 
 def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
-    """`target` with the record, the manifest, and no random number state but that of its ranks, if
-    `source` is a checkpoint of a job; else as it is.
+    """Return `target` with the record, the manifest, and no random number state but that of its
+    ranks, if `source` is a checkpoint of a job; else as it is.
 
     Raises:
         BadFile: the record is damaged.

@@ -128,7 +128,7 @@ def _lay_out_one(source: Checkpoint, mp_rank: int, settings: ZeroSettings, ranks
 def lay_out_mp_rank(
     logical: LogicalState, layout: TargetLayout, tag: str, mp_rank: int, *, bf16: bool
 ) -> OutputFiles:
-    """The files of one model-parallel rank, in the directory `tag`."""
+    """Return the files of one model-parallel rank, in the directory `tag`."""
     models, names = [], []
     for rank in range(layout.dp_size):
         models.append(f"{tag}/{model_file(mp_rank, rank)}")
@@ -144,7 +144,7 @@ def unlisted_keys(tensors: Iterable[Key]) -> frozenset[Key]:
 
 
 def data_parallel(source: Checkpoint, world_size: int) -> int:
-    """How many of `world_size` ranks share the flat buffers of each model-parallel rank.
+    """Return how many of `world_size` ranks share the flat buffers of each model-parallel rank.
 
     Raises:
         BadRequest: the model-parallel ranks cannot stay as they are.
@@ -163,7 +163,7 @@ def data_parallel(source: Checkpoint, world_size: int) -> int:
 
 
 def layer_files(source: Checkpoint) -> list[str]:
-    """The files of a pipeline's layers and of experts, which no number of ranks changes."""
+    """Return the files of a pipeline's layers and of experts, which no number of ranks changes."""
     return sorted(name for name in source.files if is_layer_file(name))
 
 
@@ -190,7 +190,7 @@ def _apart(files: OutputFiles, mp_rank: int, mp_shard: MpShard) -> OutputFiles:
 
 
 def _target_keys(mp_shards: Sequence[MpShard]) -> dict[Key, tuple[Key, ...]]:
-    """Each tensor's keys in the output, which keeps several model-parallel ranks apart."""
+    """Return each tensor's keys in the output, which keeps several model-parallel ranks apart."""
     found: dict[Key, tuple[Key, ...]] = {}
     for mp_rank, mp_shard in enumerate(mp_shards if len(mp_shards) > 1 else ()):
         for key in mp_shard.tensors:
@@ -203,7 +203,7 @@ def _of_rank(mp_rank: int, key: Key) -> Key:
 
 
 def _compared(found: Checkpoint) -> dict[Key, Tensor]:
-    """The tensors of an output of several model-parallel ranks, each rank's apart."""
+    """Return the tensors of an output of several model-parallel ranks, each rank's apart."""
     return {
         _of_rank(mp_rank, key): tensor
         for mp_rank, mp_shard in enumerate(native_of(found).mp_shards)

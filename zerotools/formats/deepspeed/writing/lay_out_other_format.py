@@ -90,8 +90,9 @@ def lay_out_foreign(
 
 
 def _as_zero_counts(source: Checkpoint, training: TrainingState) -> TrainingState:
-    """The steps as ZeRO counts them. Without it, in 16 bits, DeepSpeed begins with a step of zeros,
-    which the optimizer counts and the run does not; the files of a run with ZeRO must agree."""
+    """Return the steps as ZeRO counts them. Without it, in 16 bits, DeepSpeed begins with a step of
+    zeros, which the optimizer counts and the run does not; the files of a run with ZeRO must agree.
+    """
     if source.origin.format != "deepspeed" or source.origin.stage != 0 or not training.steps:
         return training
     updates = training.steps - (training.skipped or 0)
@@ -115,8 +116,7 @@ def _check_dense(source: Checkpoint) -> None:
 def _foreign(
     source: Checkpoint, training: TrainingState, settled: ZeroSettings
 ) -> ForeignCheckpoint:
-    """Raises:
-    BadRequest: see `lay_out_foreign`."""
+    """Return the logical state; raises BadRequest as `lay_out_foreign` does."""
     config = settled.ds_config if settled.ds_config is not None else training.ds_config
     precision = _precision(source, training, settled)
     missing = []
@@ -152,8 +152,8 @@ def counted_steps(training: TrainingState) -> int | None:
 
 
 def _precision(source: Checkpoint, training: TrainingState, settled: ZeroSettings) -> DType | None:
-    """Raises:
-    BadRequest: the configuration trains in another type than the source."""
+    """Return the precision. Raises BadRequest: the configuration trains in another type than the
+    source."""
     asked, known = configured_precision(settled.ds_config), training.precision
     trains = any(key.role not in ("param", "buffer", LOOSE) for key in source.tensors)
     if asked is not None and known is not None and trains and asked != known:

@@ -18,7 +18,7 @@ from zerotools.formats.deepspeed.writing.target_layout import TargetLayout, need
 def notes_on(
     mp_shard: MpShard, logical: LogicalState, layout: TargetLayout, settings: ZeroSettings
 ) -> tuple[str, ...]:
-    """Sentences on one model-parallel rank; `logical` is that of the source."""
+    """Return sentences on one model-parallel rank; `logical` is that of the source."""
     return (
         *_elastic(mp_shard, settings),
         *needed_settings(logical, layout, settings),
@@ -55,7 +55,7 @@ def _elastic(mp_shard: MpShard, settings: ZeroSettings) -> list[str]:
 
 
 def _client_state(mp_shard: MpShard, layout: TargetLayout) -> list[str]:
-    """At stage 3 each rank saves what its caller gave it."""
+    """Return a note on the client state: at stage 3 each rank saves that of its caller."""
     kept = ", ".join(mp_shard.model.client_state)
     if not kept or layout.kind != STAGE_3:
         return []
@@ -106,7 +106,8 @@ def _mics(logical: LogicalState) -> list[str]:
 
 
 def _swapped(mp_shard: MpShard) -> list[str]:
-    """DeepSpeed that swaps loads `offloaded_tensors`, and no optimizer files."""
+    """Return a note on NVMe: DeepSpeed that swaps loads `offloaded_tensors`, and no optimizer
+    files."""
     if not any(swapped for o in mp_shard.optim_states if o is not None for swapped in o.swapped):
         return []
     return [

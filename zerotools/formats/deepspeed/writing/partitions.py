@@ -119,7 +119,7 @@ def placed_scalars(
 
 
 def param_shapes_of(logical: LogicalState, buffers: Sequence[FlatBuffer]) -> list[Ordered]:
-    """The parameters of each buffer in its order, with their shapes as files have them."""
+    """Return the parameters of each buffer in its order, with their shapes as files have them."""
     return [
         Ordered(
             {
@@ -132,14 +132,14 @@ def param_shapes_of(logical: LogicalState, buffers: Sequence[FlatBuffer]) -> lis
 
 
 def _shape_like(saved: Any, shape: tuple[int, ...]) -> Any:
-    """`shape`, in the type that the source has for it: torch.Size or a plain tuple."""
+    """Return `shape`, in the type that the source has for it: torch.Size or a plain tuple."""
     return saved if tuple(saved) == shape else type(saved)(shape)
 
 
 def optimizer_state_of(
     buffers: Sequence[FlatBuffer], values: Mapping[BufferRole, StoredTensor]
 ) -> dict[int, dict[str, Any]]:
-    """torch's `state` by the number of the buffer: tensors replaced, numbers as they are."""
+    """Return torch's `state` by the number of the buffer: tensors replaced, numbers as they are."""
     return {
         number: {role: values.get((number, role), value) for role, value in state.items()}
         for number, state in enumerate(buffer.state_part.state for buffer in buffers)

@@ -123,7 +123,8 @@ class FileLayout:
     kept: Mapping[str, Storage]
 
     def plan(self, gaps: Mapping[str, Gaps]) -> FilePlan:
-        """The file, with the elements of each new partition that are padding: (start, count)."""
+        """Return the file, with the elements of each new partition that are padding: (start,
+        count)."""
         zeros = list(self._zeros(gaps))
         plan = self.base
         return FilePlan(plan.size, plan.literals, plan.carried, plan.checksums, zeros)

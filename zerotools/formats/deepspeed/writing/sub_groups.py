@@ -41,7 +41,7 @@ from zerotools.formats.deepspeed.writing.partitions import FlatBuffer
 
 
 def size_of(logical: LogicalState) -> int:
-    """`sub_group_size` as the run's configuration has it."""
+    """Return `sub_group_size` as the run's configuration has it."""
     return number_of(logical.zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE)
 
 

@@ -61,7 +61,7 @@ class TargetLayout:
     autoep_size: int | None = None
 
     def placement_of(self, group: LogicalGroup) -> ExpertPlacement:
-        """How the ranks share a param group."""
+        """Return how the ranks share a param group."""
         ep_size = self.autoep_size or 1 if group.is_stacked else group.ep_size
         return ExpertPlacement(self.dp_size, ep_size, self.data_first)
 
@@ -145,8 +145,8 @@ def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> 
 
 
 def _autoep_size(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> int | None:
-    """The expert-parallel ranks of AutoEP: those of the configuration that is given, else those
-    that there were."""
+    """Return the expert-parallel ranks of AutoEP: those of the configuration that is given, else
+    those that there were."""
     if logical.autoep_size is None:
         return None
     size = configured_ranks(settings.ds_config) or logical.autoep_size
@@ -242,7 +242,7 @@ def _placed(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, 
 
 
 def _renamed(logical: LogicalState, layout: TargetLayout, group: LogicalGroup) -> LogicalGroup:
-    """A group of AutoEP's experts, which DeepSpeed names after the expert-parallel ranks."""
+    """Return a group of AutoEP's experts, which DeepSpeed names after the expert-parallel ranks."""
     before, after = logical.autoep_size, layout.autoep_size
     if not group.is_stacked or before is None or after is None:
         return group

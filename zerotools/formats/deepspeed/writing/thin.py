@@ -38,7 +38,7 @@ _DEEPEST = 4
 
 
 def masters_alone(source: Checkpoint) -> Thinning:
-    """`source` without the state of its optimizer, and with its masters."""
+    """Return `source` without the state of its optimizer, and with its masters."""
     files: dict[str, FilePlan] = {}
     removed: list[str] = []
     for mp_shard in native_of(source).mp_shards:
@@ -93,7 +93,7 @@ def _same(source: Checkpoint, key: Key, tensor: Tensor) -> Key | None:
 
 
 def _model_files(mp_shard: MpShard, keep: Keep) -> dict[str, FilePlan]:
-    """The model file of a run without ZeRO, which has the optimizer in it."""
+    """Return the model file of a run without ZeRO, which has the optimizer in it."""
     saved, file = mp_shard.model.optimizer, mp_shard.model.file
     if saved is None:
         return {}

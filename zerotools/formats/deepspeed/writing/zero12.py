@@ -54,7 +54,7 @@ from zerotools.io.torchzip.pickle_values import Ordered, StoredTensor
 def lay_out_zero12(
     logical: LogicalState, layout: TargetLayout, model_name: str, names: Sequence[str]
 ) -> OutputFiles:
-    """The model file `model_name`, and `names[r]` for the partitions of rank r.
+    """Return the model file `model_name`, and `names[r]` for the partitions of rank r.
 
     Raises:
         Unsupported: parts of a group that differ in a value that must be equal.
@@ -105,7 +105,7 @@ def lay_out_zero12(
 
 
 def _buffers(logical: LogicalState, layout: TargetLayout) -> list[FlatBuffer]:
-    """One for each param group, in the order of the files."""
+    """Return one for each param group, in the order of the files."""
     buffers = []
     for group in logical.groups:
         placement = layout.placement_of(group)
@@ -151,7 +151,7 @@ def _model_file(
 def _new_partitions(
     logical: LogicalState, buffers: Sequence[FlatBuffer], rank: int
 ) -> dict[BufferRole, StoredTensor]:
-    """One rank's partitions by group and role."""
+    """Return one rank's partitions by group and role."""
     is_cut = logical.kind != BF16_OPTIMIZER and keys.GROUP_PADDINGS in logical.optimizer_state
     new_partitions = {}
     for number, buffer in enumerate(buffers):
@@ -169,14 +169,14 @@ def _new_partitions(
 
 
 def _padding(geometry: FlatLayout, part: int) -> int:
-    """Elements of a partition that are behind the end of the group."""
+    """Return elements of a partition that are behind the end of the group."""
     return min(
         geometry.partition_numel, max(0, (part + 1) * geometry.partition_numel - geometry.total)
     )
 
 
 def _clipped(content: PartitionContents, length: int) -> list[tuple[int, int]]:
-    """The gaps of a partition that may be cut short."""
+    """Return the gaps of a partition that may be cut short."""
     return [(start, min(count, length - start)) for start, count in content.gaps if start < length]
 
 
@@ -188,7 +188,8 @@ def _tree(
     new_partitions: Mapping[BufferRole, StoredTensor],
     contents: Sequence[PartitionContents],
 ) -> dict[str, Any]:
-    """The optimizer file of one rank: the logical state's, with partitions and layout replaced."""
+    """Return the optimizer file of one rank: the logical state's, with partitions and layout
+    replaced."""
     saved = logical.optimizer_state
     geometries = [buffer.geometry for buffer in buffers]
     base = saved.get(keys.BASE_STATE)
@@ -226,7 +227,7 @@ def _tree(
 
 
 def _booked(kind: str, buffer: FlatBuffer, rank: int) -> int:
-    """`group_paddings`: BF16_Optimizer books all of a group's on the last rank."""
+    """Return `group_paddings`: BF16_Optimizer books all of a group's on the last rank."""
     geometry, part = buffer.geometry, buffer.part_of(rank)
     if kind != BF16_OPTIMIZER:
         return _padding(geometry, part)

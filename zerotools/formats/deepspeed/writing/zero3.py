@@ -44,7 +44,7 @@ from zerotools.io.torchzip.pickle_values import Ordered, StoredTensor
 def lay_out_zero3(
     logical: LogicalState, layout: TargetLayout, model_names: Sequence[str], names: Sequence[str]
 ) -> OutputFiles:
-    """`model_names[r]` and `names[r]` for each rank.
+    """Return `model_names[r]` and `names[r]` for each rank.
 
     Raises:
         Unsupported: sub-groups that cannot be joined.
@@ -110,7 +110,7 @@ def _differing_ranks(layout: TargetLayout) -> range:
 def _on_rank(
     tree: dict[str, Any], layout: TargetLayout, buffers: Sequence[FlatBuffer], rank: int
 ) -> dict[str, Any]:
-    """The optimizer tree of a rank."""
+    """Return the optimizer tree of a rank."""
     if layout.autoep_size is None:
         return tree
     placements = [buffer.expert_placement for buffer in buffers]
@@ -119,7 +119,7 @@ def _on_rank(
 
 
 def _gaps(buffer: FlatBuffer) -> list[list[tuple[int, int]]]:
-    """The padding in the partition of each rank."""
+    """Return the padding in the partition of each rank."""
     parts = partition_contents(buffer.geometry)
     return [
         list(parts[buffer.part_of(rank)].gaps) for rank in range(buffer.expert_placement.dp_size)
@@ -144,7 +144,7 @@ def _plans(
     names: Sequence[str],
     gaps: Mapping[str, Sequence[Sequence[tuple[int, int]]]],
 ) -> dict[str, FilePlan]:
-    """The file of each rank, with the padding that its new partitions have."""
+    """Return the file of each rank, with the padding that its new partitions have."""
     return {
         name: output.plan({key: of_ranks[rank] for key, of_ranks in gaps.items()})
         for rank, (name, output) in enumerate(zip(names, outputs, strict=True))
@@ -158,7 +158,7 @@ def _tree(
     new_partitions: Mapping[BufferRole, StoredTensor],
     values: Mapping[BufferRole, StoredTensor],
 ) -> dict[str, Any]:
-    """The optimizer file: the logical state's, with partitions and sub-groups replaced."""
+    """Return the optimizer file: the logical state's, with partitions and sub-groups replaced."""
     saved = logical.optimizer_state
     buffers = [buffer for group in grouped for buffer in group]
     groups, first = [], 0
@@ -177,7 +177,7 @@ def _tree(
 
 
 def _model_tree(tree: dict[str, Any], layout: TargetLayout, rank: int) -> dict[str, Any]:
-    """The model tree of a rank."""
+    """Return the model tree of a rank."""
     placement = layout.autoep_placement
     return tree if placement is None else model_tree_on(tree, placement, rank)
 

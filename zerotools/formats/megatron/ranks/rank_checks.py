@@ -56,7 +56,7 @@ def disagreements(
 
 
 def lost_optimizers(path: Path, names: list[str], facts: MegatronFacts) -> Iterator[Problem]:
-    """Files of the distributed optimizer that some ranks have and others lack."""
+    """Yield files of the distributed optimizer that some ranks have and others lack."""
     lost = [name for name in names if not (path / name).exists()]
     for name in lost if len(lost) < len(names) else ():
         yield Problem(f"{path / name} is missing, and other ranks have theirs", name, blocks=True)

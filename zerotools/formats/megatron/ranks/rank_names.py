@@ -58,7 +58,7 @@ def first_layers(
 def weights_of(
     merged: WholeModel, rank: SavedRank, part: Mapping[Any, Any], firsts: Mapping[str, int]
 ) -> Iterator[Local]:
-    """The weights of one part of the model, under their names in the whole.
+    """Yield the weights of one part of the model, under their names in the whole.
 
     Raises:
         Unsupported: one is not a tensor, or is of a kind that is not read.

@@ -25,7 +25,7 @@ class SavedRank:
     facts: MegatronFacts
 
     def chunks(self) -> list[Mapping[Any, Any]]:
-        """The parts of the model that this rank has, by virtual stage."""
+        """Return the parts of the model that this rank has, by virtual stage."""
         found = {}
         for name, part in self.facts.tree.items():
             match = _CHUNK.fullmatch(name) if isinstance(name, str) else None
@@ -35,10 +35,10 @@ class SavedRank:
 
 
 def model_of(rank: str) -> str:
-    """The file of the model of the rank in this directory."""
+    """Return the file of the model of the rank in this directory."""
     return f"{rank}/{RANK_FILES[0]}" if rank else RANK_FILES[0]
 
 
 def optimizer_of(rank: str) -> str:
-    """The file of the distributed optimizer of the rank in this directory."""
+    """Return the file of the distributed optimizer of the rank in this directory."""
     return f"{rank}/{RANK_FILES[1]}" if rank else RANK_FILES[1]

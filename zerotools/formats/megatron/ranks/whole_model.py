@@ -51,7 +51,7 @@ class WholeModel:
             chunks.append(_chunk(local, start, box))
 
     def notes(self, unread_state: str) -> list[str]:
-        """Sentences for the user."""
+        """Return sentences for the user."""
         found = [unread_state] if unread_state else []
         if self.extra_states:
             said = counted(self.extra_states, "extra state")
@@ -59,7 +59,7 @@ class WholeModel:
         return found
 
     def tensors(self) -> dict[Key, Tensor]:
-        """All of them, in the order of the first rank."""
+        """Return all tensors, in the order of the first rank."""
         found = {}
         for key, (local, cut, chunks) in self._found.items():
             is_expert = ".local_experts." in local.name

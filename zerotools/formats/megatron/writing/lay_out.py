@@ -120,7 +120,7 @@ def lay_out(
 
 
 def _renamed(singles: SingleTensors) -> SingleTensors:
-    """With norms under the names that are written."""
+    """Return the tensors, with norms under their new names."""
     known = norm_names({key.name for key in singles.tensors}).written
 
     def new(key: Key) -> Key:

@@ -35,8 +35,8 @@ _PLAIN_ROPE = (None, "default")
 
 
 def model_arguments(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The arguments for the weights `tensors`, by the names of a model on one rank, of the model
-    that config.json describes."""
+    """Return the arguments for the weights `tensors`, by the names of a model on one rank, of the
+    model that config.json describes."""
     is_tied = ties_embeddings(config)
     config = full_config(config)
     layers: dict[int, dict[str, Tensor]] = {}

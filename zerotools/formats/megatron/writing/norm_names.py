@@ -42,7 +42,7 @@ class NormNames:
 
 
 def norm_names(names: Collection[str]) -> NormNames:
-    """How the norms of a model with weights `names` are called, one of each layer."""
+    """Return how the norms of a model with weights `names` are called, one of each layer."""
     written: dict[str, str] = {}
     second: dict[str, str] = {}
     for name in names:

@@ -104,7 +104,7 @@ def _groups_by_name(
     weights: Mapping[str, Tensor],
     names: Mapping[str, Sequence[str]],
 ) -> dict[str, Mapping[str, Any]]:
-    """The options of each weight."""
+    """Return the options of each weight."""
     found = {
         new: group.options
         for group in training.groups

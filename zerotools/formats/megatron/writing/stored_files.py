@@ -71,7 +71,7 @@ class StoredFiles:
                 self._items.setdefault(key, []).append(WrittenItem(key, item))
 
     def plans(self) -> dict[str, FilePlan]:
-        """The files by name, relative to the output."""
+        """Return the files by name, relative to the output."""
         plans = {self.prefix + file.name: file.plan() for file in self._files}
         written = [item for items in self._items.values() for item in items]
         paths: Mapping[str, tuple[str | int, ...]] = {flat: (flat,) for flat in self._items}

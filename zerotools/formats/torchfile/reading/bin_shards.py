@@ -15,7 +15,7 @@ from zerotools.io.huggingface.model_sidecars import model_sidecars
 
 
 def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | None) -> Checkpoint:
-    """All shards in a directory; with an index, which file each tensor must be in.
+    """Read all shards in a directory; with an index, also which file each tensor must be in.
 
     Raises:
         BadFile: a file is missing, or index and files disagree.

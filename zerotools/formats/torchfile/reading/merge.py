@@ -61,7 +61,8 @@ def _chunk(file: TorchFile, box: Box, stored: StoredTensor) -> Chunk:
 
 
 def aliases(files: Sequence[FileTensors[str]]) -> dict[str, str]:
-    """Names of the very same elements in every file that has some of them: alias -> first name."""
+    """Return names of the very same elements in every file that has some of them: alias -> first
+    name."""
     tied: dict[str, set[str]] = {}
     for _, found in files:
         places: dict[tuple[object, ...], str] = {}

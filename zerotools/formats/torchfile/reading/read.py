@@ -29,8 +29,8 @@ from zerotools.io.huggingface.numbered_files import part_of_a_set, refuse_missin
 
 
 def read(path: Path) -> Checkpoint:
-    """The checkpoint in `path`: one file, a directory of Hugging Face `.bin` files, or one with a
-    file per rank. Reads pickles, and no tensor data.
+    """Read the checkpoint in `path`: one file, a directory of Hugging Face `.bin` files, or one
+    with a file per rank. Reads pickles, and no tensor data.
 
     Raises:
         BadRequest: there is nothing at `path`, or several models to choose from.
@@ -68,7 +68,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def read_state(path: Path, weights: Mapping[str, Shape]) -> Checkpoint:
-    """The optimizer in one file, of a model with `weights`.
+    """Return the optimizer in one file, of a model with `weights`.
 
     Raises:
         BadFile: the file is damaged, or holds no optimizer.
@@ -112,7 +112,7 @@ def _read_file(path: Path) -> Checkpoint:
 
 
 def _refuse_state(path: Path, opened: OpenedFile) -> None:
-    """A file of state alone, such as a step counter, is not a model."""
+    """Refuse a file of state alone, such as a step counter: it is not a model."""
     if opened.contents.moments:
         return
     try:

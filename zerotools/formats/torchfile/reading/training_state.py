@@ -98,7 +98,7 @@ def _count(value: Any) -> int | None:
 
 
 def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, int]]:
-    """The param groups, and the numbers of the parameters that have no name."""
+    """Return the param groups, and the numbers of the parameters that have no name."""
     saved = checkpoint.state.get("param_groups")
     groups: list[ParamGroup] = []
     unnamed: dict[str, int] = {}
@@ -126,7 +126,7 @@ def _name(checkpoint: Checkpoint, member: int | str) -> str:
 
 
 def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
-    """The numbers that are not tensors (torch before 1.12 counted steps so)."""
+    """Return the numbers that are not tensors (torch before 1.12 counted steps so)."""
     saved = checkpoint.state.get("optimizer")
     found: dict[Key, Scalar] = {}
     for parameter, entry in (saved if isinstance(saved, Mapping) else {}).items():

@@ -40,7 +40,7 @@ _NO_BLOCK = {
 
 
 def pieces(state: Any) -> PartialTensor:
-    """The block of a DTensor that the saving rank has.
+    """Return the block of a DTensor that the saving rank has.
 
     Raises:
         BadFile: the local tensor has another shape than mesh and placements give.
@@ -77,7 +77,7 @@ def _global_shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _mesh_sizes(mesh: Mapping[str, Any]) -> tuple[int, ...]:
-    """Ranks along each dimension of the mesh."""
+    """Return ranks along each dimension of the mesh."""
     tensor = mesh.get("mesh")
     if isinstance(tensor, StoredTensor):
         return tensor.shape
@@ -91,7 +91,7 @@ def _mesh_sizes(mesh: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _product(axis: Any) -> int:
-    """Size of one mesh dimension, which may itself be made of several."""
+    """Return the size of one mesh dimension, which may itself be made of several."""
     if type(axis) is int and 0 < axis < 2**31:
         return axis
     return prod(counts(axis, "the size of a mesh dimension"))
@@ -105,7 +105,7 @@ def _coordinates(mesh: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _ranks(mesh: Mapping[str, Any]) -> int | None:
-    """Number of ranks of the run: those of the whole mesh that this one is cut from."""
+    """Return the number of ranks of the run: those of the whole mesh that this one is cut from."""
     for _ in range(8):
         root = mesh.get("_root_mesh")
         if not isinstance(root, Opaque):
@@ -153,7 +153,8 @@ class _Placement(NamedTuple):
 
 
 def _turn(split_factor: int, sizes: Sequence[int]) -> int:
-    """After how many of the cuts into `sizes` parts the tensor has `split_factor` parts."""
+    """Return the number of cuts into `sizes` parts after which the tensor has `split_factor`
+    parts."""
     turn = next((n for n in range(len(sizes) + 1) if prod(sizes[:n]) == split_factor), None)
     if turn is None:
         raise Unsupported(
@@ -195,7 +196,7 @@ def _said_order(spec: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
 
 
 def _cut(box: Box, dim: int, size: int, coordinate: int) -> Box:
-    """The part of `box` that rank `coordinate` of `size` gets when it is cut along `dim`."""
+    """Return the part of `box` that rank `coordinate` of `size` gets when it is cut along `dim`."""
     width = -(-box.shape[dim] // size)
     begin = min(box.shape[dim], width * coordinate)
     length = min(width, box.shape[dim] - begin)

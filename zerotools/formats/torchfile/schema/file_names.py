@@ -40,13 +40,13 @@ class RankGroup:
         return self.stem.startswith("optim")
 
     def name_of(self, rank: int) -> str:
-        """The name that the file of `rank` would have."""
+        """Return the name that the file of `rank` would have."""
         known, name = next(iter(self.files.items()))
         return re.sub(rf"{known}(?=\.\w+$)", str(rank), name)
 
 
 def rank_groups(names: Iterable[str]) -> list[RankGroup]:
-    """The groups of files that may hold tensors of a model or an optimizer."""
+    """Return the groups of files that may hold tensors of a model or an optimizer."""
     return _groups(names, _RANK)
 
 
@@ -70,8 +70,8 @@ def _groups(names: Iterable[str], pattern: re.Pattern[str]) -> list[RankGroup]:
 
 
 def optimizer_of(model: RankGroup, groups: Iterable[RankGroup]) -> RankGroup | None:
-    """The optimizer that was saved with a model: of as many ranks, and of the same number where
-    there are several (`pytorch_model_fsdp_1`, `optimizer_1`)."""
+    """Return the optimizer that was saved with a model: of as many ranks, and of the same number
+    where there are several (`pytorch_model_fsdp_1`, `optimizer_1`)."""
     found = [group for group in groups if group.is_optimizer and group.size == model.size]
     number = _number(model)
     same = [group for group in found if _number(group) == number]
@@ -86,5 +86,5 @@ def _number(group: RankGroup) -> str:
 
 
 def shards(names: Iterable[str]) -> list[str]:
-    """The files of a Hugging Face model that number themselves."""
+    """Return the files of a Hugging Face model that number themselves."""
     return sorted(name for name in names if SHARD.fullmatch(name))

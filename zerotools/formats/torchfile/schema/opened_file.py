@@ -50,7 +50,7 @@ def keyed(
     numbered: Mapping[int, str],
     tied: Mapping[str, str],
 ) -> dict[Key, Tensor]:
-    """Weights but for aliases, then the optimizer's, by name where its numbers have one."""
+    """Return weights but for aliases, then the optimizer's, by name where its numbers have one."""
     tensors = {Key(n, "param"): tensor for n, tensor in weights.items() if n not in tied}
     for (parameter, role), tensor in moments.items():
         if isinstance(parameter, int):

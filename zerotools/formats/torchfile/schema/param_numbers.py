@@ -17,7 +17,7 @@ Moments = Mapping[tuple[str | int, str], PartialTensor]
 
 
 def numbered_name(number: int) -> str:
-    """The name that stands for a parameter which the optimizer has by number alone."""
+    """Return the name that stands for a parameter which the optimizer has by number alone."""
     return f"optimizer.state.{number}"
 
 
@@ -46,7 +46,7 @@ def names_by_number(
 
 
 def float_shapes(weights: Mapping[str, PartialTensor]) -> dict[str, Shape]:
-    """The shapes of the weights of floating-point types."""
+    """Return the shapes of the weights of floating-point types."""
     return {name: pieces.shape for name, pieces in weights.items() if pieces.dtype.is_float}
 
 

@@ -43,7 +43,7 @@ def attributes(value: Any, name: str) -> Mapping[str, Any]:
 
 
 def table(state: Any, name: str) -> Mapping[str, Any]:
-    """The attributes in the state of an object: a dict, or (dict or None, dict of slots)."""
+    """Return the attributes in the state of an object: a dict, or (dict or None, dict of slots)."""
     if isinstance(state, tuple) and len(state) == 2:
         parts = [part for part in state if part is not None]
         if all(isinstance(part, dict) for part in parts):

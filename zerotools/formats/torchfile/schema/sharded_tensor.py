@@ -59,7 +59,7 @@ def _block(shard: Any, shape: tuple[int, ...]) -> tuple[Box, StoredTensor]:
 
 
 def _dtype(properties: Any) -> DType:
-    """The first part of TensorProperties' state, for a rank that holds no shard."""
+    """Return the first part of TensorProperties' state, for a rank that holds no shard."""
     state = getattr(properties, "state", None)
     if not isinstance(state, tuple) or not state or not isinstance(state[0], DType):
         raise BadFile("a ShardedTensor without shards does not say its element type")

@@ -47,7 +47,7 @@ class FileContents:
         return all(pieces.kind == WHOLE for pieces in self.all())
 
     def all(self) -> Iterator[PartialTensor]:
-        """Every tensor."""
+        """Yield every tensor."""
         yield from self.weights.values()
         yield from self.moments.values()
         yield from self.rest.values()
@@ -102,7 +102,7 @@ def is_optimizer(value: Any) -> bool:
 
 
 def _optimizer(value: Any) -> dict[Any, Any] | None:
-    """A torch optimizer's state_dict, also as the only one of a list (Lightning)."""
+    """Return a torch optimizer's state_dict, also as the only one of a list (Lightning)."""
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
     return value if is_optimizer(value) else None
@@ -248,7 +248,7 @@ def _is_object(value: Opaque) -> bool:
 
 
 def dotted(path: tuple[Any, ...]) -> str:
-    """A path as one name."""
+    """Return a path as one name."""
     return ".".join(str(part)[:4096] for part in path)
 
 

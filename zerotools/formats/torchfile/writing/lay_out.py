@@ -34,7 +34,7 @@ def lay_out(source: Checkpoint, destination: Path, *, max_shard_bytes: int) -> T
 
 
 def _archive(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
-    """One file, and the offset of each tensor in it; an empty tensor's is 0."""
+    """Return one file, and the offset of each tensor in it; an empty tensor's is 0."""
     tree = Ordered(
         {
             name: stored_tensor(str(number), tensor)

@@ -120,7 +120,7 @@ def _model(source: Checkpoint, file: OneFile) -> Ordered:
 def _optimizer(
     source: Checkpoint, training: TrainingState, file: OneFile, drops: _Drops
 ) -> dict[str, Any] | None:
-    """torch's state_dict, its numbers in the order of the groups."""
+    """Return torch's state_dict, its numbers in the order of the groups."""
     state = _state_by_name(source, training)
     if not training.groups:
         if state:
@@ -154,7 +154,7 @@ def _names_in_file(training: TrainingState) -> dict[str, str]:
 
 
 def _renamed(source: Checkpoint, training: TrainingState) -> dict[Key, Key]:
-    """The keys of optimizer state that are others in the file."""
+    """Return the keys of optimizer state that are others in the file."""
     called = _names_in_file(training)
     keys = (key for key in source.tensors if key.role not in (*WEIGHTS, "param16", LOOSE))
     renamed = {key: Key(called.get(key.name, key.name), key.role) for key in keys}
@@ -227,7 +227,7 @@ def _options(group: ParamGroup, drops: _Drops) -> dict[str, Any]:
 
 
 def _members(numbered: Mapping[int, str], source: Checkpoint) -> dict[str, Any]:
-    """Numbers, and names where all are known: a torch file need not have any."""
+    """Return numbers, and names where all are known: a torch file need not have any."""
     members: dict[str, Any] = {"params": list(numbered)}
     if all(Key(name, "param") in source.tensors for name in numbered.values()):
         members["param_names"] = list(numbered.values())

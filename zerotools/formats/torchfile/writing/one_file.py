@@ -31,7 +31,7 @@ class OneFile:
         return self._add(key, tensor, None)
 
     def number(self, key: Key, value: float) -> StoredTensor:
-        """A 0-d float32 tensor."""
+        """Return a 0-d float32 tensor."""
         return self._add(key, Tensor(FLOAT32, (), ()), struct.pack("<f", value))
 
     def _add(self, key: Key, tensor: Tensor, data: bytes | None) -> StoredTensor:
@@ -39,7 +39,8 @@ class OneFile:
         return stored_tensor(str(len(self._order) - 1), tensor)
 
     def plan(self, tree: Mapping[str, Any]) -> FilePlan:
-        """The file of `tree`; afterwards `tensors` and `known` say where everything is in it."""
+        """Return the file of `tree`; afterwards `tensors` and `known` say where everything is in
+        it."""
         crcs = {n: crc32(data) for n, (_, _, data) in enumerate(self._order) if data is not None}
         layout = archives.lay_out(dumps(tree), [t.nbytes for _, t, _ in self._order], crcs)
         literals = [LiteralBytes(at, data) for at, data in layout.literals]
