@@ -101,7 +101,7 @@ class GatherResult:
     gathered: Gathered | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The documented JSON (docs/reference/gather-json.md)."""
+        """Return the documented JSON (docs/reference/gather-json.md)."""
         planned = plan_json(self.plan)
         if self.gathered is None:
             return {**planned, "dry_run": True}

@@ -110,8 +110,8 @@ class InspectResult:
         return not self.problems
 
     def to_json(self, *, chunks: bool = False) -> dict[str, Any]:
-        """The documented JSON (docs/reference/inspect-json.md). `chunks` adds the chunks of each
-        tensor."""
+        """Return the documented JSON (docs/reference/inspect-json.md). `chunks` adds the chunks of
+        each tensor."""
         return to_json(self.inspection, chunks=chunks, run=self.run, commands=self.next)
 
 

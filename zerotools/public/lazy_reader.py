@@ -72,7 +72,7 @@ class Entry:
         return load(source, {self.key: chosen})[self.key]
 
     def torch(self, dtype: object = None) -> Any:
-        """The values as a torch.Tensor on the CPU; raises like `numpy`."""
+        """Return the values as a torch.Tensor on the CPU; raises like `numpy`."""
         chosen = _named(dtype) or self.dtype
         return _as_torch(self.numpy(chosen), chosen)
 
@@ -121,7 +121,7 @@ class Reader(Mapping[str | tuple[str, str], Entry]):
         return recognise(self.checkpoint)
 
     def roles(self, name: str) -> list[str]:
-        """The roles that there are for a name, such as `param` and `exp_avg`."""
+        """Return the roles that there are for a name, such as `param` and `exp_avg`."""
         holder = self.checkpoint.aliases.get(name, name)
         return [key.role for key in self.checkpoint.tensors if key.name in (name, holder)]
 
@@ -212,7 +212,7 @@ def _is_retyped(dtype: DType) -> bool:
 
 
 def _named(dtype: object) -> DType | None:
-    """A type by `bf16`, `bfloat16`, torch.bfloat16, a numpy type or None."""
+    """Return a type by `bf16`, `bfloat16`, torch.bfloat16, a numpy type or None."""
     if dtype is None or isinstance(dtype, DType):
         return dtype
     name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else str(dtype)
@@ -221,7 +221,7 @@ def _named(dtype: object) -> DType | None:
 
 
 def _as_torch(array: Array, dtype: DType) -> Any:
-    """A tensor over the memory of `array`; torch does not know the types of ml_dtypes."""
+    """Return a tensor over the memory of `array`; torch does not know the types of ml_dtypes."""
     import torch
 
     element = getattr(torch, dtype.name)

@@ -181,5 +181,5 @@ def estimated_model(model: str, machine: Machine, given: Mapping[str, Any]) -> E
 
 
 def shown_stages(given: Mapping[str, Any]) -> tuple[int, ...]:
-    """The stages that the option `stage` asks for."""
+    """Return the stages that the option `stage` asks for."""
     return STAGES if given["stage"] == "all" else (given["stage"],)

@@ -38,7 +38,7 @@ class PartResult:
         return f"part {self.index} of {self.of}"
 
     def to_json(self) -> dict[str, Any]:
-        """The part as plain values, as `--json` prints it."""
+        """Return the part as plain values, as `--json` prints it."""
         found = {
             "index": self.index,
             "of": self.of,
@@ -118,7 +118,7 @@ class ConversionResult:
         return not (self.dry_run or self.unchanged or is_partial)
 
     def to_json(self) -> dict[str, Any]:
-        """The result as plain values, as `--json` prints it."""
+        """Return the result as plain values, as `--json` prints it."""
         source = str(self.source)
         if self.unchanged:
             return {"source": source, "destination": None, "unchanged": True}

@@ -103,7 +103,7 @@ class SalvageResult:
     salvage_plan: Salvage = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The documented JSON (docs/reference/salvage-json.md)."""
+        """Return the documented JSON (docs/reference/salvage-json.md)."""
         return {
             **to_json(self.salvage_plan),
             "output": str(self.destination) if self.written else None,

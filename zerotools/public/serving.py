@@ -130,7 +130,7 @@ class ServedCheckpoint:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """The documented JSON (docs/reference/serve-json.md)."""
+        """Return the documented JSON (docs/reference/serve-json.md)."""
         return {
             "url": self.url,
             "name": self.name,

@@ -144,7 +144,7 @@ class ThinResult:
         return tuple(notes)
 
     def to_json(self) -> dict[str, Any]:
-        """The documented JSON (docs/reference/thin-json.md)."""
+        """Return the documented JSON (docs/reference/thin-json.md)."""
         return {
             "schema": SCHEMA,
             "dry_run": self.dry_run,

@@ -118,8 +118,8 @@ class VerifyResult:
         return self.verdict is Soundness.WHOLE
 
     def to_json(self) -> dict[str, Any]:
-        """The documented JSON (docs/reference/verify-json.md). After a dry run, the files and bytes
-        to read."""
+        """Return the documented JSON (docs/reference/verify-json.md). After a dry run, the files
+        and bytes to read."""
         if self.verification is None:
             return {
                 "dry_run": True,
@@ -197,13 +197,13 @@ def verify(
 
 
 def _asked(path: StrPath, reading: Mapping[str, object]) -> str:
-    """The command that checks the same checkpoint."""
+    """Return the command that checks the same checkpoint."""
     given = ((f"--{name}", str(value)) for name, value in reading.items() if value)
     return shlex.join(["zerotools", "verify", str(path), *chain.from_iterable(given)])
 
 
 def _certain(again: str, found: Verification, manifest: Path | None) -> str | None:
-    """The command that makes the next check certain."""
+    """Return the command that makes the next check certain."""
     if found.verdict is not Soundness.UNCHECKED:
         return None
     if found.is_fast:

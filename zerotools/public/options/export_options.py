@@ -160,7 +160,7 @@ class FormatOption(TypedDict, total=False):
 
 
 def export_options(given: Mapping[str, Any], mapping: MapRequest | None = None) -> Options:
-    """The options of an export, as `zerotools.ops` takes them."""
+    """Return the options of an export, as `zerotools.ops` takes them."""
     names = [each.name for each in fields(Options) if each.name in given]
     return Options(
         **{name: given[name] for name in names},
@@ -171,5 +171,6 @@ def export_options(given: Mapping[str, Any], mapping: MapRequest | None = None) 
 
 
 def overflow_check(given: Mapping[str, Any]) -> Callable[[WriteReport], None]:
-    """The check that refuses weights which became infinite, unless `allow_overflow` was given."""
+    """Return the check that refuses weights which became infinite, unless `allow_overflow` was
+    given."""
     return (lambda _: None) if given["allow_overflow"] else refuse_overflow

@@ -87,7 +87,7 @@ class GivenMachine:
 
 
 def given_machine(given: Mapping[str, Any]) -> GivenMachine:
-    """The machine that bound `MachineOptions` describe.
+    """Return the machine that bound `MachineOptions` describe.
 
     Raises:
         BadRequest: no machine has so much memory, or two options say the same.

@@ -76,7 +76,7 @@ def map_request(given: Mapping[str, Any]) -> MapRequest | None:
 
 
 def map_arguments(given: Sequence[str]) -> dict[str, int | bool]:
-    """The sizes that `map_arg` gives.
+    """Return the sizes that `map_arg` gives.
 
     Raises:
         BadRequest: one is not NAME=NUMBER.

@@ -178,7 +178,7 @@ class DeclaredOption:
 
 
 def _plain(given: Any) -> Any:
-    """A number of Python for one of numpy or torch; anything else as it is."""
+    """Return a number of Python for one of numpy or torch; anything else as it is."""
     is_number = getattr(given, "shape", None) == () and hasattr(given, "item")
     return given.item() if is_number else given
 
@@ -276,7 +276,7 @@ _CONVERTED: dict[OptionKind, Callable[[Any], Any]] = {
 
 
 def several(given: StrPath | Iterable[StrPath]) -> list[StrPath]:
-    """A list of the path or the paths that a function takes."""
+    """Return a list of the path or the paths that a function takes."""
     if isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable):
         return [given]
     return [*given]
@@ -284,7 +284,7 @@ def several(given: StrPath | Iterable[StrPath]) -> list[StrPath]:
 
 @cache
 def declared_options(declaration: type) -> dict[str, DeclaredOption]:
-    """The options that a TypedDict declares, by keyword."""
+    """Return the options that a TypedDict declares, by keyword."""
     hints = hints_of(declaration, include_extras=True)
     return {name: _declared(name, hint) for name, hint in hints.items()}
 
@@ -310,8 +310,8 @@ def _declared(name: str, hint: Any) -> DeclaredOption:
 
 
 def bound(declaration: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of every declared option: the given one, converted, or the default. None is as if
-    the option was not given.
+    """Return the value of every declared option: the given one, converted, or the default. None is
+    as if the option was not given.
 
     Raises:
         TypeError: an option is not known, or a required one was not given.

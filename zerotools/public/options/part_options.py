@@ -15,7 +15,7 @@ LAUNCHERS = ("slurm", "torchrun")
 
 
 def parse_part(given: str | tuple[int, int] | OutputPart) -> OutputPart:
-    """The part that "3/8" or (3, 8) names: the third of eight.
+    """Return the part that "3/8" or (3, 8) names: the third of eight.
 
     Raises:
         BadRequest: it names none.
@@ -33,7 +33,7 @@ def parse_part(given: str | tuple[int, int] | OutputPart) -> OutputPart:
 
 
 def chosen_part(given: Mapping[str, Any]) -> OutputPart | None:
-    """The part that the options `part` and `part_from` choose, or None.
+    """Return the part that the options `part` and `part_from` choose, or None.
 
     Raises:
         BadRequest: both were given, or the launcher did not start this process.
@@ -47,7 +47,7 @@ def chosen_part(given: Mapping[str, Any]) -> OutputPart | None:
 
 
 def part_of(launcher: str, environ: Mapping[str, str]) -> OutputPart:
-    """The part of this process.
+    """Return the part of this process.
 
     Raises:
         BadRequest: the launcher did not start it, or its variables are not numbers.

@@ -63,7 +63,7 @@ class PartOptions(TypedDict, total=False):
 
 
 def budget_of(given: Mapping[str, Any]) -> MemoryBudget:
-    """The budget that the options `max_memory` and `workers` make."""
+    """Return the budget that the options `max_memory` and `workers` make."""
     workers = given["workers"]
     return (
         MemoryBudget(given["max_memory"])
