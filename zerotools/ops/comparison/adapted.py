@@ -44,10 +44,7 @@ class AdaptedTensor(LocatedTensor):
     columns are known."""
 
     def __init__(self, checkpoint: Checkpoint, key: Key, adapted: Adapted) -> None:
-        """
-        Raises:
-            BadFile: it has a hole, an overlap, or a chunk outside its file.
-        """
+        """Open the pair. Raises BadFile: it has a hole, an overlap, or a chunk outside its file."""
         super().__init__(checkpoint, key)
         self._stored = LocatedTensor(checkpoint, key)
         read = block_reader(checkpoint, key)

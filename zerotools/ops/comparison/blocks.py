@@ -34,10 +34,7 @@ class LocatedTensor:
     """A tensor that is proved to be whole, and where its elements lie."""
 
     def __init__(self, checkpoint: Checkpoint, key: Key) -> None:
-        """
-        Raises:
-            BadFile: it has a hole, an overlap, or a chunk outside its file.
-        """
+        """Open the pair. Raises BadFile: it has a hole, an overlap, or a chunk outside its file."""
         tensor = checkpoint.tensors[key]
         self.dtype: DType = tensor.dtype
         self.shape = tensor.shape
@@ -105,7 +102,7 @@ class TwoTensors:
     def read(
         self, ours: ThreadFiles, theirs: ThreadFiles, block: Block, scratch: Scratch
     ) -> tuple[Array, Array]:
-        """The bytes of a block in both: views into `scratch`, valid until its next use."""
+        """Return the bytes of a block in both: views into `scratch`, valid until its next use."""
         lengths = [
             (block.end - block.begin) * each.dtype.itemsize for each in (self.ours, self.theirs)
         ]

@@ -110,7 +110,7 @@ def prepare_diff(
 def _read_both(
     paths: tuple[Path, Path], options: DiffOptions, table: FormatTable
 ) -> list[Checkpoint]:
-    """Both checkpoints; an option that neither format has is refused."""
+    """Return both checkpoints; an option that neither format has is refused."""
     given = {"tag": options.tag, "layout": options.layout, "section": options.section}
     given = {name: value for name, value in given.items() if value is not None}
     forms = (
@@ -204,7 +204,7 @@ def _different_models(a: Side, b: Side, pairing: Pairing) -> str | None:
 
 
 def _weights(side: Side, only: Iterable[tuple[Key, Key]]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the weights among tensors that the other side lacks."""
+    """Return the shapes of the weights among tensors that the other side lacks."""
     names = {key.name for key, _ in only}
     return {name: shape for name, shape in side.weights.items() if name in names}
 

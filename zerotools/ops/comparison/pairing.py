@@ -37,10 +37,7 @@ class Side:
     name has the tensors of the name that it is tied to."""
 
     def __init__(self, checkpoint: Checkpoint, new_name: Callable[[str], str]) -> None:
-        """
-        Raises:
-            BadRequest: two names become one.
-        """
+        """Take the names. Raises BadRequest: two names become one."""
         self.checkpoint = checkpoint
         self.new_name = new_name
         rename(checkpoint, new_name)  # refuses names that become one
@@ -155,6 +152,7 @@ def _copies(asked: Mapping[Key, Key], other: Side) -> Iterator[tuple[Key, Key, K
 
 
 def _tied_alone(asked: Mapping[Key, Key], other: Side, used: Collection[Key]) -> list[str]:
-    """Names of weights that were compared under another name, and that the other side lacks."""
+    """Return names of weights that were compared under another name, and that the other side
+    lacks."""
     lacking = (key for key in asked if key.role == WEIGHT and key not in other.keys)
     return [key.name for key in lacking if asked[key] in used]

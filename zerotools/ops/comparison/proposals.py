@@ -37,7 +37,7 @@ def propose(ours: Shapes, theirs: Shapes) -> dict[str, int]:
 
 
 def _best(ours: Shapes, theirs: Shapes) -> tuple[str, int]:
-    """The rule that is of most use, and for how many."""
+    """Return the most useful rule, and for how many names it works."""
     counts = {**_insertions(ours, theirs), **_prefixes(ours, theirs)}
     least = max(1.0, _LEAST_SHARE * min(len(ours), len(theirs)))
     useful = {rule: count for rule, count in counts.items() if count >= least}

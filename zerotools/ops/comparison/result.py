@@ -101,7 +101,7 @@ class TensorDifference:
 
 
 def index_of(extreme: Extreme, shape: Sequence[int]) -> tuple[int, ...]:
-    """The index of an element in a tensor of `shape`."""
+    """Return the index of an element in a tensor of `shape`."""
     left, found = extreme.place, []
     for size in reversed(shape):
         left, position = divmod(left, size)
@@ -167,13 +167,13 @@ class CheckpointDiff:
         return {status: found[status] for status in STATUSES}
 
     def worst(self, most: int) -> tuple[TensorDifference, ...]:
-        """The tensors that were measured and differ, the farthest apart first: those with NaN or
-        infinity on one side alone, then by the relative norm of their difference."""
+        """Return the tensors that were measured and differ, the farthest apart first: those with
+        NaN or infinity on one side alone, then by the relative norm of their difference."""
         measured = [each for each in self.differing if each.distance is not None]
         return tuple(sorted(measured, key=_badness, reverse=True)[:most])
 
     def to_json(self) -> dict[str, Any]:
-        """The documented, versioned form (docs/reference/diff-json.md)."""
+        """Return the documented, versioned form (docs/reference/diff-json.md)."""
         run = self.run
         return {
             "schema": SCHEMA,
@@ -275,7 +275,7 @@ def _where_json(extreme: Extreme | None, shape: Sequence[int]) -> list[int] | No
 
 
 def number_json(value: complex) -> float | str:
-    """A number as JSON has it; NaN, infinities and complex numbers as text."""
+    """Return a number as JSON has it; NaN, infinities and complex numbers as text."""
     if isinstance(value, complex) or not math.isfinite(value):
         return str(value)
     return value

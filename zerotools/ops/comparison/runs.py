@@ -79,7 +79,7 @@ def _said(
 
 
 def _scaler(training: TrainingState) -> dict[str, Any] | None:
-    """The numbers of one that scales; one that multiplies by 1 is the same as none."""
+    """Return the numbers of one that scales; one that multiplies by 1 is the same as none."""
     scaler = scaler_to_json(training.loss_scale)
     return None if scaler is None else {k: v for k, v in scaler.items() if k != "class"}
 
@@ -100,7 +100,7 @@ def _config(checkpoint: Checkpoint) -> dict[str, Any] | None:
 
 
 def _without(config: dict[str, Any] | None, left_out: Collection[str]) -> dict[str, Any] | None:
-    """A config, and those of the models in it, without the keys `left_out`."""
+    """Return a config, and those of the models in it, without the keys `left_out`."""
     if config is None:
         return None
     return {
@@ -122,7 +122,8 @@ def _leaves(ours: Any, theirs: Any, path: str = "", depth: int = 0) -> Iterator[
 
 
 def _groups(side: Side, training: TrainingState) -> list[ParamGroup]:
-    """Param groups with the names under which tensors are compared, tied ones by one of them."""
+    """Return param groups with the names under which tensors are compared, tied ones by one of
+    them."""
     aliases = side.checkpoint.aliases
     return [
         ParamGroup(

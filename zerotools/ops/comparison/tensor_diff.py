@@ -110,7 +110,7 @@ def compare_tensors(
 
 
 def bytes_of(a: Checkpoint, b: Checkpoint, pairs: Iterable[Pair]) -> int:
-    """Bytes of both tensors of every pair."""
+    """Return bytes of both tensors of every pair."""
     return sum(a.tensors[pair.a].nbytes + b.tensors[pair.b].nbytes for pair in pairs)
 
 
@@ -270,7 +270,7 @@ class _Reading:
 
 
 def _runs(tasks: Iterable[_Task]) -> Iterator[list[_Task]]:
-    """Some tasks that follow one another at a time."""
+    """Yield some tasks that follow one another at a time."""
     run: list[_Task] = []
     nbytes = 0
     for task in tasks:

@@ -186,7 +186,7 @@ def perform(
 
 
 def cast_to_fp16(conversion: Conversion) -> int:
-    """Elements that are fp32 in the source and fp16 in the target."""
+    """Return elements that are fp32 in the source and fp16 in the target."""
     return sum(
         tensor.numel
         for key, tensor in conversion.target.checkpoint.tensors.items()

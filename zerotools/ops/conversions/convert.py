@@ -219,7 +219,7 @@ def _prepare(
 
 
 def _adapter(source: Checkpoint, request: _Request, config_dir: Path | None) -> Conversion:
-    """The adapter of a LoRA run alone, as PEFT saves it."""
+    """Return the adapter of a LoRA run alone, as PEFT saves it."""
     options, form = request.options, request.form
     formats.format_of(source, request.table).check_weights(source)
     refuse_with_adapter([name for name in ("max_shard_bytes",) if name in options])
@@ -295,7 +295,7 @@ def _with_sidecars(target: Target, given: Mapping[str, Path]) -> Target:
 
 
 def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Conversion | Unchanged:
-    """The same format: everything of the checkpoint is kept."""
+    """Reshard to the same format: everything of the checkpoint is kept."""
     given = [flag(name) for name in NAMES if name in request.options]
     path, word = source.origin.path, spelling(request.form)
     if given:
@@ -327,7 +327,7 @@ class _Run:
 
 
 def _order(source: Checkpoint, request: _Request, given: Mapping[str, Path]) -> AskedOrder | None:
-    """The order that the user asks for.
+    """Return the order that the user asks for.
 
     Raises:
         BadRequest: it is not to be had.

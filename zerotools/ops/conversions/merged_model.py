@@ -40,7 +40,8 @@ class MergedModel:
         return self.merged is not None
 
     def kept_dtype(self, tensor: Tensor) -> DType:
-        """The type of a tensor that keeps its type: of a sum, that of the base model's weights."""
+        """Return the type of a tensor that keeps its type: of a sum, that of the base model's
+        weights."""
         merged = self.merged
         if merged is None or merged.dtype is None:
             return tensor.dtype
@@ -49,11 +50,11 @@ class MergedModel:
         return merged.dtype if is_sum else tensor.dtype
 
     def with_config(self, target: Target, weights: Checkpoint) -> Target:
-        """`target` with the config.json that merged weights need."""
+        """Return `target` with the config.json that merged weights need."""
         return target if self.merged is None else with_merged_config(target, weights)
 
     def with_sums(self, conversion: Conversion) -> Conversion:
-        """`conversion`, which computes the merged weights first."""
+        """Return `conversion`, which computes the merged weights first."""
         merged = self.merged
         if merged is None:
             return conversion

@@ -36,7 +36,8 @@ class RequestedHyperparameters:
     def of(
         cls, asked: Mapping[str, Any], config: Any, order: Sequence[str] | None = None
     ) -> RequestedHyperparameters:
-        """From the options of the command, and the configuration of this run or the next.
+        """Make the hyperparameters from the options of the command, and the configuration of this
+        run or the next.
 
         Raises:
             BadRequest: a value is not possible, or contradicts the configuration that was given.
@@ -53,8 +54,7 @@ class RequestedHyperparameters:
 
 
 def _check(name: str, value: Any) -> None:
-    """Raises:
-    BadRequest: no optimizer takes the value."""
+    """Check the value. Raises BadRequest: no optimizer takes it."""
     parts = value if isinstance(value, tuple) else (value,)
     most = 1.0 if name in ("betas", "momentum") else math.inf
     if not all(0 <= part < most for part in parts):
@@ -93,7 +93,7 @@ def completed(
 
 
 def _ordered(source: Checkpoint, training: TrainingState, order: Sequence[str]) -> TrainingState:
-    """The groups of a format that does not keep their order, in the given one."""
+    """Return the groups of a format that does not keep their order, in the given one."""
     path = source.origin.path
     if training.is_ordered:
         raise BadRequest(f"{path} has param groups and their order: leave --order out")
@@ -139,7 +139,7 @@ def _one_group(
 
 
 def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:
-    """Canonical names in the given order."""
+    """Return canonical names in the given order."""
     weights = {key.name for key in source.tensors if key.role == "param"}
     names = [source.aliases.get(name, name) for name in order]
     unknown = [name for name in names if name not in weights]
@@ -151,8 +151,8 @@ def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:
 
 
 def trained(source: Checkpoint, training: TrainingState) -> list[str]:
-    """The parameters that an optimizer has, in the source's order: those with state, else all of
-    floating point that are not known to be frozen."""
+    """Return the parameters that an optimizer has, in the source's order: those with state, else
+    all of floating point that are not known to be frozen."""
     weights = [key.name for key in source.tensors if key.role == "param"]
     stateful = set(_stateful([*source.tensors, *training.scalars]))
     if stateful:

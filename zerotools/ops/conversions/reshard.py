@@ -93,8 +93,7 @@ def _in_words_of_journals(world_size: int, options: WriteOptions) -> str:
 def _refuse_useless(
     checkpoint: Checkpoint, form: Format, options: WriteOptions, table: FormatTable
 ) -> None:
-    """Raises:
-    BadRequest: an option that the format does not take."""
+    """Raise BadRequest for an option that the format does not take."""
     useless = {*options.given()} - {"world_size"} - form.reshard_options
     if not useless:
         return

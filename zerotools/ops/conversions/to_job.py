@@ -145,7 +145,7 @@ def _with(run: ForeignRun, named: NamedCheckpoint) -> ForeignRun:
 
 
 def _completed(run: ForeignRun, options: Mapping[str, Any]) -> tuple[ForeignRun, list[str]]:
-    """With the param groups' lacking options, and the optimizer's kind checked."""
+    """Return the run with the param groups' lacking options, and the optimizer's kind checked."""
     wanted = {name: value for name, value in options.items() if name in NAMES}
     asked = RequestedHyperparameters.of(wanted, run.training.ds_config)
     training, notes = completed(run.checkpoint, run.training, asked)

@@ -101,8 +101,8 @@ def weights_alone(
 def _keys_of(
     on_hub: dict[Key, tuple[Key, ...]], chosen: Checkpoint, weights: Checkpoint
 ) -> dict[Key, tuple[Key, ...]]:
-    """The keys that tensors of the source get: those `on_hub`, and then those that the names of
-    `weights` give to the tensors `chosen`."""
+    """Return the keys that tensors of the source get: those `on_hub`, and then those that the names
+    of `weights` give to the tensors `chosen`."""
     new_keys = {id(tensor): key for key, tensor in weights.tensors.items()}
     moved = {key: new_keys.get(id(tensor), key) for key, tensor in chosen.tensors.items()}
     moved = {key: new for key, new in moved.items() if key != new and key not in weights.tensors}

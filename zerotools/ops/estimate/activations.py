@@ -107,7 +107,7 @@ class Activations:
 
 
 def activations_of(model: Architecture, micro: MicroBatch) -> Activations:
-    """The activations of `model`."""
+    """Return the activations of `model`."""
     tokens, width = micro.tokens, micro.width
     one = tokens * _block(model, micro)
     going = tokens * _going_back(model, micro) + _expert_gradient(model, micro)
@@ -124,7 +124,7 @@ def activations_of(model: Architecture, micro: MicroBatch) -> Activations:
 
 
 def _block(model: Architecture, micro: MicroBatch) -> int:
-    """Bytes of a token that one block saves."""
+    """Return bytes of a token that one block saves."""
     mlp = _experts(model, micro) if model.experts else _mlp(model, micro)
     return _norms(model, micro) + (_attention(model, micro) + mlp) // micro.tensor_ranks
 
@@ -140,7 +140,8 @@ def _norms(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _rms(model: Architecture, micro: MicroBatch) -> int:
-    """Bytes of one element through an RMS norm, its output with them: the next layer saves it."""
+    """Return bytes of one element through an RMS norm, its output with them: the next layer saves
+    it."""
     if micro.width == _FULL:
         return 3 * _FULL
     scaled = _FULL if model.family.norm == RMS_FP32 else micro.width
@@ -171,8 +172,8 @@ def _attention(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _eager(model: Architecture, micro: MicroBatch) -> int:
-    """Probabilities of a token, in fp32 and in the type of the model, and keys and values once for
-    each head of queries."""
+    """Return probabilities of a token, in fp32 and in the type of the model, and keys and values
+    once for each head of queries."""
     scores = model.heads * micro.sequence
     if model.model_type == "gpt2" and micro.width != _FULL:
         return scores * micro.width  # it takes the softmax in the type of the scores
@@ -210,17 +211,18 @@ def _going_back(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _expert_gradient(model: Architecture, micro: MicroBatch) -> int:
-    """Bytes of the gradient of one expert, which is padded with zeros to those of all of them."""
+    """Return bytes of the gradient of one expert, which is padded with zeros to those of all of
+    them."""
     return micro.width * model.experts * 2 * model.intermediate * model.hidden
 
 
 def _last_norm(model: Architecture, micro: MicroBatch) -> int:
-    """Bytes of a token in the norm before the head, the last hidden states with them."""
+    """Return bytes of a token in the norm before the head, the last hidden states with them."""
     if model.family.norm == LAYER:
         return 2 * micro.width * model.hidden + 2 * _FULL
     return _rms(model, micro) * model.hidden + _FULL
 
 
 def _rotary(model: Architecture, micro: MicroBatch) -> int:
-    """Cosines and sines of the positions, which all blocks share."""
+    """Return cosines and sines of the positions, which all blocks share."""
     return 2 * micro.width * micro.stretch * model.head_dim if model.family.is_rotary else 0

@@ -57,7 +57,7 @@ def _adapters(
 
 
 def _linear_layers(model: Architecture) -> Iterator[tuple[str, int, int]]:
-    """Name, rows and columns of each linear layer of a block."""
+    """Yield name, rows and columns of each linear layer of a block."""
     hidden, queries, keys = model.hidden, model.queries, model.keys
     if "qkv" in model.family.joined:
         joined = {"gpt2": "c_attn", "gpt_neox": "query_key_value"}.get(model.model_type, "qkv_proj")

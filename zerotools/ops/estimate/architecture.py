@@ -138,7 +138,7 @@ class Architecture:
         return self.kv_heads * self.head_dim
 
     def parameters(self) -> list[Parameter]:
-        """All parameters, tied ones once; those of a block with its number."""
+        """Return all parameters, tied ones once; those of a block with its number."""
         found = [Parameter(shape) for shape in self._outside()]
         shapes = list(self._block())
         for layer in range(self.layers):

@@ -79,7 +79,7 @@ def _fits(way: Way, machine: Machine, micro: MicroBatch) -> bool:
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest of 1 to `most` that fits, where all below it do; 0: none."""
+    """Return the largest of 1 to `most` that fits if all below it do; 0: none."""
     if not fits(1):
         return 0
     low, high = 1, 2
@@ -179,5 +179,5 @@ def _advice(work: Workload, machine: Machine, chosen: Row) -> Iterator[str]:
 
 
 def gib(count: int) -> str:
-    """Bytes in GiB, for a sentence."""
+    """Return bytes in GiB, for a sentence."""
     return f"{count / 2**30:,.1f} GiB"

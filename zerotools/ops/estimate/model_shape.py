@@ -129,7 +129,7 @@ def read_shape(model: str, python: str | None = sys.executable) -> ModelShape:
 def of_config(
     config: Mapping[str, Any], source: str, python: str | None = sys.executable
 ) -> ModelShape:
-    """The shape of the model of a Hugging Face config.
+    """Return the shape of the model of a Hugging Face config.
 
     Raises as `read_shape`.
     """
@@ -158,7 +158,7 @@ def of_config(
 
 
 def _class_of(config: Mapping[str, Any]) -> str:
-    """The class that a config names, as of the model that was saved; empty: none."""
+    """Return the class that a config names, as of the model that was saved; empty: none."""
     named = config.get("architectures")
     return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
 
@@ -168,7 +168,7 @@ def _of_another_class(source: str, counted: str, named: str) -> str:
 
 
 def of_count(text: str) -> ModelShape:
-    """The shape of a Llama-like model of so many parameters."""
+    """Return the shape of a Llama-like model of so many parameters."""
     match = _COUNT.fullmatch(text)
     assert match is not None
     count = int(float(match[1]) * _UNITS[match[2].lower()])
@@ -275,8 +275,8 @@ def _named(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Parameter, ...]:
 def _built(
     config: Mapping[str, Any], source: str, python: str | None
 ) -> tuple[str, tuple[Parameter, ...]]:
-    """The class of a model that transformers builds without values, in a process of `python`, and
-    its parameters."""
+    """Return the class of a model that transformers builds without values, in a process of
+    `python`, and its parameters."""
     name, why = config["model_type"], "it is not asked here"
     if python is not None:
         try:

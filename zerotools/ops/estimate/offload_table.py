@@ -108,7 +108,7 @@ def exists(layout: MemoryLayout, stage: int, offload: str) -> bool:
 
 
 def row_of(work: Workload, machine: Machine, stage: int, offload: str) -> Row:
-    """The memory of one stage and offload."""
+    """Return the memory of one stage and offload."""
     return row_of_layout(work, machine, layout_of(work, stage, offload), offload)
 
 

@@ -59,7 +59,7 @@ class Parameter:
     is_packed: bool = False
 
     def width(self, dtype: str) -> int:
-        """Bytes of an element where those of others are `dtype`."""
+        """Return bytes of an element where those of others are `dtype`."""
         return _FULL if self.in_fp32 else ITEM_BYTES[dtype]
 
     @property
@@ -67,8 +67,8 @@ class Parameter:
         return prod(self.shape)
 
     def rows(self, ranks: int, tensor_ranks: int = 1) -> int:
-        """Elements of the most that one of `ranks` has, where dimension 0 is cut; of a part for
-        each of the tensor ranks, it is that of the part among the others."""
+        """Return elements of the most that one of `ranks` has, where dimension 0 is cut; of a part
+        for each of the tensor ranks, it is that of the part among the others."""
         part = self if ranks == 1 else self.part(tensor_ranks)
         among = ranks if part is self else ranks // tensor_ranks
         return ceil(part.shape[0] / among) * prod(part.shape[1:])
@@ -83,7 +83,7 @@ class Parameter:
 
 
 def textbook(parameters: Iterable[Parameter], layout: MemoryLayout) -> State:
-    """The paper's arithmetic, not rounded to rows; bytes by (memory tier, sort)."""
+    """Return the paper's arithmetic, not rounded to rows; bytes by (memory tier, sort)."""
     trained = frozen = moments = packed = 0
     for parameter, times in _alike(parameters):
         if parameter.is_packed:
@@ -145,7 +145,8 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 
 
 def _alike(parameters: Iterable[Parameter]) -> Iterator[tuple[Parameter, int]]:
-    """Parameters that take the same memory, once, and how many there are: blocks are alike."""
+    """Yield parameters that take the same memory, once, and how many there are: blocks are
+    alike."""
     counts: dict[tuple[Any, ...], tuple[Parameter, int]] = {}
     for each in parameters:  # hundreds of times for one search: no Parameter is made for each
         key = (each.shape, each.is_trained, each.in_fp32, each.is_hidden, each.cut, each.is_packed)
@@ -175,7 +176,7 @@ def state_of(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
 
 
 def optimizer_state_of_all_ranks(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
-    """Bytes of engine `torch`'s masters and moments, of all ranks together."""
+    """Return bytes of engine `torch`'s masters and moments, of all ranks together."""
     total = 0
     for parameter in parameters:
         if layout.has_master(is_trained=parameter.is_trained):
@@ -227,7 +228,8 @@ def update_buffer(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
 
 
 def loss_bytes(size: LossSize, precision: str, *, trains_head: bool = True) -> int:
-    """Bytes on the device that the cross-entropy takes at most, which is in the backward pass.
+    """Return bytes on the device that the cross-entropy takes at most, which is in the backward
+    pass.
 
     From the hidden states, which are not counted, to their gradient and that of the head (a matrix
     of `size.hidden` by `size.vocabulary`). Whole: the logarithms of the probabilities, their
@@ -248,7 +250,7 @@ def loss_bytes(size: LossSize, precision: str, *, trains_head: bool = True) -> i
 
 
 def bytes_at(state: State, tier: str) -> int:
-    """Bytes of `state` in a memory tier."""
+    """Return bytes of `state` in a memory tier."""
     return sum(size for (where, _), size in state.items() if where == tier)
 
 
@@ -273,7 +275,8 @@ def _moments(parameter: Parameter, ranks: int, layout: MemoryLayout) -> int:
 
 
 def _factored(shape: tuple[int, ...], ranks: int) -> int:
-    """Values of Adafactor: a matrix's columns are whole on every rank, all else is cut by rows."""
+    """Return values of Adafactor: a matrix's columns are whole on every rank, all else is cut by
+    rows."""
     rows = ceil(shape[0] / ranks)
     if len(shape) < 2:
         return rows

@@ -160,7 +160,7 @@ def rank_memory(
     on_gpu: bool,
     buckets: Buckets | None = None,
 ) -> RankMemory:
-    """The memory of the rank of `layout` that has most."""
+    """Return the memory of the rank of `layout` that has most."""
     held = held_by(parameters, layout, buckets or Buckets(), on_gpu=on_gpu)
     return with_activations(held, layout, activations, on_gpu=on_gpu)
 
@@ -270,7 +270,7 @@ def _deepspeed_buckets(
 
 
 def _largest_block(parameters: Sequence[Parameter], layout: MemoryLayout) -> int:
-    """Bytes of the weights that are gathered together at most."""
+    """Return bytes of the weights that are gathered together at most."""
     sizes: dict[str | None, int] = {}
     for parameter in parameters:
         if parameter.is_packed:

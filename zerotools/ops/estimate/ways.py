@@ -289,7 +289,7 @@ class _Search:
         return len(self._found) > before
 
     def _sets(self, trained: Changes, offloads: Sequence[str] = OFFLOADS) -> Iterator[Changes]:
-        """Sets of changes within the given GPUs, cheapest first."""
+        """Yield sets of changes within the given GPUs, cheapest first."""
         offloads = [each for each in offloads if each in self._freedom.offloads]
         if not self._machine.on_gpu:
             offloads = [each for each in offloads if each in (NONE, DISK)]
@@ -354,7 +354,7 @@ class _Search:
             self._take(self._sets(_LORA, (ALL,)), plain, self._machine, _LORA)
 
     def _take_together(self) -> bool:
-        """Ranks that compute a sequence, or a layer, together; whether that fits."""
+        """Let several ranks compute a sequence, or a layer, together; return whether that fits."""
         work, machine, architecture = self._work, self._machine, self._work.model.architecture
         micro = work.micro
         is_free = self._is_free_of_groups() and work.layout.engine == "torch"
@@ -405,7 +405,8 @@ class _Search:
             count *= 2
 
     def _first(self, changes: Changes, work: Workload, machine: Machine) -> Way | None:
-        """The lowest stage that fits with the largest micro batch that these changes allow."""
+        """Return the lowest stage that fits with the largest micro batch that these changes
+        allow."""
         best: Way | None = None
         for micro in _micro_batches(work.micro, changes):
             changed = replace(work, micro=micro)
@@ -472,7 +473,7 @@ def _sorted(changes: Iterable[FitChange]) -> Changes:
 
 
 def _excess(way: Way, machine: Machine) -> float:
-    """How many times too large it is for a GPU or the host."""
+    """Return the factor by which it is too large for a GPU or the host."""
     row = way.row
     on_gpu = row.memory.peak / max(1, machine.gpu_memory) if machine.on_gpu else 0.0
     return max(on_gpu, row.host_bytes / max(1, machine.host_memory))
@@ -488,7 +489,7 @@ assert set(_OFFLOADED) == set(OFFLOAD_KEYS)
 
 
 def _micro_batches(micro: MicroBatch | None, changes: Changes) -> Iterator[MicroBatch | None]:
-    """The micro batches that these changes allow, smallest first."""
+    """Yield the micro batches that these changes allow, smallest first."""
     if micro is None:
         yield None
         return

@@ -50,7 +50,7 @@ def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[C
 def joined(
     planned: Sequence[Checksum], parts: Iterable[ChecksummedRange]
 ) -> list[ChecksummedRange]:
-    """Fewer parts that say the same: those of one checksum that follow one another are joined."""
+    """Return fewer parts with the same content: consecutive parts of one checksum are joined."""
     ends = {end for each in planned for end in (each.start, each.start + each.length)}
     found: list[ChecksummedRange] = []
     for part in sorted(parts, key=lambda part: part.offset):
@@ -64,7 +64,7 @@ def joined(
 
 
 def crc_of(files: OpenFiles, file: str, offset: int, length: int) -> int:
-    """CRC-32 of bytes that are in a file already."""
+    """Return CRC-32 of bytes that are in a file already."""
     crc, buffer = 0, memoryview(bytearray(min(length, _READ_BYTES)))
     for done in range(0, length, _READ_BYTES):
         part = buffer[: min(_READ_BYTES, length - done)]
@@ -76,7 +76,7 @@ def crc_of(files: OpenFiles, file: str, offset: int, length: int) -> int:
 def checksums(
     planned: Sequence[Checksum], parts: Iterable[ChecksummedRange]
 ) -> Iterator[tuple[int, bytes]]:
-    """(offset, 4 bytes) of each checksum to write.
+    """Yield (offset, 4 bytes) of each checksum to write.
 
     Raises:
         AssertionError: a range is not exactly covered by the parts: our mistake.

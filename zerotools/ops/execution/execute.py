@@ -125,7 +125,7 @@ def execute(
 
 
 def refuse_astray(target: Target) -> None:
-    """Raises BadFile: a file of the target would lie outside of its directory."""
+    """Raise BadFile if a file of the target would lie outside of its directory."""
     astray = [name for name in target.files if not stays_below_root(name)]
     if astray:
         raise BadFile(f"{target.checkpoint.root} would get a file {astray[0]!r:.80}, outside of it")
@@ -226,7 +226,7 @@ def _clear(directory: Path, keep: set[str]) -> None:
 
 
 def _tensor_bytes(target: Target) -> dict[str, int]:
-    """Bytes of tensors in each file."""
+    """Return bytes of tensors in each file."""
     sizes: dict[str, int] = {}
     for tensor in target.checkpoint.tensors.values():
         for file, numel in chunk_locations(tensor):

@@ -85,7 +85,7 @@ def _reads(tile: Tile, scratch: Scratch) -> Iterator[NeededRange]:
 
 
 def _shares(tile: Tile, raw: Array) -> Iterator[tuple[BoxPart | RangePart, Array]]:
-    """Each part with its bytes of the tile."""
+    """Yield each part with its bytes of the tile."""
     at = 0
     for part in tile.parts:
         numel = part.numel if isinstance(part, RangePart) else part.box.numel

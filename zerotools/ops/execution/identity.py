@@ -52,7 +52,7 @@ def _digest(facts: Iterable[object]) -> str:
 
 
 def _source_facts(stamps: Mapping[Path, Stamp]) -> Iterator[object]:
-    """Every file, without its device: a restart may give the same disk another number."""
+    """Yield every file, without its device: a restart may give the same disk another number."""
     for path, stamp in sorted(stamps.items()):
         yield os.fsencode(str(path)), stamp.size, stamp.mtime_ns, stamp.inode
 

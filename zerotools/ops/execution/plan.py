@@ -134,7 +134,8 @@ def _scaled_copies(
 
 
 def _prove_scaled(key: Key, tensor: ScaledCast, source: Checkpoint) -> dict[str, tuple[Chunk, ...]]:
-    """The chunks of each input, proved to cover it, and to have all that the tensor is made of.
+    """Return the chunks of each input, proved to cover it, and to have all that the tensor is made
+    of.
 
     Raises:
         Incomplete, BadFile: as `distinct_chunks`; or an input has another shape than is needed.
@@ -171,12 +172,12 @@ def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
 
 
 def stored_elements(tensor: Tensor) -> int:
-    """Elements in the files, replicas counted."""
+    """Return elements in the files, replicas counted."""
     return sum(numel for _, numel in chunk_locations(tensor))
 
 
 def distinct_chunks(key: Key, tensor: Tensor, source: Checkpoint) -> list[Chunk]:
-    """One chunk per distinct box, proved to cover the tensor and to lie inside their files.
+    """Return one chunk per distinct box, proved to cover the tensor and to lie inside their files.
 
     Raises:
         Incomplete: a hole, or a chunk that ends behind its file.

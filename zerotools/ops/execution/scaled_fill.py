@@ -88,7 +88,7 @@ def _shares(beside: int) -> tuple[int, int]:
 
 
 def _gathered(files: HeldFiles, scaled: ScaledSource, name: str, box: Box, buffer: Array) -> Array:
-    """The block `box` of an input."""
+    """Return the block `box` of an input."""
     dtype = scaled.tensor.inputs[name].dtype
     held = np.empty(box.numel * dtype.itemsize, np.uint8)
     gather(files, _pieces(scaled.inputs[name], box), box, dtype, dtype, held, buffer, numpy_cast)

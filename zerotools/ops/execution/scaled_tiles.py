@@ -16,8 +16,8 @@ def is_wide(copy: Copy) -> bool:
 
 
 def elements_of_tile(copy: Copy, most: int, wide: int, buffer_bytes: int) -> int:
-    """At most `most` elements, or `wide` where less has no whole row of grains: a multiple of the
-    rows of a grain, if they fit.
+    """Return at most `most` elements, or `wide` where less has no whole row of grains: a multiple
+    of the rows of a grain, if they fit.
 
     Raises:
         BadRequest: as `check_buffer`.

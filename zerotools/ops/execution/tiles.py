@@ -58,7 +58,7 @@ class Tile:
         return self.parts[0].key.role
 
     def key_of(self, at: int) -> Key:
-        """The tensor that byte `at` of the tile belongs to."""
+        """Return the tensor that byte `at` of the tile belongs to."""
         for part in self.parts:
             if isinstance(part, RangePart):
                 at -= part.numel * self.target_dtype.itemsize
@@ -102,7 +102,7 @@ def tiles_of(
 
 
 def _box_tiles(copy: Copy, tile_bytes: int, wide_bytes: int) -> Iterator[Tile]:
-    """Tiles that fit in source and in target type."""
+    """Yield tiles that fit in source and in target type."""
     widest = max(copy.source_dtype.itemsize, copy.target_dtype.itemsize)
     index = BoxIndex([piece.box for piece in copy.pieces])
     file, offset = copy.target.file, copy.target.offset
@@ -171,8 +171,8 @@ class _Joining:
 def split_ranges(
     pieces: tuple[Range, ...], at: int, itemsize: int
 ) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
-    """Consecutive ranges cut at element `at`: those before it, and the rest. `itemsize` is that of
-    their files, in bytes."""
+    """Return consecutive ranges cut at element `at`: those before it, and the rest. `itemsize` is
+    that of their files, in bytes."""
     if pieces[-1].end <= at:
         return pieces, ()
     whole = next(i for i, piece in enumerate(pieces) if piece.end > at)

@@ -112,7 +112,7 @@ class Writer:
         self._finishing.append(self._workers.aside(partial(self._writes.sync, file)))
 
     def _finish(self, file: str) -> None:
-        """All tensors of `file` are in it: add the checksums, flush it, and note it."""
+        """Finish `file` after its last tensor: add the checksums, flush it, and record it."""
         lost = self._losses.pop(file, {})
         noted: Any = [[key.name, key.role, *astuple(losses)] for key, losses in lost.items()]
         if file in self._cut:

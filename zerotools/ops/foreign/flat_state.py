@@ -70,7 +70,7 @@ def divided(
 def _parts(
     checkpoint: Checkpoint, key: Key, members: Mapping[str, str], shapes: Mapping[str, Shape]
 ) -> dict[Key, Tensor]:
-    """The tensor of each member; a number is that of all."""
+    """Return the tensor of each member; a number is that of all."""
     flat = checkpoint.tensors[key]
     if not flat.shape:
         return {Key(member, key.role): flat for member in members}

@@ -51,7 +51,8 @@ def check_masters(
 
 
 def fitting_masters(checkpoint: Checkpoint, training: TrainingState) -> dict[str, list[str]]:
-    """For each member of the groups that has a master: the weights to which this can be cast.
+    """Return for each member of the groups that has a master: the weights to which this can be
+    cast.
 
     Raises:
         BadFile: a file ends before a master or a weight.
@@ -115,7 +116,7 @@ def sections_by_masters(checkpoint: Checkpoint, training: TrainingState) -> list
 
 
 def weights_of_model(checkpoint: Checkpoint, training: TrainingState) -> Checkpoint:
-    """`checkpoint` without what has a number for a name, and without all but the weights."""
+    """Return `checkpoint` without what has a number for a name, and without all but the weights."""
     tensors: Mapping[Key, Tensor] = {
         key: tensor
         for key, tensor in checkpoint.tensors.items()
@@ -125,7 +126,7 @@ def weights_of_model(checkpoint: Checkpoint, training: TrainingState) -> Checkpo
 
 
 def _values(files: OpenFiles, tensor: Tensor, dtype: DType, at: int = 0) -> bytes:
-    """The elements from `at` on, COMPARED at most, as `dtype` has them."""
+    """Return the elements from `at` on, COMPARED at most, as `dtype` has them."""
     # Here, as most checkpoints that jobs resume from have names, and need no numpy.
     from zerotools.io.numeric.numpy_dtypes import cast_bytes
 

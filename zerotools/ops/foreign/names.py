@@ -110,7 +110,7 @@ def _proved(run: ForeignRun, order: str | None) -> ForeignRun:
 
 
 def unused_order(order: str, why: str) -> str:
-    """The note on a job's order that was not needed."""
+    """Return the note on a job's order that was not needed."""
     return f"{RESUME_ORDER} = {order} is not used: {why}"
 
 
@@ -141,7 +141,7 @@ def _numbered(run: ForeignRun, wanted: WantedModel, order: str | None) -> dict[s
 
 
 def _given(order: str, wanted: WantedModel) -> NameOrder:
-    """The order that the job names."""
+    """Return the order that the job names."""
     advice = f'set {RESUME_ORDER} = "FILE"'
     if order == MODEL:
         return NameOrder(wanted.parameters, wanted.decayed, option=RESUME_ORDER, advice=advice)
@@ -177,7 +177,8 @@ def _prefix(names: Collection[str], wanted: WantedModel) -> str:
 
 
 def _tied_there(run: ForeignRun, prefix: str, wanted: WantedModel) -> dict[str, str]:
-    """Names that the checkpoint ties to a parameter of the job, which it stores under them."""
+    """Return names that the checkpoint ties to a parameter of the job, which it stores under
+    them."""
     found = {}
     for alias, holder in run.checkpoint.aliases.items():
         alias, holder = alias.removeprefix(prefix), holder.removeprefix(prefix)

@@ -122,7 +122,8 @@ def asked_order(asked: str, source: Checkpoint, given: Mapping[str, Path]) -> As
 
 
 def _config(source: Checkpoint, given: Mapping[str, Path]) -> Path | None:
-    """The config.json of the model: the one that the user named, else that of the checkpoint."""
+    """Return the config.json of the model: the one that the user named, else that of the
+    checkpoint."""
     return given.get(CONFIG) or source.own_config
 
 
@@ -141,7 +142,7 @@ def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
 
 
 def record_of(order: AskedOrder, training: TrainingState) -> NamedOrder:
-    """The names that the parameters of `training` got, and where these come from."""
+    """Return the names that the parameters of `training` got, and where these come from."""
     return NamedOrder(order.known_by, [group.params for group in training.groups])
 
 
@@ -159,7 +160,7 @@ def with_record(target: Target, record: NamedOrder | None) -> Target:
 
 
 def read_order(path: Path) -> list[list[str]]:
-    """Names of parameters, one to a line; empty lines divide them into sections.
+    """Return names of parameters, one to a line; empty lines divide them into sections.
 
     Raises:
         BadRequest: the file cannot be read, is empty, or has a name twice.
@@ -283,7 +284,7 @@ def _called(
 
 
 def _sections(order: AskedOrder, called: Mapping[str, str]) -> list[list[str]]:
-    """The names of each group, a tied weight once."""
+    """Return the names of each group, a tied weight once."""
     left = dict.fromkeys(called.values())
     found = []
     for section in order.sections:

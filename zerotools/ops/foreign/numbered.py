@@ -97,7 +97,8 @@ def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> Proved
 
 
 def names_by_shapes(checkpoint: Checkpoint, training: TrainingState) -> dict[str, str]:
-    """The name of every member of the groups, where its state fits one weight alone; else none."""
+    """Return the name of every member of the groups, where its state fits one weight alone; else
+    none."""
     numbers = training.unnamed
     shapes = state_shapes(checkpoint, training)
     state = {number: shapes.get(member, {}) for member, number in numbers.items()}

@@ -65,7 +65,7 @@ class _Numbers:
 
 
 def state_shapes(checkpoint: Checkpoint, training: TrainingState) -> dict[str, dict[str, Shape]]:
-    """The shapes of the state of each parameter that has a number for a name, by role."""
+    """Return the shapes of the state of each parameter that has a number for a name, by role."""
     found: dict[str, dict[str, Shape]] = {}
     for key, tensor in checkpoint.tensors.items():
         if key.name in training.unnamed and key.role not in (*WEIGHT_ROLES, STATE_ROLE):
@@ -79,8 +79,8 @@ def names_of_numbers(
     order: NameOrder,
     where: str,
 ) -> dict[str, str]:
-    """The name of each member of `groups`, which are the optimizer's made-up names. `state` has the
-    shapes of each member's tensors, by role.
+    """Return the name of each member of `groups`, which are the optimizer's made-up names. `state`
+    has the shapes of each member's tensors, by role.
 
     Raises:
         BadRequest: the order does not fit, or does in several ways.
@@ -126,7 +126,7 @@ def _elements(state: Mapping[str, Mapping[str, Shape]]) -> int:
 
 
 def _by_sections(numbers: _Numbers, order: NameOrder, where: str) -> dict[str, str]:
-    """The names that a file gives to each group."""
+    """Return the names that a file gives to each group."""
     sections = order.sections
     groups = [group for group in numbers.groups if group.params]
     if [len(group.params) for group in groups] != [len(section) for section in sections]:
@@ -171,8 +171,8 @@ class _Step:
 def _divisions(
     groups: Sequence[ParamGroup], names: Sequence[str], may_be: Callable[[str, str], bool]
 ) -> list[dict[str, str]] | None:
-    """At most two ways to divide `names` among `groups` in their order; None: they are too many to
-    follow."""
+    """Return at most two ways to divide `names` among `groups` in their order; None: they are too
+    many to follow."""
     ways: dict[tuple[int, ...], list[_Step | None]] = {(0,) * len(groups): [None]}
     for name in names:
         longer: dict[tuple[int, ...], list[_Step | None]] = {}

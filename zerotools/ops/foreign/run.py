@@ -85,8 +85,8 @@ def was_made_elsewhere(path: Path) -> bool:
 
 
 def read_run(path: Path, **reading: Any) -> ForeignRun:
-    """The checkpoint at `path`, or the newest of the run there; `reading` is as for `formats.read`.
-    Reads metadata and single numbers.
+    """Return the checkpoint at `path`, or the newest of the run there; `reading` is as for
+    `formats.read`. Reads metadata and single numbers.
 
     Raises:
         BadRequest: there is nothing at `path`, or no optimizer state in it.
@@ -134,7 +134,7 @@ def _refuse_damaged(weights: Checkpoint) -> None:
 
 
 def _is_stateless(training: TrainingState) -> bool:
-    """SGD without momentum keeps nothing."""
+    """Return whether the optimizer keeps no state, such as SGD without momentum."""
     return any("momentum" in g.options and not g.options["momentum"] for g in training.groups)
 
 

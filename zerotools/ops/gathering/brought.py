@@ -27,7 +27,7 @@ class Brought:
         return FarFile(self.size, self.time)
 
     def to_json(self) -> dict[str, Any]:
-        """For the journal."""
+        """Return plain values for the journal."""
         return asdict(self)
 
     def is_complete_in(self, directory: Path, name: str) -> bool:

@@ -36,7 +36,7 @@ printf 'end %s %s' $? {mark}"""
 
 
 def digests(directory: str, names: Iterable[str]) -> str:
-    """Prints the SHA-256 of each file on a line, or that it failed."""
+    """Return a script that prints the SHA-256 of each file on a line, or that it failed."""
     calls = "\n".join(f"h {_word(name)}" for name in names)
     return f"""{_entering(directory)}
 h() {{

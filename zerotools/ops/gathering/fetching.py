@@ -72,7 +72,7 @@ class Fetching:
                 self._note(each, found)
 
     def _blocks(self, each: Fetch) -> int:
-        """How many blocks of a file an earlier run has brought."""
+        """Return how many blocks of a file an earlier run has brought."""
         before = brought(self._journal.done.get(each.name))
         path = self._directory / each.name
         if before is None or before.file != each.file or before.source != self._source.name:

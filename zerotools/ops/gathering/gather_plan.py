@@ -117,7 +117,7 @@ def prepare(
 
 
 def _refuse_sizes(found: NodeSurvey) -> None:
-    """Before anything is read for its digest."""
+    """Refuse other sizes, before anything is read for its digest."""
     for name, held in found.files.items():
         first, *others = held.holders
         for other in others:

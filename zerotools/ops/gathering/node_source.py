@@ -46,7 +46,7 @@ def parse_source(given: str | os.PathLike[str]) -> NodeSource:
 
 
 def _halves(text: str) -> tuple[str, str | None]:
-    """Before and behind the colon that ends a host, as scp reads it: one before the first slash."""
+    """Split at the colon that ends a host, as scp reads it: one before the first slash."""
     bracket = text.find("]") if "[" in text.partition("/")[0] else 0
     colon = text.find(":", max(0, bracket))
     if colon < 0 or "/" in text[:colon]:

@@ -125,7 +125,7 @@ def _check_sources(sources: Sequence[NodeSource], destination: Path) -> None:
 
 
 def _noted(destination: Path, tag: str | None) -> Mapping[str, object]:
-    """The journal of an earlier run.
+    """Return the journal of an earlier run.
 
     Raises:
         BadRequest: it was one of something else.
@@ -185,7 +185,8 @@ def _without_other_tags(
     listings: Sequence[Listing],
     texts: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Held]:
-    """Without the pointers that name another directory than the tag: it would not be there."""
+    """Return the files without pointers to another directory than the tag: it would not exist
+    there."""
     beside = {n.partition("/")[0] for each in listings for n in each.files if "/" in n}
     found = {}
     for name, held in files.items():

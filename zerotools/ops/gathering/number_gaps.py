@@ -29,14 +29,14 @@ class Numbered(NamedTuple):
 
 
 def numbered(name: str) -> Numbered:
-    """The numbers in the name of a file."""
+    """Return the numbers in the name of a file."""
     directory, slash, base = name.rpartition("/")
     first, *rest = _NUMBER.split(base)
     return Numbered((directory + slash + first, *rest), tuple(_NUMBER.findall(base)))
 
 
 def gaps(names: Iterable[str]) -> Iterator[str]:
-    """Names that would complete the numbers of the others, where most of them are there."""
+    """Yield names that would complete the numbers of the others, where most of them are there."""
     families: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
         texts, numbers = numbered(name)

@@ -139,7 +139,8 @@ def check(
 
 
 def _model_of(checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
-    """The model that a LoRA run holds around its adapter, and True; else the checkpoint itself."""
+    """Return the model that a LoRA run holds around its adapter, and True; else the checkpoint
+    itself."""
     names = adapter_names(checkpoint.tensors)
     if not names or is_adapter_alone(checkpoint.tensors):
         return checkpoint, False

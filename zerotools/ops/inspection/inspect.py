@@ -135,7 +135,7 @@ def _quantisation_of(checkpoint: Checkpoint) -> tuple[Quantisation, list[Problem
 
 
 def _hidden_elements(checkpoint: Checkpoint, found: Quantisation) -> int:
-    """Elements that quantised weights have beyond those of their payloads and scales."""
+    """Return elements that quantised weights have beyond those of their payloads and scales."""
     parts = [part for each in found.weights.values() for part in (*each.parts, *each.beside)]
     stored = sum(checkpoint.tensors[key].numel for key in (*parts, *found.activations))
     return sum(each.tensor.numel for each in found.weights.values()) - stored

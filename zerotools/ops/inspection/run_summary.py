@@ -92,7 +92,7 @@ def _of_group(
 
 
 def _most(checkpoint: Checkpoint, role: str, names: Set[str] | None) -> DType | None:
-    """The floating-point type that most bytes of a role are in."""
+    """Return the floating-point type that most bytes of a role are in."""
     sizes: dict[DType, int] = {}
     for key, tensor in checkpoint.tensors.items():
         if key.role == role and tensor.dtype.is_float and (names is None or key.name in names):
@@ -101,7 +101,7 @@ def _most(checkpoint: Checkpoint, role: str, names: Set[str] | None) -> DType | 
 
 
 def training_to_json(run: RunSummary) -> dict[str, Any]:
-    """The keys of `zerotools inspect --json` that tell of training."""
+    """Return the keys of `zerotools inspect --json` that tell of training."""
     training = run.training
     return {
         "trainable_parameters": run.trainable,
@@ -132,7 +132,7 @@ def training_to_json(run: RunSummary) -> dict[str, Any]:
 
 
 def scaler_to_json(scaler: LossScale | None) -> dict[str, Any] | None:
-    """The key `loss_scaler`: its numbers by their names."""
+    """Return the key `loss_scaler`: its numbers by their names."""
     if scaler is None:
         return None
     saved_as = {} if scaler.saved_as is None else {"class": scaler.saved_as}

@@ -77,7 +77,7 @@ def remove_old(place: StorePath, rule: KeepRule, kept: Collection[str]) -> list[
 def _newest_whole(
     listed: Sequence[StorePath], count: int
 ) -> tuple[list[StorePath], list[StorePath]]:
-    """The `count` newest copies that are whole, and the parts of others between them."""
+    """Return the `count` newest copies that are whole, and the parts of others between them."""
     whole, parts = list[StorePath](), list[StorePath]()
     for path in listed:
         if len(whole) == count:

@@ -66,8 +66,8 @@ def fetch_copy(
 
 
 def _left(staging: Path, manifest: bytes, entries: Mapping[str, ManifestEntry]) -> list[str]:
-    """The files that an earlier fetch of the same checkpoint has not completed; all others are
-    compared with the manifest again."""
+    """Return the files that an earlier fetch of the same checkpoint has not completed; all others
+    are compared with the manifest again."""
     try:
         same = read_regular(staging / MANIFEST, LARGEST_MANIFEST, is_source=False) == manifest
     except (OSError, BadFile):
@@ -163,6 +163,6 @@ class _Fetching:
 
 
 def _pieces(source: FarSource, begin: int, end: int) -> list[memoryview]:
-    """Bytes [begin, end) in order, of requests that are made side by side."""
+    """Return bytes [begin, end) in order, of requests that are made side by side."""
     ranges = [(at, min(end, at + _PIECE)) for at in range(begin, end, _PIECE)]
     return [part for parts in source.fetch(ranges)() for part in parts]

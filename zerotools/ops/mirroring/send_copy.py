@@ -163,7 +163,7 @@ class _Sending:
         return written
 
     def _pieces(self, name: str) -> Iterator[bytes]:
-        """The bytes of a file, which are those that its manifest has."""
+        """Yield the bytes of a file, which are those that its manifest has."""
         path, entry = self._directory / name, self._entries[name]
         digest, at = hashlib.sha256(), 0
         try:

@@ -128,7 +128,7 @@ def read_written_back(
 
 
 def _weight(key: Key) -> Key:
-    """Formats for weights do not tell parameters from buffers."""
+    """Return the key with role `param` for a buffer: formats for weights do not tell them apart."""
     return Key(key.name, "param" if key.role == "buffer" else key.role)
 
 

@@ -84,7 +84,7 @@ def manifest_of_output(
     cast: Cast = numpy_cast,
     table: FormatTable = FORMATS,
 ) -> DigestManifest:
-    """The manifest of the files of `target`, which are in `directory`.
+    """Return the manifest of the files of `target`, which are in `directory`.
 
     Raises:
         BadFile: they are not as they were laid out, or have records with a wrong CRC-32.

@@ -92,7 +92,8 @@ def _check_digests(source: Checkpoint, stamps: Mapping[Path, Stamp], budget: Mem
 def _known_digests(
     files: CheckpointFiles, root: Path
 ) -> Iterator[tuple[str, Mapping[str, FileDigest]]]:
-    """Of a checkpoint that was thinned since, they are those of other files."""
+    """Yield recorded digests; a checkpoint that was thinned since has none, as they are of other
+    files."""
     if is_thinned(root):
         return
     record = written_record(files, root)
@@ -106,7 +107,7 @@ def _known_digests(
 
 
 def _check_records(source: Checkpoint, tensors: Iterable[Tensor], budget: MemoryBudget) -> None:
-    """The CRC-32 of every record of a torch archive that a tensor is read from."""
+    """Check the CRC-32 of every record of a torch archive that a tensor is read from."""
     offsets: dict[str, set[int]] = {}
     for tensor in tensors:
         for file, offset in _offsets(tensor):

@@ -156,7 +156,7 @@ def _text(plan: FilePlan) -> bytes:
 def with_config(
     target: Target, source: Checkpoint, settings: dict[str, object] | None, note: str
 ) -> Target:
-    """`target` with a config.json that has `settings` as its quantization_config."""
+    """Return `target` with a config.json that has `settings` as its quantization_config."""
     path = source.model_sidecars.get(CONFIG)
     if path is None or CONFIG not in target.files:
         return target

@@ -114,6 +114,6 @@ def _packed(
 
 
 def as_vector(one: Tensor) -> Tensor:
-    """A tensor of one element, as one of one dimension."""
+    """Return a tensor of one element, as one of one dimension."""
     vector = Box((0,), (1,))
     return Tensor(one.dtype, (1,), [replace(c, box=vector, strides=None) for c in one.chunks])

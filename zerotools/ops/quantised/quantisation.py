@@ -45,7 +45,7 @@ def weight(
     inputs: Mapping[str, tuple[Key, Tensor]],
     beside: tuple[Key, ...] = (),
 ) -> QuantisedWeight:
-    """A weight of `shape` under `key`; `inputs` has the key and tensor of each input."""
+    """Return a weight of `shape` under `key`; `inputs` has the key and tensor of each input."""
     tensors = {name: tensor for name, (_, tensor) in inputs.items()}
     cast = ScaledCast(FLOAT32, shape, (), scheme, tensors)
     return QuantisedWeight(key, kind, cast, tuple(part for part, _ in inputs.values()), beside)
@@ -92,7 +92,7 @@ class Quantisation:
         return said if self.unknown is None else (*said, self.unknown)
 
     def kinds(self) -> dict[str, tuple[int, int]]:
-        """Tensors of each kind, and the tensors with their scales."""
+        """Return tensors of each kind, and the tensors with their scales."""
         tensors = Counter(each.kind for each in self.weights.values())
         scales: Counter[str] = Counter()
         for each in self.weights.values():
@@ -107,7 +107,7 @@ class Quantisation:
         )
 
     def error(self) -> ZerotoolsError | None:
-        """Why values cannot be made of these weights."""
+        """Return why values cannot be made of these weights."""
         if self.unknown is not None:
             return Unsupported(self.unknown)
         if self.faults:

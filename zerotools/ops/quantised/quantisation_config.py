@@ -117,7 +117,7 @@ def config_text(path: Path, settings: Mapping[str, Any] | None, text: bytes | No
 
 
 def model_type(path: Path) -> str | None:
-    """The `model_type` of a config.json.
+    """Return the `model_type` of a config.json.
 
     Raises:
         BadFile: it cannot be read.
@@ -157,7 +157,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _tables(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The config, and those of the models in it."""
+    """Yield the config, and those of the models in it."""
     yield config
     for key, value in config.items():
         if key.endswith("_config") and key not in KEYS and isinstance(value, dict):

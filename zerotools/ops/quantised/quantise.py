@@ -117,7 +117,7 @@ def _words(quantiser: Quantiser) -> str:
 
 
 def _tensors(weights: Checkpoint, quantiser: Quantiser) -> tuple[dict[Key, Tensor], list[str], int]:
-    """The tensors, the modules that stay as they are, and how many are quantised."""
+    """Return the tensors, the modules that stay as they are, and how many are quantised."""
     tensors: dict[Key, Tensor] = {}
     kept: dict[str, None] = {_HEAD: None}
     count = 0

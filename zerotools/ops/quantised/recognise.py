@@ -122,7 +122,8 @@ def _lies_in(checkpoint: Checkpoint, path: Path) -> bool:
 
 
 def _may_be_payload(key: Key, tensor: Tensor) -> bool:
-    """Whatever the type: an nf4 weight may be stored as bfloat16."""
+    """Return whether a tensor may be a payload of any type: an nf4 weight may be stored as
+    bfloat16."""
     narrow = tensor.dtype in _EIGHT or tensor.dtype in _INTEGERS
     return narrow or key.name.endswith(".weight")
 
@@ -133,7 +134,7 @@ def _left_over(
     tensors: Collection[Key],
     blamed: Collection[str | None],
 ) -> Iterator[tuple[str, str | None]]:
-    """Payloads without scales, and scales without a payload."""
+    """Yield payloads without scales, and scales without a payload."""
     for key, tensor in left.items():
         is_payload = key.name.endswith(_INTEGERS.get(tensor.dtype, ()))
         if tensor.dtype in _EIGHT or is_payload:

@@ -113,7 +113,7 @@ def prepare(
 def _unproved_metadata(
     checkpoint: Checkpoint, files: CheckpointFiles, to_scan: FilesToScan
 ) -> tuple[str, ...]:
-    """Files that were read to find the tensors, hold none, and have no checksums."""
+    """Return files that were read to find the tensors, hold none, and have no checksums."""
     holding = {file.name for file in to_scan.files}
     base = files.base.absolute()
     read = {p.relative_to(base).as_posix() for p in checkpoint.stamps if p.is_relative_to(base)}

@@ -80,7 +80,7 @@ def _as_chunks(holes: Holes) -> tuple[Chunk, ...]:
 
 
 def _given(tensor: Tensor, holes: Holes) -> Tensor:
-    """The part of `tensor` that is in the holes of another of its shape."""
+    """Return the part of `tensor` that is in the holes of another of its shape."""
     if holes.is_total:
         return tensor
     ranges = ranges_of(tensor)
@@ -114,7 +114,7 @@ def _part(source: str, given: Tensor, before: Holes, after: Holes | None) -> Par
 
 
 def _joined(one: Tensor, other: Tensor) -> Tensor:
-    """The boxes of both; their bytes may be of different types."""
+    """Return the boxes of both; their bytes may be of different types."""
     ranges, more = ranges_of(one), ranges_of(other)
     if ranges is not None and more is not None:
         both = sorted([*ranges, *more])
@@ -123,7 +123,7 @@ def _joined(one: Tensor, other: Tensor) -> Tensor:
 
 
 def joined(parts: Sequence[Part]) -> Tensor:
-    """One tensor of parts of one type."""
+    """Return one tensor of parts of one type."""
     whole = parts[0].tensor
     for part in parts[1:]:
         whole = _joined(whole, part.tensor)
@@ -149,8 +149,8 @@ def _moved(tensor: Tensor, root: Path) -> Tensor:
 
 
 def contiguous_parts(shape: tuple[int, ...], part: Part) -> Iterator[tuple[Box, int]]:
-    """Boxes of a part that lie side by side in a row-major tensor of `shape`, and the number of the
-    first element of each there."""
+    """Yield boxes of a part that lie side by side in a row-major tensor of `shape`, and the number
+    of the first element of each there."""
     if part.ranges is not None:
         for begin, end in part.ranges:
             at = begin
@@ -163,7 +163,7 @@ def contiguous_parts(shape: tuple[int, ...], part: Part) -> Iterator[tuple[Box, 
 
 
 def _rows(shape: tuple[int, ...], box: Box) -> Iterator[tuple[Box, int]]:
-    """A box cut along the dimensions before the last one that it does not fill."""
+    """Yield a box cut along the dimensions before the last one that it does not fill."""
     full = len(shape)
     while full and box.shape[full - 1] == shape[full - 1]:
         full -= 1

@@ -58,7 +58,8 @@ class Holes:
 
 
 def said(boxes: tuple[Box, ...], ranges: tuple[tuple[int, int], ...] | None, numel: int) -> str:
-    """Boxes of a tensor of `numel` elements in a short, exact form; only the first few of many."""
+    """Return boxes of a tensor of `numel` elements in a short, exact form; only the first few of
+    many."""
     lost = sum(box.numel for box in boxes)
     if lost == numel:
         return f"all of its {counted(numel, 'element')}"
@@ -122,7 +123,7 @@ def _readable(tensor: Tensor, lost: dict[str, None]) -> Iterator[Chunk]:
 
 
 def _beginning(chunk: Chunk, dtype: DType, count: int) -> Iterator[Chunk]:
-    """The first `count` elements of a contiguous chunk."""
+    """Yield the first `count` elements of a contiguous chunk."""
     offset = chunk.offset
     for box in boxes_of_range(chunk.box.shape, 0, count):
         start = tuple(a + b for a, b in zip(chunk.box.start, box.start, strict=True))

@@ -22,7 +22,8 @@ from zerotools.ops.salvage.filled_weights import FilledWeight, Part, contiguous_
 def in_pieces(
     source: Checkpoint, target: Target, mixed: Mapping[Key, FilledWeight]
 ) -> tuple[Checkpoint, Target]:
-    """Source and target with the tensors of `mixed` in pieces; in `target` each is one chunk.
+    """Return source and target with the tensors of `mixed` in pieces; in `target` each is one
+    chunk.
 
     Raises:
         BadFile: a tensor is called as a piece would be.
@@ -57,7 +58,7 @@ def in_pieces(
 
 
 def _pieces(key: Key, whole: Tensor, part: Part) -> Iterator[tuple[Key, Tensor, Tensor]]:
-    """(key, tensor of the source, tensor of the target) of each piece of a part."""
+    """Yield (key, tensor of the source, tensor of the target) of each piece of a part."""
     (chunk,) = whole.chunks
     for box, first in contiguous_parts(whole.shape, part):
         block = PlacedBlock(box, (0,) * len(box.shape))

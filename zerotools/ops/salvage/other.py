@@ -103,7 +103,7 @@ class Other:
         return None
 
     def checked(self, used: Collection[str], budget: MemoryBudget) -> Other:
-        """With the sound chunks alone of the files `used`, which are read."""
+        """Return it with only the sound chunks of the files `used`, which are read."""
         root = self.checkpoint.root.absolute()
         names = {file for file in self.checkpoint.files if str(root / file) in used}
         examined = examine_files(self.given, names, budget)
@@ -162,7 +162,7 @@ def _weights(
 
 
 def used_files(weights: Iterable[FilledWeight], other: Other) -> Iterator[str]:
-    """The files of `other` that fill holes of `weights`."""
+    """Yield the files of `other` that fill holes of `weights`."""
     for weight in weights:
         for part in weight.fills:
             if part.source == other.name:

@@ -49,7 +49,7 @@ def prepare_salvage(
 
 
 def _recorded(found: Salvage) -> Salvage:
-    """With the record among the files of the output."""
+    """Return it with the record among the files of the output."""
     conversion = found.conversion
     if conversion is None:
         return found

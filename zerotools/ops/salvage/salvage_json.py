@@ -14,7 +14,7 @@ SCHEMA = "zerotools.salvage/1"
 
 
 def to_json(found: Salvage) -> dict[str, Any]:
-    """The documented, versioned form."""
+    """Return the documented, versioned form."""
     examined, other = found.examined, found.other
     checkpoint = examined.checkpoint
     remains = examined.given.remains

@@ -60,7 +60,7 @@ class SalvageOptions:
         return AdapterRequest(self.base, self.adapter_config, self.adapter_name)
 
     def naming(self) -> Naming:
-        """The names of the output."""
+        """Return the names of the output."""
         rules = [parse_rule(text) for text in self.rename]
         return Naming(namer(self.strip_prefix, rules), matcher(self.include, self.exclude))
 
@@ -83,7 +83,7 @@ class Salvage:
     conversion: Conversion | None = None
 
     def renamed(self, new_name: Callable[[str], str]) -> Salvage:
-        """The same under other names."""
+        """Return the same plan under other names."""
         weights = {Key(new_name(key.name), key.role): each for key, each in self.weights.items()}
         left_out = {new_name(name): why for name, why in self.left_out.items()}
         return replace(self, weights=weights, left_out=left_out)
@@ -296,7 +296,7 @@ def _rounded(weights: Mapping[Key, FilledWeight], written: Checkpoint) -> Iterat
 
 
 def _sound_sidecars(checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
-    """Without JSON files of the model that are damaged, and a sentence on each."""
+    """Return the checkpoint without damaged JSON files of the model, and a sentence on each."""
     kept, notes = dict(checkpoint.model_sidecars), []
     for name, path in checkpoint.model_sidecars.items():
         if (why := _damage_of(path)) is not None:
@@ -320,7 +320,7 @@ def _damage_of(sidecar: Path) -> str | None:
 
 
 def _of_one_type(weight: FilledWeight) -> Tensor:
-    """The weight where its parts have one type; else its description."""
+    """Return the weight if its parts have one type, or else its description."""
     types = {part.dtype for part in weight.parts}
     return joined(weight.parts) if len(types) == 1 else weight.parts[0].tensor
 

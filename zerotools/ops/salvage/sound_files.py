@@ -34,8 +34,8 @@ class SoundFile:
     is_proved: bool = False
 
     def sound_bytes(self, begin: int, end: int) -> int:
-        """How many bytes from `begin` on are sound, of those up to `end`. Of a record they are all
-        or none."""
+        """Return how many bytes from `begin` on are sound, of those up to `end`. Of a record they
+        are all or none."""
         if self.records is None:
             return max(0, min(end, self.size) - begin)
         at = bisect_right(self.records, (begin, self.size)) - 1
@@ -60,7 +60,7 @@ class SoundFiles:
         return 0 if found is None else found.sound_bytes(begin, end)
 
     def bytes_there(self, file: str, begin: int, end: int) -> int:
-        """How many bytes from `begin` on are there, sound or not."""
+        """Return how many bytes from `begin` on are there, sound or not."""
         found = self.files.get(file)
         return 0 if found is None else max(0, min(end, found.size) - begin)
 
@@ -73,8 +73,8 @@ class SoundFiles:
 
 
 def claimed_alone(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan:
-    """The records of the files that hold tensors; of a file without its zip directory, those that
-    its headers tell of. No data is read."""
+    """Return the records of the files that hold tensors; of a file without its zip directory, those
+    that its headers tell of. No data is read."""
     with tolerating():
         found = files_to_scan(checkpoint, files)
     found.files = [file for file in found.files if file.claimed_as is not None]

@@ -55,7 +55,7 @@ class Naming:
     is_selected: Callable[[str], bool]
 
     def named(self, weights: Checkpoint) -> Checkpoint:
-        """The weights that are written, under their new names."""
+        """Return the weights that are written, under their new names."""
         return choose_names(rename(weights, self.new_name), self.is_selected)
 
     def unselected(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ def _is_pair(parts: Collection[str]) -> bool:
 
 
 def _module(name: str) -> str:
-    """The layer that a weight or a part of its adapter belongs to."""
+    """Return the layer that a weight or a part of its adapter belongs to."""
     each = adapter_tensor(Key(name, "param"))
     return plain_name(name).rpartition(".")[0] if each is None else each.module
 
@@ -157,7 +157,7 @@ def _without_lost(checkpoint: Checkpoint, layout: HubLayout, lost: Mapping[str, 
 
 
 def _restorable(weights: Checkpoint, layout: HubLayout, lost: dict[str, str]) -> Checkpoint:
-    """Without weights that have holes and are taken apart row by row."""
+    """Return the weights without those that have holes and are taken apart row by row."""
     kept: dict[Key, Tensor] = {}
     for key, tensor in weights.tensors.items():
         blocks = layout.get(key.name, ())
@@ -172,7 +172,7 @@ def _restorable(weights: Checkpoint, layout: HubLayout, lost: dict[str, str]) ->
 
 
 def tied_to(weights: Checkpoint, name: str) -> Iterator[str]:
-    """The name, and those that stand for the same weight."""
+    """Yield the name, and those that stand for the same weight."""
     yield name
     holder = weights.aliases.get(name, name)
     if holder != name:

@@ -53,7 +53,8 @@ class SignedRequest:
 
 
 def refusal(request: SignedRequest, credentials: Credentials, now: datetime) -> str | None:
-    """The S3 error code with which a request is refused; None: its signature is right."""
+    """Return the S3 error code with which a request is refused, or None if its signature is
+    right."""
     given = request.headers.get("authorization")
     if given is None:
         return "AccessDenied"
@@ -84,7 +85,7 @@ def refusal(request: SignedRequest, credentials: Credentials, now: datetime) -> 
 
 
 def signature(request: SignedRequest, secret: str, signed: Sequence[str], region: str) -> str:
-    """The signature of a request over the headers `signed`, in hexadecimal."""
+    """Return the signature of a request over the headers `signed`, in hexadecimal."""
     headers = request.headers
     stamp = headers["x-amz-date"]
     query = "&".join(

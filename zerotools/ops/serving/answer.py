@@ -39,7 +39,7 @@ class ServedAnswer:
 
 
 def of_text(status: HTTPStatus, text: str, content_type: str = "text/plain") -> ServedAnswer:
-    """An answer that is known."""
+    """Return an answer that is known."""
     body = text.encode()
     headers = {"Content-Type": f"{content_type}; charset=utf-8", "Content-Length": str(len(body))}
     return ServedAnswer(status, headers, body)

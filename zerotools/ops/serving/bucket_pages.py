@@ -29,7 +29,7 @@ _STATUSES = {
 
 
 def bucket_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
-    """The answer to who has signed."""
+    """Return the answer to a client that has signed."""
     bucket, *rest = asked.path or [""]
     key = "/".join(rest)
     if not bucket:
@@ -91,7 +91,7 @@ def _listing(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
 def _entries(
     model: ServedModel, prefix: str, delimiter: str
 ) -> Sequence[tuple[str, ServedFile | None]]:
-    """(key, file), or (common prefix, None), in order of the keys' bytes."""
+    """Return (key, file), or (common prefix, None), in order of the keys' bytes."""
 
     def every() -> Iterator[tuple[str, ServedFile | None]]:
         for name, file in model.files.items():

@@ -161,10 +161,7 @@ class ByteSource:
             yield bytes(min(self._piece, count - at))
 
     def check(self) -> None:
-        """
-        Raises:
-            BadFile: a file of the source that was read changed since.
-        """
+        """Raise BadFile if a file of the source that was read has changed since."""
         self._reads.check_sources()
 
     def check_all(self) -> None:
@@ -174,8 +171,8 @@ class ByteSource:
     def _pieces(
         self, file: str, begin: int, end: int, note: Note | None
     ) -> Iterator[tuple[int, bytes]]:
-        """(offset, bytes) of all that lies in the range, in order; the first and the last may reach
-        beyond it."""
+        """Yield (offset, bytes) of all that lies in the range, in order; the first and the last may
+        reach beyond it."""
         known = sorted(self._known(file, begin, end), key=lambda each: each[0])
         waiting = deque(known)
         for offset, data in self._tiles(file, begin, end, note):
@@ -217,7 +214,7 @@ class ByteSource:
     def _tiles(
         self, file: str, begin: int, end: int, note: Note | None
     ) -> Iterator[tuple[int, bytes]]:
-        """The tiles of the range, in the order of the file."""
+        """Yield the tiles of the range, in the order of the file."""
         copies = clip(self._copies(file, begin, end), {file: self._whole(file, begin, end)})
         tiles = chain.from_iterable(map(self._cut, _alike(copies)))
         going: deque[tuple[Tile, Future[bytes]]] = deque()
@@ -299,7 +296,7 @@ class ByteSource:
         return copies
 
     def _whole(self, file: str, begin: int, end: int) -> ByteRange:
-        """The range, from the first byte of the element that has `begin`."""
+        """Return the range, from the first byte of the element that has `begin`."""
         for placed in self._meeting(file, begin, end):
             offset, itemsize = placed.extent.offset, placed.extent.itemsize
             if offset <= begin:
@@ -318,10 +315,7 @@ def pieces_of(budget: MemoryBudget) -> tuple[int, int]:
 
 
 def refuse_unservable(target: Target) -> None:
-    """
-    Raises:
-        BadRequest: bytes of the output are known only when all of it was made.
-    """
+    """Raise BadRequest if bytes of the output are known only when all of it was made."""
     if any(file_plan.checksums for file_plan in target.files.values()):
         raise BadRequest(
             "files of this format have checksums over all of their bytes, which are not known "

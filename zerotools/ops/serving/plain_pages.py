@@ -23,7 +23,7 @@ _HUB_ERRORS = {"EntryNotFound": "Entry not found", "RepoNotFound": "Repository n
 
 
 def plain_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
-    """The answer to who has the token."""
+    """Return the answer to a client that has the token."""
     path = [word for word in asked.path if word]
     if not path:
         return _json(_listing(model))

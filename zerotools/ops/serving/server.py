@@ -72,7 +72,7 @@ class ModelServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """A connection, to its end."""
+        """Serve a connection to its end."""
         try:
             super().process_request_thread(request, client_address)
         finally:

@@ -53,7 +53,8 @@ def _as_weight(key: Key) -> Key:
 def left_behind(
     source: Checkpoint, target: Target, table: FormatTable = FORMATS
 ) -> tuple[list[Dropped], list[str]]:
-    """The random number state that the target does not take, and a sentence on other files."""
+    """Return the random number state that the target does not take, and a sentence on other
+    files."""
     names = [name for name in _names(source, table) if name not in target.files]
     random = [name for name in names if RANDOM_STATE.fullmatch(name)]
     rest = [name for name in names if name not in random]
@@ -69,7 +70,7 @@ def left_behind(
 
 
 def _names(source: Checkpoint, table: FormatTable) -> list[str]:
-    """Files that belong neither to the checkpoint nor to the model's sidecar files."""
+    """Return files that belong neither to the checkpoint nor to the model's sidecar files."""
     directory = format_of(source, table).run_directory(source)
     if directory is None:
         return []

@@ -113,7 +113,7 @@ class _Written:
 
 
 def _names(plan: ThinPlan) -> list[str]:
-    """The files and links of the copy, the largest first; a manifest is made last."""
+    """Return the files and links of the copy, the largest first; a manifest is made last."""
     names = {*plan.entries.files(), *plan.rewritten} - plan.removed
     names -= {MANIFEST} if plan.has_manifest else set()
     return sorted(names, key=lambda name: (-_size(plan, name), name))
@@ -137,7 +137,7 @@ def _above(name: str) -> list[str]:
 
 
 def _like_the_others(entries: Entries, made: Path) -> None:
-    """The owner and the age that a new file gets: a checkpoint is as old as its newest file."""
+    """Give a new file its owner and age: a checkpoint is as old as its newest file."""
     _own(entries.root, entries.status[""], made)
     newest = entries.newest()
     os.utime(made, (newest, newest))

@@ -76,7 +76,7 @@ def check_copy(
 
 
 def _named(plan: ThinPlan, copy: Path, message: str) -> str:
-    """A message on the copy, with the names that the files have in the checkpoint."""
+    """Return a message on the copy, with the names that the files have in the checkpoint."""
     return message.replace(str(copy), str(plan.subject))
 
 

@@ -22,27 +22,28 @@ class Entries:
     status: Mapping[str, os.stat_result]
 
     def directories(self) -> list[str]:
-        """The directories below the root, those above first."""
+        """Return the directories below the root, those above first."""
         found = (name for name, each in self.status.items() if stat.S_ISDIR(each.st_mode))
         return sorted(name for name in found if name)
 
     def files(self) -> list[str]:
-        """Files and symbolic links."""
+        """Return files and symbolic links."""
         return sorted(n for n, each in self.status.items() if not stat.S_ISDIR(each.st_mode))
 
     def is_file(self, name: str) -> bool:
         return name in self.status and stat.S_ISREG(self.status[name].st_mode)
 
     def size_of(self, name: str) -> int:
-        """Bytes of a file; 0 of a symbolic link."""
+        """Return bytes of a file; 0 of a symbolic link."""
         return self.status[name].st_size if self.is_file(name) else 0
 
     def freed_by(self, name: str) -> int:
-        """Bytes of the file that are free without it: none where other names have it, too."""
+        """Return bytes of the file that are free without it: none where other names have it,
+        too."""
         return self.size_of(name) if self.status[name].st_nlink == 1 else 0
 
     def newest(self) -> float:
-        """When the newest file was written, in seconds since 1970."""
+        """Return when the newest file was written, in seconds since 1970."""
         files = [self.status[name] for name in self.files()] or [*self.status.values()]
         return max(status.st_mtime_ns for status in files) / 1e9
 

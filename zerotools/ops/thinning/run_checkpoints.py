@@ -41,7 +41,7 @@ class Selected:
 
 
 def checkpoints_in(path: Path, table: FormatTable = FORMATS) -> list[RunCheckpoint]:
-    """The checkpoints that lie in the directory `path`, oldest first by number, else by age.
+    """Return the checkpoints that lie in the directory `path`, oldest first by number, else by age.
 
     Raises:
         BadRequest: it cannot be listed.
@@ -122,7 +122,7 @@ def _written(path: Path) -> float:
 
 
 def _hinted(path: Path) -> dict[str, str]:
-    """The names that hints say, with the hint."""
+    """Return the names that hints say, with the hint."""
     found = {}
     for name in _HINTS:
         try:
@@ -141,5 +141,5 @@ def _hinted(path: Path) -> dict[str, str]:
 
 
 def paths_of(selected: Iterable[RunCheckpoint]) -> list[Path]:
-    """Their paths."""
+    """Return their paths."""
     return [each.path for each in selected]

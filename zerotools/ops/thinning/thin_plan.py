@@ -181,7 +181,7 @@ def _refuse_several(
 
 
 def _subject(source: Checkpoint) -> Path:
-    """The directory or file that is the checkpoint, with all that belongs to it."""
+    """Return the directory or file that is the checkpoint, with all that belongs to it."""
     if not source.origin.path.is_dir():
         return source.origin.path.absolute()
     root = source.root.absolute()
@@ -198,7 +198,7 @@ def _problems(source: Checkpoint, sources: Sources, table: FormatTable) -> tuple
 def _below(
     subject: Path, source: Checkpoint, thinning: Thinning
 ) -> tuple[frozenset[str], dict[str, FilePlan]]:
-    """The files of a thinning by their names in `subject`."""
+    """Return the files of a thinning by their names in `subject`."""
     if not subject.is_dir():
         if thinning.removed:
             raise BadFile(f"{subject} holds nothing but the state of an optimizer; remove it")

@@ -90,7 +90,7 @@ class Outcome:
         return (*plan, *(() if self.done is None else self.done.notes))
 
     def to_json(self) -> dict[str, Any]:
-        """The documented form."""
+        """Return the documented form."""
         plan, done = self.plan, self.done
         checked = None if done is None else done.checked
         return {

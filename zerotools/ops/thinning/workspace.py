@@ -36,7 +36,7 @@ class Workspace:
     """Use as a context. `cleared` are the bytes that an earlier run had left there."""
 
     def __init__(self, subject: Path, exchange: Exchange = exchange) -> None:
-        """`subject` is the checkpoint's directory or file; `exchange` is the system's."""
+        """Take the `subject`, the checkpoint's directory or file, and the system's `exchange`."""
         self._subject = subject
         self._path = workspace_of(subject)
         self._exchange = exchange

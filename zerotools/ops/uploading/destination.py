@@ -20,7 +20,7 @@ def write(
     on_bytes: Callable[[int], None] = lambda _: None,
     check: Callable[[WriteReport], None] = lambda _: None,
 ) -> WriteReport:
-    """`perform`, or `perform_upload`."""
+    """Write by `perform` or `perform_upload`."""
     carry_out = perform
     if isinstance(conversion.destination, RemotePath):
         from zerotools.ops.uploading.upload import perform_upload
@@ -38,7 +38,7 @@ def write(
 
 
 def check_write(conversion: Conversion, *, overwrite: bool, resume: bool = False) -> None:
-    """`check_output`, or `check_upload`."""
+    """Check by `check_output` or `check_upload`."""
     if isinstance(conversion.destination, RemotePath):
         from zerotools.ops.uploading.upload import check_upload
 

@@ -48,7 +48,8 @@ def file_stream(
 
 
 def _span(ordered: Sequence[Checksum], first: int, held: int) -> tuple[int, int, int]:
-    """The stretch of the records that are held together, and the number of the one after them."""
+    """Return the stretch of the records that are held together, and the number of the one after
+    them."""
     begin = end = min(ordered[first].start, *ordered[first].target_offset)
     number = first
     while number < len(ordered):
@@ -70,7 +71,7 @@ class _Patches:
             insort(self._known, (offset, crc.to_bytes(4, "little")))
 
     def put(self, pieces: Iterator[bytes], at: int) -> Iterator[bytes]:
-        """Pieces that follow one another from byte `at` on, with the checksums in them."""
+        """Yield pieces that follow one another from byte `at` on, with the checksums in them."""
         for piece in pieces:
             first = bisect_left(self._known, (at - 3, b""))
             last = bisect_left(self._known, (at + len(piece), b""))

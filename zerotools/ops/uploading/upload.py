@@ -219,7 +219,7 @@ class _Upload:
         self._staging.add(name, written, {"losses": losses, **more})
 
     def put_manifest(self) -> None:
-        """A job's manifest, of the digests of all files as they were sent."""
+        """Put a job's manifest, with the digests of all files as they were sent."""
         if not self._conversion.target.with_manifest:
             return
         entries = {

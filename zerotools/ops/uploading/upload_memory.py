@@ -27,7 +27,7 @@ class UploadMemory:
 
     @classmethod
     def of(cls, budget: MemoryBudget, count: int) -> UploadMemory:
-        """For an output of `count` files.
+        """Make the memory for an output of `count` files.
 
         Raises:
             BadRequest: it is too small for one part.

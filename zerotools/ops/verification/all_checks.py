@@ -79,7 +79,7 @@ class AllChecks:
         self._add(Check.STRUCTURE, lost_rank_sidecars(self._files.base, self._files.names, ranks))
 
     def record(self) -> WrittenRecord | None:
-        """The record inside an output, if it can be read."""
+        """Return the record inside an output, if it can be read."""
         try:
             return written_record(self._files, self._checkpoint.root)
         except BadFile as error:
@@ -105,7 +105,7 @@ class AllChecks:
         return None
 
     def bytes(self, on_bytes: Callable[[int], None], *, digests: bool) -> None:
-        """The checksums that the files have themselves, and a job's manifest."""
+        """Check the checksums in the files themselves, and a job's manifest."""
         to_scan = files_to_scan(self._checkpoint, self._files)
         claims = self._claims = claims_of(self._checkpoint)
         for name, fault in to_scan.faults:
@@ -296,7 +296,7 @@ class AllChecks:
         return {(below / name).as_posix(): why for name, why in doubts.items()}
 
     def _of_any_save(self) -> dict[str, str]:
-        """Files that may each be sound, and of another save than the others."""
+        """Return files that may each be sound, but are of another save than the others."""
         essential = self._files.essential
         if len(essential) < 2:
             return {}

@@ -45,7 +45,7 @@ class _Pair:
 def differing_weights(
     checkpoint: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]], budget: MemoryBudget
 ) -> Iterator[Difference]:
-    """The weights that are not the cast of their masters; NaN equals NaN.
+    """Yield the weights that are not the cast of their masters; NaN equals NaN.
 
     Raises:
         BadFile: a file is missing or truncated.
@@ -94,7 +94,7 @@ def _blocks(
 def _compare(
     opened: OpenFiles, pair: _Pair, begin: int, end: int, scratch: Scratch
 ) -> tuple[int, int]:
-    """(elements that differ, the first of them)."""
+    """Return (elements that differ, the first of them)."""
     wide, narrow = pair.master.tensor.dtype, pair.weight.tensor.dtype
     room = min(_PART_BYTES, scratch.tile.nbytes // 4) // 16 * 16
     step = room // max(wide.itemsize, narrow.itemsize)

@@ -37,11 +37,11 @@ class CheckpointFiles:
     essential: frozenset[str]
 
     def on_disk(self) -> int:
-        """How many bytes they take on the disk."""
+        """Return how many bytes they take on the disk."""
         return data_of(self.base / name for name in self.names)
 
     def name_of(self, path: Path) -> str:
-        """The name of a file by its path, which is below `base`."""
+        """Return the name of a file by its path, which is below `base`."""
         return path.relative_to(self.base).as_posix()
 
 
@@ -84,7 +84,7 @@ def subject_of(checkpoint: Checkpoint) -> Path:
 
 
 def archives_in(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
-    """Archives that lie one behind another in a file: {file: {offset: length}}, in bytes."""
+    """Return archives that lie one behind another in a file: {file: {offset: length}}, in bytes."""
     found = archives_of(checkpoint)
     if isinstance(checkpoint.state, BlobTrees):
         for item in checkpoint.state.places():

@@ -42,7 +42,7 @@ class ClaimedBytes:
 
 
 def claims_of(checkpoint: Checkpoint) -> ClaimedBytes:
-    """The claims of every tensor of floating-point numbers; each box counts once."""
+    """Return the claims of every tensor of floating-point numbers; each box counts once."""
     claims, rows = ClaimedBytes(), dict[str, "array[int]"]()
     for key, tensor in checkpoint.tensors.items():
         if not tensor.dtype.is_float or not tensor.numel:
@@ -69,7 +69,8 @@ def claims_of(checkpoint: Checkpoint) -> ClaimedBytes:
 
 
 def _extents(tensor: Tensor) -> Iterator[tuple[str, int, int | None]]:
-    """(file, offset, bytes) of each box once; None bytes where others lie between its elements."""
+    """Yield (file, offset, bytes) of each box once; None bytes if others lie between its
+    elements."""
     itemsize = tensor.dtype.itemsize
     if isinstance(tensor.chunks, Ranges):
         for begin, end, file, offset in tensor.chunks.each():

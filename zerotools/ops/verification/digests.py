@@ -49,12 +49,13 @@ class TensorDigest:
 
 
 def block_hasher() -> Any:
-    """A hasher for one block: `update` with its bytes in order, `digest` for its 16 bytes."""
+    """Return a hasher for one block: `update` with its bytes in order, `digest` for its 16
+    bytes."""
     return xxhash.xxh3_128()
 
 
 def of_blocks(blocks: Iterable[bytes]) -> str:
-    """The digest of a tensor from those of its blocks, in hexadecimal."""
+    """Return the digest of a tensor from those of its blocks, in hexadecimal."""
     whole = xxhash.xxh3_128()
     for block in blocks:
         whole.update(block)

@@ -61,7 +61,8 @@ def is_exact_in(checkpoint: Checkpoint, key: Key, narrow: DType) -> bool:
 
 
 def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterator[str]:
-    """Sentences on values that cannot be: a mask may well be infinite, a weight or a moment not."""
+    """Yield sentences on values that cannot be: a mask may well be infinite, a weight or a moment
+    not."""
     path = checkpoint.origin.path
     if (counts.nans or counts.infinities) and key.role != "buffer":
         what = "weights" if key.role in _WEIGHTS else "optimizer state"
@@ -77,8 +78,8 @@ def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterato
 
 
 def parts_of(checkpoint: Checkpoint, key: Key, opened: OpenFiles) -> Iterator[Array]:
-    """The elements of a tensor in their order, in a buffer that each part reuses; `opened` are the
-    files of the checkpoint.
+    """Yield the elements of a tensor in their order, in a buffer that each part reuses; `opened`
+    are the files of the checkpoint.
 
     Raises:
         BadFile: the tensor is incomplete, or a file is missing or truncated.

@@ -146,7 +146,7 @@ class _BlockDigests:
         self._hasher, self._left = block_hasher(), BLOCK_BYTES
 
     def end(self) -> bytes:
-        """All digests, one behind another."""
+        """Return all digests, one behind another."""
         if self._left < BLOCK_BYTES:
             self._next()
         return bytes(self._ended)
@@ -161,7 +161,7 @@ def _stretches(number: int, file: ScannedFile, records_only: bool) -> Iterator[_
 
 
 def _meeting(records: Sequence[Record], starts: Sequence[int], begin: int, end: int) -> range:
-    """The numbers of the records that [begin, end) of a file is a part of."""
+    """Return the numbers of the records that [begin, end) of a file is a part of."""
     first = bisect_left(starts, begin)
     if first and records[first - 1].begin + records[first - 1].length > begin:
         first -= 1
@@ -169,7 +169,7 @@ def _meeting(records: Sequence[Record], starts: Sequence[int], begin: int, end: 
 
 
 def _damaged(records: Sequence[Record], parts: list[_Seen]) -> Iterator[tuple[Record, int]]:
-    """Records with another CRC-32 than they should have, which follows."""
+    """Yield records with another CRC-32 than they should have, which follows."""
     found = [0] * len(records)
     for part in parts:
         for number, (crc, length) in part.crcs.items():

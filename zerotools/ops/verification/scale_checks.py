@@ -69,7 +69,7 @@ def meaningless_scales(
 def _with_odd_scales(
     checkpoint: Checkpoint, weights: Iterable[tuple[Key, QuantisedWeight]], budget: MemoryBudget
 ) -> list[Key]:
-    """In the order of the checkpoint."""
+    """Return those with odd scales, in the order of the checkpoint."""
     ordered = list(weights)
     with OpenFiles(checkpoint.root) as opened, TileWorkers(budget) as workers:
 

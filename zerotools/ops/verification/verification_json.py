@@ -10,7 +10,7 @@ SCHEMA = "zerotools.verify/1"
 
 
 def to_json(found: Verification) -> dict[str, Any]:
-    """The documented, versioned form."""
+    """Return the documented, versioned form."""
     origin, comparison = found.checkpoint.origin, found.comparison
     return {
         "schema": SCHEMA,

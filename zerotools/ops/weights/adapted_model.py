@@ -244,7 +244,8 @@ class _Model:
         return self._of_leaves
 
     def _of_parameter(self, module: str, down: Key, up: Key) -> tuple[Key, Change]:
-        """The adapter of one of a module's parameters, which only its shape tells from others."""
+        """Return the adapter of one of a module's parameters, which only its shape tells from
+        others."""
         leaves = self._leaves()
         keys = [key for leaf in leaves if (key := self._weight(f"{module}.{leaf}")) is not None]
         if not keys:
@@ -276,8 +277,11 @@ class _Model:
         return key, Product(down, up, scale, layout)
 
     def _layout_of_experts(self, module: str, shape: tuple[int, ...]) -> Layout:
-        """Of square experts, by others of the adapter, or by the model and the release of PEFT:
-        before 0.19 it took the first size of all experts for their inputs."""
+        """Return the layout of square experts, by others of the adapter, or by the model and the
+        release of PEFT.
+
+        PEFT before 0.19 took the first size of all experts for their inputs.
+        """
         others = self._layout_of_other_experts()
         if others is not None:
             return others
@@ -297,7 +301,7 @@ class _Model:
         )
 
     def _layout_of_other_experts(self) -> Layout | None:
-        """The layout of experts that are not square, if the adapter has any."""
+        """Return the layout of experts that are not square, if the adapter has any."""
         for parts in _layers(self._tensors):
             halves = {each.part: each.key for each in parts}
             if A not in halves or B not in halves:
@@ -346,7 +350,7 @@ def _is_of_a_layer(change: Change) -> bool:
 
 
 def _release(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """The release of PEFT that wrote the config; releases before 0.18 do not write it."""
+    """Return the release of PEFT that wrote the config; releases before 0.18 do not write it."""
     found = re.match(r"(\d+)\.(\d+)", str(config.get("peft_version")))
     return (0, 0) if found is None else (int(found[1]), int(found[2]))
 

@@ -74,7 +74,7 @@ Reader = Callable[[Box], Array]
 
 
 def block_reader(checkpoint: Checkpoint, key: Key) -> Reader:
-    """Reads blocks of the tensor `key` in fp32."""
+    """Return a function that reads blocks of the tensor `key` in fp32."""
     tensor = checkpoint.tensors[key]
 
     def read(box: Box) -> Array:
@@ -85,7 +85,7 @@ def block_reader(checkpoint: Checkpoint, key: Key) -> Reader:
 
 
 def blocks_of(shape: Sequence[int]) -> Iterator[Box]:
-    """Blocks of a tensor, one behind another in row-major order."""
+    """Return blocks of a tensor, one behind another in row-major order."""
     return contiguous_boxes(Box.whole(tuple(shape)), BLOCK_BYTES // 4)
 
 

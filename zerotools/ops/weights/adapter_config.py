@@ -183,7 +183,7 @@ def _of_numbers(
 
 
 def _modules(tensors: Sequence[AdapterTensor], *, whole: bool) -> list[str]:
-    """The modules that have an adapter, or those that it holds `whole`."""
+    """Return the modules that have an adapter, or those that it holds `whole`."""
     found = (each.module for each in tensors if (each.part == SAVED_WHOLE) == whole)
     return list(dict.fromkeys(found))
 
@@ -243,7 +243,7 @@ def refuse_changed_base(config: Mapping[str, Any], path: object) -> None:
 
 
 def scale_of(config: Mapping[str, Any], module: str) -> float:
-    """How often the product of the two matrices of a layer is added to its weight.
+    """Return how often the product of the two matrices of a layer is added to its weight.
 
     Raises:
         BadFile: the config has no such number.
@@ -264,7 +264,7 @@ def rank_and_alpha(config: Mapping[str, Any], module: str) -> tuple[Any, Any]:
 
 
 def token_indices(config: Mapping[str, Any], module: str) -> list[int]:
-    """The rows of the embedding `module` that were trained alone.
+    """Return the rows of the embedding `module` that were trained alone.
 
     Raises:
         BadFile: the config does not list them.
@@ -344,7 +344,7 @@ def _check_rank(
 
 
 def _of_module(config: Mapping[str, Any], patterns: str, module: str, otherwise: Any) -> Any:
-    """The number of a layer: that of the first pattern that matches the end of its name."""
+    """Return the number of a layer: that of the first pattern that matches the end of its name."""
     given = config.get(patterns) or {}
     if not isinstance(given, dict):
         raise BadFile(f"{ADAPTER_CONFIG}: {patterns} is a {type(given).__name__}, not a dict")

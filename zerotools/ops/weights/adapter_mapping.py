@@ -72,8 +72,8 @@ def mapped_adapter(
     config: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> MappedAdapter:
-    """The adapter that `checkpoint` holds and nothing else, in the layout `to` of the model that
-    config.json describes. `source` is the layout that it has; None: that which has its layers.
+    """Return the adapter that `checkpoint` holds and nothing else, in the layout `to` of the model
+    that config.json describes. `source` is the layout that it has; None: that which has its layers.
 
     Raises:
         BadRequest: no layout has its layers, or config.json gives them other shapes; or one of the
@@ -113,7 +113,7 @@ def mapped_adapter(
 
 
 def mapped_config(tree: Mapping[str, Any], adapter: MappedAdapter, path: object) -> dict[str, Any]:
-    """The adapter_config.json `tree` for the adapter in its new layout.
+    """Return the adapter_config.json `tree` for the adapter in its new layout.
 
     Raises:
         BadRequest: layers that become one have different ranks or scales.
@@ -166,7 +166,7 @@ def scale_note(source: Checkpoint, adapter: MappedAdapter) -> str:
 
 
 def _shapes(checkpoint: Checkpoint) -> dict[str, Shape]:
-    """The weights that have an adapter, with their shapes.
+    """Return the weights that have an adapter, with their shapes.
 
     Raises:
         Unsupported: there is more than the two matrices of layers.
@@ -202,7 +202,7 @@ def _layout_of(
     rows: Mapping[str, int],
     path: object,
 ) -> ModelLayout:
-    """The layout that has these weights, in these shapes."""
+    """Return the layout that has these weights, in these shapes."""
     tried: list[ModelLayout] = []
     for name in (HUB, *family.layouts) if source is None else (source,):
         with suppress(BadRequest):
@@ -229,7 +229,7 @@ def _layout_of(
 
 
 def _named(checkpoint: Checkpoint) -> Checkpoint:
-    """The two matrices of each weight, under its name with which of them it is."""
+    """Return the two matrices of each weight, under its name with which of them it is."""
     parts = adapter_tensors(checkpoint.tensors, None, checkpoint.origin.path)
     tensors = {
         _half(each.module + _WEIGHT, each.part): checkpoint.tensors[each.key] for each in parts
@@ -301,7 +301,7 @@ def _half(weight: str, part: str) -> Key:
 
 
 def _spelled(name: str, layout: str) -> str:
-    """The name of a matrix as programs of the layout have it: Megatron-Bridge, else PEFT."""
+    """Return the name of a matrix as programs of the layout have it: Megatron-Bridge, else PEFT."""
     stem, part, _ = name.rsplit(".", 2)
     return f"{stem}.{_OF_BRIDGE[part]}.weight" if layout == MEGATRON else PREFIX + name
 

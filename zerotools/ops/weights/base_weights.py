@@ -97,7 +97,8 @@ def _of(adapters: Checkpoint) -> str:
 
 
 def _on_hub(name: str, hub: HubLayout) -> str:
-    """The name of the Hub's tensor that is all of the job's tensor `name`; else that name."""
+    """Return the name of the Hub's tensor that is all of the job's tensor `name`; else that
+    name."""
     blocks = hub.get(name, ())
     if len(blocks) == 1 and blocks[0].box == Box.whole(blocks[0].shape):
         return blocks[0].name

@@ -127,7 +127,7 @@ def _belongs_to(name: str, modules: set[str]) -> bool:
 
 
 def _sidecars(own: Checkpoint, base: Checkpoint) -> dict[str, Path]:
-    """Config files of the base, which the weights are of, and the tokenizer of the run."""
+    """Return config files of the base, which the weights are of, and the tokenizer of the run."""
     around = own.model_sidecars
     if own.origin.path.is_dir():
         around = {**around, **of_other_kinds(find_model_sidecars(own.root), around)}
@@ -156,7 +156,7 @@ def _below(path: Path, root: Path) -> str:
 
 
 def _moved(tensor: Tensor, prefix: str) -> Tensor:
-    """The tensor with its files named from another root."""
+    """Return the tensor with its files named from another root."""
     if not prefix:
         return tensor
     chunks = tensor.chunks

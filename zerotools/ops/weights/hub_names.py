@@ -127,7 +127,7 @@ class _Source:
         return BoxIndex([chunk.box for chunk in self._chunks])
 
     def chunks_of(self, block: HubBlock) -> Iterator[Chunk]:
-        """The chunks of `block`, in the coordinates of the Hub's tensor."""
+        """Yield the chunks of `block`, in the coordinates of the Hub's tensor."""
         for position, common in self._index.meeting(block.box):
             part = block.part(common)
             assert part is not None
@@ -136,7 +136,7 @@ class _Source:
 
 
 def _moved(chunk: Chunk, piece: HubPiece, itemsize: int) -> Chunk:
-    """`piece`, which is in `chunk`."""
+    """Return `piece`, which is in `chunk`."""
     steps = chunk.strides or row_major_strides(chunk.box.shape)
     inside = piece.source.relative_to(chunk.box).start
     offset = chunk.offset + itemsize * sum(i * s for i, s in zip(inside, steps, strict=True))

@@ -93,7 +93,7 @@ def config_of(path: Path | None, where: Path) -> dict[str, Any]:
 
 
 def chosen_map(file: Path | None, config: Mapping[str, Any]) -> FamilyMap:
-    """The map in `file`, or the one of zerotools for this model.
+    """Return the map in `file`, or the one of zerotools for this model.
 
     Raises:
         BadRequest: the file cannot be read, or is not a map.
@@ -255,7 +255,7 @@ def _apart(
 def _aliases(
     checkpoint: Checkpoint, found: ModelLayout, target: ModelLayout, tensors: Mapping[Key, Tensor]
 ) -> dict[str, str]:
-    """The ties of the checkpoint under their new names, and those that the layout has."""
+    """Return the ties of the checkpoint under their new names, and those that the layout has."""
     there = {key.name for key in tensors}
     new_names = {names[0]: new for new, names in _of_hub(target) if len(names) == 1}
     renamed = {
@@ -276,7 +276,7 @@ def _aliases(
 
 
 def _of_hub(layout: ModelLayout) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each tensor of a layout, and those of the Hub that it is made of."""
+    """Yield each tensor of a layout, and those of the Hub that it is made of."""
     for name, view in layout.of_hub.items():
         yield name, view.names
 

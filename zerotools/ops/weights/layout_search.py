@@ -36,12 +36,12 @@ class LaidOutCheckpoint:
     own: Mapping[str, str] = field(default_factory=dict)
 
     def own_names(self, origins: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        """`origins` with the names in the file."""
+        """Return `origins` with the names in the file."""
         return {new: tuple(self.own.get(old, old) for old in olds) for new, olds in origins.items()}
 
 
 def shapes_of(checkpoint: Checkpoint) -> dict[str, Shape]:
-    """The shapes of all weights and buffers, by name."""
+    """Return the shapes of all weights and buffers, by name."""
     held: dict[str, Shape] = {}
     for role in _WEIGHTS:
         held |= {k.name: t.shape for k, t in checkpoint.tensors.items() if k.role == role}
@@ -84,7 +84,7 @@ def named_as_layout(
 def _renamed(
     checkpoint: Checkpoint, family: FamilyMap, config: Mapping[str, Any]
 ) -> Iterator[tuple[Checkpoint, tuple[str, ...]]]:
-    """The checkpoint under other names, with a note on them, its tensors in their order."""
+    """Yield the checkpoint under other names, with a note on them, its tensors in their order."""
     names = [*(key.name for key in checkpoint.tensors), *checkpoint.aliases]
     for way in namings(dict.fromkeys(names)):
         notes: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ def _embedded(checkpoint: Checkpoint, family: FamilyMap, config: Mapping[str, An
 
 
 def _untied(checkpoint: Checkpoint) -> Checkpoint:
-    """With the weights of tied names under each name."""
+    """Return the checkpoint with the weights of tied names under each name."""
     tensors = dict(checkpoint.tensors)
     for alias, name in checkpoint.aliases.items():
         for role in _WEIGHTS:

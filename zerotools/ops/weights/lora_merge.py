@@ -202,7 +202,8 @@ def _adapter_of_hub(
     base: Checkpoint,
     table: FormatTable,
 ) -> tuple[Checkpoint, list[AdapterTensor], Mapping[str, Any]]:
-    """The adapter `tensors` of `held` and its config, in the layout that a model of the Hub has."""
+    """Return the adapter `tensors` of `held` and its config, in the layout that a model of the Hub
+    has."""
     beside = {name: each for name, each in base.model_sidecars.items() if name == CONFIG}
     alone = replace(saved_tensors(held, tensors), model_sidecars=beside)
     found = mapped(alone, MapRequest(to=HUB), training_of(held, table))
@@ -284,7 +285,7 @@ def _is_on_hub(base: Checkpoint, names: PrefixMap) -> bool:
 
 
 def _with_hub_names(model: AdaptedModel, names: PrefixMap) -> AdaptedModel:
-    """The model that has names of memory under those of the Hub."""
+    """Return the model that has names of memory under those of the Hub."""
     changes = {
         Key(names.renamed(key.name, HUB), key.role): each for key, each in model.changes.items()
     }
@@ -293,7 +294,8 @@ def _with_hub_names(model: AdaptedModel, names: PrefixMap) -> AdaptedModel:
 
 
 def _merge_with_peft(config: Mapping[str, Any], base: Path, run: Path) -> str:
-    """How a model is merged that transformers may hold in memory under names not known here."""
+    """Return how a model is merged that transformers may hold in memory under names not known
+    here."""
     named, kind = config.get("architectures"), config.get("model_type")
     name = named[0] if isinstance(named, list) and named else None
     is_known = names_of_model(config, is_tied=ties_embeddings(config)) is not None
@@ -335,7 +337,7 @@ def _of_job(
     scratch: Path,
     request: AdapterRequest,
 ) -> MergedAdapters:
-    """The model of a job, whose record says all of its adapters."""
+    """Return the model of a job, whose record says all of its adapters."""
     adapters, base = checkpoint, lora.base
     if request.config is not None or request.name is not None:
         raise BadRequest(
@@ -417,7 +419,8 @@ def _laid_out(
 
 
 def _beside_weights(checkpoint: Checkpoint, weights: str) -> dict[Key, Tensor]:
-    """What the checkpoint has besides weights: 16-bit copies of masters, state of the optimizer."""
+    """Return what the checkpoint has besides weights: 16-bit copies of masters, state of the
+    optimizer."""
     held = checkpoint.tensors
     return {
         Key(plain_name(key.name), key.role): tensor

@@ -55,7 +55,8 @@ class MadeTensor:
 
 
 def named_map(name: str | None, config: Mapping[str, Any] | None) -> FamilyMap:
-    """The map that is called `name`, or lies in the file `name`; None: the one for the model.
+    """Return the map that is called `name`, or lies in the file `name`; None: the one for the
+    model.
 
     Raises:
         BadRequest: there is none, or nothing says which.
@@ -75,14 +76,15 @@ def named_map(name: str | None, config: Mapping[str, Any] | None) -> FamilyMap:
 
 
 def is_no_map(name: str) -> bool:
-    """Whether this is something other than a map: a directory, or a file that is not TOML."""
+    """Return whether this is something other than a map: a directory, or a file that is not
+    TOML."""
     if name in shipped_maps():
         return False
     return "://" in name or (Path(name).exists() and Path(name).suffix != ".toml")
 
 
 def made_tensors(layout: ModelLayout) -> list[MadeTensor]:
-    """Every tensor of the layout as it is written."""
+    """Return every tensor of the layout as it is written."""
     found = []
     for name, view in written_views(layout).items():
         parts = dict.fromkeys(
@@ -101,13 +103,13 @@ def check_layouts(
     given: Mapping[str, Any],
     checkpoint: Checkpoint | None,
 ) -> list[LayoutCheck]:
-    """Every layout of the map for one model: that it is total and invertible, and what of it the
-    checkpoint has."""
+    """Check every layout of the map for one model: that it is total and invertible, and how much of
+    it the checkpoint has."""
     return [_check(family, name, config, given, checkpoint) for name in (HUB, *family.layouts)]
 
 
 def nearest_of_all(checks: Sequence[LayoutCheck]) -> LayoutCheck | None:
-    """The layout that the checkpoint comes nearest to, unless it has one whole."""
+    """Return the layout that the checkpoint comes nearest to, unless it has one whole."""
     if any(each.fits for each in checks):
         return None
     tried = [each for each in checks if each.refusal is None]

@@ -59,8 +59,8 @@ def with_merged_config(target: Target, weights: Checkpoint) -> Target:
 def merged_tree(
     tree: Mapping[str, Any], weights: Checkpoint
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The tree of a base model's config.json as it is written with merged weights, and the keys
-    that change."""
+    """Return the tree of a base model's config.json as it is written with merged weights, and the
+    keys that change."""
     changed, inner = _changes(tree, weights), tree.get(_INNER)
     is_inner = isinstance(inner, dict) and _VOCABULARY in inner and _VOCABULARY not in tree
     merged = {**tree, **{k: v for k, v in changed.items() if not (is_inner and k == _VOCABULARY)}}

@@ -52,7 +52,7 @@ class Fits:
     lost: tuple[str, ...] = ()
 
     def new_name(self, name: str) -> str:
-        """The name that the model has for the tensor `name`."""
+        """Return the name that the model has for the tensor `name`."""
         new = self.naming.new_name(name)
         return self.renamed.get(new, new)
 
@@ -117,7 +117,7 @@ class Knowledge(Protocol):
         """The names that the model ties, with the name of the tensor that each takes."""
 
     def faults_of(self, held: Mapping[str, Shape]) -> NameFaults:
-        """The differences between tensors `held` and the model."""
+        """Return the differences between tensors `held` and the model."""
 
 
 def fit(
@@ -227,8 +227,8 @@ def _lost(
     left_out: Collection[str],
     ties: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """The names of weights of the model that are left out, and have no tied weight in the output.
-    `faults` are those of all tensors."""
+    """Return the names of weights of the model that are left out, and have no tied weight in the
+    output. `faults` are those of all tensors."""
     there = {way.new_name(name) for name in held}
     spare = {*faults.unexpected, *(name for name, source in ties.items() if source in there)}
     spare |= {source for name, source in ties.items() if name in there}
@@ -326,7 +326,8 @@ def _shapes(found: Mapping[str, Shape] | NotChecked) -> Mapping[str, Shape]:
 
 
 def values_of(weights: Checkpoint) -> dict[str, Shape] | NotChecked:
-    """The shapes of all weights by name, of quantised ones as they are without their scales."""
+    """Return the shapes of all weights by name, of quantised ones as they are without their
+    scales."""
     shapes = shapes_of(weights)
     found = recognise(weights)
     if found.is_there:
@@ -411,7 +412,7 @@ class _LikeNames:
 def _advice(
     faults: NameFaults, held: Mapping[str, Shape], config: Mapping[str, Any], command: str
 ) -> str:
-    """The option that mends the faults."""
+    """Return the option that mends the faults."""
     if any(mark in name for name in faults.unexpected for mark in _OF_ADAPTERS):
         return _adapter_advice(held)
     other = _other_layout(held, config)
@@ -451,7 +452,7 @@ def _other_layout(held: Mapping[str, Shape], config: Mapping[str, Any]) -> str |
 
 
 def _without(unexpected: Sequence[str], held: Collection[str], by: str) -> str:
-    """The options that leave the names out, and no others."""
+    """Return the options that leave the names out, and no others."""
     it = "it" if len(unexpected) == 1 else "them"
     spare = set(unexpected)
     patterns = exclusions(unexpected, [name for name in held if name not in spare])

@@ -123,7 +123,7 @@ def _viewed(
 
 
 def _bounds(piece: ViewPiece) -> Box:
-    """The smallest box of the source that has the piece."""
+    """Return the smallest box of the source that has the piece."""
     reach = [1] * len(piece.start)
     for along, step, count in zip(piece.dims, piece.steps, piece.box.shape, strict=True):
         if along >= 0:

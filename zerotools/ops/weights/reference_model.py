@@ -21,7 +21,7 @@ class Reference:
     model_sidecars: Mapping[str, Path]
 
     def only(self, is_selected: Callable[[str], bool]) -> Reference:
-        """The reference without the tensors that are not selected."""
+        """Return the reference without the tensors that are not selected."""
         tensors = {name: tensor for name, tensor in self.tensors.items() if is_selected(name)}
         return Reference(self.path, tensors, self.model_sidecars)
 
@@ -35,12 +35,13 @@ class Reference:
 
 
 def _casts(source: DType, target: DType) -> bool:
-    """Only between floats of at least 16 bits: narrower ones have separate scales."""
+    """Return whether one type may be cast to the other: floats of at least 16 bits, as narrower
+    ones have separate scales."""
     return source.is_float and target.is_float and min(source.bits, target.bits) >= 16
 
 
 def read_reference(path: Path) -> Reference:
-    """The model at `path`; no weight is read.
+    """Return the model at `path`; no weight is read.
 
     Raises:
         BadRequest: there is nothing at `path`.

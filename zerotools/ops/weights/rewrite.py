@@ -20,7 +20,7 @@ def select(checkpoint: Checkpoint, keep: Callable[[Key], bool]) -> Checkpoint:
 
 
 def rename(checkpoint: Checkpoint, new_name: Callable[[str], str]) -> Checkpoint:
-    """The same tensors and aliases under other names.
+    """Return the same tensors and aliases under other names.
 
     An alias that becomes the name it is tied to is one no more.
 

@@ -39,7 +39,7 @@ _TIES = "it has no tie_word_embeddings, without which the head of {} is its embe
 
 
 def run_arguments(training: TrainingState) -> Mapping[str, Any]:
-    """The arguments of the run, as far as its checkpoint has them."""
+    """Return the arguments of the run, as far as its checkpoint has them."""
     found = training.client.get("args")
     return found if isinstance(found, Mapping) else {}
 
@@ -58,7 +58,7 @@ def with_run_arguments(
 
 
 def padding_of(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """To which multiple the run has padded its vocabulary."""
+    """Return the multiple that the run has padded its vocabulary to."""
     multiple = arguments.get("make_vocab_size_divisible_by")
     ranks = arguments.get("tensor_model_parallel_size", 1)
     is_said = type(multiple) is int and type(ranks) is int and multiple > 0 and ranks > 0
@@ -66,10 +66,7 @@ def padding_of(arguments: Mapping[str, Any]) -> dict[str, int]:
 
 
 def refuse_another(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """
-    Raises:
-        BadRequest: config.json is of a model that the run did not train.
-    """
+    """Raise BadRequest if config.json is of a model that the run did not train."""
     said = list(_contradictions(arguments, config))
     if said:
         raise BadRequest(

@@ -60,7 +60,7 @@ def saved_embeddings(
 
 
 def _layers(held: Checkpoint) -> list[str]:
-    """The first and the last layer, as PEFT's model calls them."""
+    """Return the first and the last layer, as PEFT's model calls them."""
     found: dict[str, None] = {}
     for key in held.tensors:
         plain = plain_name(key.name)
@@ -80,7 +80,7 @@ def _is_targeted(modules: object, adapted: set[str]) -> bool:
 
 
 def _vocabulary(config: Mapping[str, Any], base: Path | None) -> int | None:
-    """The rows of the base model's vocabulary."""
+    """Return the rows of the base model's vocabulary."""
     named = config.get(BASE_NAME)
     path = None
     if base is not None:
@@ -98,7 +98,7 @@ def _vocabulary(config: Mapping[str, Any], base: Path | None) -> int | None:
 def _below(
     held: Checkpoint, modules: Sequence[str], name: str, tensors: Sequence[AdapterTensor]
 ) -> Iterator[AdapterTensor]:
-    """Every tensor of the modules, under the name that PEFT saves it by."""
+    """Yield every tensor of the modules, under the name that PEFT saves it by."""
     known = {each.saved for each in tensors}
     keys = {full_name(key.name): key for key in held.tensors}
     for alias, holder in held.aliases.items():
@@ -112,8 +112,8 @@ def _below(
 
 
 def own_tokens(tensors: Sequence[AdapterTensor], config: Mapping[str, Any]) -> list[AdapterTensor]:
-    """The tensors without the rows that an output layer only shares with the embedding: PEFT saves
-    these once."""
+    """Return the tensors without the rows that an output layer only shares with the embedding: PEFT
+    saves these once."""
     tokens = {each.module for each in tensors if each.part == TOKENS}
     named = config.get("trainable_token_indices")
     named = tuple(named) if isinstance(named, dict) else ()

@@ -64,7 +64,7 @@ def matcher(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], b
 
 
 def choose_names(checkpoint: Checkpoint, is_selected: Callable[[str], bool]) -> Checkpoint:
-    """The tensors and tied names to keep.
+    """Choose the tensors and tied names to keep.
 
     If a tied name is kept and the name that holds the bytes is not, the tied name holds them.
     """

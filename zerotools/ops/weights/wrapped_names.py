@@ -21,7 +21,7 @@ class Unwrapping:
 
 
 def namings(names: Iterable[str]) -> Iterator[Unwrapping]:
-    """The ways to name tensors, from the names as they are to those that lose most.
+    """Yield the ways to name tensors, from the names as they are to those that lose most.
 
     Wrappers come off anywhere in a name, then up to three parts that all names begin with.
     """
@@ -51,7 +51,7 @@ def _without(leading: str) -> Callable[[str], str]:
 
 
 def _shared(names: list[str]) -> list[str]:
-    """The parts that all names begin with, without the last part of any."""
+    """Return the parts that all names begin with, without the last part of any."""
     columns = zip(*(_parts(name)[:-1][:_MOST_LEADING] for name in names), strict=False)
     found: list[str] = []
     for column in columns:

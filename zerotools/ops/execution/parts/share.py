@@ -57,7 +57,7 @@ class Extent(NamedTuple):
     itemsize: int
 
     def inside(self, bounds: ByteRange) -> tuple[int, int]:
-        """The elements [first, stop) that belong to these bytes."""
+        """Return the elements [first, stop) that belong to these bytes."""
         first, stop = (self._element_at(byte) for byte in bounds)
         return first, stop
 
@@ -70,7 +70,7 @@ Share = Mapping[str, ByteRange]
 
 
 def shares(target: Target, of: int, alignment: int = ALIGNMENT) -> list[Share]:
-    """The shares of `of` runs, which together are the whole output; some may be empty."""
+    """Return the shares of `of` runs, which together are the whole output; some may be empty."""
     sizes = {name: plan.size for name, plan in target.files.items()}
     whole = _not_to_cut(target) if of > 1 else set()
     total = sum(sizes.values())

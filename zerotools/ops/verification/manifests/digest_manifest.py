@@ -158,7 +158,7 @@ def remove_digest_manifest(path: Path) -> None:
 
 
 def to_tree(manifest: DigestManifest) -> dict[str, Any]:
-    """The documented form, without the digest of the manifest itself."""
+    """Return the documented form, without the digest of the manifest itself."""
     return {
         "schema": SCHEMA,
         "zerotools": version(),

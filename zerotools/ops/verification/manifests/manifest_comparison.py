@@ -163,8 +163,8 @@ def _only(keys: Sequence[Key], named: Mapping[Key, str], what: str) -> Iterator[
 def _counterpart(
     key: Key, tensors: Mapping[Key, TensorDigest], aliases: Mapping[str, str]
 ) -> Key | None:
-    """The same tensor in the other checkpoint. Formats for weights call buffers parameters, and
-    any of several tied names may have the bytes."""
+    """Return the same tensor in the other checkpoint. Formats for weights call buffers parameters,
+    and any of several tied names may have the bytes."""
     names = list(tied_names(key.name, aliases))
     roles = {"param": ("param", "buffer", _COPY), "buffer": ("buffer", "param")}
     for name in names:
