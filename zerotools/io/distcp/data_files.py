@@ -113,7 +113,7 @@ def _no_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | None:
 
 
 def sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
-    """The sizes of those files that are there."""
+    """Return the sizes of those files that are there."""
     return {name: note_source(root / name) for name in names if (root / name).is_file()}
 
 

@@ -71,7 +71,7 @@ class DerivedChunks(ItemChunks):
         return [piece.box for piece in self._pieces()]
 
     def box(self, number: int) -> Box:
-        """The box of one chunk."""
+        """Return the box of one chunk."""
         return self._pieces()[number].box
 
     def _made(self, piece: StoredPiece) -> Chunk:

@@ -32,7 +32,8 @@ def load_metadata(directory: Path) -> Metadata:
 
 
 def metadata_names(directory: Path) -> list[str]:
-    """The global `.metadata`, else those of each rank (`use_collectives=False`)."""
+    """Return the name of the global `.metadata`, or else those of each rank
+    (`use_collectives=False`)."""
     if (directory / METADATA).exists():
         return [METADATA]
     return sorted(path.name for path in directory.iterdir() if RANK_METADATA.fullmatch(path.name))
@@ -72,7 +73,7 @@ def union(parts: list[Metadata], directory: Path) -> Metadata:
 
 
 def within(prefix: str, metadata: Metadata) -> Metadata:
-    """The same metadata, with file names counted from the checkpoint's root."""
+    """Return the same metadata, with file names counted from the checkpoint's root."""
     if not prefix:
         return metadata
 

@@ -43,8 +43,10 @@ class Items:
     """
 
     def __init__(self, root: Path, metadata: Metadata | None) -> None:
-        """`metadata` has the positions of items that may be opened. It is not needed for files of
-        this machine."""
+        """Take the `metadata`, with the positions of items that may be opened.
+
+        It is not needed for files of this machine.
+        """
         self._files = OpenFiles(root, most=_OPEN_FILES)
         self._made_of = (root, metadata if isinstance(root, RemotePath) else None)
         ends = None if self._made_of[1] is None else _Ends(self._made_of[1])
@@ -144,7 +146,7 @@ class ItemChunks(Sequence[Chunk]):
         return [box for box, _ in self._parts]
 
     def box(self, number: int) -> Box:
-        """The box of one chunk."""
+        """Return the box of one chunk."""
         return self._parts[number][0]
 
     def _find(self, box: Box, item: Item) -> Chunk:
@@ -168,7 +170,7 @@ def _tensor(archive: Archive, key: str) -> StoredTensor:
 
 @lru_cache(maxsize=1024)
 def _tree(data: bytes) -> Any:
-    """A tensor's pickle. Most of a checkpoint's have the same bytes as another."""
+    """Return a tensor's pickle. Most of a checkpoint's have the same bytes as another."""
     return loads(data, source="data.pkl")
 
 

@@ -91,7 +91,7 @@ class _Opcodes:
             self.out += b"\x8a" + bytes([len(data)]) + data
 
     def parts(self, values: Iterable[str | int]) -> None:
-        """A tuple."""
+        """Write a tuple."""
         self.out += b"("
         for value in values:
             if isinstance(value, str):
@@ -101,7 +101,7 @@ class _Opcodes:
         self.out += b"t"
 
     def size(self, values: tuple[int, ...]) -> None:
-        """A torch.Size."""
+        """Write a torch.Size."""
         if not self.again(values):
             self.named("torch", "Size")
             self.parts(values)
@@ -109,7 +109,7 @@ class _Opcodes:
             self.remember(values)
 
     def new(self, name: str, module: str = _MODULE) -> None:
-        """An instance without attributes."""
+        """Write an instance without attributes."""
         self.named(module, name)
         self.out += b")\x81"
 
@@ -141,7 +141,7 @@ class _Metadata(_Opcodes):
         return bytes(self.out)
 
     def _table(self, values: Iterable[_T], write: Callable[[_T], None]) -> None:
-        """A dict; `write` writes a key and its value."""
+        """Write a dict; `write` writes a key and its value."""
         self.add(b"}(")
         for number, value in enumerate(values, 1):
             write(value)
@@ -182,7 +182,7 @@ class _Metadata(_Opcodes):
         self.add(b"ub")
 
     def _properties(self, dtype: DType) -> None:
-        """(dtype, layout, requires_grad, memory format, pin_memory); all but the first are
+        """Write (dtype, layout, requires_grad, memory format, pin_memory); all but the first are
         deprecated."""
         if self.again(dtype):
             return
@@ -198,7 +198,7 @@ class _Metadata(_Opcodes):
         self.remember(dtype)
 
     def _stored(self, one: WrittenItem, counts: dict[str, int]) -> None:
-        """A MetadataIndex and its _StorageInfo."""
+        """Write a MetadataIndex and its _StorageInfo."""
         self.new("MetadataIndex")
         self.add(b"}(")
         self.text("fqn")

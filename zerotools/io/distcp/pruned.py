@@ -66,7 +66,7 @@ def _load(path: Path) -> Any:
 
 
 def _items(tree: Any) -> Iterator[tuple[str, Item]]:
-    """(flat key, item) of everything that is stored, empty chunks included."""
+    """Yield (flat key, item) of everything that is stored, empty chunks included."""
     for index, info in _state(tree)["storage_data"].items():
         yield _state(index)["fqn"], _item(info)
 
@@ -77,8 +77,8 @@ def _item(info: Any) -> Item:
 
 
 def _file(path: Path, items: list[Item], moves: dict[Item, int]) -> FilePlan:
-    """A data file with `items` alone; notes in `moves` where each of them begins then. Tied tensors
-    share one."""
+    """Return a data file with `items` alone; notes in `moves` where each of them begins then. Tied
+    tensors share one."""
     carried: list[CarriedBytes] = []
     at = 0
     for item in sorted(set(items), key=lambda each: (each.offset, each.length)):
@@ -93,7 +93,7 @@ def _file(path: Path, items: list[Item], moves: dict[Item, int]) -> FilePlan:
 
 
 def _metadata(tree: Any, dropped: Container[str], moves: Mapping[Item, int]) -> Opaque:
-    """`.metadata`, which was checked when it was read, without the values in `dropped`."""
+    """Return `.metadata`, which was checked when it was read, without the values in `dropped`."""
     saved = dict(_state(tree))
     for table in ("state_dict_metadata", "planner_data"):
         if isinstance(saved.get(table), dict):
@@ -113,7 +113,8 @@ def _stored(
 
 
 def _state(value: Any) -> Mapping[str, Any]:
-    """The attributes of an object; dataclass(slots=True) and frozen classes pickle them second."""
+    """Return the attributes of an object; dataclass(slots=True) and frozen classes pickle them
+    second."""
     state = value.state
     found: Mapping[str, Any] = state[1] if isinstance(state, tuple) else state
     return found

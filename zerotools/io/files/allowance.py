@@ -49,7 +49,7 @@ def may_be_read(length: int, beside: Beside) -> bool:
 
 
 def taken_on_disk(status: os.stat_result) -> int:
-    """Bytes of a file that are there; of one with holes, fewer than it seems to have."""
+    """Return bytes of a file that are there; of one with holes, fewer than it seems to have."""
     if not has_lasting_inodes(status.st_dev):  # such file systems do not count blocks
         return status.st_size
     return min(status.st_size, status.st_blocks * _BLOCK)
@@ -64,7 +64,7 @@ def data_in(directory: Path) -> int:
 
 
 def data_of(paths: Iterable[Path]) -> int:
-    """Bytes on the disk of those files of `paths` that are there and regular."""
+    """Return bytes on the disk of those files of `paths` that are there and regular."""
     total = 0
     for path in paths:
         with suppress(OSError):

@@ -32,7 +32,7 @@ def _apply(matrix: tuple[int, ...], vector: int) -> int:
 
 @cache
 def _advance(power: int) -> tuple[int, ...]:
-    """The matrix that advances a CRC over 2**power zero bytes."""
+    """Return the matrix that advances a CRC over 2**power zero bytes."""
     if power:
         half = _advance(power - 1)
         return tuple(_apply(half, column) for column in half)
@@ -43,12 +43,13 @@ def _advance(power: int) -> tuple[int, ...]:
 
 
 def of_zeros(length: int) -> int:
-    """CRC-32 of that many zero bytes."""
+    """Return the CRC-32 of that many zero bytes."""
     return combine(_FULL, _FULL, length)
 
 
 def combine(first: int, second: int, second_length: int) -> int:
-    """CRC-32 of a concatenation, from both CRCs and the length in bytes of the second part."""
+    """Return the CRC-32 of a concatenation, from both CRCs and the length in bytes of the second
+    part."""
     low = second_length % _FEW
     # zlib inverts a CRC before and after: without that, only the advance remains.
     first = zlib.crc32(_ZEROS[:low], first ^ _FULL) ^ _FULL

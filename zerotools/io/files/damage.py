@@ -44,8 +44,10 @@ _TOLERATED: ContextVar[Damage | None] = ContextVar("damage", default=None)
 
 @contextmanager
 def tolerating(stand_in: Path | None = None) -> Iterator[Damage]:
-    """Lost bytes are noted inside the context, and do not end the reading. `stand_in` may be
-    another checkpoint of the same run."""
+    """Record lost bytes inside the context, instead of ending the reading.
+
+    `stand_in` may be another checkpoint of the same run.
+    """
     damage = Damage(stand_in=stand_in)
     token = _TOLERATED.set(damage)
     try:

@@ -48,7 +48,8 @@ def _others(path: Path) -> Beside:
 
 
 def parse_json(path: Path, data: bytes, beside: Beside, pairs: _Pairs | None = None) -> Any:
-    """The values in `data`, which is of the file at `path`; `pairs` is json's `object_pairs_hook`.
+    """Return the values in `data`, which is of the file at `path`; `pairs` is json's
+    `object_pairs_hook`.
 
     Raises:
         BadFile, ValueError: as `read_json`.

@@ -11,7 +11,7 @@ from zerotools.io.files.open_source import RemotePath
 
 
 def names_in(path: Path) -> set[str]:
-    """The names in a directory.
+    """Return the names in a directory.
 
     Raises:
         BadRequest: it cannot be listed.

@@ -28,7 +28,8 @@ _THREADS = 16
 
 
 def max_open_files() -> int:
-    """How many files one `OpenFiles` of two may have open, under the limit of the process."""
+    """Return how many files one `OpenFiles` of two may have open, under the limit of the
+    process."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = sum(1 for _ in Path("/proc/self/fd").iterdir()) + _SPARE
     room = MAX_OPEN_FILES if limit == resource.RLIM_INFINITY else (limit - used) // 2 - _THREADS
@@ -82,7 +83,7 @@ class OpenFiles:
 
     @contextmanager
     def source(self, file: str) -> Iterator[OpenSource]:
-        """A file, open until the context ends; raises as `read_into`."""
+        """Keep a file open until the context ends; raises as `read_into`."""
         source = self._take(file)
         try:
             yield source
@@ -114,7 +115,7 @@ class OpenFiles:
 
     @contextmanager
     def holding(self) -> Iterator[ThreadFiles]:
-        """For many small reads: the last few files stay open until the context ends."""
+        """Keep the last few files open until the context ends, for many small reads."""
         held: OrderedDict[str, OpenSource] = OrderedDict()
         try:
             yield ThreadFiles(self, held, max(1, self._most // _THREADS))

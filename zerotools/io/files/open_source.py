@@ -29,7 +29,7 @@ class OpenSource(Protocol):
         file. Raises as `read`."""
 
     def stream(self) -> BinaryIO:
-        """The bytes from the first on. The file stays open when the stream is closed."""
+        """Return the bytes from the first on. The file stays open when the stream is closed."""
 
     def close(self) -> None:
         """Close it; no reads follow."""
@@ -114,7 +114,7 @@ class RemotePath(PosixPath):
         raise NotImplementedError
 
     def below(self) -> Iterator[RemotePath]:
-        """Every object below it."""
+        """Return every object below it."""
         raise NotImplementedError
 
     @property

@@ -86,7 +86,7 @@ def regular_file(path: Path, *, is_source: bool = True) -> Iterator[int]:
 
 
 def read_regular(path: Path, most: int, *, is_source: bool = True) -> bytes:
-    """All bytes of the regular file at `path`, which has at most `most`.
+    """Return all bytes of the regular file at `path`, which has at most `most`.
 
     Raises:
         OSError: it is missing or cannot be read.
@@ -101,7 +101,7 @@ def read_regular(path: Path, most: int, *, is_source: bool = True) -> bytes:
 
 
 def read_user_file(path: Path) -> bytes:
-    """All bytes of a small file that the user named, such as one of rules; raises as
+    """Return all bytes of a small file that the user named, such as one of rules; raises as
     `read_regular`."""
     return read_regular(path, LARGEST_GIVEN, is_source=False)
 

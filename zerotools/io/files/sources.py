@@ -111,7 +111,7 @@ def note_source(path: Path) -> int:
 
 @contextmanager
 def named_if_gone(path: Path) -> Iterator[None]:
-    """For looking at a file.
+    """Name the file in errors if it disappears while it is read.
 
     Raises:
         BadFile: it is gone, and was there when it was first read.

@@ -17,7 +17,7 @@ TABLE = Path(__file__).with_suffix(".json")
 
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json with the keys of its language model at the top."""
+    """Return config.json with the keys of its language model at the top."""
     text = config.get("text_config")
     return {**config, **text} if isinstance(text, Mapping) else dict(config)
 
@@ -40,7 +40,7 @@ def full_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def class_keys(model_type: str) -> frozenset[str]:
-    """The keys that the class of a type knows; none of a type that the table lacks."""
+    """Return the keys that the class of a type knows; none of a type that the table lacks."""
     known = _class_of(model_type)
     if known is None:
         return frozenset()

@@ -20,7 +20,7 @@ LARGEST_CONFIG = 2**24
 
 
 def weights_dtype(tensors: Iterable[Tensor]) -> DType | None:
-    """The floating-point type of 16 bits or more that most bytes are in."""
+    """Return the floating-point type of 16 bits or more that most bytes are in."""
     sizes: dict[DType, int] = {}
     for tensor in tensors:
         if tensor.dtype.is_float and tensor.dtype.bits >= 16:

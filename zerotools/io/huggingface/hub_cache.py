@@ -12,8 +12,8 @@ _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def config_of_model(name: str) -> Path | None:
-    """The config.json of the model `name`, a directory or a name of the Hub; None: it is not on
-    this machine."""
+    """Return the config.json of the model `name`, a directory or a name of the Hub, or None if it
+    is not on this machine."""
     if (Path(name) / CONFIG).is_file():
         return Path(name) / CONFIG
     if not _NAME.fullmatch(name):

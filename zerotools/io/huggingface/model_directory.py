@@ -75,7 +75,7 @@ def shards_of(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor
 
 
 def file_name(stem: str, suffix: str, number: int, count: int) -> str:
-    """The name of file `number` (from 1) of `count`."""
+    """Return the name of file `number` (from 1) of `count`."""
     return f"{stem}{suffix}" if count == 1 else f"{stem}-{number:05d}-of-{count:05d}{suffix}"
 
 
@@ -102,8 +102,8 @@ def lay_out_model(
     max_shard_bytes: int,
     forbidden: Collection[str] = (),
 ) -> Target:
-    """The weights of `source` in `destination`, in one file or several with an index, and its
-    sidecar files.
+    """Lay out the weights of `source` in `destination`, in one file or several with an index, and
+    its sidecar files.
 
     Raises:
         BadRequest: nothing to write, another role, two tensors of one name, a forbidden name, or a
@@ -136,7 +136,8 @@ def index_of(tensors: Mapping[Key, Tensor]) -> FilePlan:
 
 
 def sidecar_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, FilePlan]:
-    """The source's sidecar files unchanged, except for the type of the weights in config.json."""
+    """Return the source's sidecar files unchanged, except for the type of the weights in
+    config.json."""
     plans: dict[str, FilePlan] = {}
     for name, path in source.model_sidecars.items():
         plans[name] = carried_file(path)
@@ -167,7 +168,7 @@ def unread_tensor(path: Path, tensor: str, why: str) -> Iterator[Problem]:
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """The `weight_map` of an index: which file holds which tensor.
+    """Return the `weight_map` of an index: which file holds which tensor.
 
     Raises:
         BadFile: it is not an index, or names files outside of its directory.

@@ -30,7 +30,7 @@ _MAX_LEVELS = 4
 
 
 def model_sidecars(directory: Path) -> dict[str, Path]:
-    """The config and tokenizer files in `directory`, by name."""
+    """Return the config and tokenizer files in `directory`, by name."""
     return {
         path.name: path
         for path in sorted(directory.iterdir())
@@ -55,7 +55,7 @@ def find_config(path: Path) -> Path | None:
 
 
 def find_beside(path: Path, name: str) -> Path | None:
-    """The nearest file of this name, where `find_model_sidecars` looks."""
+    """Return the nearest file of this name, where `find_model_sidecars` looks."""
 
     def look(directory: Path) -> Path | None:
         return place if (place := directory / name).is_file() else None

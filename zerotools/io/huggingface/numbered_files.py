@@ -82,7 +82,7 @@ def refuse_unlisted(
 
 
 def part_of_a_set(path: Path) -> tuple[Problem, ...]:
-    """The problem with taking one of several files for a model."""
+    """Return the problem with taking one of several files for a model."""
     whole = set_of(path.name)
     if whole is None:
         return ()

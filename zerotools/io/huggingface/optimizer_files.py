@@ -9,6 +9,6 @@ _OPTIMIZER = re.compile(r"optimizer(_\d+)?\.(pt|bin)")
 
 
 def optimizer_files(directory: Path) -> frozenset[str]:
-    """The names of the files in `directory` that hold the state of an optimizer."""
+    """Return the names of the files in `directory` that hold the state of an optimizer."""
     names = (entry.name for entry in directory.iterdir() if entry.is_file())
     return frozenset(name for name in names if _OPTIMIZER.fullmatch(name))

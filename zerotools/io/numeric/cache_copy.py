@@ -55,7 +55,7 @@ def _copy_of(out: Array, values: Array, ours: int, theirs: int) -> tuple[int, bo
 
 
 def _blocks(shape: Sequence[int], orders: Sequence[Sequence[int]]) -> Iterator[tuple[slice, ...]]:
-    """Blocks that have runs of neighbours in either order of dimensions."""
+    """Yield blocks that have runs of neighbours in either order of dimensions."""
     sizes = [1] * len(shape)
     for order in orders:
         left = _BLOCK

@@ -27,7 +27,7 @@ def cast_for(elements: int, workers: int) -> Cast:
 
 
 def torch_cast() -> Cast:
-    """numpy's cast, but for float32 to float16, which torch does. Imports torch."""
+    """Cast as numpy does, except for float32 to float16, which torch casts. Imports torch."""
     import torch
 
     prepared = threading.local()

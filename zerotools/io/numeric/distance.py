@@ -60,7 +60,7 @@ class Norm(NamedTuple):
         return self.scale * math.sqrt(self.total)
 
     def __add__(self, other: object) -> Norm:
-        """The norm of both arrays together."""
+        """Return the norm of both arrays together."""
         assert isinstance(other, Norm)
         low, high = sorted((self, other))
         if low.scale == 0 or math.isinf(high.scale):
@@ -98,7 +98,7 @@ class Distance:
         return self.difference.value / self.norm.value if self.norm.value else None
 
     def __add__(self, other: Distance) -> Distance:
-        """The distance of both parts together."""
+        """Return the distance of both parts together."""
         return Distance(
             self.elements + other.elements,
             self.differing + other.differing,
@@ -239,7 +239,7 @@ class _Apart:
         )
 
     def _near(self, allowance: Allowance, finite: Array | None = None) -> int:
-        """How many of the finite ones (all, without a choice) are within the allowance."""
+        """Return how many of the finite ones (all, without a choice) are within the allowance."""
         if allowance.absolute is not None:
             with np.errstate(over="ignore", invalid="ignore"):
                 size = np.abs(self._x)
@@ -326,7 +326,8 @@ def _steps(ours: Array, theirs: Array) -> Array:
 
 
 def _ordered(values: Array, use: str) -> Array:
-    """Integers as wide as the type, in the order of the values, neighbours next to one another."""
+    """Return integers as wide as the type, in the order of the values, neighbours next to one
+    another."""
     if values.dtype.kind in "iu":
         return values
     if values.dtype.kind == "b" or values.dtype.name == _UNSIGNED:

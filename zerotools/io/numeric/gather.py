@@ -149,7 +149,7 @@ def cast_flat(
 
 
 def _stretches(pieces: Iterable[Range], itemsize: int) -> Iterator[tuple[str, int, int]]:
-    """(file, byte offset, bytes) of ranges, of neighbours in a file together."""
+    """Yield (file, byte offset, bytes) of ranges, of neighbours in a file together."""
     file, begin, stop = "", 0, 0
     for first, end, source, offset in pieces:
         if source != file or offset != stop:
@@ -230,7 +230,7 @@ def _read_blocks(
 
 
 def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Elements from the first to the last of a block in its file, both included."""
+    """Return elements from the first to the last of a block in its file, both included."""
     return sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
 
 

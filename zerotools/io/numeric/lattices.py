@@ -119,7 +119,7 @@ def lattices(
 
 
 def _runs(pieces: Sequence[PlacedPiece]) -> Iterator[tuple[Sequence[PlacedPiece], int]]:
-    """Pieces that are one lattice, along which dimension."""
+    """Yield pieces that are one lattice, along which dimension."""
     at = 0
     while at < len(pieces):
         first, end = pieces[at], at + 1
@@ -137,7 +137,7 @@ def _runs(pieces: Sequence[PlacedPiece]) -> Iterator[tuple[Sequence[PlacedPiece]
 
 
 def _next_along(one: PlacedPiece, other: PlacedPiece) -> int | None:
-    """The dimension along which `other` of the same form follows at once."""
+    """Return the dimension along which `other` of the same form follows at once."""
     if one.box.shape != other.box.shape or one.strides != other.strides:
         return None
     if other.begin < one.begin:

@@ -59,7 +59,7 @@ class NumberFile:
         return self._count
 
     def read(self, start: int, stop: int) -> Numbers:
-        """The numbers [start, stop), as far as there are any.
+        """Return the numbers [start, stop), as far as there are any.
 
         Raises:
             BadFile: the file is not there any more, or shorter than it was.

@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 @cache
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """The little-endian numpy element type; bfloat16 and float8 come from ml_dtypes."""
+    """Return the little-endian numpy element type; bfloat16 and float8 come from ml_dtypes."""
     try:
         element: np.dtype[Any] = np.dtype(dtype.name)
     except TypeError:
@@ -107,7 +107,7 @@ def as_type(values: Array, dtype: DType) -> Array:
 
 
 def cast_bytes(data: bytes | bytearray, source: DType, target: DType) -> bytes:
-    """Elements of the type `source` as `target` has them, with one form of NaN."""
+    """Return elements of the type `source` as `target` has them, with one form of NaN."""
     values = np.frombuffer(data, numpy_dtype(source))
     cast: Array = np.empty(values.size, numpy_dtype(target))
     numpy_cast(cast, values)

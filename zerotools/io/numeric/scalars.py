@@ -77,7 +77,7 @@ _FORMATS = {"float32": "<f", "float64": "<d", "float16": "<e", "int32": "<i", "i
 
 
 def _value(data: bytes, dtype: DType) -> int | float:
-    """The types that optimizers count in need no numpy."""
+    """Return the value of the bytes; the types that optimizers count in need no numpy."""
     if dtype.name in _FORMATS:
         value: int | float = struct.unpack(_FORMATS[dtype.name], data)[0]
         return value
@@ -90,7 +90,7 @@ def _value(data: bytes, dtype: DType) -> int | float:
 
 
 def scalar_bytes(value: int | float, dtype: DType) -> bytes:
-    """The bytes of a tensor of one element, rounded to its type."""
+    """Return the bytes of a tensor of one element, rounded to its type."""
     import numpy as np
 
     from zerotools.io.numeric.numpy_dtypes import numpy_dtype

@@ -153,8 +153,8 @@ def _quantised(scheme: schemes.BlockQuantised, box: Box, given: Array, result: D
 
 
 def _largest_of_blocks(values: Array, block: tuple[int, ...]) -> Array:
-    """The largest magnitude in each block, of values from the start of a block on; NaN of one that
-    has any."""
+    """Return the largest magnitude in each block, of values from the start of a block on; NaN of
+    one that has any."""
     found: Array = np.abs(values)
     for axis, size in enumerate(block):
         if size > 1 and axis < values.ndim - 1:  # whole rows at once, which is much faster
@@ -214,7 +214,7 @@ def _floats(scales: Array, is_exponent: bool) -> Array:
 
 
 def _looked_up(payload: Array) -> Array:
-    """Bytes of an 8-bit type as float32, in the same shape."""
+    """Return bytes of an 8-bit type as float32, in the same shape."""
     flat = payload.reshape(-1)
     values = np.empty(flat.shape, np.float32)
     even = flat.size // 2 * 2
@@ -229,7 +229,7 @@ def _looked_up(payload: Array) -> Array:
 
 @cache
 def _pairs_of_type(element: np.dtype[np.generic]) -> Array:
-    """Both values of each pair of bytes, as one complex number."""
+    """Return both values of each pair of bytes, as one complex number."""
     single = np.arange(256, dtype=np.uint8).view(element).astype(np.float32)
     both = single[np.arange(2**16, dtype="<u2").view(np.uint8).reshape(-1, 2)]
     pairs: Array = both.view(np.complex64).reshape(-1)
@@ -238,13 +238,13 @@ def _pairs_of_type(element: np.dtype[np.generic]) -> Array:
 
 @cache
 def _e2m1() -> Array:
-    """Both values of each byte, low bits first."""
+    """Return both values of each byte, low bits first."""
     single = np.array([*_E2M1, *(-value for value in _E2M1)], np.float32)
     return np.stack([np.tile(single, 16), np.repeat(single, 16)], axis=-1)
 
 
 def _pairs(table: Array, payload: Array) -> Array:
-    """Two values for each byte, along the last dimension."""
+    """Return two values for each byte, along the last dimension."""
     flat = payload.reshape(-1)
     values = np.empty((flat.size, 2), np.float32)
     pairs = np.ascontiguousarray(table).view(np.complex64).reshape(-1)

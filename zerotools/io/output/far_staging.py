@@ -235,7 +235,7 @@ class FarStaging:
         )
 
     def commit(self, marker: bytes) -> None:
-        """All objects are there: let it be an output."""
+        """Commit the output after its last object."""
         with self._lock:
             self._put(self._record)
             self._is_marked = True  # perhaps also if no response comes

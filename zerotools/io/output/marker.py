@@ -78,7 +78,8 @@ def marker_text(
     algorithm: str | None,
     more: Mapping[str, Any],
 ) -> str:
-    """The marker of an output with `files`, which have digests if there is an `algorithm`."""
+    """Return the marker of an output with `files`, which have digests if there is an
+    `algorithm`."""
     tree = {"schema": SCHEMA, "command": command, "version": version(), **more, "files": files}
     if algorithm is not None:
         tree["algorithm"] = algorithm
@@ -136,7 +137,7 @@ def was_made_of(directory: Path, made_of: str) -> bool:
 
 
 def marked_files(directory: Path) -> set[str]:
-    """The names of the files that the marker in `directory` lists. Raises BadRequest."""
+    """Return the names of the files that the marker in `directory` lists. Raises BadRequest."""
     return {*_marker(directory)["files"]}
 
 
@@ -203,7 +204,7 @@ def is_empty(directory: Path) -> bool:
 
 
 def _marker(directory: Path) -> Any:
-    """The marker, checked."""
+    """Return the marker, checked."""
     try:
         tree: Any = read_json(directory / MARKER, _LARGEST, is_source=False)
     except FileNotFoundError:
@@ -250,7 +251,8 @@ def _foreign(directory: Path, known: Mapping[str, Any]) -> Iterator[tuple[str, s
 
 
 def _is_own(name: str) -> bool:
-    """Also journals, which a kill leaves in an output that has its name already."""
+    """Return whether the name is the marker's or that of a journal, which a kill leaves in a
+    finished output."""
     return name == MARKER or is_of_journals(name)
 
 

@@ -38,7 +38,7 @@ class PartLedger:
     """The ledger of `parts` runs in `directory`, which may be there already."""
 
     def __init__(self, directory: Path, identity: Mapping[str, str], parts: int) -> None:
-        """`identity` describes the inputs of the output, as in a `Journal`.
+        """Take the `identity`, which describes the inputs of the output as in a `Journal`.
 
         Raises:
             BadRequest: another output, or one in other parts, was begun there; or the file system
@@ -59,7 +59,8 @@ class PartLedger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Alone with the ledger; waits for others. It may be gone by then, with the directory."""
+        """Lock the ledger, and wait for others that have it. It may be gone by then, with the
+        directory."""
         _lock(self._file, fcntl.LOCK_EX, self._path)
         try:
             yield
@@ -120,7 +121,8 @@ class PartLedger:
 
 
 def parts_begun(directory: Path) -> int | None:
-    """In how many parts an output is being made in `directory`; None: it is not made in parts."""
+    """Return in how many parts an output is being made in `directory`, or None if it is not made in
+    parts."""
     try:
         with regular_file(directory / NAME, is_source=False) as descriptor:
             line = first_line(descriptor)

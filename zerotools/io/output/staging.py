@@ -46,8 +46,9 @@ class Staging:
         rename: Callable[[Path, Path], object] = os.rename,
         exchange: Callable[[Path, Path], None] | None = None,
     ) -> None:
-        """`destination` must not exist or be an empty directory, unless `check_replaced` is given:
-        then it is replaced whole, if that does not raise for the existing contents.
+        """Take the `destination`, which must not exist or be an empty directory, unless
+        `check_replaced` is given: then it is replaced whole, if that does not raise for the
+        existing contents.
 
         `check_left` gets the files of an earlier run before they are cleared. With `keep`, the
         directory begins with these files, and they stay until `take_over` confirms that they are
@@ -218,7 +219,7 @@ def _make_durably(path: Path) -> None:
 
 
 def _free_name(path: Path) -> Path:
-    """An unused name next to `path`."""
+    """Return an unused name next to `path`."""
     names = (path.with_name(f"{path.name}.replaced{more}") for more in ("", *range(2, 10_000)))
     return next(name for name in names if not os.path.lexists(name))
 

@@ -10,6 +10,7 @@ import xxhash
 
 
 def tree_digest(tree: Mapping[str, Any]) -> str:
-    """XXH3 with 128 bits of a tree as JSON, with sorted keys and without spaces, in hexadecimal."""
+    """Return XXH3 with 128 bits of a tree as JSON, with sorted keys and without spaces, in
+    hexadecimal."""
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
     return str(xxhash.xxh3_128(text.encode()).hexdigest())

@@ -94,8 +94,9 @@ class FarShell:
         login_seconds: float = LOGIN_SECONDS,
         silent_seconds: float | None = None,
     ) -> None:
-        """`script` gets a mark, a word that it may print to identify its own lines. A machine that
-        sends nothing for `silent_seconds` counts as lost; None: no limit.
+        """Take a `script`, which gets a mark: a word that it may print to identify its own lines.
+
+        A machine that sends nothing for `silent_seconds` counts as lost; None: no limit.
 
         Raises:
             BadRequest: ssh is not installed here.

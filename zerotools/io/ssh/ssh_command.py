@@ -56,7 +56,7 @@ def ssh_program(who: str) -> str:
 
 
 def ssh_words(host: SshHost, options: Mapping[str, str]) -> list[str]:
-    """The options of a call, which come before `--` and the host."""
+    """Return the options of a call, which come before `--` and the host."""
     words = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
     if host.user is not None:
         words += ["-l", host.user]

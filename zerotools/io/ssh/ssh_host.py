@@ -37,7 +37,8 @@ class SshHost:
 
 
 def parse_url(text: str, wrong: Wrong) -> SshHost:
-    """The machine that a URL names. Raises what `wrong` makes of the text, and why."""
+    """Return the machine that a URL names. If the text is wrong, raises the error that `wrong`
+    makes of it."""
     parts = urlsplit(text)
     try:
         port = parts.port
@@ -69,7 +70,7 @@ def parse_login(text: str, place: str, wrong: Wrong) -> SshHost:
 
 
 def _host_of(netloc: str) -> str:
-    """The host as it was written: names of ssh's configuration have capitals."""
+    """Return the host as it was written: names of ssh's configuration have capitals."""
     place = netloc.rpartition("@")[2]
     if place.startswith("["):
         return place[1:].partition("]")[0]

@@ -34,7 +34,7 @@ def lies_in(url: str | None, place: str) -> bool:
 
 
 def _plain(url: str) -> str:
-    """A URL as its path shows it."""
+    """Return a URL as its path shows it."""
     scheme, sign, rest = url.rstrip("/").partition("://")
     return f"{scheme.lower()}{sign}{rest}"
 

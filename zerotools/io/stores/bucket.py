@@ -68,7 +68,7 @@ def open_bucket(scheme: str, name: str) -> ObstoreBucket:
 
 
 def open_web(url: str) -> ObstoreBucket:
-    """The files of an HTTP server, which are only read."""
+    """Return the files of an HTTP server, which are only read."""
     try:
         store = stores.HTTPStore(url, client_options=_client(url), retry_config=_RETRIES)
     except (BaseError, ValueError, OSError) as error:
@@ -77,7 +77,8 @@ def open_web(url: str) -> ObstoreBucket:
 
 
 def _client(endpoint: str | None, allowing: str = "") -> Any:
-    """An endpoint of http:// was chosen by who set it, or the variable `allowing`."""
+    """Return the options of the client, which allow http:// if the endpoint or the variable
+    `allowing` does."""
     is_plain = endpoint is not None and endpoint.startswith("http://")
     is_allowed = os.environ.get(allowing, "").lower() in ("true", "1")
     return {**_CLIENT, "allow_http": True} if is_plain or is_allowed else _CLIENT

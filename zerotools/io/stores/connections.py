@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 def root_words(scheme: str) -> int:
-    """How many words of a path name the store."""
+    """Return how many words of a path name the store."""
     return _WORDS.get(scheme, 1)
 
 

@@ -77,7 +77,7 @@ def failure(what: str, url: str, error: Exception) -> ZerotoolsError:
 
 
 def gone(url: str) -> BadFile:
-    """An object that was found is not there any more."""
+    """Return the error for an object that was found and does not exist any more."""
     return changed(url, "it is gone")
 
 

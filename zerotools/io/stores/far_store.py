@@ -53,13 +53,13 @@ class FarStore(Protocol):
         """Return the contents of the directory `key`; empty if it does not exist."""
 
     def below(self, key: str) -> Iterator[FarObject]:
-        """All objects below the directory `key`."""
+        """Return all objects below the directory `key`."""
 
     def head(self, key: str) -> FarObject | None:
         """Return the object `key`, or None if it does not exist."""
 
     def get(self, found: FarObject, begin: int, end: int) -> memoryview:
-        """Bytes [begin, end) of an object, which are there.
+        """Return bytes [begin, end) of an object, which are there.
 
         Raises:
             BadFile: it is gone, or not the object that was found.

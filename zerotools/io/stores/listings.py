@@ -61,7 +61,7 @@ class StoreListing:
             return self._objects[key]
 
     def names(self, key: str) -> list[str]:
-        """The names in a directory, in order."""
+        """Return the names in a directory, in order."""
         with self._lock:
             found = self._directory(key)
             return sorted({*found.objects, *found.directories})
@@ -72,13 +72,13 @@ class StoreListing:
             return self._directory(key).problem
 
     def known_names(self, key: str) -> list[str]:
-        """The names of objects in a directory, in order, if it was listed before."""
+        """Return the names of objects in a directory, in order, if it was listed before."""
         with self._lock:
             known = self._directories.get(key)
             return [] if known is None else sorted(known.objects)
 
     def below(self, key: str) -> Iterator[FarObject]:
-        """All objects below a directory, in the order of their keys."""
+        """Return all objects below a directory, in the order of their keys."""
         with self._lock:
             self._know_below(key)
             start = f"{key}/" if key else ""

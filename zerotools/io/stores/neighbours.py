@@ -28,7 +28,7 @@ class Neighbours:
         self._expected: set[tuple[str, str]] = set()
 
     def opened(self, key: str) -> None:
-        """`key` is opened: see who may follow."""
+        """Record that `key` is opened, and fetch the neighbours that may follow."""
         directory, _, name = key.rpartition("/")
         suffix = name.rpartition(".")[2]
         with self._lock:

@@ -160,7 +160,7 @@ class RemoteSource:
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Requests that cover the ranges, in order: neighbours at once, and no more than
+    """Return requests that cover the ranges, in order: neighbours at once, and no more than
     `LARGEST_PIECE` in one."""
     ordered = sorted(each for each in ranges if each[0] < each[1])
     needed, gap = sum(end - begin for begin, end in ordered), WORTHWHILE_GAP

@@ -155,7 +155,7 @@ class StorePath(RemotePath):
         yield from [self / name for name in listing.names(key)]
 
     def below(self) -> Iterator[StorePath]:
-        """Every object below it, in the order of their keys."""
+        """Yield every object below it, in the order of their keys."""
         _, key, listing, _ = self.place
         for each in listing.below(key):
             yield self / (each.key[len(key) + 1 :] if key else each.key)

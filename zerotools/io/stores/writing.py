@@ -12,7 +12,7 @@ from zerotools.io.stores.store_path import StorePath
 
 
 def writable(path: Path) -> tuple[WritableStore, str]:
-    """The store that `path` lies in, and its key there.
+    """Return the store that `path` lies in, and its key there.
 
     Raises:
         Unsupported: it is only read.

@@ -46,13 +46,13 @@ class Sender:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process."""
+    """Return resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
 
 
 def encode(tree: dict[str, Any]) -> bytes:
-    """The bytes of a datagram; sentences that make it too long are cut."""
+    """Encode a datagram; sentences that make it too long are cut."""
     data = _bytes(json.dumps(tree, ensure_ascii=False))
     for key in ("message", "why", "doing"):
         if len(data) > LARGEST_DATAGRAM and isinstance(tree.get(key), str):
@@ -63,7 +63,7 @@ def encode(tree: dict[str, Any]) -> bytes:
 
 
 def _bytes(text: str) -> bytes:
-    """UTF-8, also of file names that are not; json.loads reads it."""
+    """Return UTF-8, also of file names that are not; json.loads reads it."""
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -26,7 +26,7 @@ class EventFile:
     """The scalars of one attempt at a run, in a new file below `directory`."""
 
     def __init__(self, directory: Path, first_step: int) -> None:
-        """Raises OSError: the file cannot be made."""
+        """Make the file. Raises OSError: it cannot be made."""
         directory.mkdir(parents=True, exist_ok=True)
         now = time.time()
         name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}"
@@ -57,7 +57,7 @@ class EventFile:
 
 
 def tfrecord(data: bytes) -> bytes:
-    """One TFRecord."""
+    """Return one TFRecord."""
     length = struct.pack("<Q", len(data))
     return length + _masked_crc(length) + data + _masked_crc(data)
 
@@ -68,7 +68,7 @@ def _value(tag: str, scalar: float) -> bytes:
 
 
 def _field(number: int, kind: int, value: int | float | bytes) -> bytes:
-    """One field of a protocol buffer."""
+    """Return one field of a protocol buffer."""
     key = _varint(number << 3 | kind)
     if kind == _FIXED64:
         return key + struct.pack("<d", value)
@@ -107,7 +107,7 @@ _TABLE = _table()
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32 with the polynomial of Castagnoli."""
+    """Return the CRC-32 with the polynomial of Castagnoli."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]

@@ -25,7 +25,7 @@ class Metrics:
     """The metrics files of one run, in its output directory. Training never fails with them."""
 
     def __init__(self, output_dir: Path, *, jsonl: bool = True, tensorboard: str = "auto") -> None:
-        """`tensorboard`: `"on"`, `"off"`, or `"auto"`: where TensorBoard is installed."""
+        """Take `tensorboard`: `"on"`, `"off"`, or `"auto"` for on if TensorBoard is installed."""
         writes_events = tensorboard == "on" or (
             tensorboard == "auto" and _is_installed(TENSORBOARD)
         )
@@ -68,7 +68,7 @@ class Metrics:
 
 
 def scalars_of(fields: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of `fields` that a 32-bit float holds, NaN and infinities too."""
+    """Return the numbers of `fields` that a 32-bit float holds, NaN and infinities too."""
     found = {}
     for name, value in fields.items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):

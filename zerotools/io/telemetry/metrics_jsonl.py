@@ -58,7 +58,7 @@ class MetricsLog:
 
 
 def _open_before(path: Path, step: int) -> int:
-    """`path`, open for appending, without its lines of `step` and later."""
+    """Return `path`, open for appending, without its lines of `step` and later."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
     file = os.open(path, flags, 0o644)

@@ -86,7 +86,7 @@ class Archive:
         return loads(read_entry(self.window, record), source=self.window, beside=beside)
 
     def payload(self, storage: Storage) -> int:
-        """Offset, in the file, of the first byte of a storage.
+        """Return the offset, in the file, of the first byte of a storage.
 
         Raises:
             BadFile: the archive has no record of it, or one of another size.

@@ -139,7 +139,7 @@ class _Writer:
 
 
 def _entry(name: bytes, header: int, length: int, crc: int) -> bytes:
-    """One central directory entry; its CRC-32 stands at byte 16."""
+    """Return one central directory entry; its CRC-32 stands at byte 16."""
     wide = [value for value in (length, length, header) if value >= _FULL]
     extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
     size, at = min(length, _FULL), min(header, _FULL)
@@ -149,7 +149,7 @@ def _entry(name: bytes, header: int, length: int, crc: int) -> bytes:
 
 
 def _end(begin: int, size: int, count: int) -> bytes:
-    """Zip64 end of directory, its locator, and the classic end."""
+    """Return zip64 end of directory, its locator, and the classic end."""
     wide = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 798, 45, 0, 0, count, count, size, begin)
     locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, begin + size, 1)
     narrow = (min(count, 0xFFFF), min(count, 0xFFFF), min(size, _FULL), min(begin, _FULL), 0)

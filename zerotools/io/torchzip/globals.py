@@ -64,7 +64,8 @@ def storage(identifier: Any) -> Storage:
 
 
 def _tensor_v2(args: tuple[Any, ...]) -> StoredTensor | None:
-    """_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, metadata])."""
+    """Rebuild _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[,
+    metadata])."""
     if not 6 <= len(args) <= 7:
         raise BadFile(f"it rebuilds a tensor from {len(args)} arguments")
     if type(args[0]) is not Storage:
@@ -139,7 +140,7 @@ def _size(args: tuple[Any, ...]) -> Size | None:
 
 
 def _encoded(args: tuple[Any, ...]) -> bytes | None:
-    """_codecs.encode(text, "latin1"): bytes, as protocol 2 writes them."""
+    """Rebuild _codecs.encode(text, "latin1"): bytes, as protocol 2 writes them."""
     if len(args) == 2 and type(args[0]) is str and args[1] in ("latin1", "latin-1"):
         return args[0].encode("latin-1")
     return None
@@ -184,8 +185,8 @@ def _counts(values: Any) -> tuple[int, ...]:
 
 
 def _member(args: tuple[Any, ...]) -> Global | None:
-    """getattr(class, name): a class within a class, as protocols below 4 write it. It is a name
-    like any other."""
+    """Rebuild getattr(class, name): a class within a class, as protocols below 4 write it. It is a
+    name like any other."""
     if len(args) == 2 and type(args[0]) is Global and type(args[1]) is str:
         return Global(args[0].module, f"{args[0].name}.{args[1]}")
     return None

@@ -73,7 +73,7 @@ def read_legacy(window: FileRange) -> LegacyFile:
 
 
 def _storages(window: FileRange, tree: Any) -> dict[str, Storage]:
-    """Every storage that the tree refers to, also from inside objects of unknown classes."""
+    """Return every storage that the tree refers to, also from inside objects of unknown classes."""
     found: dict[str, Storage] = {}
     for value in walk(tree):
         if isinstance(value, StoredTensor):

@@ -17,7 +17,8 @@ from zerotools.io.torchzip.pickle_values import Global, Ordered, Size, Storage, 
 
 
 def dumps(tree: Any) -> bytes:
-    """The pickle of a tree of plain values and those of `zerotools.io.torchzip.pickle_values`.
+    """Return the pickle of a tree of plain values and those of
+    `zerotools.io.torchzip.pickle_values`.
 
     Tensors are written by reference to their storage, which is in the archive, outside the pickle.
 
@@ -90,7 +91,7 @@ class _Writer:
         save(self, value)
 
     def key_of(self, storage: Storage) -> str:
-        """The name of a storage's record."""
+        """Return the name of a storage's record."""
         if self._numbers is None:
             return storage.key
         if storage.key not in self._numbers:

@@ -112,7 +112,7 @@ class TorchFile:
         return self._offsets[storage.key]
 
     def tensor(self, stored: StoredTensor) -> Tensor:
-        """A complete tensor in this file."""
+        """Return a complete tensor in this file."""
         chunk = Chunk(Box.whole(stored.shape), self.name, self.first_byte(stored), stored.strides)
         return Tensor(stored.dtype, stored.shape, [chunk])
 

@@ -32,7 +32,8 @@ _READ_BYTES = 2**20
 
 
 def recovered(window: FileRange) -> dict[str, ZipEntry]:
-    """The records that can be found without the zip directory, without the top directory's name.
+    """Return the records that can be found without the zip directory, without the top directory's
+    name.
 
     Raises:
         BadFile: two have one name.

@@ -44,7 +44,8 @@ def _unwrapped(value: Opaque) -> Any:
 
 
 def attributes_of(value: Any) -> Mapping[str, Any]:
-    """The Python attributes of a tensor, which torch saves since 1.12; of plain tensors none."""
+    """Return the Python attributes of a tensor, which torch saves since 1.12; of plain tensors
+    none."""
     if not isinstance(value, Opaque) or (value.module, value.name) != WITH_STATE:
         return {}
     state = value.args[3] if len(value.args) == 4 else None

@@ -23,7 +23,7 @@ class FileRange:
 
     @classmethod
     def whole(cls, source: OpenSource, path: Path) -> FileRange:
-        """The full file, with its present size."""
+        """Return the full file, with its present size."""
         return cls(source, path, 0, source.status().st_size)
 
     def keeping_ends(self, count: int) -> FileRange:
@@ -35,7 +35,7 @@ class FileRange:
         return FileRange(self.source, self.path, self.offset, self.length, ends)
 
     def read(self, at: int, count: int) -> bytes:
-        """`count` bytes from `at`, counted from the window's start.
+        """Return `count` bytes from `at`, counted from the window's start.
 
         Raises:
             BadFile: they are not all inside the window, or the file ends before them.

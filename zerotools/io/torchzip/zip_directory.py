@@ -60,7 +60,7 @@ _header = itemgetter(1)
 
 
 def read_directory(window: FileRange) -> dict[str, ZipEntry]:
-    """The records of the zip that fills `window`, without the top directory's name.
+    """Return the records of the zip that fills `window`, without the top directory's name.
 
     Raises:
         BadFile: it is not a zip file, is truncated, or its numbers contradict one another.
