@@ -91,18 +91,18 @@ class ResumeChoice:
 
 
 def directory_name(step: int) -> str:
-    """The name of the checkpoint of `step`; names of one length sort like their steps."""
+    """Return the name of the checkpoint of `step`; names of one length sort like their steps."""
     return f"step-{step:08d}"
 
 
 def step_of(name: str) -> int | None:
-    """The step in a checkpoint directory's name; None for any other name."""
+    """Return the step in a checkpoint directory's name; None for any other name."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def rng_name(rank: int) -> str:
-    """The file name of a rank's random number state."""
+    """Return the file name of a rank's random number state."""
     return f"rank_{rank:05d}.json"
 
 
@@ -238,7 +238,7 @@ def resolve(
 
 
 def hinted(output_dir: Path, hint: str) -> Path | None:
-    """The directory that the hint (`latest`, `best`) names, if it names one that exists."""
+    """Return the directory that the hint (`latest`, `best`) names, if it names one that exists."""
     try:
         name = read_regular(output_dir / hint, _LARGEST_HINT, is_source=False).decode().strip()
     except (OSError, UnicodeDecodeError, BadFile):  # none yet, or something of the user's
@@ -249,7 +249,7 @@ def hinted(output_dir: Path, hint: str) -> Path | None:
 
 
 def latest(output_dir: Path) -> Path | None:
-    """The directory that the `latest` hint names, if it names one that exists."""
+    """Return the directory that the `latest` hint names, if it names one that exists."""
     return hinted(output_dir, LATEST)
 
 

@@ -19,7 +19,7 @@ from zerotools.core.hub_layout import HubBlock, HubLayout, renamed
 
 
 def hub_to_tree(layout: HubLayout) -> dict[str, list[dict[str, Any]]]:
-    """The JSON value of `layout`."""
+    """Return the JSON value of `layout`."""
     return {name: [_to_tree(block) for block in blocks] for name, blocks in layout.items()}
 
 

@@ -18,7 +18,7 @@ class KeepRule:
     every: int | None = None
 
     def beyond(self, listed: Sequence[Path]) -> list[Path]:
-        """Of checkpoints, the newest first, those that may go."""
+        """Return the checkpoints that may go, of `names` with the newest first."""
         if self.last is None:
             return []
         return [path for path in listed[self.last :] if not self._is_due(path)]

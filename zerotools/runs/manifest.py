@@ -73,7 +73,7 @@ def write_manifest(directory: Path, *, threads: int | None = None, stamps: bool 
 def digests_of(
     directory: Path, names: Collection[str], *, threads: int | None = None
 ) -> dict[str, ManifestEntry]:
-    """Size and SHA-256 of the files `names` of `directory`; several are read at once, as by
+    """Return size and SHA-256 of the files `names` of `directory`; several are read at once, as by
     `write_manifest`. Raises OSError."""
     with ThreadPoolExecutor(threads or _default_threads()) as pool:
         entries = pool.map(lambda name: _digest(directory / name), names)
@@ -110,7 +110,7 @@ def _text(files: Mapping[str, Any], boot: str | None = None) -> str:
 
 
 def manifest_text(entries: Mapping[str, ManifestEntry]) -> str:
-    """The manifest of files that are elsewhere."""
+    """Return the manifest of files that are elsewhere."""
     files = {name: {"size": each.size, "sha256": each.sha256} for name, each in entries.items()}
     return _text(files)
 

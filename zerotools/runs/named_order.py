@@ -33,11 +33,11 @@ class NamedOrder:
     groups: Sequence[Sequence[str]]
 
     def sentence(self) -> str:
-        """A note for the user."""
+        """Return a note for the user."""
         return f"the parameters of the optimizer are in an order that was given: {self.known_by}"
 
     def to_json(self) -> str:
-        """The text of the file."""
+        """Return the text of the file."""
         tree = {
             "schema": SCHEMA,
             "version": version(),
@@ -59,7 +59,7 @@ def named_order_of(checkpoint: Checkpoint) -> NamedOrder | None:
 
 
 def read_named_order(directory: Path) -> NamedOrder | None:
-    """The record in the checkpoint in `directory`; None: its files say the names themselves.
+    """Return the record in the checkpoint in `directory`; None: its files say the names themselves.
 
     Raises:
         BadFile: it is damaged.

@@ -23,7 +23,7 @@ LARGEST = 1 << 20
 
 
 def directory_of_user(uid: int | str) -> str:
-    """The directory of another user than the daemon's, below DIRECTORY; `*`: of each."""
+    """Return the directory of another user than the daemon's, below DIRECTORY; `*`: of each."""
     return f"uid-{uid}"
 
 
@@ -36,7 +36,7 @@ class Needed:
     text: str
 
     def sentence(self, checkpoint: Path) -> str:
-        """Why `checkpoint` stays."""
+        """Return why `checkpoint` stays."""
         return f"{checkpoint} stays although it is old: job {self.job} names it in {self.key}"
 
 
@@ -53,7 +53,7 @@ def is_within(text: str, place: str) -> bool:
 
 
 def needed_by(checkpoint: Path, needs: Iterable[Needed]) -> Needed | None:
-    """The first of `needs` that is on `checkpoint`."""
+    """Return the first of `needs` that is on `checkpoint`."""
     places = {str(checkpoint), os.path.realpath(checkpoint)}
     return next((n for n in needs if any(is_within(n.text, place) for place in places)), None)
 

@@ -126,7 +126,7 @@ class LossScaleRecord:
     consecutive_hysteresis: bool = False
 
     def options(self) -> dict[str, Any]:
-        """All but the scale and whether it is dynamic."""
+        """Return all options except the scale and whether it is dynamic."""
         if not self.dynamic:
             return {}
         tree = dataclasses.asdict(self)
@@ -185,7 +185,7 @@ class JobRecord:
 
 
 def record_to_json(record: JobRecord) -> str:
-    """The text of job.json."""
+    """Return the text of job.json."""
     plain = dataclasses.replace(record, hub={})
     tree = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(plain)}
     del tree["hub"]

@@ -45,7 +45,7 @@ class ThinnedRecord:
         )
 
     def to_json(self) -> str:
-        """The text of the file."""
+        """Return the text of the file."""
         tree = {
             "schema": SCHEMA,
             "version": version(),
@@ -62,7 +62,7 @@ def is_thinned(directory: Path) -> bool:
 
 
 def read_thinned(directory: Path) -> ThinnedRecord | None:
-    """The record of the checkpoint in `directory`; None: it was never thinned.
+    """Return the record of the checkpoint in `directory`, or None if it was never thinned.
 
     Raises:
         BadFile: it is damaged.
