@@ -22,8 +22,8 @@ from zerotools.maps.views import TensorView, View, ViewPiece
 
 
 def view_of_rows(name: str, weight: TensorView, rank: int) -> View:
-    """The view that makes B of the weight `name`, with `rank` columns, of those of the weights that
-    it is made of.
+    """Return the view that makes B of the weight `name`, with `rank` columns, of those of the
+    weights that it is made of.
 
     Raises:
         Unsupported: the layout moves more than whole rows of them.

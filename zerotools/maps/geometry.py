@@ -51,7 +51,7 @@ BoundExpression = BoundTensor | BoundOperation
 
 @lru_cache(maxsize=1024)
 def view_of(bound: BoundExpression) -> View:
-    """The view that the expression is.
+    """Return the view that the expression is.
 
     Raises:
         BadRequest: its shapes and sizes do not fit together.
@@ -63,7 +63,7 @@ def view_of(bound: BoundExpression) -> View:
 
 @lru_cache(maxsize=1024)
 def inverses_of(bound: BoundExpression) -> tuple[tuple[ViewPiece, ...], ...]:
-    """The pieces of each tensor of the expression that the view has."""
+    """Return the pieces of each tensor of the expression that the view has."""
     shapes = dict(_shapes(bound))
     ranks = [len(shapes[number]) for number in range(len(shapes))]
     return tuple(inverses(view_of(bound), ranks))
@@ -136,7 +136,7 @@ def _transpose(views: Sequence[View], sizes: Sequence[int]) -> View:
 
 
 def _blocks(view: View, word: str, count: int, multiple: int) -> int:
-    """Rows of each of `count` equal blocks, which are a multiple of `multiple`."""
+    """Return rows of each of `count` equal blocks, which are a multiple of `multiple`."""
     rows = view.shape[_dim(view, 0, word)]
     if count > _MOST_BLOCKS or rows > _MOST_ROWS:
         raise BadRequest(f"{word} cuts {rows} rows into {count} blocks, which is no real model's")
@@ -183,12 +183,12 @@ def _interleave(views: Sequence[View], sizes: Sequence[int]) -> View:
 
 
 def padded_rows(rows: int, multiple: int) -> int:
-    """`rows`, up to the next multiple."""
+    """Return `rows`, rounded up to the next multiple."""
     return -(-rows // multiple) * multiple
 
 
 def _pad(views: Sequence[View], sizes: Sequence[int]) -> View:
-    """The size is how many rows there are in the end."""
+    """Pad the view to the size, in rows."""
     return padded(views[0], sizes[0])
 
 

@@ -38,7 +38,7 @@ def found_in(
     given: Mapping[str, Any],
     held: Mapping[str, Shape],
 ) -> FoundLayout:
-    """The layout `name` in a checkpoint of tensors `held`, whether it is all there or not.
+    """Return the layout `name` in a checkpoint of tensors `held`, whether it is all there or not.
 
     Raises:
         BadRequest: as `layout_of_model` and `stored_names`; or rows of the vocabulary that are not

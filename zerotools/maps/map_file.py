@@ -112,7 +112,7 @@ class FamilyMap:
         return {*self.sizes, *self.indices, *names}
 
     def shifts(self) -> frozenset[tuple[str, str]]:
-        """Indices that are counted on from a size, and which."""
+        """Return indices that are counted on from a size, and which."""
         patterns = [*self.hub, *self.copies]
         for layout in self.layouts.values():
             patterns += (*layout.tensors, *layout.also)

@@ -47,7 +47,7 @@ def with_parts(tree: Mapping[str, Any]) -> tuple[dict[str, Any], Words]:
 
 @cache
 def part_names() -> tuple[str, ...]:
-    """All parts, in order of their names."""
+    """Return all parts, in order of their names."""
     names = (each.name for each in (files(__package__) / PARTS).iterdir())
     return tuple(sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)))
 
@@ -123,7 +123,7 @@ def _merge(into: dict[str, Any], part: Mapping[str, Any], name: str) -> None:
 
 
 def _laid_over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables of `below` with the keys of `above`."""
+    """Return the tables of `below` with the keys of `above`."""
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(below.get(key), dict):
             _laid_over(below[key], value)

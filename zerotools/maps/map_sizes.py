@@ -64,7 +64,7 @@ class MapSizes:
         return {index: number, **more}
 
     def indices_of(self, pattern: str) -> Iterator[dict[str, int]]:
-        """The indices of each tensor of the pattern.
+        """Yield the indices of each tensor of the pattern.
 
         Raises:
             BadRequest: there are more than any model has.

@@ -70,7 +70,7 @@ def layout_of_model(
     given: Mapping[str, Any] | None = None,
     rows: Mapping[str, int] | None = None,
 ) -> ModelLayout:
-    """The layout `name` of the model that config.json describes.
+    """Return the layout `name` of the model that config.json describes.
 
     `given` are arguments, which go before config.json. `rows` are those that padded tensors have
     in a checkpoint.
@@ -245,7 +245,8 @@ class _Maker:
 
 @lru_cache(maxsize=1024)
 def _proved(parts: tuple[tuple[ViewPiece, ...], ...], shape: Shape) -> View | Hole | Overlap:
-    """The pieces as a view, if they cover `shape` and do not overlap. Equal boxes overlap too."""
+    """Return the pieces as a view, if they cover `shape` and do not overlap. Equal boxes overlap
+    too."""
     pieces = tuple(
         replace(piece, source=number) for number, part in enumerate(parts) for piece in part
     )

@@ -61,7 +61,8 @@ class ModelNames:
     _labels: int | None = None
 
     def faults_of(self, held: Mapping[str, Shape]) -> NameFaults:
-        """The differences between tensors `held` and the model, in the nearest form of its names.
+        """Return the differences between tensors `held` and the model, in the nearest form of its
+        names.
 
         A name may lack the first part of the model's names, as in a model without a head.
 
@@ -159,7 +160,8 @@ def _labels_of(config: Mapping[str, Any]) -> int:
 
 
 def tied_names(family: FamilyMap) -> dict[str, str]:
-    """The names that a model may lack, and the first of the same shape, which is its embedding."""
+    """Return the names that a model may lack, and the first of the same shape, which is its
+    embedding."""
     return {
         name: next(each for each, tensor in family.hub.items() if tensor.shape == shape)
         for name in family.optional
@@ -176,7 +178,7 @@ def _family_of(kind: str) -> FamilyMap | None:
 
 @cache
 def _texts() -> Mapping[str, Traversable]:
-    """The file of each model type."""
+    """Return the file of each model type."""
     return {
         kind: each
         for folder in _FOLDERS

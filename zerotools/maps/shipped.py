@@ -24,7 +24,7 @@ _KEPT = ("L", "D")
 
 @cache
 def shipped_maps() -> Mapping[str, FamilyMap]:
-    """All maps by name, in order of their names."""
+    """Return all maps by name, in order of their names."""
     folder = files(__package__) / _FOLDER
     found = sorted(each.name for each in folder.iterdir() if each.name.endswith(_SUFFIX))
     maps = (read_map((folder / each).read_bytes(), each) for each in found)
@@ -80,7 +80,7 @@ def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
 
 
 def check_layout(family: FamilyMap, name: str, *, hub: str) -> None:
-    """Raises BadRequest: the map has no layout `name`; the nearest is named."""
+    """Raise BadRequest if the map has no layout `name`; the nearest is named."""
     known = [hub, *family.layouts]
     if name not in known:
         raise BadRequest(
@@ -90,8 +90,8 @@ def check_layout(family: FamilyMap, name: str, *, hub: str) -> None:
 
 
 def source_of(name: str) -> str:
-    """The text of a shipped map with all that it takes from its parts, so that a copy of it is
-    whole and can be changed everywhere."""
+    """Return the text of a shipped map with all that it takes from its parts, so that a copy of it
+    is whole and can be changed everywhere."""
     tree, words = with_parts(tomllib.loads(_file(name).read_text("utf-8")))
     short = {word: words[word] for word in _KEPT if word in words}
     plain = {key: value for key, value in tree.items() if not isinstance(value, dict)}
@@ -104,7 +104,7 @@ def _file(name: str) -> Traversable:
 
 
 def _toml(tree: Mapping[str, Any], short: Mapping[str, str], where: str = "") -> Iterator[str]:
-    """The lines of a tree of tables, texts, lists of them, and truth values."""
+    """Yield the lines of a tree of tables, texts, lists of them, and truth values."""
     plain = {key: value for key, value in tree.items() if not isinstance(value, dict)}
     if where and (plain or not tree):
         yield f"\n[{where}]"

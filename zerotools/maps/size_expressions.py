@@ -168,7 +168,7 @@ def _computed(operation: Callable[..., Any], values: tuple[Any, ...], text: str)
 
 
 def names_in(text: str) -> set[str]:
-    """The names in an expression."""
+    """Return the names in an expression."""
     return {node.id for node in ast.walk(parsed(text)) if isinstance(node, ast.Name)}
 
 

@@ -41,7 +41,7 @@ class StoredNames:
 
 
 def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
-    """How a checkpoint of tensors `held` has the layout.
+    """Return how a checkpoint of tensors `held` has the layout.
 
     Raises:
         BadRequest: one tensor of the layout is there under two names.
@@ -124,7 +124,8 @@ def _apart(
 
 
 def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
-    """Rows that the checkpoint's tensors have, under the layout's names that may be padded."""
+    """Return rows that the checkpoint's tensors have, under the layout's names that may be
+    padded."""
     found = {}
     for name in layout.tensors:
         shape = held.get(name)

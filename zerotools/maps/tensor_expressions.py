@@ -55,22 +55,22 @@ TensorExpression = TensorName | Operation
 
 
 def indices_of(pattern: str) -> tuple[str, ...]:
-    """The indices in a name, in order."""
+    """Return the indices in a name, in order."""
     return tuple(dict.fromkeys(found[1] for found in _INDEX.finditer(pattern)))
 
 
 def shifts_of(pattern: str) -> tuple[tuple[str, str], ...]:
-    """Each index that is counted on from a size, and the size."""
+    """Return each index that is counted on from a size, and the size."""
     return tuple((found[1], found[2]) for found in _INDEX.finditer(pattern) if found[2])
 
 
 def with_indices(pattern: str, indices: Mapping[str, int]) -> str:
-    """The name that the pattern has at these indices (`MapSizes.at`)."""
+    """Return the name that the pattern has at these indices (`MapSizes.at`)."""
     return _INDEX.sub(lambda found: str(indices[found[0][1:-1]]), pattern)
 
 
 def names_in(expression: TensorExpression) -> Iterator[str]:
-    """The patterns of all tensors in it, in order."""
+    """Yield the patterns of all tensors in it, in order."""
     if isinstance(expression, TensorName):
         yield expression.pattern
         return
@@ -79,7 +79,7 @@ def names_in(expression: TensorExpression) -> Iterator[str]:
 
 
 def sizes_in(expression: TensorExpression) -> Iterator[str]:
-    """All sizes in it."""
+    """Yield all sizes in it."""
     if isinstance(expression, Operation):
         yield from expression.sizes
         for each in expression.tensors:

@@ -66,7 +66,7 @@ def whole(source: int, shape: tuple[int, ...]) -> View:
 
 
 def narrowed(view: View, dim: int, first: int, count: int, step: int = 1) -> View:
-    """`count` indices along `dim` from `first` on, `step` apart."""
+    """Return `count` indices along `dim` from `first` on, `step` apart."""
     shape = (*view.shape[:dim], count, *view.shape[dim + 1 :])
     pieces = tuple(_narrowed_pieces(view.pieces, dim, first, count, step))
     return View(shape, pieces)
@@ -99,7 +99,7 @@ def _with(values: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
 
 
 def joined(views: Sequence[View], dim: int) -> View:
-    """The views one behind another along `dim`."""
+    """Return the views one behind another along `dim`."""
     pieces, at = [], 0
     for view in views:
         for piece in view.pieces:
@@ -110,7 +110,7 @@ def joined(views: Sequence[View], dim: int) -> View:
 
 
 def stacked(views: Sequence[View]) -> View:
-    """The views along a new first dimension."""
+    """Return the views along a new first dimension."""
     pieces = [
         replace(
             piece,
@@ -139,7 +139,7 @@ def item(view: View, index: int) -> View:
 
 
 def transposed(view: View, first: int, second: int) -> View:
-    """The view with two dimensions exchanged."""
+    """Return the view with two dimensions exchanged."""
     order = list(range(len(view.shape)))
     order[first], order[second] = second, first
 
@@ -199,7 +199,7 @@ def inverses(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ...]]:
 
 
 def _seen_from_source(piece: ViewPiece, rank: int) -> Iterator[ViewPiece]:
-    """The piece as boxes of its source: one for all indices of step 1, else one for each."""
+    """Yield the piece as boxes of its source: one for all indices of step 1, else one for each."""
     dims, shape = [-1] * rank, [1] * rank
     apart: list[int] = []
     for dim, (along, count) in enumerate(zip(piece.dims, piece.box.shape, strict=True)):
@@ -237,7 +237,8 @@ def _merged(pieces: Sequence[ViewPiece], dim: int) -> list[ViewPiece]:
 
 
 def _runs(rows: list[ViewPiece], dim: int) -> Iterator[ViewPiece]:
-    """Rows in order, as few pieces: each of rows without a gap, in one step through the view."""
+    """Yield rows in order, as few pieces: each of rows without a gap, in one step through the
+    view."""
     along = rows[0].dims[dim]
     at = 0
     while at < len(rows):
