@@ -33,7 +33,7 @@ def reads_data(spec: JobSpec) -> bool:
 
 
 def answer_seconds(spec: JobSpec, *, model: bool = False) -> float:
-    """How much longer than any other answer that to a submit may take."""
+    """Return how much longer than any other answer that to a submit may take."""
     asks = model or spec.resume_from is not None or reads_data(spec)
     config = DEEPSPEED_SECONDS + INTERPRETER_SECONDS if spec.engine == "deepspeed" else 0.0
     config += INTERPRETER_SECONDS if spec.eval.tasks else 0.0

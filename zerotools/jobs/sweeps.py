@@ -34,7 +34,7 @@ class ArrayMember:
 
 
 def values_of(text: str) -> tuple[str, list[Any]]:
-    """The key and the values in `train.learning_rate=1e-4,3e-4`: TOML, or plain words.
+    """Return the key and the values in `train.learning_rate=1e-4,3e-4`: TOML, or plain words.
 
     Raises BadRequest.
     """
@@ -59,7 +59,7 @@ def _value(text: str) -> Any:
 
 
 def count_of(sweep: Mapping[str, Sequence[Any]], count: int | None) -> int:
-    """How many jobs these are. Raises BadRequest: too many, or none."""
+    """Return the number of jobs. Raises BadRequest: too many, or none."""
     for key, values in sweep.items():
         if not values:
             raise BadRequest(f"sweep: {key} has no values")

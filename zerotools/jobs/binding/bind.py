@@ -60,8 +60,8 @@ def build(
 
 
 def dotted_keys(kind: type[Any], prefix: str = "") -> Iterator[tuple[str, tuple[Field[Any], Any]]]:
-    """Every key of the dataclass `kind` and of its tables, such as `train.steps`, with its field
-    and its type."""
+    """Yield every key of the dataclass `kind` and of its tables, such as `train.steps`, with its
+    field and its type."""
     hints = hints_of(kind)
     for item in keys_of(kind):
         hint = hints[item.name]
@@ -74,14 +74,14 @@ def dotted_keys(kind: type[Any], prefix: str = "") -> Iterator[tuple[str, tuple[
 
 
 def table_of(hint: Any) -> type[Any] | None:
-    """The dataclass among the types of a key that takes a table, or something else."""
+    """Return the dataclass among the types of a key that takes a table, or something else."""
     return next(
         (each for each in get_args(hint) if isinstance(each, type) and is_dataclass(each)), None
     )
 
 
 def hints_of(kind: type[Any]) -> dict[str, Any]:
-    """The annotations of a dataclass, resolved."""
+    """Return the annotations of a dataclass, resolved."""
     if kind not in _HINTS:
         _HINTS[kind] = typing.get_type_hints(kind)
     return _HINTS[kind]
@@ -124,7 +124,8 @@ def _field(
 
 
 def check_allowed(item: Field[Any], value: Any) -> None:
-    """Raises Mismatch: the value, or an entry of a list, is not one of those that the key takes."""
+    """Raise Mismatch if the value, or an entry of a list, is not one of those that the key
+    takes."""
     allowed = item.metadata.get("allowed")
     # None is a value of its own if the type has it: older jobs are read with it.
     if allowed is None or value is None:
@@ -151,7 +152,7 @@ def _check_bounds(item: Field[Any], value: Any) -> None:
 
 
 def convert(hint: Any, value: Any) -> Any:
-    """`value` as the annotated type `hint`. Raises Mismatch."""
+    """Convert `value` to the annotated type `hint`. Raises Mismatch."""
     origin = get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         return _convert_union(get_args(hint), value)
@@ -266,7 +267,8 @@ def are_texts(values: Iterable[object], errors: str = "surrogateescape") -> bool
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """A copy of `value` made of JSON's types alone. Raises Mismatch (dates, NaN, too deep)."""
+    """Return a copy of `value` made of JSON's types only. Raises Mismatch (dates, NaN, too
+    deep)."""
     if depth > MAX_DEPTH:
         raise Mismatch(f"must not be nested deeper than {MAX_DEPTH} levels")
     if value is None or isinstance(value, bool):
@@ -287,7 +289,8 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def show(value: object, *, bare: bool = False) -> str:
-    """`value` as a user would write it, cut to 80 characters; `bare` leaves the quotes off."""
+    """Return `value` as a user would write it, cut to 80 characters; `bare` leaves the quotes
+    off."""
     if isinstance(value, bool):
         text = "true" if value else "false"
     elif isinstance(value, str):

@@ -63,7 +63,7 @@ def key(
 
 
 def keys_of(kind: Any) -> tuple[Field[Any], ...]:
-    """The keys that a table has; a field of another kind is not of the job file."""
+    """Return the keys that a table has; a field of another kind is not of the job file."""
     return _keys(kind if isinstance(kind, type) else type(kind))
 
 

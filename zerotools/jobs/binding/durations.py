@@ -10,7 +10,7 @@ LONGEST_SECONDS = 3650 * 86400
 
 
 def seconds_of(span: int | str) -> int:
-    """A number of seconds, or days, hours, minutes and seconds, in this order.
+    """Return a number of seconds, or days, hours, minutes and seconds, in this order.
 
     Raises:
         ValueError: it is not a span of time, none at all, or more than ten years.
@@ -33,7 +33,7 @@ def seconds_of(span: int | str) -> int:
 
 
 def in_words(seconds: int) -> str:
-    """`2 h`, `1 d 12 h`, `90 s` in the fewest units."""
+    """Return a duration in the fewest units: `2 h`, `1 d 12 h`, `90 s`."""
     parts = []
     for unit, length in _SECONDS.items():
         count, seconds = divmod(seconds, length)

@@ -74,7 +74,8 @@ VALUES: Mapping[str, str] = {
 
 
 def key_meant(name: str, where: str, known: Iterable[str], all_keys: Iterable[str]) -> str | None:
-    """The dotted key that `name`, unknown in the table `where` ("" or "train."), may stand for.
+    """Return the dotted key that `name`, unknown in the table `where` ("" or "train."), may stand
+    for.
 
     In turn: its synonym; the same key of another table; the nearest of the table, then of all keys.
     """
@@ -94,7 +95,7 @@ def key_meant(name: str, where: str, known: Iterable[str], all_keys: Iterable[st
 
 
 def value_meant(value: object, allowed: Iterable[object]) -> str | None:
-    """The allowed value that `value` may stand for."""
+    """Return the allowed value that `value` may stand for."""
     choices = [str(choice) for choice in allowed]
     text = str(value).lower()[:64]
     if VALUES.get(text) in choices:

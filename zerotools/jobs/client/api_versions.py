@@ -48,7 +48,7 @@ def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
 
 
 def api_versions(health: Mapping[str, Any]) -> tuple[int, ...]:
-    """The versions of the API that the daemon speaks."""
+    """Return the versions of the API that the daemon speaks."""
     said = health.get("api_versions")
     if not isinstance(said, list):
         return FIRST_API

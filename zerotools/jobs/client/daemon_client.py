@@ -124,7 +124,7 @@ class DaemonClient(DaemonRequests):
         name: str | None = None,
         user: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Jobs, the newest first; those with ids below `after` only, and those of this `name` and
+        """Return jobs, the newest first; only those with ids below `after`, of this `name`, and of
         this `user` (a name, a uid, or `me`)."""
         query = {"state": state, "limit": limit, "after": after, "name": name, "user": user}
         try:
@@ -149,11 +149,11 @@ class DaemonClient(DaemonRequests):
             after = min(int(job["id"]) for job in page)
 
     def jobs_of_array(self, number: int) -> list[dict[str, Any]]:
-        """The jobs of an array, the newest first."""
+        """Return the jobs of an array, the newest first."""
         return list(self._pages(None, number))
 
     def jobs_named(self, name: str, *, user: str | None = None) -> list[dict[str, Any]]:
-        """All jobs of this name, and this `user`, the newest first."""
+        """Return all jobs of this name, and this `user`, the newest first."""
         if user is not None:
             return list(self._pages(name, user=user))
         try:
@@ -173,11 +173,11 @@ class DaemonClient(DaemonRequests):
             query["after"] = answer["next"]
 
     def job(self, job_id: int) -> dict[str, Any]:
-        """One job."""
+        """Return one job."""
         return self._object("GET", f"/v1/jobs/{job_id}")
 
     def explain(self, job_id: int) -> dict[str, Any]:
-        """Why a job waits, was tried again or ended."""
+        """Return why a job waits, was tried again or ended."""
         return self._object("GET", f"/v1/jobs/{job_id}/explain")
 
     def cancel(self, job_id: int) -> dict[str, Any]:
@@ -242,12 +242,12 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", f"/v1/jobs/{job_id}/release")
 
     def pause(self, job_id: int, *, lose_steps: bool = False) -> dict[str, Any]:
-        """The older `hold`; the job as it is now."""
+        """Hold the job by the older request `pause`; return the job as it is now."""
         body = {"lose_steps": lose_steps}
         return self._object("POST", f"/v1/jobs/{job_id}/pause", body=body)
 
     def unpause(self, job_id: int) -> dict[str, Any]:
-        """The older `release` of such a job; the job as it is then."""
+        """Release such a job by the older request; return the job as it is then."""
         return self._object("POST", f"/v1/jobs/{job_id}/unpause")
 
     def clean(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class DaemonClient(DaemonRequests):
         offset: int = 0,
         limit: int = 1 << 16,
     ) -> LogBytes:
-        """A part of a rank's log; a negative `offset` counts from the end."""
+        """Return a part of a rank's log; a negative `offset` counts from the end."""
         query = {"attempt": attempt, "rank": rank, "offset": offset, "limit": limit}
         response, data = self._request("GET", f"/v1/jobs/{job_id}/logs", query)
         return LogBytes(
@@ -276,12 +276,12 @@ class DaemonClient(DaemonRequests):
     def progress(
         self, job_id: int, *, attempt: int | None = None, since: int = 0
     ) -> dict[str, Any]:
-        """`{"records": [...], "next": int, "attempt": int, "over": bool}`."""
+        """Return `{"records": [...], "next": int, "attempt": int, "over": bool}`."""
         query = {"attempt": attempt, "since": since}
         return self._object("GET", f"/v1/jobs/{job_id}/progress", query)
 
     def events(self, since: int = 0, *, wait_seconds: float = 0) -> dict[str, Any]:
-        """`{"events": [...], "next": int}`; waits for the first one."""
+        """Return `{"events": [...], "next": int}`; wait for the first one."""
         query = {"since": since, "wait": wait_seconds}
         return self._object("GET", "/v1/events", query, patience=wait_seconds)
 
@@ -296,7 +296,7 @@ class DaemonClient(DaemonRequests):
         return self._object("GET", f"/v1/jobs/{job_id}/checkpoints")
 
     def machine(self) -> dict[str, Any]:
-        """`{"snapshot": {...} | null, "leases": [...]}`."""
+        """Return `{"snapshot": {...} | null, "leases": [...]}`."""
         return self._object("GET", "/v1/machine")
 
     def history(self, seconds: int, points: int) -> dict[str, Any]:
@@ -304,11 +304,12 @@ class DaemonClient(DaemonRequests):
         return self._object("GET", "/v1/history", {"seconds": seconds, "points": points})
 
     def peaks(self, job_id: int | None = None) -> list[dict[str, Any]]:
-        """The most that attempts of this job, or of all, held."""
+        """Return the most that attempts of this job, or of all, held."""
         return list(self._object("GET", "/v1/peaks", {"job": job_id})["peaks"])
 
     def web_link(self) -> dict[str, Any]:
-        """`{"url", "port", "expires_seconds"}`: a link to the page for browsers that works once."""
+        """Return `{"url", "port", "expires_seconds"}`: a link to the page for browsers that works
+        once."""
         return self._object("POST", "/v1/web/links")
 
     def end_web_sessions(self) -> int:
@@ -316,7 +317,8 @@ class DaemonClient(DaemonRequests):
         return int(self._object("POST", "/v1/web/end")["ended"])
 
     def shares(self) -> dict[str, Any]:
-        """`{"half_life_seconds", "fair", "users": [{...}]}`, who goes first at the top."""
+        """Return `{"half_life_seconds", "fair", "users": [{...}]}`, the first in turn at the
+        top."""
         return self._object("GET", "/v1/shares")
 
     def health(self) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def _is_text(value: str) -> bool:
 
 
 def named(options: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `--env NAME` and `--env NAME=VALUE`. Raises BadRequest."""
+    """Return the variables of `--env NAME` and `--env NAME=VALUE`. Raises BadRequest."""
     found: dict[str, str] = {}
     for option in options:
         name, equals, value = option.partition("=")

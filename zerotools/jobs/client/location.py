@@ -21,7 +21,8 @@ LONGEST_ADDRESS = 107
 
 
 def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """$ZEROTOOLS_STATE_DIR; else /var/lib/zerotools for root, else the XDG state directory."""
+    """Return $ZEROTOOLS_STATE_DIR; else /var/lib/zerotools for root, else the XDG state
+    directory."""
     if given := environment.get(STATE_VARIABLE):
         return Path(given).absolute()
     if os.geteuid() == 0:
@@ -61,7 +62,8 @@ def _is_ours(directory: Path) -> bool:
 
 
 def connect(path: Path, timeout_seconds: float) -> socket.socket:
-    """A stream connected to the Unix socket at `path`, however long that is. Raises OSError."""
+    """Return a stream connected to the Unix socket at `path`, however long that is. Raises
+    OSError."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         link.settimeout(timeout_seconds)

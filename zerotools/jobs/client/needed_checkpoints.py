@@ -47,7 +47,7 @@ class Need:
         return own == needed or own in needed.parents or needed in own.parents
 
     def sentence(self, checkpoint: Path) -> str:
-        """Why `checkpoint` must stay as it is."""
+        """Return why `checkpoint` must stay as it is."""
         called = f" ({self.name})" if self.name else ""
         return (
             f"{checkpoint} is needed by job {self.job}{called}, which is {self.state}: {self.why}; "
@@ -83,10 +83,7 @@ def needs_at(socket: Path | None = None) -> list[Need] | None:
 
 
 def refuse_needed(checkpoint: Path, found: Iterable[Need]) -> None:
-    """
-    Raises:
-        BadRequest: one of `found` is on `checkpoint`.
-    """
+    """Raise BadRequest if one of `found` is on `checkpoint`."""
     need = next((each for each in found if each.concerns(checkpoint)), None)
     if need is not None:
         raise BadRequest(need.sentence(checkpoint))

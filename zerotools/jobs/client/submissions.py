@@ -67,7 +67,7 @@ def conflicts(jobs: Sequence[Submission | Places]) -> Iterator[BadRequest]:
 
 
 def _moving_start(job: Places, writers: dict[str, Places]) -> Iterator[BadRequest]:
-    """A start that another of the jobs is still to write, or to replace."""
+    """Yield a start that another of the jobs is still to write, or to replace."""
     given = job.resume_from
     if given is None:
         return

@@ -23,7 +23,7 @@ _LARGEST_STATE = 2**24
 
 
 def saved_files(directory: Path) -> list[Path] | None:
-    """The Arrow files of a dataset that was saved in `directory`; None: none was.
+    """Return the Arrow files of a dataset that was saved in `directory`; None: none was.
 
     Raises:
         BadFile: a file of it is missing, or it holds several splits.

@@ -48,7 +48,7 @@ class Conversation:
         return sum(len(str(turn.get("content", ""))) for turn in self.turns)
 
     def with_last_answer(self) -> Conversation:
-        """The same, learned from its last answer alone."""
+        """Return the same conversation, learned from its last answer only."""
         last = max((number for number, said in enumerate(self.learned) if said), default=-1)
         return replace(self, learned=tuple(number == last for number in range(len(self.turns))))
 
@@ -94,7 +94,7 @@ def _from_json(place: str, text: str) -> Any:
 
 
 def _turn(place: str, turn: Any) -> tuple[Turn, bool]:
-    """(the turn as templates take it, whether the model is to say it)."""
+    """Return (the turn in the form for templates, whether the model is to say it)."""
     if not isinstance(turn, Mapping):
         raise BadFile(f"{place} is {kind_in_words(turn)}, not an object")
     names = ("role", "content") if "role" in turn or "from" not in turn else ("from", "value")
@@ -130,7 +130,7 @@ def _content(place: str, name: str, value: Any) -> str:
 
 
 def _part(place: str, part: Any) -> str:
-    """A part of OpenAI's lists of contents."""
+    """Return a part of OpenAI's lists of contents."""
     if isinstance(part, Mapping) and part.get("type") == "text":
         return checked_text(f'{place}: "text"', part.get("text"))
     kind = part.get("type") if isinstance(part, Mapping) else kind_in_words(part)
@@ -138,7 +138,7 @@ def _part(place: str, part: Any) -> str:
 
 
 def _called(place: str, value: Any) -> list[Any]:
-    """The calls in a turn of ShareGPT: one, or a list of them."""
+    """Return the calls in a turn of ShareGPT: one, or a list of them."""
     calls = _from_json(place, value) if isinstance(value, str) else value
     listed: Sequence[Any] = calls if isinstance(calls, list) else [calls]
     return [_with_arguments(place, {"type": "function", "function": call}) for call in listed]

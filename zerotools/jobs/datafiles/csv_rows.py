@@ -19,7 +19,7 @@ _PIECE = 1 << 20
 
 
 def read_rows(path: Path, budget: int | None = None) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line of its end, record) of each row of `path`; `budget` is in bytes.
+    """Yield (line of its end, record) of each row of `path`; `budget` is in bytes.
 
     Raises:
         BadFile: it cannot be read, is not UTF-8, has no header, or a row has not as many fields as
@@ -38,7 +38,7 @@ def read_rows(path: Path, budget: int | None = None) -> Iterator[tuple[int, dict
 
 
 def _first_wrong(path: Path) -> BadFile | None:
-    """The first byte that is not UTF-8; text is decoded in pieces, which have no lines."""
+    """Return the first byte that is not UTF-8; text is decoded in pieces, which have no lines."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line = 1
     with os.fdopen(open_regular(path, is_source=False), "rb") as file:

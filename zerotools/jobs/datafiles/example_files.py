@@ -84,7 +84,7 @@ def read_examples(
 def read_records_of(
     path: Path, data: DataSpec, budget: int | None = None, seen: Seen | None = None
 ) -> Iterator[Record]:
-    """The examples in `path`; of preferences first the chosen and then the rejected answer of
+    """Yield the examples in `path`; of preferences first the chosen and then the rejected answer of
     each. Raises as `read_examples`."""
     if not data.preferences:
         yield from read_examples(path, data, budget, seen)
@@ -97,7 +97,7 @@ def read_records_of(
 
 
 def _answer(place: str, tree: Mapping[str, Any], name: str, data: DataSpec) -> Record:
-    """One of the two answers of a preference, after its prompt."""
+    """Return one of the two answers of a preference, after its prompt."""
     column_name, key = getattr(data, name), f"data.{name}"
     prompt = column(place, tree, data.prompt_column, "data.prompt_column")
     answer = column(place, tree, column_name, key)
@@ -129,7 +129,7 @@ def _answer(place: str, tree: Mapping[str, Any], name: str, data: DataSpec) -> R
 
 
 def as_conversation(record: Record) -> Conversation:
-    """An example as the turns of a chat; all answers are learned from."""
+    """Return an example as the turns of a chat; all answers are learned from."""
     if isinstance(record, Conversation):
         return record
     turns: list[dict[str, str]] = []

@@ -32,8 +32,8 @@ _SPACE = re.compile(r"\s*")
 def read_objects(
     path: Path, budget: int | None = None, seen: Seen | None = None
 ) -> Iterator[tuple[int, Any]]:
-    """(line, value) of each JSON value in `path`, which need be no object; `budget` is in bytes.
-    `seen` is called with the bytes that are read, with each value.
+    """Yield (line, value) of each JSON value in `path`, which need be no object; `budget` is in
+    bytes. `seen` is called with the bytes that are read, with each value.
 
     Raises:
         BadFile: it cannot be read, is not a regular file, not UTF-8 or not JSON; file and line are
@@ -126,7 +126,7 @@ class _Text:
         return f"{self._path}, line {self._line}"
 
     def peek(self) -> str:
-        """The next character that is not white space; empty at the end."""
+        """Return the next character that is not white space; empty at the end."""
         while True:
             space = _SPACE.match(self._buffer, self._at)
             assert space is not None

@@ -37,7 +37,7 @@ def text_of(place: str, tree: Mapping[str, Any], name: str, key: str) -> str:
 
 
 def checked_text(what: str, value: Any) -> str:
-    """`value`, which is text that can be encoded. Raises BadFile."""
+    """Return `value`, which is text that can be encoded. Raises BadFile."""
     if not isinstance(value, str):
         raise BadFile(f"{what} is {kind_in_words(value)}, not text")
     try:

@@ -29,15 +29,15 @@ class DoctorFinding:
 
 
 def ok(what: str, found: str) -> DoctorFinding:
-    """Nothing to do."""
+    """Return a finding that needs no action."""
     return DoctorFinding(what=what, level=OK, found=found)
 
 
 def warning(what: str, found: str, do: str) -> DoctorFinding:
-    """Jobs run."""
+    """Return a finding with which jobs run."""
     return DoctorFinding(what=what, level=WARNING, found=found, do=do)
 
 
 def problem(what: str, found: str, do: str) -> DoctorFinding:
-    """Jobs do not run, or not for long."""
+    """Return a finding with which jobs do not run, or not for long."""
     return DoctorFinding(what=what, level=PROBLEM, found=found, do=do)

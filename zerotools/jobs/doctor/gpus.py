@@ -15,8 +15,8 @@ HOT_CELSIUS = 90
 def look_at_gpus(
     snapshot: Snapshot, ours: frozenset[str] = frozenset(), excluded: frozenset[str] = frozenset()
 ) -> Iterator[DoctorFinding]:
-    """`ours` are the UUIDs of GPUs that jobs of the daemon hold, and `excluded` of those that its
-    configuration gives to none."""
+    """Examine the GPUs: `ours` are the UUIDs of GPUs that jobs of the daemon hold, and `excluded`
+    those that its configuration excludes."""
     if snapshot.gpus_silent:
         yield problem(
             "NVML",

@@ -59,7 +59,7 @@ def ask_python(python: str, seconds: float = IMPORT_SECONDS) -> dict[str, Any] |
 def look_at_python(
     python: str, answer: Mapping[str, Any] | str, *, has_gpus: bool
 ) -> Iterator[DoctorFinding]:
-    """`answer` is that of `ask_python`; `has_gpus`: NVML shows some."""
+    """Examine the interpreter: `answer` is that of `ask_python`; `has_gpus`: NVML shows some."""
     if isinstance(answer, str):
         yield problem("torch", f"{python} {answer}", f"try it: {python} -c 'import torch'")
         return

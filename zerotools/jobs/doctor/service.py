@@ -72,7 +72,8 @@ def look_at_drain(drain: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
 
 
 def manager_group(launch: Mapping[str, Any] | None, uid: int) -> str | None:
-    """The cgroup of the systemd that gives attempts their units; None: they have none."""
+    """Return the cgroup of the systemd that gives attempts their units, or None if they have
+    none."""
     groups = {"systemd": "/", "user-systemd": f"/user.slice/user-{uid}.slice/user@{uid}.service"}
     return groups.get(str((launch or {}).get("by")))
 

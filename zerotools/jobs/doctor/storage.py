@@ -97,7 +97,7 @@ def within(seconds: float, look: Callable[[], T]) -> T | None:
 
 
 def _answer(look: Callable[[], object], writing: int) -> None:
-    """The process that looks; it never returns."""
+    """Look in the child process, and write the answer; it never returns."""
     try:
         try:
             found = look()
@@ -210,7 +210,8 @@ def _socket(path: Path) -> Iterator[DoctorFinding]:
 def look_at_locks(
     environment: Mapping[str, str], now: float | None = None
 ) -> Iterator[DoctorFinding]:
-    """Locks of torch's compiler that a killed process may have left: they block others for ever."""
+    """Yield locks of torch's compiler that a killed process may have left: they block others
+    without end."""
     found = within(LOOK_SECONDS, lambda: list(_look_at_locks(environment, now)))
     if found is None:
         home = environment.get("HOME", "/")

@@ -72,7 +72,7 @@ class _Drill:
         self._look_at = 0.0
 
     def run(self) -> DrillReport:
-        """All of it."""
+        """Run the whole drill."""
         request, began = self._request, time.monotonic()
         self._daemon.begin()
         try:

@@ -53,11 +53,11 @@ class KindBag:
         self._bag: list[str] = []
 
     def first_wait(self) -> float:
-        """Seconds before the first of them: one comes in any case."""
+        """Return the seconds before the first of them: one comes in any case."""
         return self._random.uniform(0, self._every)
 
     def draw(self) -> tuple[str, float]:
-        """The next kind, and how many seconds are to pass after it."""
+        """Return the next kind, and how many seconds are to pass after it."""
         if not self._bag:
             self._bag = self._random.sample(self._kinds, len(self._kinds))
         return self._bag.pop(), self._random.expovariate(1 / self._every)

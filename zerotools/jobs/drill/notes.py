@@ -79,7 +79,7 @@ class NotedRun:
             )
 
     def unfinished(self) -> Iterator[str]:
-        """Why it cannot have succeeded."""
+        """Yield why it cannot have succeeded."""
         if not self._is_done:
             yield f"its program stopped after step {self._at} of {self._steps}"
         elif self.saved < self._steps:

@@ -31,7 +31,7 @@ class LiveAttempt(NamedTuple):
     rank: int
 
     def pid_of(self, role: str) -> int:
-        """The pid of `supervisor`, `keeper` or `rank`."""
+        """Return the pid of `supervisor`, `keeper` or `rank`."""
         return int(getattr(self, role))
 
 

@@ -121,7 +121,7 @@ class PrivateDaemon:
         return True
 
     def kill(self, again_in: float) -> bool:
-        """SIGKILL; it is started again after so many seconds. Whether it ran."""
+        """Send SIGKILL, and start it again after so many seconds; return whether it ran."""
         if not self.send(signal.SIGKILL) or self._process is None:
             return False
         self._process.wait()
@@ -140,7 +140,7 @@ class PrivateDaemon:
             self._start()
 
     def last_words(self) -> str:
-        """The end of its log, one line after another."""
+        """Return the end of its log, one line after another."""
         try:
             lines = self.log.read_text("utf-8", "replace").splitlines()
         except OSError:

@@ -45,7 +45,7 @@ class Promise:
 
 
 def of_queue(jobs: Sequence[ToyJob], listed: Sequence[Mapping[str, Any]]) -> Promise:
-    """Each acknowledged job is there, under its number, and no other has its name."""
+    """Check that each acknowledged job exists under its number, and no other has its name."""
     promise = Promise(ONCE)
     names = Counter(str(each["name"]) for each in listed)
     numbers = {int(each["id"]): str(each["name"]) for each in listed}

@@ -50,7 +50,7 @@ def make_request(
     directory: Path | None,
     keep: bool,
 ) -> DrillRequest:
-    """The drill that a user asks for. Raises BadRequest."""
+    """Return the drill that a user requests. Raises BadRequest."""
     _check("--minutes", minutes, LEAST_MINUTES, MOST_MINUTES)
     _check("--every", every, LEAST_EVERY, MOST_EVERY)
     if every > 60 * minutes:

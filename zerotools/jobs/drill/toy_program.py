@@ -33,12 +33,12 @@ EXIT_BESIDE = 70
 
 
 def advanced(state: int, step: int) -> int:
-    """The state after `step`."""
+    """Return the state after `step`."""
     return (state * FACTOR + step) % MODULUS
 
 
 def final_state(steps: int) -> int:
-    """The state of a program that nothing happened to."""
+    """Return the state of an undisturbed program."""
     state = 0
     for step in range(1, steps + 1):
         state = advanced(state, step)
@@ -57,7 +57,7 @@ class ToyProgram:
         self.attempt = Path(os.environ.get("ZEROTOOLS_RUN_DIR", "attempt-0")).name.split("-")[-1]
 
     def note(self, line: str) -> None:
-        """One write, which is there or is not, whatever kills this process."""
+        """Record in one write, which exists or not, whatever kills this process."""
         fd = os.open(self.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, f"{line}\n".encode("ascii"))
@@ -65,7 +65,7 @@ class ToyProgram:
             os.close(fd)
 
     def run(self) -> int:
-        """All steps that are left; the exit status."""
+        """Run all remaining steps, and return the exit status."""
         lock = os.open(f"{self.notes}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,14 +93,14 @@ class ToyProgram:
         return advanced(state, step)
 
     def load(self, path: str | None) -> tuple[int, int]:
-        """Step and state of a checkpoint, or of the beginning."""
+        """Load step and state of a checkpoint, or of the beginning."""
         if path is None:
             return 0, 0
         step, state = struct.unpack("<qq", (Path(path) / FILE).read_bytes()[-16:])
         return step, state
 
     def save(self, step: int, state: int) -> None:
-        """A checkpoint, whole under its name or not there."""
+        """Save a checkpoint, which exists whole under its name or not at all."""
         path = self.checkpoints / f"step-{step:08}"
         staging = self.checkpoints / f".{path.name}"
         staging.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ class ToyProgram:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Its name goes first, so that half of it is never seen."""
+    """Remove a checkpoint. Its name goes first, so that half of it is never seen."""
     gone = checkpoint.with_name(f".old-{checkpoint.name}")
     shutil.rmtree(gone, ignore_errors=True)  # of an attempt that was killed here
     checkpoint.rename(gone)
@@ -135,7 +135,7 @@ def _sync(directory: Path) -> None:
 
 
 def main(arguments: list[str] | None = None, program: type[ToyProgram] = ToyProgram) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Counts steps, saves, and goes on.")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--pace", type=float, required=True)

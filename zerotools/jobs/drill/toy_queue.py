@@ -168,7 +168,7 @@ class ToyQueue:
         self._client.cancel(job.number)
 
     def listed(self) -> Iterator[dict[str, Any]]:
-        """All jobs that the daemon has. Raises DaemonError."""
+        """Yield all jobs that the daemon has. Raises DaemonError."""
         after: int | None = None
         while found := self._client.jobs(limit=PAGE, after=after):
             yield from found

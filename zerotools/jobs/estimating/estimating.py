@@ -117,7 +117,7 @@ class Estimate:
         return (*assumed, *self.work.model.notes, *self.machine.notes)
 
     def to_json(self) -> dict[str, Any]:
-        """The estimate as plain values; sizes in bytes."""
+        """Return the estimate as plain values; sizes in bytes."""
         work, chosen = self.work, self.choice.row
         micro = work.micro
         return {
@@ -272,8 +272,8 @@ def estimate_job(
     offloads: Sequence[str] = OFFLOADS,
     job: Mapping[str, Any] | None = None,
 ) -> Estimate:
-    """The job of `work` as it is written, and every other stage and offload of it. `job` has its
-    keys."""
+    """Estimate the job of `work` as it is written, and every other stage and offload of it. `job`
+    has its keys."""
     work = replace(work, layout=replace(work.layout, world_size=machine.gpus))
     asked = row_of_layout(work, machine, work.layout, offload_of(work.layout))
     keys = job or {}

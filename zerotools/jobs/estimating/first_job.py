@@ -132,7 +132,7 @@ def has_chat_template(directory: Path) -> bool:
 
 
 def _work_of(wanted: FirstTraining, machine: Machine) -> Workload:
-    """One example at a time, before anything is changed to make it fit."""
+    """Return the work of one example at a time, before anything is changed to make it fit."""
     shape = read_shape(str(wanted.model))
     sequence = wanted.sequence or shape.usual_length
     packs, pair = wanted.method == QLORA, 2 if wanted.data.key == PREFERENCES else 1

@@ -108,7 +108,7 @@ def _buckets(spec: JobSpec) -> Buckets:
 
 
 def with_ranks(spec: JobSpec, ranks: int) -> JobSpec:
-    """The job on another number of ranks.
+    """Return the job on another number of ranks.
 
     Raises:
         BadRequest: its batch cannot be shared among them.

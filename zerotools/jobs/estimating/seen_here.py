@@ -60,8 +60,8 @@ def has_weights(directory: Path) -> bool:
 
 
 def data_in(directory: Path) -> Iterator[SeenData]:
-    """Files of examples and of preferences first, then of text; those of a kind in a directory are
-    one pattern."""
+    """Yield files of examples and of preferences first, then of text; those of a kind in a
+    directory are one pattern."""
     found = []
     for place in _places(directory):
         if (place / CONFIG).is_file():  # the texts of a model directory are its licence

@@ -88,7 +88,7 @@ def _offload(layout: MemoryLayout, asked: MemoryLayout | None) -> dict[str, Any]
 
 
 def keys_text(keys: Mapping[str, Any]) -> str:
-    """The keys as a job file has them, for a sentence."""
+    """Return the keys as a job file has them, for a sentence."""
     said = [
         f"no {name}" if value is None else f"{name} = {show(value)}" for name, value in keys.items()
     ]

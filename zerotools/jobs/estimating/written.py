@@ -25,8 +25,9 @@ def job_tree(
     *,
     on_gpu: bool,
 ) -> dict[str, Any]:
-    """The keys of a job file; `tables` are those of it that say the model and its adapters. `batch`
-    are the sequences of a step, where micro batches make them up; None: the fewest that do."""
+    """Return the keys of a job file; `tables` are those of it that say the model and its adapters.
+    `batch` are the sequences of a step, where micro batches make them up; None: the fewest that do.
+    """
     tree: dict[str, Any] = {"gpus": layout.world_size}
     if not on_gpu:
         tree = {"device": "cpu", "ranks": layout.world_size}
@@ -63,7 +64,7 @@ def job_tree(
 
 
 def deepspeed_tree(layout: MemoryLayout, micro: MicroBatch | None) -> dict[str, Any]:
-    """DeepSpeed's config."""
+    """Return DeepSpeed's config."""
     zero: dict[str, Any] = {"stage": layout.stage}
     if layout.offload_optimizer == "cpu":
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
@@ -81,7 +82,7 @@ def deepspeed_tree(layout: MemoryLayout, micro: MicroBatch | None) -> dict[str, 
 
 
 def accelerate_text(layout: MemoryLayout) -> str:
-    """accelerate's config file."""
+    """Return accelerate's config file."""
     kind = "DEEPSPEED"
     if layout.stage == 0:
         kind = "MULTI_GPU" if layout.world_size > 1 else "NO"

@@ -92,8 +92,8 @@ def import_configs(
     load: Load | None = None,
     release: Release = NEWEST,
 ) -> Imported:
-    """The job that `job`, the configs and the arguments of `recipe` together say; `release` is the
-    DeepSpeed that the job's Python has.
+    """Return the job that `job`, the configs and the arguments of `recipe` together describe;
+    `release` is the DeepSpeed that the job's Python has.
 
     Raises:
         BadRequest: `load` cannot read the file that the accelerate config names.
@@ -174,7 +174,7 @@ def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict
 def _configured(
     tree: JobTree, source: str, given: Document | None, findings: Findings
 ) -> Document | None:
-    """DeepSpeed's configuration that was given, or is a table of the job file."""
+    """Return DeepSpeed's configuration that was given, or is a table of the job file."""
     config = look_up(tree, CONFIG)
     if config is None:
         return given
@@ -225,7 +225,7 @@ def _chosen(
 
 
 def _with_model(tree: JobTree, claims: Claims) -> JobTree:
-    """`tree` with the model that only a claim names."""
+    """Return `tree` with the model that only a claim names."""
     claimed = copy.deepcopy(tree)
     for key in ("model.path", "model.config"):
         claim = claims.of(key)

@@ -104,7 +104,7 @@ def _steps(recipe: Recipe, program: Program, directory: Path) -> list[str]:
 
 
 def _words(words: Iterable[str], configs: Mapping[str, Path]) -> list[str]:
-    """`words` with the files that stand in for others."""
+    """Return `words` with the files that stand in for others."""
     return [_replaced(word, configs) for word in words]
 
 

@@ -60,14 +60,15 @@ def ways(words: Sequence[str], parts: int) -> list[tuple[str, ...]]:
 
 
 def command_words(words: Sequence[str], options: Sequence[str]) -> list[str]:
-    """The command with `options` before all of its arguments, which may be behind a `--`."""
+    """Return the command with `options` before all of its arguments, which may be behind a `--`."""
     return ["-m", "zerotools", words[0], *options, *words[1:]]
 
 
 def conversion_tree(
     words: Sequence[str], way: Sequence[str], parts: int, *, python: str, directory: Path
 ) -> dict[str, Any]:
-    """The job file: `words` as they are typed in `directory`, run by the interpreter `python`."""
+    """Return the job file: `words` as they are typed in `directory`, run by the interpreter
+    `python`."""
     name = shlex.join(words)
     tree: dict[str, Any] = {
         "name": name[:_LONGEST_NAME] if name.isprintable() else words[0],

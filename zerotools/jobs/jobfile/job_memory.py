@@ -29,9 +29,9 @@ def memory_layout_of(spec: JobSpec) -> MemoryLayout:
 
 
 def shard_size_of(spec: JobSpec) -> int | None:
-    """How many ranks share one copy of the weights; None: all. On several nodes it is those of one
-    node, if it has several: every block's weights are gathered twice a step, and the link between
-    nodes is many times slower than those within one, which then carries gradients alone."""
+    """Return how many ranks share one copy of the weights; None: all. On several nodes it is those
+    of one node, if it has several: every block's weights are gathered twice a step, and the link
+    between nodes is many times slower than those within one, which then carries gradients alone."""
     is_spread = spec.fewest_nodes > 1 and spec.world_size > 1 and spec.zero.stage > 1
     is_spread = is_spread and spec.zero.tensor_ranks == 1
     if spec.zero.shard_size is None and is_spread and spec.engine == "torch":

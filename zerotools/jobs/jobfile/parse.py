@@ -32,7 +32,7 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def parse_job(text: str, *, source: str, base_dir: Path) -> JobSpec:
-    """The job in `text`: TOML, or JSON if its first character is `{`.
+    """Return the job in `text`: TOML, or JSON if its first character is `{`.
 
     Relative paths are taken from `base_dir`, `~` is expanded, a bare `python` is looked up in
     PATH, and the name defaults to that of the file `source`.
@@ -59,7 +59,7 @@ def job_from_tree(
 
 
 def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
-    """The job in a tree of plain values; its paths must be absolute.
+    """Return the job in a tree of plain values; its paths must be absolute.
 
     Raises BadRequest or Unsupported, listing every problem by its dotted key.
     """
@@ -69,7 +69,7 @@ def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
 
 
 def job_to_dict(spec: JobSpec) -> dict[str, Any]:
-    """`spec` as JSON values; `job_from_dict` gives the same spec back.
+    """Return `spec` as JSON values; `job_from_dict` gives the same spec back.
 
     A key without a value is left out, or null where leaving it out means another value.
     """
@@ -80,7 +80,7 @@ def job_to_dict(spec: JobSpec) -> dict[str, Any]:
 
 
 def tree_of(table: Any) -> dict[str, Any]:
-    """A table of the job file as JSON values; see `job_to_dict`."""
+    """Return a table of the job file as JSON values; see `job_to_dict`."""
     tree: dict[str, Any] = {}
     for name, is_table, writes_none, _ in _layout(table.__class__):
         value = getattr(table, name)
@@ -133,7 +133,7 @@ def _given(table: Any, unset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keys_set(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted keys that the tables of a job's `tree` set: `train.steps`, `env.HOME`."""
+    """Yield the dotted keys that the tables of a job's `tree` set: `train.steps`, `env.HOME`."""
     for name, value in tree.items():
         if type(value) not in _SCALARS and isinstance(value, Mapping):
             yield from keys_set(value, f"{prefix}{name}.")
@@ -142,7 +142,7 @@ def keys_set(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def read_tree(text: str, *, source: str) -> dict[str, Any]:
-    """The values in a job file's `text`, unchecked. Raises BadRequest."""
+    """Return the values in a job file's `text`, unchecked. Raises BadRequest."""
     try:
         if text.lstrip().startswith("{"):
             tree = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
@@ -198,7 +198,8 @@ def _build(
 
 
 def _not_text(value: Any, where: str = "", depth: int = 0) -> Iterator[str]:
-    """Texts with lone surrogates: a stored job may have them in file names, a request may not."""
+    """Yield texts with lone surrogates: a stored job may have them in file names, a request may
+    not."""
     if depth > MAX_DEPTH:
         return  # such deep nesting is refused anyway
     if isinstance(value, Mapping):

@@ -59,8 +59,8 @@ def _table(table: Any, where: str, fix: PathFix, left_out: tuple[str, ...] = ())
 
 @cache
 def _path_keys(kind: Any) -> tuple[tuple[str, Mapping[str, Any] | None], ...]:
-    """The keys of the table `kind` that are paths, with how they were declared; and its tables that
-    have such keys, with None."""
+    """Return the keys of the table `kind` that are paths, with how they were declared; and its
+    tables that have such keys, with None."""
     hints, found = hints_of(kind), list[tuple[str, Mapping[str, Any] | None]]()
     for item in keys_of(kind):
         hint = hints[item.name]

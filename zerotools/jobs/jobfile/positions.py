@@ -43,7 +43,7 @@ def line_of(text: str, key: str) -> int | None:
 
 
 def _first_statement(lines: list[str], after: int) -> int:
-    """The first line behind `after` lines that is not blank or a comment, counted from 1."""
+    """Return the first line behind `after` lines that is not blank or a comment, counted from 1."""
     for number, line in enumerate(lines[after:], after + 1):
         if line.strip() and not line.strip().startswith("#"):
             return number
@@ -79,7 +79,8 @@ def problem_line(text: str, problem: str) -> int | None:
 
 
 def toml_problem(text: str, error: tomllib.TOMLDecodeError) -> tuple[str, int, int]:
-    """Why `text` is not TOML, and the line and column, counted from 1, at which that shows."""
+    """Return why `text` is not TOML, and the line and column, counted from 1, at which that
+    shows."""
     found = _TOML_PLACE.match(str(error))
     lines = text.splitlines() or [""]
     if found is None:
@@ -91,7 +92,7 @@ def toml_problem(text: str, error: tomllib.TOMLDecodeError) -> tuple[str, int, i
 
 
 def excerpt(text: str, line: int, column: int) -> str:
-    """The line, and a caret below the column."""
+    """Return the line, and a caret below the column."""
     lines = text.splitlines()
     shown = lines[line - 1] if line <= len(lines) else ""
     before = shown[: column - 1].expandtabs(_TABS)

@@ -62,8 +62,8 @@ def read_table(
     where: str,
     problems: list[str],
 ) -> Any:
-    """The table `kind` of a stored job, from `tree`; None, and `problems` grown, if it has not what
-    has no default. `where` is the dotted prefix of its keys."""
+    """Return the table `kind` of a stored job, from `tree`; None, and `problems` grown, if it has
+    not what has no default. `where` is the dotted prefix of its keys."""
     items, hints = {item.name: item for item in keys_of(kind)}, hints_of(kind)
     problems += [
         f"{where}{show(name, bare=True)} is a key that this version does not know"
@@ -96,7 +96,7 @@ def read_table(
 
 @cache
 def _of_an_older_job(item: Field[Any]) -> dict[str, Any]:
-    """The value of a key, or of a table, that the job was stored without, by its name."""
+    """Return the value of a key, or of a table, that the job was stored without, by its name."""
     if item.default_factory is not MISSING and is_dataclass(table := item.default_factory()):
         return {item.name: with_stored_defaults(table)}
     value = stored_default_of(item)

@@ -75,7 +75,8 @@ in other sections it ignores the key."""
 
 
 def clipping(release: Release) -> float:
-    """To what DeepSpeed clips where its JSON has no `gradient_clipping`; 0: it does not.
+    """Return the value that DeepSpeed clips to if its JSON has no `gradient_clipping`; 0: it does
+    not clip.
 
     runtime/constants.py, GRADIENT_CLIPPING_DEFAULT; pull request 8068.
     """
@@ -83,19 +84,19 @@ def clipping(release: Release) -> float:
 
 
 def removal(name: str, release: Release) -> Removal | None:
-    """Why `release` does not start where key `name` is there; None: it does."""
+    """Return why `release` does not start with the key `name`, or None if it does."""
     found = REMOVED.get(name)
     return found if found is not None and release >= found.since else None
 
 
 def removed_optimizer(kind: str, release: Release) -> Removal | None:
-    """Why `release` does not have the optimizer `kind`; None: it may."""
+    """Return why `release` does not have the optimizer `kind`, or None if it may."""
     found = OPTIMIZERS.get(kind.lower())
     return found if found is not None and release >= found.since else None
 
 
 def release_text(release: Release) -> str:
-    """`0.19.8`."""
+    """Return `0.19.8`."""
     return ".".join(map(str, release))
 
 
@@ -143,7 +144,7 @@ def is_off(value: Any) -> bool:
 
 
 def _switches(section: Mapping[str, Any]) -> list[bool]:
-    """Every `enabled` in `section`, however deep."""
+    """Return every `enabled` in `section`, however deep."""
     found: list[bool] = []
     for name, value in section.items():
         if name == "enabled":

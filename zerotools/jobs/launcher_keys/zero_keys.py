@@ -19,7 +19,7 @@ _STAGING = "how DeepSpeed moves what it offloads"
 def _zero(
     why: str, kind: ValueKind, *, stage3: bool = False, **defaults: Any
 ) -> dict[str, ConfigKey]:
-    """Keys of one kind; DeepSpeed takes those of stage 3 with and without the prefix too."""
+    """Return keys of one kind; DeepSpeed takes those of stage 3 with and without the prefix too."""
     return {
         f"zero_optimization.{spelling}": ConfigKey(kind, KeyAction.TUNING, why, default, stage3)
         for name, default in defaults.items()

@@ -80,7 +80,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _path() -> str:
-    """PATH, and where pip puts ninja."""
+    """Return PATH, and where pip puts ninja."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 

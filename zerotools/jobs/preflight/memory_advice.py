@@ -39,7 +39,7 @@ def settings_to_try(
 
 
 def _shared(spec: JobSpec) -> Iterator[str]:
-    """Sequences that more ranks compute together."""
+    """Advise that more ranks compute a sequence together."""
     micro = spec.train.micro_batch_size or spec.train.batch_size // spec.shares
     twice, fixed = 2 * spec.zero.sequence_ranks, spec.size_range is None
     can = spec.engine == "torch" and fixed
@@ -48,7 +48,7 @@ def _shared(spec: JobSpec) -> Iterator[str]:
 
 
 def _smaller_sums(spec: JobSpec) -> Iterator[str]:
-    """Gradients of micro batches that are summed by their parts."""
+    """Advise to sum the gradients of micro batches by their parts."""
     if _sums_whole(memory_layout_of(spec)):
         yield _SHARDED
 
@@ -61,7 +61,7 @@ def _sums_whole(layout: MemoryLayout) -> bool:
 
 
 def _less_in_flight(spec: JobSpec) -> Iterator[str]:
-    """Fewer activations."""
+    """Advise settings with fewer activations."""
     train = spec.train
     share = train.batch_size // spec.shares
     micro = train.micro_batch_size or share
@@ -81,7 +81,7 @@ def _less_in_flight(spec: JobSpec) -> Iterator[str]:
 
 
 def _less_state(spec: JobSpec, half: str) -> Iterator[str]:
-    """Fewer bytes per parameter."""
+    """Advise settings with fewer bytes per parameter."""
     if spec.train.precision == "fp32":
         yield f'train.precision = "{half}"'
     stage, optimizer, params = _DEEPSPEED if spec.engine == "deepspeed" else _OWN

@@ -54,7 +54,8 @@ def _other_optimizer(spec: JobSpec, record: JobRecord, where: str) -> Iterator[s
 
 
 def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[str]:
-    """Adapters of another rank fail by their shapes; those of another scale would load silently."""
+    """Yield why the adapters do not fit: another rank fails by shapes, another scale would load
+    silently."""
     wanted, saved = spec.lora, record.lora
     if saved is None and wanted.packs_frozen:
         yield (
@@ -87,7 +88,8 @@ def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[st
 
 
 def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]:
-    """DeepSpeed's optimizer files are partitioned for one world size and one stage."""
+    """Yield why DeepSpeed's optimizer files do not fit: they are partitioned for one world size and
+    stage."""
     saved, wanted = (record.world_size, record.stage), (spec.world_size, spec.zero.stage)
     if saved == wanted or saved[1] == wanted[1] == 0:  # nothing is cut at stage 0
         return

@@ -22,7 +22,7 @@ AT_ONCE = 8
 
 
 def problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:
-    """Why the job cannot be started as it is.
+    """Yield why the job cannot be started as it is.
 
     Raises:
         HostUnreachable: a store does not answer.
@@ -86,7 +86,7 @@ def _far(url: str) -> Any:
 
 
 def main() -> int:
-    """The process: from standard input to standard output."""
+    """Run the process: from standard input to standard output."""
     asked = json.load(sys.stdin)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = list(pool.map(partial(_said, writes=asked["writes"]), asked["jobs"]))

@@ -81,7 +81,7 @@ def _netrc_files(environment: Mapping[str, str]) -> list[Path]:
 
 
 def _at_home(path: str, environment: Mapping[str, str]) -> Path:
-    """`path`, its `~` being the job's HOME."""
+    """Return `path`, its `~` being the job's HOME."""
     if path.startswith("~/"):
         return Path(environment.get("HOME") or "/") / path[2:]
     return Path(path)

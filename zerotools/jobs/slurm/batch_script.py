@@ -25,7 +25,7 @@ _EXIT_UNSHARED = 78
 def batch_script(
     spec: JobSpec, directory: Path, submission: int, token: str, python: str, path: str
 ) -> str:
-    """The text. `python` runs it on the nodes; `path` is PATH there."""
+    """Return the text of the script. `python` runs it on the nodes; `path` is PATH there."""
     lines = [f"#SBATCH {option}" for option in options_of(spec, directory, submission, token)]
     job = shlex.quote(str(directory / JOB))
     where = shlex.quote(str(directory))
@@ -53,7 +53,7 @@ def batch_script(
 
 
 def options_of(spec: JobSpec, directory: Path, submission: int, token: str) -> Iterator[str]:
-    """The options of sbatch, one text each, quoted as in a shell."""
+    """Yield the options of sbatch, one text each, quoted as in a shell."""
     slurm = spec.slurm
     given = {
         "job-name": name_in_slurm(spec.name),

@@ -54,7 +54,7 @@ class ControllerJob:
 
 
 def jobs_of_text(text: str) -> list[ControllerJob]:
-    """Lines of `SQUEUE_FORMAT`."""
+    """Parse lines of `SQUEUE_FORMAT`."""
     found = []
     for line in text.splitlines():
         parts = line.split("\t", 6)
@@ -77,7 +77,7 @@ def jobs_of_text(text: str) -> list[ControllerJob]:
 
 
 def jobs_of_json(text: str) -> list[ControllerJob]:
-    """`squeue --json`, of any version. Raises ValueError: it is not that."""
+    """Parse `squeue --json`, of any version. Raises ValueError: it is not that."""
     tree = json.loads(text)
     jobs = tree.get("jobs") if isinstance(tree, dict) else None
     if not isinstance(jobs, list):
@@ -106,7 +106,7 @@ def _of_json(tree: Any) -> ControllerJob | None:
 
 
 def jobs_of_sacct(text: str) -> list[ControllerJob]:
-    """Lines of `sacct -X -n -P -o JobIDRaw,State,ExitCode,NodeList,JobName`."""
+    """Parse lines of `sacct -X -n -P -o JobIDRaw,State,ExitCode,NodeList,JobName`."""
     found = []
     for line in text.splitlines():
         parts = line.split("|", 4)
@@ -125,7 +125,7 @@ def jobs_of_sacct(text: str) -> list[ControllerJob]:
 
 
 def job_of_scontrol(text: str) -> ControllerJob | None:
-    """`scontrol --oneliner show job`."""
+    """Parse `scontrol --oneliner show job`."""
     found = dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text))
     if not found.get("JobId", "").isdecimal():
         return None

@@ -15,7 +15,7 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 
 
 def spec_of(directory: JobDirectory) -> JobSpec:
-    """The job as it was submitted. Raises BadFile: it cannot be read."""
+    """Return the job as it was submitted. Raises BadFile: it cannot be read."""
     record = directory.job()
     if record is None:
         raise BadFile(f"{directory.path}: its job.json is missing, or cannot be read")

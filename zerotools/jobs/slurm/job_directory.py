@@ -46,7 +46,7 @@ _WORD = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def slurm_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """$ZEROTOOLS_SLURM_DIR, else `zerotools/slurm` in the user's state directory."""
+    """Return $ZEROTOOLS_SLURM_DIR, else `zerotools/slurm` in the user's state directory."""
     if given := environment.get(HOME_VARIABLE):
         return Path(given).absolute()
     if given := environment.get("XDG_STATE_HOME"):
@@ -64,11 +64,11 @@ class JobDirectory:
     path: Path
 
     def job(self) -> dict[str, Any] | None:
-        """`job.json`: `spec` and `given` are trees of the job file."""
+        """Return `job.json`: `spec` and `given` are trees of the job file."""
         return read_record(self.path / JOB)
 
     def submissions(self) -> list[int]:
-        """The numbers of the submissions, ascending."""
+        """Return the numbers of the submissions, ascending."""
         return _numbered(self.path / SUBMISSIONS)
 
     def submission_path(self, number: int) -> Path:
@@ -76,15 +76,15 @@ class JobDirectory:
         return self.path / SUBMISSIONS / str(number)
 
     def submission(self, number: int) -> dict[str, Any] | None:
-        """`submission.json`: `token`, `time`, and `job_id`, None while that is not known."""
+        """Return `submission.json`: `token`, `time`, and `job_id`, None while that is not known."""
         return read_record(self.submission_path(number) / SUBMISSION)
 
     def end(self, number: int) -> dict[str, Any] | None:
-        """How a submission ended."""
+        """Return how a submission ended."""
         return read_record(self.submission_path(number) / END)
 
     def attempts(self) -> list[int]:
-        """The numbers of the attempts, ascending."""
+        """Return the numbers of the attempts, ascending."""
         return _numbered(self.path / ATTEMPTS)
 
     def attempt_path(self, number: int) -> Path:
@@ -92,11 +92,11 @@ class JobDirectory:
         return self.path / ATTEMPTS / str(number)
 
     def run_dir(self, attempt: int, node: int) -> Path:
-        """Of the supervisor on a node."""
+        """Return the run directory of the supervisor on a node."""
         return self.attempt_path(attempt) / f"node-{node}"
 
     def stop(self) -> dict[str, Any] | None:
-        """Who wants the job to end: `reason`, `who`, `time`."""
+        """Return the request to end the job: `reason`, `who`, `time`."""
         return read_record(self.path / STOP)
 
     def ask_stop(self, who: str) -> None:
@@ -135,7 +135,7 @@ class JobDirectory:
             shutil.rmtree(gone, ignore_errors=True)
 
     def note_number(self, submission: int, job_id: str) -> None:
-        """Slurm's number of a submission is known."""
+        """Record Slurm's number of a submission."""
         known = self.submission(submission) or {}
         if known.get("job_id") != job_id:
             write_record(self.submission_path(submission) / SUBMISSION, {**known, "job_id": job_id})
@@ -211,7 +211,7 @@ def job_directories(home: Path) -> list[JobDirectory]:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """A record; None: it is not there, or cannot be read."""
+    """Return a record, or None if it does not exist, or cannot be read."""
     try:
         tree = read_json(path, _LARGEST, beside=lambda: 0, is_source=False)
     except (OSError, ValueError, BadFile):
@@ -238,7 +238,7 @@ def _numbered(path: Path) -> list[int]:
 
 
 def who() -> str:
-    """This user, for records that others read."""
+    """Return this user, for records that others read."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -66,7 +66,7 @@ def _take(
     own: JobDirectory,
     why_taken: Callable[[JobDirectory], str | None],
 ) -> int | None:
-    """The number of the claim; None: the job had it before. Raises BadRequest, OSError."""
+    """Return the number of the claim; None: the job had it before. Raises BadRequest, OSError."""
     while True:
         newest = max(_numbers(place), default=0)
         held = read_record(place / str(newest) / CLAIM) if newest else None

@@ -75,7 +75,7 @@ class SlurmCommands:
             )
 
     def version(self) -> tuple[int, int]:
-        """Such as (22, 5). Raises Unsupported: it is too old, or not Slurm."""
+        """Return the version, such as (22, 5). Raises Unsupported: it is too old, or not Slurm."""
         if self._version is None:
             said = self._run("sbatch", ["--version"]).strip()
             found = re.search(r"(\d+)\.(\d+)", said)
@@ -126,7 +126,7 @@ class SlurmCommands:
         return {each.number: each for each in found if each.number in set(numbers)}
 
     def own_jobs(self) -> list[ControllerJob]:
-        """All of this user's that the controller still knows. Raises SlurmUnreachable."""
+        """Return all jobs of this user that the controller still knows. Raises SlurmUnreachable."""
         return self._listed([f"--user={os.getuid()}", "--states=all"])
 
     def _listed(self, chosen: Sequence[str]) -> list[ControllerJob]:
@@ -157,7 +157,8 @@ class SlurmCommands:
         return next((each for each in reversed(found) if each.number == number), None)
 
     def described(self, number: str) -> ControllerJob | None:
-        """One job as `scontrol show job` has it; None: it is not known. Raises SlurmUnreachable."""
+        """Return one job as `scontrol show job` has it, or None if it is not known. Raises
+        SlurmUnreachable."""
         try:
             return job_of_scontrol(self._run("scontrol", ["--oneliner", "show", "job", number]))
         except BadRequest as error:
@@ -252,14 +253,15 @@ class SlurmCommands:
 
 
 def _own_words(stderr: str) -> str:
-    """The errors of a client of Slurm, without what stands before each."""
+    """Return the errors of a client of Slurm, without what stands before each."""
     lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in stderr.splitlines()]
     kept = [line for line in lines if line and "PMIx" not in line]
     return "; ".join(dict.fromkeys(kept))[:500]
 
 
 def _option_names(line: str) -> list[str]:
-    """The variables of sbatch's environment that would go before an option of a script's line."""
+    """Return the variables of sbatch's environment that would go before an option of a script's
+    line."""
     found = re.match(r"#SBATCH --(no-)?([\w-]+)", line)
     if found is None:
         return []

@@ -54,11 +54,11 @@ class SlurmJobs:
     # -- looking
 
     def jobs(self) -> list[dict[str, Any]]:
-        """All jobs, the newest first."""
+        """Return all jobs, the newest first."""
         return self._views(job_directories(self._home))
 
     def jobs_named(self, name: str, *, user: str | None = None) -> list[dict[str, Any]]:
-        """The jobs of this name, the newest first."""
+        """Return the jobs of this name, the newest first."""
         found = [
             each for each in job_directories(self._home) if (each.job() or {}).get("name") == name
         ]
@@ -142,7 +142,8 @@ class SlurmJobs:
         return claim_output(spec.output_dir, directory, self._unfinished)
 
     def _unfinished(self, directory: JobDirectory) -> str | None:
-        """The job of a directory with its state, for a sentence; None: it is over, or gone."""
+        """Return the job of a directory with its state, for a sentence, or None if it is over or
+        gone."""
         try:
             if not directory.path.exists():
                 return None
@@ -260,7 +261,7 @@ class SlurmJobs:
         offset: int = 0,
         limit: int = 1 << 16,
     ) -> LogBytes:
-        """A part of a rank's log, as `DaemonClient.logs`."""
+        """Return a part of a rank's log, as `DaemonClient.logs`."""
         view, number = self._attempt(job_id, attempt)
         if number is None:
             return LogBytes(b"", 0, 0, view["state"] in states.TERMINAL)
@@ -387,7 +388,7 @@ def _output_of(directory: JobDirectory) -> str | None:
 
 
 def _changed(directory: JobDirectory) -> float:
-    """When the job's records last changed, in seconds since the epoch."""
+    """Return when the job's records last changed, in seconds since the epoch."""
     newest = max(directory.attempts(), default=0)
     places = [directory.path / VIEW, *directory.attempt_path(newest).glob("beat-*")]
     dates = [0.0]

@@ -40,7 +40,7 @@ class Known:
 
 
 def standing_of(known: Known) -> tuple[str, str | None]:
-    """The job's state, one of `zerotools.jobs.states`, and why, in one sentence."""
+    """Return the job's state, one of `zerotools.jobs.states`, and why, in one sentence."""
     state, reason = _by_records(known)
     if known.end is not None:
         return str(known.end.get("state") or state), known.end.get("reason")

@@ -193,7 +193,7 @@ def _hand_over(
 
 
 def _take_back(directory: JobDirectory, place: Path, stopped: Mapping[str, Any] | None) -> None:
-    """The submission was not made: all is as before."""
+    """Undo the submission, so that all is as before."""
     shutil.rmtree(place, ignore_errors=True)
     if stopped is not None:
         write_record(directory.path / STOP, stopped)
@@ -202,7 +202,7 @@ def _take_back(directory: JobDirectory, place: Path, stopped: Mapping[str, Any] 
 def script_of(
     spec: JobSpec, directory: Path, number: int, token: str, environment: Mapping[str, str]
 ) -> str:
-    """The script of a submission."""
+    """Return the script of a submission."""
     path = environment.get("PATH") or os.defpath
     return batch_script(spec, directory, number, token, sys.executable, path)
 
@@ -236,7 +236,7 @@ def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJo
 
 
 def _looked_up(commands: SlurmCommands, token: str, looks: int = LOOKS) -> str | None:
-    """The job with the token; a controller that was about to queue it may take a moment."""
+    """Return the job with the token; a controller that was about to queue it may take a moment."""
     for again in range(looks):
         if again:
             time.sleep(LOOK_AGAIN_SECONDS)

@@ -26,7 +26,7 @@ class AdoptedProcess:
 
 
 def adopted_process(text: str) -> AdoptedProcess:
-    """The process of `script.adopted`. Raises ValueError."""
+    """Return the process of `script.adopted`. Raises ValueError."""
     found = _TEXT.fullmatch(text)
     if found is None:
         raise ValueError("must be PID:START:BOOT, as zerotools adopt fills it in")

@@ -246,7 +246,7 @@ def kind_of(data: DataSpec) -> str:
 
 
 def patterns_of(data: DataSpec) -> tuple[str, ...]:
-    """The paths and patterns of the training data."""
+    """Return the paths and patterns of the training data."""
     patterns: tuple[str, ...] = getattr(data, kind_of(data))
     return patterns
 
@@ -285,7 +285,8 @@ def bounds_length(data: DataSpec) -> bool:
 
 
 def longest_sequence(data: DataSpec, positions: int | None) -> int | None:
-    """The most tokens of a sequence that a model of so many `positions` reads; None: any number."""
+    """Return the most tokens of a sequence that a model of so many `positions` reads; None: any
+    number."""
     if kind_of(data) not in ENCODED:
         return data.sequence_length or STREAM_LENGTH
     if data.truncation == SEPARATE and not data.packing:
@@ -311,7 +312,7 @@ def check_data(data: DataSpec) -> Iterator[str]:
 
 
 def _check_unused(data: DataSpec, kind: str) -> Iterator[str]:
-    """Keys that say something about another kind of data."""
+    """Yield keys that say something about another kind of data."""
     defaults = {item.name: item.default for item in fields(data)}
     both = _OF_BOTH if kind == "preferences" else ()
     unused = [f"data.{name}" for name in _OF_EXAMPLES if kind != "examples" and name not in both]
@@ -374,7 +375,7 @@ def _check_separate(data: DataSpec) -> Iterator[str]:
 
 
 def _check_format(data: DataSpec) -> Iterator[str]:
-    """Columns that the format does not have."""
+    """Yield columns that the format does not have."""
     of_columns = ("prompt_column", "response_column", "input_column", "history_column")
     foreign = {
         COLUMNS: ("messages_column", "tools_column"),

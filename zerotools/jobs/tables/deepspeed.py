@@ -45,7 +45,7 @@ class DeepSpeedSpec:
 
 
 def at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
-    """The value of a dotted key of `config`."""
+    """Return the value of a dotted key of `config`."""
     found: Any = config
     for name in key.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -53,14 +53,14 @@ def at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
 
 
 def stage_of(config: Mapping[str, Any]) -> int:
-    """The ZeRO stage; `"zero_optimization": true` is an old spelling of 1."""
+    """Return the ZeRO stage; `"zero_optimization": true` is an old spelling of 1."""
     if config.get("zero_optimization") is True:
         return 1
     return int(at(config, "zero_optimization.stage", 0))
 
 
 def precision_of(config: Mapping[str, Any]) -> str:
-    """`fp16`, `bf16` or `fp32`."""
+    """Return `fp16`, `bf16` or `fp32`."""
     if at(config, "fp16.enabled") is True:
         return "fp16"
     return "bf16" if at(config, "bf16.enabled", at(config, "bfloat16.enabled")) is True else "fp32"

@@ -68,7 +68,7 @@ def _check_torch_only(spec: JobSpec) -> Iterator[str]:
 
 
 def _changed_keys_of(engine: str, table: Any, unset: Any, where: str) -> Iterator[str]:
-    """The keys and tables that only `engine` has, and that differ from their default."""
+    """Yield the keys and tables that only `engine` has, and that differ from their default."""
     for item in keys_of(table):
         value, default = getattr(table, item.name), getattr(unset, item.name)
         name = f"{where}{item.name}"

@@ -21,7 +21,7 @@ _MOST_LISTED = 12
 
 
 def at_size(spec: JobSpec, size: int) -> JobSpec:
-    """The job that an attempt of `size` ranks runs; a job of one size is that already."""
+    """Return the job that an attempt of `size` ranks runs; a job of one size is that already."""
     if spec.size_range is None:
         return spec
     spec, whole = _with_ranks(spec, size), spec
@@ -46,14 +46,14 @@ def _with_ranks(spec: JobSpec, size: int) -> JobSpec:
 
 
 def _pass_of(batch: int, shares: int, most_shares: int) -> int:
-    """Sequences in a forward pass: of those that divide the rank's, the most that a rank of the
-    largest size has."""
+    """Return sequences in a forward pass: of those that divide the rank's, the most that a rank of
+    the largest size has."""
     whole, most = batch // shares, batch // most_shares
     return max((count for count in range(1, most + 1) if whole % count == 0), default=1)
 
 
 def largest(spec: JobSpec) -> JobSpec:
-    """The job at the most ranks that it may have."""
+    """Return the job at the most ranks that it may have."""
     return at_size(spec, max(spec.sizes, default=spec.world_size))
 
 

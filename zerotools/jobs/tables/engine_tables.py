@@ -18,7 +18,7 @@ SHARED = ("metrics", "stall", "limits", "memory", "notify", "rendezvous", "slurm
 
 
 def misplaced_keys(tree: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of a job's `tree` that its engine does not know."""
+    """Yield the keys of a job's `tree` that its engine does not know."""
     unknown = _unknown_to_scripts() if tree.get("engine") == SCRIPT else (SCRIPT,)
     for name in tree:
         if name in unknown:

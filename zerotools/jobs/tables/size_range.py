@@ -24,8 +24,8 @@ class SizeRange:
     def sizes(
         self, batch: int, micro: int | None, shard: int | None, together: int = 1
     ) -> tuple[int, ...]:
-        """The world sizes in it, ascending, that divide the batch evenly: `batch` sequences of a
-        step, `micro` of a forward pass, `shard` ranks that share one copy of the weights, and
+        """Return the world sizes in it, ascending, that divide the batch evenly: `batch` sequences
+        of a step, `micro` of a forward pass, `shard` ranks that share one copy of the weights, and
         `together` ranks that take one share of the sequences."""
         found = range(max(1, self.min), min(self.max, batch * together, MOST_RANKS) + 1)
         return tuple(

@@ -300,7 +300,7 @@ class JobSpec:
 
 
 def with_key(spec: JobSpec, table: str, **values: Any) -> JobSpec:
-    """`spec` with other `values` of keys of a table, as if its file had them."""
+    """Return `spec` with other `values` of keys of a table, as if its file had them."""
     given = None
     if spec.given is not None:
         given = {**spec.given, table: {**spec.given.get(table, {}), **values}}

@@ -320,7 +320,7 @@ _OWNERS: Mapping[str, tuple[str, ...]] = {
 
 
 def check_optimizer(train: TrainSpec) -> Iterator[str]:
-    """Keys of another optimizer than the one of engine `torch`."""
+    """Yield keys of another optimizer than the one of engine `torch`."""
     unset = TrainSpec(batch_size=train.batch_size)
     for name, owners in _OWNERS.items():
         value = getattr(train, name)

@@ -67,7 +67,7 @@ def placeholder(offset: int) -> Broken:
 
 
 def character_name(character: str) -> str:
-    """A name that people can search for."""
+    """Return a name that people can search for."""
     if character in BLANKS + INVISIBLE:
         name = unicodedata.name(character, f"U+{ord(character):04X}").lower()
         return {"no-break space": "a non-breaking space"}.get(name, f"the character {name}")
@@ -75,8 +75,9 @@ def character_name(character: str) -> str:
 
 
 def without_numbers(text: str, mends: Mends) -> str:
-    """`text` without the line numbers that were copied with it: lines one after another that begin
-    with numbers one after another, most of them with more behind. Text may stand around them."""
+    """Return `text` without the line numbers that were copied with it: lines one after another that
+    begin with numbers one after another, most of them with more behind. Text may stand around them.
+    """
     lines = text.split("\n")
     found = {i: m for i, line in enumerate(lines) if (m := _NUMBERED.match(line))}
     run: list[int] = []

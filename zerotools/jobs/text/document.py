@@ -35,7 +35,7 @@ class Document:
     mended: str | None = None
 
     def title(self, trail: Trail) -> str:
-        """The key as the user wrote it, dotted."""
+        """Return the key as the user wrote it, dotted."""
         return (self.titles or {}).get(trail) or ".".join(trail)
 
     def place(self, trail: Trail) -> str:

@@ -41,7 +41,7 @@ _ENDS_STRING = re.compile(rf"[ \t\u00a0\u3000]*(?:{_AFTER}|#|//|/\*|\r?\n|$)")
 
 
 def mend_json(text: str) -> Mends:
-    """The mended text, and each mend with its line.
+    """Return the mended text, and each mend with its line.
 
     Raises:
         Broken: something that cannot be mended without a guess.
@@ -123,7 +123,7 @@ class _Pen:
         self.at = len(self.text)
 
     def _refuse_settings(self, start: int, end: int) -> None:
-        """Text around the object is left out, but not if settings stand in it."""
+        """Refuse settings in the text around the object; other text there is left out."""
         found = _SETTING.search(self.text, start, end)
         if found is not None:
             what = "this setting stands outside of the object"
@@ -184,7 +184,7 @@ class _Pen:
         self._last, self._end = kind, len(self.out)
 
     def _member(self) -> None:
-        """A key or a value begins: behind another a comma was lost."""
+        """Begin a key or a value: behind another a comma was lost."""
         if self._last == "value":
             line = self.places.number(self.at)
             before = "".join(self.out[self._end :]).count("\n")
@@ -291,7 +291,7 @@ class _Pen:
 
 
 def _number(word: str) -> str | None:
-    """`.5`, `5.`, `+1`, `1_000` and full-width digits as JSON has them."""
+    """Return `.5`, `5.`, `+1`, `1_000` and full-width digits as JSON has them."""
     plain = unicodedata.normalize("NFKC", word).replace("_", "").removeprefix("+")
     plain = re.sub(r"^(-?)\.", r"\g<1>0.", plain)
     plain = re.sub(r"\.(?=$|[eE])", ".0", plain)

@@ -45,7 +45,7 @@ class Scanner:
         return self._at
 
     def next(self) -> Token:
-        """The next token. Raises Broken."""
+        """Return the next token. Raises Broken."""
         self._skip()
         text, at = self._text, self._at
         if at == len(text):

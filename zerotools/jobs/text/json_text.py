@@ -35,7 +35,7 @@ def parse_json(text: str, *, source: str, lenient: bool = False) -> Document:
 
 
 def _mended(text: str, source: str) -> Document:
-    """Raises BadRequest."""
+    """Return the mended tree. Raises BadRequest."""
     try:
         mends = mend_json(text)
     except Broken as broken:
@@ -154,7 +154,7 @@ class _Parser:
         return name
 
     def _separator(self, opener: Token) -> Token:
-        """The token that begins the next member, or closes what `opener` opened."""
+        """Return the token that begins the next member, or closes what `opener` opened."""
         before = self.scanner.at
         token = self.scanner.next()
         closer = _CLOSES[opener.kind]

@@ -79,21 +79,21 @@ class LineIndex:
         self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
 
     def number(self, offset: int) -> int:
-        """Line of `offset`, from 1."""
+        """Return the line of `offset`, from 1."""
         return bisect_right(self._starts, offset)
 
     def column(self, offset: int) -> int:
-        """Column of `offset` in its line, from 1."""
+        """Return the column of `offset` in its line, from 1."""
         return offset - self._starts[self.number(offset) - 1] + 1
 
     def indent(self, number: int) -> int:
-        """Spaces and tabs that line `number` begins with."""
+        """Return spaces and tabs that line `number` begins with."""
         start = self._starts[number - 1]
         blank = re.compile("[ \t]*").match(self._text, start)
         return blank.end() - start if blank else 0
 
     def line(self, number: int) -> str:
-        """Line `number` without its end."""
+        """Return line `number` without its end."""
         start = self._starts[number - 1]
         end = self._text.find("\n", start)
         return self._text[start : end if end >= 0 else None].rstrip("\r")
@@ -102,7 +102,7 @@ class LineIndex:
 def message(
     source: str, lines: LineIndex, broken: Broken, language: str = "JSON", further: str = ""
 ) -> str:
-    """`ds.json:7:23: what; mend`, then the line and a mark below its column."""
+    """Return `ds.json:7:23: what; mend`, then the line and a mark below its column."""
     line, column = lines.number(broken.offset), lines.column(broken.offset)
     shown, caret = _window(lines.line(line), column - 1)
     number = f"{line:>6} | "
@@ -112,7 +112,7 @@ def message(
 
 
 def _window(line: str, at: int) -> tuple[str, int]:
-    """The part of `line` around `at`, and where `at` is in it."""
+    """Return the part of `line` around `at`, and where `at` is in it."""
     start = 0 if len(line) <= WIDEST else max(0, min(at - WIDEST // 2, len(line) - WIDEST))
     part = "".join(c if c.isprintable() else " " for c in line[start : start + WIDEST])
     return part, at - start

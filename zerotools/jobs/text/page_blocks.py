@@ -177,7 +177,7 @@ def _yaml(lines: list[str], at: int) -> PageBlock | None:
 
 
 def _with_settings(lines: list[str], block: PageBlock, before: list[PageBlock]) -> PageBlock:
-    """A launch line with the variables that are set above it."""
+    """Return a launch line with the variables that are set above it."""
     if block.kind is not BlockKind.LAUNCH:
         return block
     least = before[-1].line - 1 + before[-1].text.count("\n") + 1 if before else 0

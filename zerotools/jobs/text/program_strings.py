@@ -17,12 +17,13 @@ _POINTER_AND_NUL = 9
 
 
 def string_bytes(text: str) -> int:
-    """How many bytes `text` is in a process; of names that are not UTF-8, too."""
+    """Return how many bytes `text` is in a process; of names that are not UTF-8, too."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
 
 
 def too_long(text: str, name: str | None = None) -> str | None:
-    """Why no process can get `text` as an argument, or as the value of the variable `name`."""
+    """Return why no process can get `text` as an argument, or as the value of the variable
+    `name`."""
     if 4 * (len(text) + len(name or "") + 1) <= LONGEST_STRING:
         return None  # whatever the characters are
     length = string_bytes(text if name is None else f"{name}={text}")
@@ -36,12 +37,13 @@ def too_long(text: str, name: str | None = None) -> str | None:
 
 
 def room_taken(arguments: Iterable[str], environment: Mapping[str, str]) -> int:
-    """The bytes that these take of the stack of a new process."""
+    """Return the bytes that these take of the stack of a new process."""
     strings = [*arguments, *(f"{name}={value}" for name, value in environment.items())]
     return sum(string_bytes(text) + _POINTER_AND_NUL for text in strings)
 
 
 def room_of(stack_bytes: int) -> int:
-    """The bytes that all strings may take under this limit on the stack; below 0: no limit."""
+    """Return the bytes that all strings may take under this limit on the stack; below 0: no
+    limit."""
     quarter = _MOST_ROOM if stack_bytes < 0 else stack_bytes // 4
     return max(_LEAST_ROOM, min(quarter, _MOST_ROOM))

@@ -127,7 +127,7 @@ def _is_given(found: re.Match[str]) -> bool:
 
 
 def mask_arguments(arguments: Sequence[str], known: Iterable[str] = ()) -> list[str]:
-    """The words of a command without the secrets among them."""
+    """Return the words of a command without the secrets among them."""
     shown: list[str] = mask_tree(list(arguments), known)
     return shown
 
@@ -162,7 +162,7 @@ def secret_argument_steps(arguments: Sequence[str]) -> Steps[list[str]]:
 
 
 def mask_tree(tree: Any, known: Iterable[str] = ()) -> Any:
-    """Plain values without secrets: those under secret names, and those in texts."""
+    """Return plain values without secrets: those under secret names, and those in texts."""
     return result_of(mask_steps(tree, known))
 
 

@@ -57,7 +57,7 @@ def mend_shell(text: str) -> Mends:
 
 
 def _characters(line: str, number: int, mends: Mends) -> str:
-    """`line` with the characters that were typed."""
+    """Return `line` with the characters that were typed."""
     steps: tuple[tuple[str, Callable[[str], str]], ...] = (
         ("a non-breaking or other odd space", lambda s: s.translate(_SPACES)),
         ("a full-width character", lambda s: s.translate(_WIDE)),
@@ -89,7 +89,8 @@ def _without_second_prompts(lines: list[str], mends: Mends) -> None:
 
 
 def _without_comment(line: str, number: int, mends: Mends) -> str:
-    """`line` without a comment that would end its command: options behind it are of the command."""
+    """Return `line` without a comment that would end its command: options behind it are of the
+    command."""
     mended = _CUT_END.sub(r"\\", line)
     if mended != line:
         mends.note(number, LINE_END)

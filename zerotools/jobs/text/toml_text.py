@@ -14,7 +14,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_toml(tree: Mapping[str, Any], comments: Mapping[str, str]) -> str:
-    """`tree` as TOML; `comments` are by dotted key.
+    """Return `tree` as TOML; `comments` are by dotted key.
 
     Raises:
         BadRequest: a null, which TOML cannot say.

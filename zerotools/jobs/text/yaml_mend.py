@@ -51,7 +51,7 @@ class YamlKeys:
 
 
 def mend_yaml(text: str, keys: YamlKeys) -> Mends:
-    """The mended text, and each mend with its line.
+    """Return the mended text, and each mend with its line.
 
     Raises:
         Broken: something that cannot be mended without a guess.
@@ -70,7 +70,7 @@ def mend_yaml(text: str, keys: YamlKeys) -> Mends:
 
 
 def _characters(line: str, number: int, mends: Mends) -> str:
-    """`line` with the characters that were typed."""
+    """Return `line` with the characters that were typed."""
     steps = (
         ("a non-breaking or other odd space", lambda s: s.translate(_SPACES)),
         ("letters behind the `all` of gpu_ids", lambda s: _ALL_GPUS.sub(r"\1", s)),

@@ -52,7 +52,7 @@ def parse_yaml(
 
 
 def _mended(yaml: ModuleType, text: str, source: str, keys: YamlKeys | None) -> Document:
-    """Raises BadRequest."""
+    """Return the mended tree. Raises BadRequest."""
     mends = Mends(text)
     try:
         mends = mend_yaml(text, keys or YamlKeys())
@@ -66,7 +66,7 @@ def _mended(yaml: ModuleType, text: str, source: str, keys: YamlKeys | None) -> 
 
 
 def _read(yaml: ModuleType, text: str, source: str) -> Document:
-    """Raises Broken."""
+    """Read the lines. Raises Broken."""
     _refuse_odd_spaces(text)
     builder = _Builder(yaml)
     try:
@@ -80,7 +80,8 @@ def _read(yaml: ModuleType, text: str, source: str) -> Document:
 
 
 def _refuse_odd_spaces(text: str) -> None:
-    """YAML takes them for letters: a key that is indented with them is of another section."""
+    """Refuse odd spaces, which YAML takes for letters: a key that is indented with them is of
+    another section."""
     for found in _OUTSIDE.finditer(text):
         if found[0][0] in "'\"#" and len(found[0]) > 1:
             continue

@@ -23,17 +23,17 @@ _machines: dict[Path, Elsewhere] = {}
 
 
 def leads_to(socket: Path, machine: Elsewhere) -> None:
-    """From now on `socket` leads to `machine`."""
+    """Record that `socket` leads to `machine` from now on."""
     _machines[socket] = machine
 
 
 def leads_nowhere(socket: Path) -> None:
-    """The connection is over."""
+    """Record that the connection is over."""
     _machines.pop(socket, None)
 
 
 def machine_behind(socket: Path | None) -> Elsewhere | None:
-    """The other machine that `socket` leads to; None: it is this one's."""
+    """Return the other machine that `socket` leads to, or None if it is this one's."""
     return None if socket is None else _machines.get(socket)
 
 

@@ -141,7 +141,7 @@ class SshTunnel:
         return there
 
     def _words(self, options: dict[str, str]) -> list[str]:
-        """Options of ssh; the control socket is how its processes find each other."""
+        """Return options of ssh; the control socket is how its processes find each other."""
         return ssh_words(self.host, {**options, "ControlPath": str(self._control)})
 
     def close(self) -> None:

@@ -155,7 +155,7 @@ def _precision(reading: ConfigReading) -> None:
 
 
 def _hand_over(reading: ConfigReading, document: Document) -> Launched:
-    """The section as accelerate turns it into DeepSpeed's configuration."""
+    """Return the section as accelerate turns it into DeepSpeed's configuration."""
     file = reading.take(FILE)
     section = {
         name: reading.remaining.pop(f"deepspeed_config.{name}")
@@ -191,7 +191,7 @@ def _hand_over(reading: ConfigReading, document: Document) -> Launched:
 
 
 def _leave_parameters(reading: ConfigReading, section: dict[str, ConfigValue]) -> None:
-    """Below stage 3 accelerate takes `offload_param_device`, and DeepSpeed does nothing by it."""
+    """Note that DeepSpeed ignores `offload_param_device` below stage 3, which accelerate takes."""
     stage = section["zero_stage"].value if "zero_stage" in section else 2
     if str(stage) not in ("0", "1", "2"):
         return

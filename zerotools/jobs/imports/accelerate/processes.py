@@ -56,7 +56,7 @@ def read_affinity(reading: ConfigReading) -> None:
 
 
 def _listed(reading: ConfigReading, given: ConfigValue) -> list[int] | None:
-    """The indices in `gpu_ids`; None for "all"."""
+    """Return the indices in `gpu_ids`; None for "all"."""
     if given.value in (None, "all", ""):
         return None
     entries = given.value if isinstance(given.value, list) else str(given.value).split(",")

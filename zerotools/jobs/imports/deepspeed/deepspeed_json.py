@@ -89,7 +89,8 @@ def read_deepspeed(
 
 
 def _note_first_step(reading: ConfigReading) -> None:
-    """Why a run of DeepSpeed's at stage 0 in bf16 ends at another loss than one at stage 1."""
+    """Explain why a run of DeepSpeed's at stage 0 in bf16 ends at another loss than one at stage
+    1."""
     stage, precision = reading.claims.of("zero.stage"), reading.claims.of("train.precision")
     if reading.engine != "deepspeed" or stage is None or precision is None:
         return
@@ -117,7 +118,7 @@ def _settled(document: Document, reading: ConfigReading) -> JobTree:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A copy; DeepSpeed takes its default for a null, and a job file cannot say one."""
+    """Return a copy; DeepSpeed takes its default for a null, and a job file cannot say one."""
     if isinstance(value, Mapping):
         return {name: _without_nulls(v) for name, v in value.items() if v is not None}
     if isinstance(value, list):
@@ -182,7 +183,8 @@ def _is_off(name: str, value: Any, default: Any) -> bool:
 
 
 def _switch_off_amp(reading: ConfigReading, name: str) -> None:
-    """`"amp": {"enabled": "auto"}` of the Trainer's documentation, which only apex switches on."""
+    """Switch off `"amp": {"enabled": "auto"}` of the Trainer's documentation, which only apex
+    switches on."""
     value = reading.peek(name)
     if name == "amp" and isinstance(value, dict) and value.get("enabled") == AUTO:
         reading.resolve(name, {"enabled": False}, "Hugging Face's Trainer, off without apex")

@@ -15,7 +15,8 @@ from zerotools.jobs.text.home_paths import expanded
 
 
 def hidden_size(job: Mapping[str, Any], base_dir: Path) -> int | None:
-    """`hidden_size` of the model's config, or the largest of `hidden_sizes`; None if unknown.
+    """Return `hidden_size` of the model's config, or the largest of `hidden_sizes`; None if
+    unknown.
 
     A config that cannot be read is not judged here: the job itself is refused for it later.
     """

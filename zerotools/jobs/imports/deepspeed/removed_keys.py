@@ -14,7 +14,7 @@ _COMMENTS = ("_", "/", "#")
 
 
 def read_removed(reading: ConfigReading) -> None:
-    """For engine deepspeed: remove keys that are off, refuse those that are on."""
+    """Remove keys that are off, and refuse those that are on, for engine deepspeed."""
     if reading.engine != "deepspeed":
         return
     now = release_text(reading.release)

@@ -104,7 +104,7 @@ def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
 
 
 def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
-    """Groups of ranks that share one copy of the model (MiCS), which is torch's HSDP."""
+    """Read groups of ranks that share one copy of the model (MiCS), which is torch's HSDP."""
     key = "zero.shard_size"
     given = reading.take(deepspeed_names("zero")[key])
     if given is None:
@@ -129,7 +129,7 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
 
 
 def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
-    """How much of the optimizer is offloaded, which DeepSpeed can only do at stage 3."""
+    """Read how much of the optimizer is offloaded, which DeepSpeed can only do at stage 3."""
     given = reading.take(_RATIO)
     if given is None:
         return
@@ -147,7 +147,7 @@ def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
 
 
 def _details(reading: ConfigReading, device: str, names: Mapping[str, str]) -> None:
-    """How the optimizer is offloaded; and where on disk, which only NVMe has."""
+    """Read how the optimizer is offloaded, and to which path, which only NVMe has."""
     for key, name in names.items():
         given = reading.take(name)
         if given is None:

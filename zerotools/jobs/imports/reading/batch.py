@@ -58,7 +58,7 @@ def read_batch(reading: ConfigReading) -> None:
 
 
 def _stated(reading: ConfigReading, name: str) -> BatchFact | None:
-    """The number that the config has; its row and claim are made."""
+    """Return the number that the config has, with its row and claim."""
     given = reading.remaining.get(name)
     if given is None or not isinstance(given.value, int):
         return None
@@ -91,8 +91,8 @@ def world_size(claims: Claims) -> BatchFact | None:
 
 
 def shares(claims: Claims) -> BatchFact | None:
-    """Into how many parts a step's sequences are divided: one for each rank, or for those that
-    compute the same sequences together."""
+    """Return the number of parts that a step's sequences are divided into: one for each rank, or
+    for those that compute the same sequences together."""
     ranks = world_size(claims)
     for key, whose in _TOGETHER.items():
         together = _said(claims, key)
@@ -105,7 +105,7 @@ def shares(claims: Claims) -> BatchFact | None:
 
 
 def ranks_key(claims: Claims) -> str:
-    """The key of the job file that has the number of ranks."""
+    """Return the key of the job file that has the number of ranks."""
     device = claims.of("device")
     return "ranks" if device is not None and device.value == "cpu" else "gpus"
 
@@ -131,7 +131,7 @@ def _infer_world(
 
 
 def _settle(reading: ConfigReading, stated: BatchFacts) -> BatchFacts:
-    """The three numbers, each that follows from the others worked out."""
+    """Settle the three numbers: each one that follows from the others is computed."""
     total, micro = _said(reading.claims, JOB_TOTAL), _said(reading.claims, JOB_MICRO)
     steps, world = stated[STEPS], shares(reading.claims)
     if world is None and total and micro and steps:

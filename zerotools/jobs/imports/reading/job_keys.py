@@ -15,7 +15,7 @@ JobTree = dict[str, Any]
 
 @cache
 def job_keys() -> Mapping[str, tuple[Field[Any], Any]]:
-    """Field and type of every key, in the order of the reference page."""
+    """Return field and type of every key, in the order of the reference page."""
     return dict(dotted_keys(JobSpec))
 
 
@@ -32,7 +32,8 @@ def job_key_of(name: str) -> str | None:
 
 
 def deepspeed_names(table: str) -> Mapping[str, str]:
-    """The keys of the job file's `table` that DeepSpeed's JSON has too -> their names there."""
+    """Return the keys of the job file's `table` that DeepSpeed's JSON has too -> their names
+    there."""
     return {key: name for name, key in _by_deepspeed_name().items() if key.startswith(f"{table}.")}
 
 
@@ -97,7 +98,7 @@ def in_order(tree: Mapping[str, Any]) -> JobTree:
 
 
 def known_only(tree: Mapping[str, Any], like: Mapping[str, Any]) -> JobTree:
-    """`tree` without the keys that `like` lacks."""
+    """Return `tree` without the keys that `like` lacks."""
     kept: JobTree = {}
     for name, value in tree.items():
         if name in like:

@@ -68,7 +68,7 @@ class ConfigReading:
         return self.remaining[name].value if name in self.remaining else None
 
     def take(self, name: str) -> ConfigValue | None:
-        """The key, which counts as read from now on."""
+        """Take the key, which counts as read from now on."""
         return self.remaining.pop(name, None)
 
     def known(self, key: str) -> JobValue | None:
@@ -106,7 +106,7 @@ class ConfigReading:
         self.findings.rows.append(row)
 
     def refuse(self, given: ConfigValue, why: str) -> None:
-        """The engine torch cannot do it; DeepSpeed is passed it."""
+        """Refuse a key that engine torch cannot do; DeepSpeed is passed it."""
         if self.engine == "deepspeed":
             self.row(KeyOutcome.PASSED, given)
         else:

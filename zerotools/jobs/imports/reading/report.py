@@ -88,7 +88,7 @@ class Findings:
         self.mended |= others.mended
 
     def to_json(self) -> dict[str, Any]:
-        """Rows and `"auto"` values as JSON."""
+        """Return rows and `"auto"` values as JSON."""
         return {
             "keys": [{**asdict(row), "outcome": row.outcome.value} for row in self.rows],
             "auto": [asdict(auto) for auto in self.autos],
@@ -107,7 +107,7 @@ def note_mends(findings: Findings, document: Document) -> None:
 
 
 def render(findings: Findings, *, written: bool = False) -> Iterator[str]:
-    """Lines of the report; each begins with `#`, so that they are comments in TOML too.
+    """Yield lines of the report; each begins with `#`, so that they are comments in TOML too.
 
     Keys of one outcome and one reason share a line. `written` is for a job file that is printed
     with the source of every key: its keys and defaults are omitted, and so are reasons. A refused
@@ -145,7 +145,7 @@ def next_steps(findings: Findings, closing: Iterable[str] = ()) -> Iterator[str]
 
 
 def _with_reasons(rows: Sequence[ReportRow]) -> Iterator[str]:
-    """The rows of one outcome, those of one reason together."""
+    """Yield the rows of one outcome, those of one reason together."""
     groups: dict[str, list[str]] = {}
     for row in rows:
         groups.setdefault(row.why if row.why != AUTO_WHY else "", []).append(_named(row))
@@ -171,7 +171,7 @@ def _says_more(row: ReportRow) -> bool:
 
 
 def _without_tables(names: Iterable[str]) -> Iterator[str]:
-    """Names of keys; those of the table of the one before them begin with a point."""
+    """Yield names of keys; those of the table of the one before them begin with a point."""
     before = ""
     for name in names:
         table = name.rpartition(".")[0]
@@ -201,7 +201,7 @@ def _listed(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _by_file(notes: Sequence[str]) -> Iterator[str]:
-    """The mends of each file, each kind once with its lines."""
+    """Yield the mends of each file, each kind once with its lines."""
     files: dict[str, dict[str, list[int]]] = {}
     for note in notes:
         found = _ON_LINE.fullmatch(note)

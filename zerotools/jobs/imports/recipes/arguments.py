@@ -58,7 +58,7 @@ def read_recipe(recipe: Recipe, claims: Claims, findings: Findings) -> ArgumentR
 
 
 def _named(recipe: Recipe, findings: Findings) -> dict[str, ConfigValue]:
-    """The arguments by the names of the tables."""
+    """Return the arguments by the names of the tables."""
     found: dict[str, ConfigValue] = {}
     for name, given in recipe.given.items():
         if name == "test_file" and "validation_file" in recipe.given:

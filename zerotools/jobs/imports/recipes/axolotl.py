@@ -97,7 +97,7 @@ def _floor(yaml: YamlRecipe, given: dict[str, ConfigValue]) -> None:
 
 
 def _data(yaml: YamlRecipe) -> tuple[dict[str, ConfigValue], bool]:
-    """The files of `datasets` or `pretraining_dataset`, and whether they hold examples."""
+    """Return the files of `datasets` or `pretraining_dataset`, and whether they hold examples."""
     given: dict[str, ConfigValue] = {}
     text = yaml.take("pretraining_dataset")
     listed = yaml.take("datasets") if text is None else text

@@ -73,7 +73,8 @@ def _below(word: Word, line: int) -> Word:
 
 
 def _given_to_a_shell(words: Sequence[Word]) -> tuple[Word | None, Sequence[Word]]:
-    """The text that `bash -c`, also behind other programs, or `eval` runs, and those programs."""
+    """Return the text that `bash -c`, also behind other programs, or `eval` runs, and those
+    programs."""
     rest = _without_keywords(words)
     if not rest:
         return None, ()
@@ -149,7 +150,7 @@ def _starts_others(words: Sequence[Word]) -> bool:
 
 
 def _kind(words: Sequence[Word]) -> str:
-    """The launcher that the command begins with; empty: none."""
+    """Return the launcher that the command begins with; empty: none."""
     name = Path(words[0].text).name
     texts = [word.text for word in words]
     if name in ("deepspeed", "torchrun"):

@@ -91,7 +91,7 @@ def _listed(given: ConfigValue) -> ConfigValue | None:
 
 
 def _included(given: ConfigValue) -> ConfigValue | None:
-    """`localhost:0,1`, or `host` for all of its GPUs."""
+    """Return `localhost:0,1`, or `host` for all of its GPUs."""
     _, _, slots = str(given.value).partition(":")
     return _listed(replace(given, value=slots)) if "@" not in str(given.value) else None
 

@@ -113,7 +113,8 @@ def _of_console(start: StartCommand) -> tuple[str, list[str], list[Word]]:
 
 
 def _options(start: StartCommand, until: int) -> tuple[list[str], bool]:
-    """The launcher's options without those that the job gives, and whether it starts a module."""
+    """Return the launcher's options without those that the job gives, and whether it starts a
+    module."""
     kept: list[str] = []
     is_module = False
     at, end = _first_option(start), until

@@ -64,7 +64,8 @@ class Recipe:
     findings: Findings = field(default_factory=Findings)
 
     def found(self, name: str) -> Path:
-        """The path `name`: from the working directory, or next to the file where only that is."""
+        """Return the path `name`: from the working directory, or next to the file if it only exists
+        there."""
         path = expanded(name)
         beside = self.beside / path
         return beside if not path.exists() and beside.exists() else path

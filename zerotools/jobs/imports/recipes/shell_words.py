@@ -77,7 +77,7 @@ class Command:
 
 
 def commands_of(text: str, source: str) -> Iterator[Command]:
-    """The commands of a script, in order.
+    """Yield the commands of a script, in order.
 
     Raises:
         BadRequest: a quote that is not closed.
@@ -144,7 +144,7 @@ class _Scanner:
         return self._at >= len(self._text)
 
     def command(self) -> Command:
-        """The next one, perhaps empty."""
+        """Return the next one, perhaps empty."""
         command = Command(cut=self._cut)
         self._cut = None
         loops = False
@@ -201,7 +201,7 @@ class _Scanner:
             self._set(names[-1], self._document(self._texts[-1]))
 
     def _document(self, text: str) -> Word:
-        """The text of a here-document with its variables."""
+        """Return the text of a here-document with its variables."""
         inner = _Scanner(text.replace('"', '\\"') + '"', self._source)
         inner._line = self._line - text.count("\n")
         inner._variables, inner._arrays = self._variables, self._arrays
@@ -256,7 +256,7 @@ class _Scanner:
             self._branches[-1] = (_TAKEN if empty else _SKIPPED, 0)
 
     def _assigned(self, setting: re.Match[str], word: Word) -> Word:
-        """The value after `NAME=value` or `NAME+=value`."""
+        """Return the value after `NAME=value` or `NAME+=value`."""
         value = Word(
             word.text[setting.end() :], word.line, word.problem, word.written[setting.end() :]
         )
@@ -538,7 +538,8 @@ class _Scanner:
         return True
 
     def _total(self, formula: str) -> int | None:
-        """The value of a sum of whole numbers and variables; None: it has something else."""
+        """Return the value of a sum of whole numbers and variables, or None if it has something
+        else."""
         inside = _Text(self._line)
         for part in re.split(r"(\$?\{?[A-Za-z_]\w*\}?)", formula):
             name = part.strip("${}")

@@ -33,7 +33,7 @@ class YamlRecipe:
             )
 
     def take(self, name: str) -> ConfigValue | None:
-        """The key, which counts as read from now on."""
+        """Take the key, which counts as read from now on."""
         return self.left.pop(name, None)
 
     def ignore(self, reasons: Mapping[str, str]) -> None:
@@ -49,7 +49,7 @@ class YamlRecipe:
         self.findings.rows.append(row)
 
     def refuse(self, given: ConfigValue, why: str) -> None:
-        """The job file cannot say it."""
+        """Refuse a key that the job file cannot express."""
         self.findings.unsupported.append(f"{given.said} = {show(given.value)}: {why}")
 
     def choice(self, name: str, choices: Mapping[str, bool], default: str) -> bool:
