@@ -66,7 +66,7 @@ def read_cgroup_memory(
 
 
 def _groups(proc: Path, controller: str, root: Path, place: Callable[[str], str]) -> Iterator[Path]:
-    """Its group in the hierarchy of `controller` (of version 2: empty), and all above it."""
+    """Yield its group in the hierarchy of `controller` (of version 2: empty), and all above it."""
     try:
         lines = [line.split(":", 2) for line in proc.read_text(encoding="utf-8").splitlines()]
     except OSError:

@@ -11,13 +11,14 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def usable_cores(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> int:
-    """Full cores, at least one. `os.cpu_count()` also counts those reserved for others."""
+    """Return the number of full cores, at least one. `os.cpu_count()` also counts those reserved
+    for others."""
     cores = len(os.sched_getaffinity(0))
     return max(1, int(min((cores, *_quotas(membership, cgroups)))))
 
 
 def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
-    """Cores that each cgroup around this process allows (cgroups(7), of version 1 and 2)."""
+    """Yield cores that each cgroup around this process allows (cgroups(7), of version 1 and 2)."""
     for line in _text(membership).splitlines():
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
         inner = Path(os.path.normpath(f"/{path.lstrip('/')}")).relative_to("/")
@@ -37,7 +38,7 @@ def _above(top: Path, inner: Path) -> Iterator[Path]:
 
 
 def _ratio(words: list[str]) -> Iterator[float]:
-    """Quota and period in microseconds; without a quota `max`, or -1."""
+    """Yield quota and period in microseconds; without a quota `max`, or -1."""
     if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
         yield int(words[0]) / int(words[1])
 

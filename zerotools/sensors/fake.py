@@ -49,7 +49,7 @@ def fake_gpu(
     cpu_affinity: str | None = None,
     numa_node: int | None = None,
 ) -> Gpu:
-    """A healthy GPU, with the UUID `GPU-fake-<index>`."""
+    """Return a healthy GPU, with the UUID `GPU-fake-<index>`."""
     total, used = int(total_gib * 2**30), int(used_gib * 2**30)
     return Gpu(
         index=index,

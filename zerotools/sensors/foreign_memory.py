@@ -20,5 +20,6 @@ def foreign_bytes(gpu: Gpu) -> int:
 
 
 def drawn_bytes(gpu: Gpu) -> int:
-    """How much of a GPU processes hold that only draw on a screen: it is not free for a job."""
+    """Return how much of a GPU processes hold that only draw on a screen: it is not free for a
+    job."""
     return sum(p.memory_used_bytes or 0 for p in gpu.processes if p.graphics)

@@ -33,7 +33,7 @@ class GpuChoice:
         return replace(gpu, excluded=excluded, preference=next(places, None))
 
     def unknown(self, gpus: Sequence[Gpu]) -> Iterator[str]:
-        """Entries that mean none of the GPUs, as `gpus.exclude: "GPU-5"`."""
+        """Yield entries that mean none of the GPUs, as `gpus.exclude: "GPU-5"`."""
         for name, entries in (("exclude", self.exclude), ("prefer", self.prefer)):
             for entry in entries:
                 if not any(means(entry, gpu) for gpu in gpus):

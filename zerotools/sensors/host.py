@@ -23,7 +23,7 @@ class HostSensor:
         self._before: tuple[float, float] | None = None
 
     def read(self) -> Host:
-        """The host now; takes a millisecond."""
+        """Return the host now; takes a millisecond."""
         memory = psutil.virtual_memory()
         swap = psutil.swap_memory()
         busy = self._cpu_percent()
@@ -81,7 +81,7 @@ def read_stall(path: Path) -> Stall | None:
 
 
 def parse_stall(text: str) -> Stall | None:
-    """A file of /proc/pressure: lines `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`."""
+    """Parse a file of /proc/pressure: lines `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`."""
     values: dict[str, float] = {}
     for line in text.splitlines():
         kind, *pairs = line.split()

@@ -40,7 +40,7 @@ class NearGpu:
 
 
 def near_gpus(gpus: Sequence[Gpu], topology: NumaTopology) -> tuple[NearGpu, ...]:
-    """Of each of `gpus`, which are all of the machine."""
+    """Return the nearness of each of `gpus`, which are all of the machine."""
     if not topology.is_divided:
         return tuple(NearGpu() for _ in gpus)
     reach = [_reach(gpu, topology) for gpu in gpus]
@@ -112,6 +112,6 @@ def _affinity(gpu: Gpu) -> frozenset[int]:
 
 
 def _shown(cpus: frozenset[int]) -> str:
-    """Every second one of 128 is a long list."""
+    """Return the list of processors, or their number if the list would be long."""
     listed = cpu_list(cpus)
     return listed if len(listed) <= _LONGEST else f"{len(cpus)} processors"

@@ -35,7 +35,7 @@ class NetworkUse:
         self._before: tuple[float, Counters] | None = None
 
     def read(self) -> tuple[float | None, float | None]:
-        """Received and sent, in bytes per second; None at the first reading."""
+        """Return received and sent, in bytes per second; None at the first reading."""
         when, now = self._clock(), self._counters()
         last, self._before = self._before, (when, now)
         if last is None or when <= last[0]:

@@ -55,7 +55,7 @@ class GpuProbe(Protocol):
         ...
 
     def read(self) -> GpuReading:
-        """The GPUs now, within a few seconds, come what may."""
+        """Return the GPUs now, within a few seconds, in any case."""
         ...
 
     def close(self) -> None:

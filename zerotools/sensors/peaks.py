@@ -51,7 +51,8 @@ _PEAKS: tuple[tuple[str, Peak], ...] = (
 
 
 def peak_flops(name: str, precision: str) -> float | None:
-    """Operations per second of the GPU that the driver calls `name`, in "fp32", "bf16" or "fp16".
+    """Return operations per second of the GPU that the driver calls `name`, in "fp32", "bf16" or
+    "fp16".
 
     None: it is not known. Parts of a GPU (MIG) and laptop versions are not.
     """

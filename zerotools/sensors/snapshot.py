@@ -157,7 +157,7 @@ class Snapshot:
     gpus_silent: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for `json.dumps`."""
+        """Return plain values, for `json.dumps`."""
         return asdict(self)
 
     @classmethod

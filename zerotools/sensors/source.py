@@ -22,7 +22,7 @@ class SnapshotSource:
         self._probe.begin()
 
     def read(self) -> Snapshot:
-        """The machine now."""
+        """Return the machine now."""
         reading = self._probe.read()
         return Snapshot(
             taken_at=time.time(),

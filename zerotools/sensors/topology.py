@@ -48,7 +48,7 @@ class NumaTopology:
         return sum(1 for node in self.nodes if node.cpus) > 1
 
     def homes_of(self, cpus: Collection[int]) -> tuple[MemoryNode, ...]:
-        """The nodes that have some of these processors."""
+        """Return the nodes that have some of these processors."""
         return tuple(node for node in self.nodes if not node.cpus.isdisjoint(cpus))
 
     def memory_of(self, nodes: Iterable[MemoryNode]) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ class NumaTopology:
         return tuple(sorted(numbers & self.allowed_nodes))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, without the cores."""
+        """Return plain values, without the cores."""
         return {
             "nodes": [
                 {

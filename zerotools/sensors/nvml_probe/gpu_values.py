@@ -20,7 +20,7 @@ with suppress(ImportError):  # the session reports it
 
 
 def read_gpu(index: int) -> dict[str, Any]:
-    """One GPU as far as it answers."""
+    """Read one GPU as far as it answers."""
     gpu: dict[str, Any] = {"index": index, "missing": {}, "error": None, "processes": []}
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -55,7 +55,7 @@ def _is_missing(error: Exception) -> bool:
 
 
 def _mig_instances(handle: Any) -> list[str] | None:
-    """UUID and name of each instance of a GPU in MIG mode; None: it is not in it."""
+    """Return UUID and name of each instance of a GPU in MIG mode, or None if it is not in it."""
     try:
         if not pynvml.nvmlDeviceGetMigMode(handle)[0]:
             return None
@@ -95,7 +95,7 @@ def _divided(index: int, instances: list[str]) -> dict[str, Any]:
 
 
 def _measured(handle: Any) -> dict[str, Any]:
-    """Memory and processes; `unmeasured` names what this driver never tells of this GPU."""
+    """Return memory and processes; `unmeasured` names what this driver never tells of this GPU."""
     found: dict[str, Any] = {"unmeasured": None}
     unknown = []
     try:
@@ -165,7 +165,8 @@ def _graphics_processes(handle: Any) -> list[tuple[int, int | None]]:
 
 
 def _listed(handle: Any, kind: str) -> list[tuple[int, int | None]]:
-    """Pid and bytes of each `Compute` or `Graphics` process, by the newest call of the driver.
+    """Return pid and bytes of each `Compute` or `Graphics` process, by the newest call of the
+    driver.
 
     Versions 2 (drivers from 450) and 3 (from 510) have the same fields, and 535.98 had version 3
     taken out; version 1 has pid and bytes alone.

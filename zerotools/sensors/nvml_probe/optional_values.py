@@ -31,13 +31,14 @@ slow clocks. An idle GPU (0x1) is not a reason."""
 
 
 def gpu_name(handle: Any) -> str:
-    """Of a GPU, or of a MIG instance."""
+    """Return the name of a GPU, or of a MIG instance."""
     name = pynvml.nvmlDeviceGetName(handle)
     return name if isinstance(name, str) else name.decode("utf-8", "replace")
 
 
 def _throttle_reasons(handle: Any) -> list[str]:
-    """Drivers from 535 on call them event reasons; the older name has the same bits."""
+    """Return why the clocks are low; drivers from 535 on call this event reasons, with the same
+    bits."""
     try:
         bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     except (AttributeError, pynvml.NVMLError_FunctionNotFound):
@@ -46,7 +47,8 @@ def _throttle_reasons(handle: Any) -> list[str]:
 
 
 def _ecc_errors(kind: str) -> Callable[[Any], int]:
-    """Since the driver was loaded; of `kind` CORRECTED or UNCORRECTED."""
+    """Return a function that counts ECC errors since the driver was loaded; `kind` is CORRECTED or
+    UNCORRECTED."""
 
     def read(handle: Any) -> int:
         error = getattr(pynvml, f"NVML_MEMORY_ERROR_TYPE_{kind}")

@@ -113,7 +113,7 @@ def _needs_nothing(handle: Any) -> bool:
 
 
 def pci_address(text: str) -> str:
-    """`3b:00` of `0000:3b:00`, `00000000:3B:00.0` and others: the kernel and NVML write it in
-    several ways. A domain other than 0 stays."""
+    """Return `3b:00` of `0000:3b:00`, `00000000:3B:00.0` and others: the kernel and NVML write it
+    in several ways. A domain other than 0 stays."""
     domain, _, rest = text.lower().partition(".")[0].partition(":")
     return rest if not domain.strip("0") else f"{domain.lstrip('0')}:{rest}"
