@@ -19,7 +19,7 @@ from zerotools.cli.output.messages import HOST
 
 
 def debug_option() -> click.Option:
-    """`--debug`, which every command takes. `zerotools.cli.main` looks for it itself."""
+    """Return `--debug`, which every command takes. `zerotools.cli.main` looks for it itself."""
     return click.Option(
         ["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error."
     )
@@ -40,7 +40,7 @@ class LazyGroup(click.Group):
         self.entries = entries
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names, in the order of the table; old names are left out."""
+        """Return names, in the order of the table; old names are left out."""
         return list(self.entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

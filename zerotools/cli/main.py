@@ -40,7 +40,7 @@ Exit status:
 
 
 def build() -> LazyGroup:
-    """The whole command line as one click group."""
+    """Return the whole command line as one click group."""
     return LazyGroup(
         name="zerotools",
         entries=COMMANDS,

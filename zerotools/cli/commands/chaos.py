@@ -106,7 +106,7 @@ def perform(request: DrillRequest, *, as_json: bool) -> int:
 
 
 def lines_of(report: DrillReport) -> Iterator[str]:
-    """The page at the end."""
+    """Yield the page at the end."""
     tally = report.tally
     yield ""
     rows = [(kind, str(count)) for kind, count in report.by_kind.items()]

@@ -105,7 +105,8 @@ def _verdict(difference: CheckpointDiff) -> str:
 
 
 def _equal_weights(difference: CheckpointDiff) -> str | None:
-    """The verdict on an export and its run: weights that are equal, and state that only one has."""
+    """Return the verdict on an export and its run: weights that are equal, and state that only one
+    has."""
     weights = [each for each in difference.tensors if each.role in (*WEIGHTS, COPY)]
     state = [each for each in difference.differing if each.role not in (*WEIGHTS, COPY)]
     casts = [each for each in weights if each.status == result.CAST]

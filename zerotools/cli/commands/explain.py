@@ -43,7 +43,7 @@ def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
 
 
 def page(job: Job, tree: Mapping[str, Any], now: float) -> list[str]:
-    """Lines of the page; `now` in seconds since the epoch."""
+    """Return lines of the page; `now` in seconds since the epoch."""
     job = {
         **job,
         "state": tree["state"],

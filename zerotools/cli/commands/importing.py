@@ -155,7 +155,7 @@ def _closing(
 
 
 def _page(name: str) -> tuple[str, str]:
-    """(the text of a page, its name)."""
+    """Return (the text of a page, its name)."""
     if name != "-":
         return read_text(Path(name), "page"), name
     return text_of(sys.stdin.buffer.read(LARGEST_FILE + 1), "standard input", "page"), "page"

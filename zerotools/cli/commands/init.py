@@ -234,7 +234,7 @@ def _machine(given: GivenMachine, snapshot: Snapshot, *, yes: bool) -> GivenMach
 
 
 def _precision(snapshot: Snapshot, machine: GivenMachine) -> str:
-    """bf16 where all GPUs compute in it, fp16 on older ones, fp32 on the CPU."""
+    """Return bf16 if all GPUs compute in it, fp16 on older ones, fp32 on the CPU."""
     if machine.gpus == 0:
         return "fp32"
     known = [gpu.compute_capability for gpu in snapshot.gpus if gpu.compute_capability is not None]

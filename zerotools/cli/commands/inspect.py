@@ -54,7 +54,7 @@ def command(path: Path, tensors: bool, as_json: bool, **given: Any) -> int:
 
 
 def describe(inspection: Inspection, *, tensors: bool) -> list[str]:
-    """Lines for people; with `tensors`, every tensor too."""
+    """Return lines for people; with `tensors`, every tensor too."""
     lines = [*_head(inspection), *_facts(inspection), "", *_roles(inspection)]
     if inspection.run.training.groups:
         lines += ["", *_groups(inspection.run)]
@@ -169,7 +169,7 @@ def _optimizer(run: RunSummary) -> str:
 
 
 def _scaler(run: RunSummary) -> str:
-    """A scaler that does not scale is not shown."""
+    """Return the scale and its kind; empty without a scaler that scales."""
     scaler = run.training.loss_scale
     return f"{scaler.scale:g}, {'dynamic' if scaler.dynamic else 'static'}" if scaler else ""
 
@@ -209,7 +209,8 @@ MAX_FILES = 16
 
 
 def _files(inspection: Inspection, *, numbered: bool) -> list[str]:
-    """The files with their sizes; all of them, with numbers, where tensors are listed by these."""
+    """Return the files with their sizes; all of them, with numbers, where tensors are listed by
+    these."""
     files = list(inspection.checkpoint.files.items())
     if numbered:
         rows = [(str(n), name, render.size(count)) for n, (name, count) in enumerate(files)]
@@ -225,7 +226,7 @@ MAX_CHECKPOINTS = 12
 
 
 def _run(run: RunSurvey) -> list[str]:
-    """The run that the checkpoint is of."""
+    """Return the run that the checkpoint is of."""
     rows = [
         (
             render.clean(checkpoint.name),

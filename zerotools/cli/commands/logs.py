@@ -98,7 +98,7 @@ def command(
 
 
 def parse_ranks(text: str, job: Job) -> Sequence[int]:
-    """The ranks that `text` names. Raises BadRequest."""
+    """Return the ranks that `text` names. Raises BadRequest."""
     # 0: the daemon cannot read the job, and so not how many. An elastic one has not always as many.
     world_size = max(job.get("sizes") or (int(job["world_size"]),))
     if text == "all":
@@ -144,7 +144,7 @@ class LogReader:
             span *= 2
 
     def _rest(self, attempt: int, rank: int, offset: int, end: int) -> bytes:
-        """The bytes of [offset, end), for ranges that do not fit in one answer."""
+        """Return the bytes of [offset, end), for ranges that do not fit in one answer."""
         found = b""
         while offset < end:
             part = self._client.logs(
@@ -174,7 +174,8 @@ class LogReader:
                 return part.over
 
     def follow(self, only: int | None, poller: Poller) -> None:
-        """Until the job is over, or the attempt `only` is. Raises JobFailed unless it succeeded."""
+        """Print lines until the job is over, or the attempt `only` is. Raises JobFailed unless it
+        succeeded."""
         current = only
         for _ in poller.rounds():
             job = poller.ask(lambda: self._client.job(self._id))

@@ -143,7 +143,7 @@ def drain_line(drain: Mapping[str, Any] | None) -> str | None:
 def all_jobs(
     client: DaemonClient, most: int | None = None, *, user: str | None = None
 ) -> list[dict[str, Any]]:
-    """Every job (of `user`), or the newest `most` and one, the oldest first."""
+    """Return every job (of `user`), or the newest `most` and one, the oldest first."""
     found = list(islice(client.every_job(user=user), None if most is None else most + 1))
     return found[::-1]
 

@@ -125,7 +125,7 @@ def _check_options(
 
 
 def page(job: Job, columns: int | None, *, whole_spec: bool = False) -> list[str]:
-    """Lines of the page."""
+    """Return lines of the page."""
     state = paint_state(shown_state(job), sys.stdout)
     if job.get("masked"):
         return [f"job {job['id']}: {state}", *render.fields(_seen_by_others(job), indent=2)]
@@ -215,7 +215,7 @@ def _whose_binding(line: Mapping[str, Any], job: Job) -> str:
 
 
 def _binding(line: Mapping[str, Any]) -> str:
-    """`memory node 0, processors 0-15,32-47`."""
+    """Return `memory node 0, processors 0-15,32-47`."""
     nodes, cpus = line["memory_nodes"], line["cpus"]
     parts = [f"memory node{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))}"] if nodes else []
     parts += [f"processors {cpus}"] if cpus else []
@@ -279,7 +279,8 @@ def _cause(attempt: Mapping[str, Any]) -> str:
 
 
 def _without_year(unix_seconds: float | None) -> str:
-    """The row has to fit into 80 columns, and the facts above it have the year."""
+    """Return the time without its year, so that the row fits into 80 columns; the facts above have
+    it."""
     return render.UNKNOWN if unix_seconds is None else render.moment(unix_seconds)[5:]
 
 

@@ -113,7 +113,7 @@ def _one(each: Outcome) -> Iterator[str]:
 
 
 def _note_on_shell(each: Outcome) -> str | None:
-    """A shell that stands in the old directory stays there, and sees it empty."""
+    """Return a note if the current directory is in the old directory, which will be empty there."""
     assert each.plan is not None
     inside = Path.cwd().is_relative_to(_place(each.plan))
     if not inside or each.status is not Status.PLANNED:

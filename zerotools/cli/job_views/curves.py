@@ -14,7 +14,8 @@ _PAGE = 1000
 
 
 def curves_of(client: DaemonClient, job: Job) -> Curves:
-    """The curves of all attempts of `job` and of the jobs that it resumes, as far as they got."""
+    """Return the curves of all attempts of `job` and of the jobs that it resumes, as far as they
+    got."""
     curves = Curves()
     for each in history(client, job):
         for attempt in each["attempts"]:
@@ -44,7 +45,7 @@ def _sources(job: Job) -> frozenset[str]:
 
 
 def jobs_before(client: DaemonClient, job_id: int, pages: int | None = None) -> Iterator[Job]:
-    """Every job with a number below `job_id`, the newest first; of so many pages alone."""
+    """Yield every job with a number below `job_id`, the newest first; of so many pages alone."""
     for _ in count() if pages is None else range(pages):
         page = client.jobs(limit=_PAGE, after=job_id)
         yield from page

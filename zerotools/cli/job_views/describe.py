@@ -53,7 +53,7 @@ _MEANINGS: Mapping[str, str] = {
 
 
 def title(job: Job) -> str:
-    """`job 7 (tiny)`."""
+    """Return `job 7 (tiny)`."""
     name = render.clean(str(job["name"] or ""))
     return f"job {job['id']} ({name})" if name else f"job {job['id']}"
 
@@ -108,7 +108,7 @@ def is_stalled(job: Job) -> bool:
 
 
 def shown_state(job: Job) -> str:
-    """The state of a job in words."""
+    """Return the state of a job in words."""
     phase = job.get("phase") or {}
     if is_stalled(job):
         return STALLED
@@ -181,7 +181,8 @@ def is_over(job: Job) -> bool:
 
 
 def ranks(job: Job) -> str:
-    """`2 GPU` or `2 CPU`; of an elastic job `2-8 GPU`, and `2 of 2-8 GPU` once it has begun."""
+    """Return `2 GPU` or `2 CPU`; of an elastic job `2-8 GPU`, and `2 of 2-8 GPU` once it has
+    begun."""
     what = "GPU" if job["device"] == "cuda" else "CPU"
     if (watched := watched_process(job)) is not None:
         return f"pid {watched.pid}"
@@ -192,7 +193,7 @@ def ranks(job: Job) -> str:
 
 
 def watched_process(job: Job) -> AdoptedProcess | None:
-    """The process that the job watches; None: it starts one."""
+    """Return the process that the job watches, or None if it starts one."""
     adopted = (job["spec"].get("script") or {}).get("adopted")
     return None if adopted is None else adopted_process(adopted)
 
@@ -224,7 +225,7 @@ def _what(job: Job) -> str:
 
 
 def steps(job: Job) -> str:
-    """`12/40`; `-` before the first step."""
+    """Return `12/40`; `-` before the first step."""
     progress = job["progress"] or {}
     step = progress.get("step")
     total = job["spec"].get("train", {}).get("steps") or progress.get("steps")
@@ -251,13 +252,13 @@ def loss(progress: Mapping[str, Any] | None) -> str:
 
 
 def age(job: Job, now: float | None = None) -> str:
-    """Since when: of a finished job since its end, else since its submission."""
+    """Return the time since the end of a finished job, or else since its submission."""
     since = job["ended"] or job["created"]
     return render.duration((time.time() if now is None else now) - since)
 
 
 def outcome(job: Job) -> str:
-    """How a finished job ended: `succeeded at step 40 of 40, after 32 s`."""
+    """Return how a finished job ended: `succeeded at step 40 of 40, after 32 s`."""
     text = state_words(job)
     done = steps(job)
     if done != render.UNKNOWN:
@@ -380,7 +381,8 @@ def exported_model(job: Job) -> str:
 
 
 def paint_state(state: str, stream: TextIO) -> str:
-    """A job's state as it is shown; `state` may be padded, and have spaces for underscores."""
+    """Return a job's state as it is shown; `state` may be padded, and have spaces for
+    underscores."""
     return paint(state, meaning_of(state), stream)
 
 

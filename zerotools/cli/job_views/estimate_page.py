@@ -51,7 +51,7 @@ def page(found: Estimate) -> list[str]:
 
 
 def verdict(found: Estimate) -> str:
-    """One sentence: whether it fits, and with which changes."""
+    """Return one sentence: whether it fits, and with which changes."""
     model, best = _name(found.work.model.source), found.search.best
     at_least = "" if found.work.model.architecture is not None else ", activations aside"
     if found.asked is not None and found.asked.fits is not False:

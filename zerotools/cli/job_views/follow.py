@@ -45,7 +45,7 @@ class Follower:
         self._offset = 0
 
     def run(self) -> Job:
-        """Until the job is over or held: the job then. Raises JobFailed unless it
+        """Follow the job until it is over or held, and return it. Raises JobFailed unless it
         succeeded."""
         try:
             job = self._watch()
@@ -93,7 +93,7 @@ class Follower:
             self._line.waits(f"{title(job)}: {render.clean(why(job))}")
 
     def _show_attempts(self, job: Job) -> None:
-        """Everything that attempts have reported since the last round."""
+        """Show everything that attempts have reported since the last round."""
         for attempt in job["attempts"]:
             if attempt["number"] > self._attempt:
                 self._attempt, self._offset = attempt["number"], 0

@@ -32,7 +32,8 @@ _MAX_COMPLETED = 100
 def _complete(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Numbers of the newest jobs, or names once a letter was typed; nothing without a daemon."""
+    """Return numbers of the newest jobs, or names once a letter was typed; nothing without a
+    daemon."""
     socket: Path | None = context.params.get("socket")
     try:
         client = DaemonClient(socket, timeout_seconds=_COMPLETION_SECONDS)

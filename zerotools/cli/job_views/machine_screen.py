@@ -47,7 +47,7 @@ class MonitorView:
 
 
 def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, dict[str, Any]]:
-    """The machine, with the daemon's jobs if one answers; as a view and as JSON."""
+    """Return the machine, with the daemon's jobs if one answers; as a view and as JSON."""
     is_here = machine_behind(client.socket) is None
     if is_here:
         source.begin()
@@ -110,7 +110,7 @@ def filled_in(own: Snapshot, theirs: Snapshot) -> Snapshot:
 
 
 def daemon_trouble(error: ZerotoolsError, client: DaemonClient) -> str:
-    """Why the daemon tells nothing, in a sentence."""
+    """Return why the daemon does not answer, in a sentence."""
     if isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError):
         return f"no daemon answers at {client.socket}"
     return str(error)
@@ -123,7 +123,7 @@ def owners_now(jobs: Sequence[Job]) -> Owners:
 
 
 def _watched(jobs: Sequence[Mapping[str, Any]]) -> dict[str, AdoptedProcess]:
-    """Processes that jobs watch, by the run directory of the attempt."""
+    """Return processes that jobs watch, by the run directory of the attempt."""
     return {
         job["attempt"]["run_dir"]: watched
         for job in jobs

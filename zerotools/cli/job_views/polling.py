@@ -39,7 +39,7 @@ class Poller:
         self.say: Callable[[str], None] = _to_stderr
 
     def ask(self, question: Callable[[], T]) -> T:
-        """The answer; a daemon that answered before may be away for a minute."""
+        """Return the answer; a daemon that answered before may be away for a minute."""
         until: float | None = None
         while True:
             try:
@@ -60,7 +60,7 @@ class Poller:
         return self._deadline is not None and self._clock() >= self._deadline
 
     def rounds(self) -> Iterator[None]:
-        """For ever, one round every interval."""
+        """Yield once every interval, without end."""
         while True:
             yield
             self._pause(self._interval)

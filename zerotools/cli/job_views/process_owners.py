@@ -44,7 +44,7 @@ class Owners:
         return sum(sizes) if sizes else None
 
     def of(self, pid: int) -> str:
-        """`job 7 (tiny)`, or `ada: python train.py`."""
+        """Return `job 7 (tiny)`, or `ada: python train.py`."""
         if (rank := self._ranks.get(pid)) is not None:
             return self._titles.get(rank.run_dir, f"a job of another daemon ({rank.run_dir})")
         try:
@@ -91,7 +91,8 @@ def _start_ticks(pid: int) -> int:
 def find_owners(
     jobs_by_run_dir: Mapping[str, str], watched: Mapping[str, AdoptedProcess] | None = None
 ) -> Owners:
-    """The processes now; `watched` are those that jobs have not started, by run directory."""
+    """Return the processes now; `watched` are those that jobs have not started, by run
+    directory."""
     ranks = find_ranks(psutil.process_iter())
     for run_dir, process in (watched or {}).items():
         ranks |= find_watched(run_dir, process)

@@ -46,7 +46,7 @@ class ProgressLine:
             self.say(text)
 
     def say(self, text: str) -> None:
-        """A line that stays, after the step that came before it."""
+        """Print a line that stays, after the last line of a step."""
         if self._tty:
             self._erase()
         elif self._held is not None:
@@ -103,7 +103,7 @@ class ProgressLine:
 def step_text(
     record: ProgressRecord, host_peak_bytes: int | None = None, columns: int | None = None
 ) -> str:
-    """`step 12/40   30%  loss 2.5031  grad 0.81  lr 3.0e-04  15,300 tokens/s  14 s left`.
+    """Return `step 12/40 30% loss 2.5031 grad 0.81 lr 3.0e-04 15,300 tokens/s 14 s left`.
 
     The host memory is the peak of all ranks if that is known, else the memory of rank 0. If
     `columns` are too few, the least important parts are omitted; the step, the loss and the
@@ -195,7 +195,7 @@ def time_left(record: ProgressRecord) -> str:
 
 
 def _number(record: ProgressRecord, name: str) -> float | None:
-    """A number of a record. What comes from a job may be of any type."""
+    """Return a number of a record. What comes from a job may be of any type."""
     value = record.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
@@ -203,7 +203,7 @@ def _number(record: ProgressRecord, name: str) -> float | None:
 
 
 def event_text(record: ProgressRecord) -> str:
-    """A record that is not a step, in a sentence; empty for one that users need not see."""
+    """Return a record that is not a step, in a sentence; empty for one that users need not see."""
     step, path = int(_number(record, "step") or 0), render.clean(str(record.get("path", "")))
     match record.get("event"):
         case "checkpoint":
@@ -233,7 +233,7 @@ def event_text(record: ProgressRecord) -> str:
 
 
 def _cost(record: ProgressRecord) -> str:
-    """Bytes and seconds of a checkpoint, which those of users' programs do not tell."""
+    """Return bytes and seconds of a checkpoint, which those of users' programs do not tell."""
     size, seconds = _number(record, "bytes"), _number(record, "seconds")
     return "" if size is None or seconds is None else f" ({render.size(size)} in {seconds:.1f} s)"
 

@@ -22,5 +22,5 @@ class CheckpointPath(click.ParamType):  # type: ignore[type-arg]  # not generic 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Files of this machine, by the shell itself."""
+        """Return files of this machine, completed by the shell itself."""
         return [CompletionItem(incomplete, type="file")]

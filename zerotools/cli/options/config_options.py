@@ -54,12 +54,12 @@ class Configs(NamedTuple):
         return self.deepspeed is not None or self.accelerate is not None or self.told.any
 
     def recipe(self, number: int | None = None) -> Recipe | None:
-        """The arguments that were named, if any; `number` chooses among the launch lines of a
-        script. Raises as `RecipeOptions.recipe`."""
+        """Return the arguments that were named, if any; `number` chooses among the launch lines of
+        a script. Raises as `RecipeOptions.recipe`."""
         return self.told.recipe(self.lenient, number)
 
     def imported(self, job: JobFile | None) -> Imported:
-        """The job that `job` and these configs say; the report of it goes to stderr.
+        """Return the job that `job` and these configs say; the report of it goes to stderr.
 
         Raises:
             BadRequest: a file that cannot be read.
@@ -77,7 +77,8 @@ class Configs(NamedTuple):
         return self._imported(job, None, closing)
 
     def _with_files_of(self, recipe: Recipe) -> Configs:
-        """These configs with those that the recipe names. Raises BadRequest: both name one."""
+        """Return these configs with those that the recipe names. Raises BadRequest: both name
+        one."""
         deepspeed = named_file(recipe, recipe.deepspeed, "--deepspeed", self.deepspeed)
         accelerate = named_file(recipe, recipe.accelerate_file, "--accelerate", self.accelerate)
         return self._replace(
@@ -118,7 +119,7 @@ class Configs(NamedTuple):
         return result
 
     def _with_named(self, job: JobFile | None) -> tuple[JobFile | None, Path | None]:
-        """The job file without the path of DeepSpeed's JSON, and that path.
+        """Return the job file without the path of DeepSpeed's JSON, and that path.
 
         Raises:
             BadRequest: the command line names one, too.
@@ -153,8 +154,8 @@ class Configs(NamedTuple):
         return parse_yaml(text, source=str(path), lenient=self.lenient, keys=YAML_KEYS)
 
     def _named(self, name: str) -> Document:
-        """A file that the accelerate config names: from the working directory, as accelerate does,
-        or next to that config."""
+        """Return a file that the accelerate config names: from the working directory, as accelerate
+        does, or next to that config."""
         path = expanded(name)
         if self.accelerate is not None and not path.exists():
             beside = self.accelerate.parent / path
@@ -223,7 +224,7 @@ def config_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def read_job_file(name: str) -> JobFile:
-    """The tree of the job file `name`, `-` for standard input.
+    """Return the tree of the job file `name`, `-` for standard input.
 
     Raises:
         BadRequest: it cannot be read, or is neither TOML nor JSON.

@@ -37,7 +37,7 @@ def options_of(declaration: type) -> Callable[[_Command], _Command]:
 
 
 def _attributes(each: DeclaredOption) -> dict[str, Any]:
-    """The arguments of `click.option` that depend on the kind."""
+    """Return the arguments of `click.option` that depend on the kind."""
     kind, default = each.kind, each.default
     if kind is OptionKind.FLAG:
         return {"is_flag": True, "default": default}

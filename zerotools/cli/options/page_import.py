@@ -81,7 +81,7 @@ def _of_numbers(
 
 
 def _only_ones(blocks: Sequence[PageBlock], source: str) -> list[PageBlock]:
-    """All blocks, without launch lines that name no program of training."""
+    """Return all blocks, without launch lines that name no program of training."""
     usable: list[PageBlock] = []
     refusal: ZerotoolsError | None = None
     for block in blocks:

@@ -59,7 +59,8 @@ def script_import(
 def _text_to_write(
     configs: Configs, recipe: Recipe, named: ConfigValue, findings: Findings
 ) -> str | None:
-    """The text of a config that no file has as the program can read it; None: a file has it."""
+    """Return the text of a config that no file has as the program can read it; None: a file has
+    it."""
     name = str(named.value)
     path = recipe.found(name)
     held = {**configs.written, **recipe.documents}.get(name)

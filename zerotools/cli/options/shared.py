@@ -13,9 +13,11 @@ from zerotools.core.errors import BadRequest
 
 
 def _reach(context: click.Context, parameter: click.Parameter, socket: Path | None) -> Path | None:
-    """The daemon's socket: with --host one that leads to another machine, until the command ends.
+    """Return the daemon's socket: with --host one that leads to another machine, until the command
+    ends.
 
-    Raises BadRequest, DaemonUnreachable."""
+    Raises BadRequest, DaemonUnreachable.
+    """
     host = context.find_root().params.get(HOST)
     if host is None or context.resilient_parsing:
         return socket

@@ -144,14 +144,14 @@ class _Canvas:
             self._dots.add((x0 + round((x1 - x0) * n / count), y0 + round((y1 - y0) * n / count)))
 
     def stars(self, mark: str) -> list[str]:
-        """One character for each dot, the top row first."""
+        """Return one character for each dot, the top row first."""
         rows = reversed(range(self._height))
         return [
             "".join(mark if (x, y) in self._dots else " " for x in range(self._width)) for y in rows
         ]
 
     def braille(self) -> list[str]:
-        """One character for each two by four dots, the top row first."""
+        """Return one character for each two by four dots, the top row first."""
         bits = [[0] * (self._width // 2) for _ in range(self._height // 4)]
         for x, y in self._dots:
             row = self._height - 1 - y

@@ -85,7 +85,7 @@ class JsonSink(LineSink):
 
 
 def sink(*, as_json: bool, prefixed: bool) -> LogSink:
-    """The right one for stdout."""
+    """Return the right one for stdout."""
     if as_json:
         return JsonSink()
     if prefixed or sys.stdout.isatty():

@@ -72,7 +72,7 @@ def split(message: str) -> tuple[str, str]:
 
 
 def say_error(message: str, stream: TextIO | None = None) -> None:
-    """An error, with its hint on a separate line."""
+    """Print an error, with its hint on a separate line."""
     what, hint = split(message)
     say("error", what, stream)
     translated = chinese_hint(message) if language() == CHINESE else None
@@ -91,7 +91,7 @@ def _can_show(text: str, stream: TextIO) -> bool:
 
 
 def say(label: str, text: str, stream: TextIO | None = None) -> None:
-    """One message; `label` is a key of `_LABELS`. Names in it cannot move the cursor."""
+    """Print one message; `label` is a key of `_LABELS`. Names in it cannot move the cursor."""
     stream = stream or sys.stderr
     columns = render.terminal_columns(stream)
     shown = paint(f"{label}:", _LABELS[label], stream)
@@ -113,7 +113,8 @@ def nowhere() -> TextIO:
 
 
 def called() -> str:
-    """`zerotools` as it was called, for hints at other commands: with the --host that was given."""
+    """Return `zerotools` as it was called, for hints at other commands: with the --host that was
+    given."""
     import click  # the daemon prints errors too, without click
 
     context = click.get_current_context(silent=True)
@@ -122,7 +123,7 @@ def called() -> str:
 
 
 def wrapped(label: str, lines: list[str], columns: int) -> list[str]:
-    """`lines` cut at words: to `columns`, the first of them after `label`."""
+    """Return `lines` cut at words: to `columns`, the first of them after `label`."""
     import textwrap  # 1 ms at each start
 
     width = max(_NARROWEST, columns - 1)

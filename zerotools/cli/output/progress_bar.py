@@ -39,7 +39,7 @@ class ProgressLines:
         self._done = 0
 
     def advance(self, count: int) -> None:
-        """`count` bytes more are done."""
+        """Count `count` bytes more as done."""
         self._done += count
         now = self._clock()
         if now - self._said < self._every or self._done >= self._total:

@@ -27,12 +27,12 @@ _NO_COLUMN = frozenset(("Mn", "Me", "Cf"))
 
 
 def clean(text: str) -> str:
-    """`text` on one line, with every control character written as an escape."""
+    """Return `text` on one line, with every control character written as an escape."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def size(count: int | float | None) -> str:
-    """Bytes for people: `980 B`, `61.2 GiB`; `-` for None."""
+    """Return a size for people: `980 B`, `61.2 GiB`; `-` for None."""
     if count is None:
         return UNKNOWN
     value, unit = float(count), 0
@@ -42,12 +42,13 @@ def size(count: int | float | None) -> str:
 
 
 def gib(count: int | float | None) -> str:
-    """Bytes as GiB without the unit, for a column that names it; `-` for None."""
+    """Return bytes as GiB without the unit, for a column that names it; `-` for None."""
     return UNKNOWN if count is None else f"{count / 2**30:.1f}"
 
 
 def duration(seconds: float | None) -> str:
-    """Two units at most: `8 s`, `3 min 20 s`, `2 h 05 min`, `4 d 03 h`; `-` for None."""
+    """Return a duration in two units at most: `8 s`, `3 min 20 s`, `2 h 05 min`, `4 d 03 h`; `-`
+    for None."""
     if seconds is None:
         return UNKNOWN
     whole = max(0, round(seconds))
@@ -61,14 +62,14 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(unix_seconds: float | None) -> str:
-    """A time of day with its date, in the local zone; `-` for None."""
+    """Return a time of day with its date, in the local zone; `-` for None."""
     if unix_seconds is None:
         return UNKNOWN
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_seconds))
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A measurement with `digits` significant digits; `-` for None."""
+    """Return a measurement with `digits` significant digits; `-` for None."""
     return UNKNOWN if value is None else f"{value:.{digits}g}"
 
 
@@ -79,7 +80,7 @@ def loss(value: float) -> str:
 
 
 def width(text: str) -> int:
-    """Columns that a terminal gives to `text`."""
+    """Return columns that a terminal gives to `text`."""
     if text.isascii():
         return len(text)
     return sum(
@@ -93,7 +94,7 @@ def width(text: str) -> int:
 
 
 def shorten(text: str, columns: int) -> str:
-    """`text` cut to `columns`, with an ellipsis where something was cut off."""
+    """Return `text` cut to `columns`, with an ellipsis where something was cut off."""
     if width(text) <= columns:
         return text
     kept = ""
@@ -113,7 +114,8 @@ def table(
     indent: int = 0,
     paint: Mapping[str, Callable[[str], str]] = MappingProxyType({}),
 ) -> list[str]:
-    """Lines of a plain table: two spaces between columns, those named in `right` right-aligned.
+    """Return lines of a plain table: two spaces between columns, those named in `right`
+    right-aligned.
 
     Every cell is cleaned. Only the last column is shortened, and only where `columns`, the width of
     the terminal, is given. `paint` colours the padded cells of a column, by its header.
@@ -209,7 +211,7 @@ def print_json_line(tree: Mapping[str, Any]) -> None:
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers with consecutive ones joined: `0-3, 7`."""
+    """Return ascending numbers with consecutive ones joined: `0-3, 7`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

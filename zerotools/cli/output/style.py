@@ -28,7 +28,8 @@ def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) ->
 
 
 def paint(text: str, meaning: str, stream: TextIO) -> str:
-    """`text` in the colour of `meaning`, where `stream` wants it; spaces around it stay plain."""
+    """Return `text` in the colour of `meaning`, where `stream` wants it; spaces around it stay
+    plain."""
     bare = text.strip()
     if not bare or not wants_colour(stream):
         return text

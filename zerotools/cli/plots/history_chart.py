@@ -43,7 +43,8 @@ def history_lines(
     columns: int | None,
     marks: str = BLOCKS,
 ) -> list[str]:
-    """`tree` is the answer of /v1/history; `snapshot` has the GPUs' names, `titles` the jobs'."""
+    """Return the lines of the answer `tree` of /v1/history; `snapshot` has the GPUs' names,
+    `titles` the jobs'."""
     span = render.duration(seconds)
     if not tree["times"]:
         return [f"nothing is known of the last {span}"]
@@ -68,7 +69,7 @@ def history_lines(
 def drawn_of(
     series: Mapping[str, Any], snapshot: Snapshot | None, titles: Mapping[int, str]
 ) -> Iterator[Drawn]:
-    """The curves that are drawn, in order: GPUs, host, jobs."""
+    """Yield the curves that are drawn, in order: GPUs, host, jobs."""
     gpus = {gpu.uuid: gpu for gpu in (snapshot.gpus if snapshot else ()) if gpu.uuid}
     seen = {name.split(".")[1] for name in series if name.startswith("gpu.")}
     named = sorted(seen, key=lambda uuid: (gpus[uuid].index if uuid in gpus else 1 << 30, uuid))

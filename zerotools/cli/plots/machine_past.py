@@ -57,7 +57,7 @@ def show_peaks(client: DaemonClient, as_json: bool) -> int:
 
 
 def peak_lines(peaks: Sequence[Mapping[str, Any]], columns: int | None) -> list[str]:
-    """A table, one row for each attempt."""
+    """Return a table, one row for each attempt."""
     rows = [
         (
             f"{each['job_id']}" + (f" ({render.clean(each['name'])})" if each["name"] else ""),

@@ -29,7 +29,7 @@ def show_once(source: SnapshotSource, client: DaemonClient, *, as_json: bool) ->
 
 
 def lines_of(view: MonitorView, columns: int | None) -> list[str]:
-    """The screen, with the owners of processes looked up now."""
+    """Return the screen, with the owners of processes looked up now."""
     return draw(view, owners_now(view.jobs), columns)
 
 

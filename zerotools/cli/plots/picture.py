@@ -15,7 +15,7 @@ GIB = 2**30
 
 
 def check_name(path: Path) -> None:
-    """Raises BadRequest: the name has no ending of a picture."""
+    """Raise BadRequest if the name has no suffix of a picture."""
     if path.suffix.lower() not in ENDINGS:
         raise BadRequest(f"-o {path}: must end in {' or '.join(ENDINGS)}")
 

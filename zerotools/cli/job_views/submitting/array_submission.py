@@ -64,7 +64,7 @@ def _queue(
     count: int | None,
     key: str | None,
 ) -> list[dict[str, Any]]:
-    """With a key, so that asking again after a lost answer queues nothing twice."""
+    """Submit with a key, so that a retry after a lost answer queues nothing twice."""
     key = key or uuid.uuid4().hex
 
     def ask() -> list[dict[str, Any]]:

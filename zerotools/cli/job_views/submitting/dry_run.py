@@ -12,7 +12,7 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 
 
 def dry_run_json(specs: Iterable[JobSpec]) -> dict[str, Any]:
-    """The answer of a submit that queues nothing. Secrets and values of `env` are hidden."""
+    """Return the answer of a submit that queues nothing. Secrets and values of `env` are hidden."""
     return {"dry_run": True, "jobs": [], "specs": [_shown(each) for each in specs]}
 
 

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 def follow_submitted(
     client: DaemonClient | SlurmJobs, job: Job, poller: Poller, *, as_json: bool
 ) -> int:
-    """Until the job has ended; Ctrl-C leaves it running. The exit status. Progress goes to stdout;
-    to stderr where stdout is for JSON, which has the job however that ends. Raises JobFailed."""
+    """Follow the job until it has ended, and return the exit status; Ctrl-C leaves it running.
+
+    Progress goes to stdout; to stderr where stdout is for JSON, which has the job however that
+    ends. Raises JobFailed.
+    """
     follower = Follower(client, job, sys.stderr if as_json else sys.stdout, poller)
     try:
         ended = follower.run()

@@ -47,7 +47,7 @@ def with_given_environment(
 
 
 def on_node_rank(submission: Submission, node_rank: int) -> JobSpec:
-    """The job on that of its nodes. Raises BadRequest: it has not so many."""
+    """Return the job on that of its nodes. Raises BadRequest: it has not so many."""
     spec = submission.spec
     nodes = spec.rendezvous.nodes
     if node_rank >= nodes:
@@ -57,7 +57,7 @@ def on_node_rank(submission: Submission, node_rank: int) -> JobSpec:
 
 
 def with_webhook(spec: JobSpec, url: str) -> JobSpec:
-    """The job, which sends to `url`. Raises BadRequest."""
+    """Return the job, which sends to `url`. Raises BadRequest."""
     if (why := wrong_url(url)) is not None:
         raise BadRequest(f"--notify {masked_url(url)}: {why}")
     return with_key(spec, "notify", webhook=url)

@@ -124,7 +124,7 @@ def members_for_slurm(
 
 
 def _refuse_mixed(submissions: Sequence[Submission]) -> None:
-    """Raises BadRequest: some of the jobs are not for Slurm."""
+    """Raise BadRequest if some of the jobs are not for Slurm."""
     chosen = [each for each in submissions if each.spec.backend == SLURM]
     if chosen and len(chosen) < len(submissions):
         other = next(each for each in submissions if each.spec.backend != SLURM)
@@ -135,8 +135,8 @@ def _refuse_mixed(submissions: Sequence[Submission]) -> None:
 
 
 def _options(terms: Mapping[str, Any], commands: SlurmCommands, jobs: SlurmJobs) -> list[str]:
-    """How the jobs are to wait, as options of sbatch; `terms` are those for a daemon. Raises
-    BadRequest."""
+    """Return the waiting conditions of the jobs as options of sbatch; `terms` are those for a
+    daemon. Raises BadRequest."""
     for name in ("priority", "hold"):
         if terms.get(name):
             raise BadRequest(
@@ -159,7 +159,7 @@ def _options(terms: Mapping[str, Any], commands: SlurmCommands, jobs: SlurmJobs)
 
 
 def _number(jobs: SlurmJobs, word: str) -> int:
-    """Slurm's newest number of a job of ours, or that of any other."""
+    """Return Slurm's newest number of a job of ours, or that of any other."""
     plain = word.removeprefix(PREFIX)
     try:
         found = jobs.find(word)["slurm"]["id"]

@@ -21,7 +21,7 @@ LOWEST = 4
 
 
 def loss_line(reported: Reported, columns: int) -> Line:
-    """The loss in one line, with the newest evaluation."""
+    """Return the loss in one line, with the newest evaluation."""
     said: Line = [*_span(reported.loss)]
     if reported.eval_loss.last is not None:
         evaluated = _evaluated(reported.eval_loss)
@@ -32,7 +32,7 @@ def loss_line(reported: Reported, columns: int) -> Line:
 
 
 def eval_line(reported: Reported, columns: int) -> Line:
-    """The evaluations in one line."""
+    """Return the evaluations in one line."""
     curve = reported.eval_loss
     said = [*_span(curve), (f"  least {_loss(curve.least)} at {curve.least_step}", "quiet")]
     room = min(LONGEST, columns - 6 - width(said))
@@ -41,7 +41,7 @@ def eval_line(reported: Reported, columns: int) -> Line:
 
 
 def speed_line(curve: CurveSeen, columns: int) -> Line:
-    """Tokens per second over the steps, in one line."""
+    """Return tokens per second over the steps, in one line."""
     said: Line = [(f" {figures.thousands(curve.last or 0.0)}", ""), (" tokens/s", "quiet")]
     room = min(LONGEST, columns - 6 - width(said))
     drawn: Piece = (sparkline(curve.shape.means, room) if room >= 8 else "", "curve")
@@ -49,8 +49,8 @@ def speed_line(curve: CurveSeen, columns: int) -> Line:
 
 
 def loss_chart(reported: Reported, columns: int, rows: int) -> list[Line]:
-    """The loss and its evaluations, in so many rows in all; they are at least `LOWEST` and the
-    frame."""
+    """Return the loss and its evaluations, in so many rows in all; they are at least `LOWEST` and
+    the frame."""
     loss, evals = reported.loss, reported.eval_loss
     title: Line = [("loss ", "strong"), (_loss(loss.last), "curve")]
     if loss.least_step is not None:
@@ -62,7 +62,7 @@ def loss_chart(reported: Reported, columns: int, rows: int) -> list[Line]:
 
 
 def speed_chart(curve: CurveSeen, columns: int, rows: int) -> list[Line]:
-    """Tokens per second over the steps, from nothing on, in so many rows."""
+    """Return tokens per second over the steps, from nothing on, in so many rows."""
     said = figures.thousands(curve.last or 0.0)
     title: Line = [("speed ", "strong"), (said, "curve"), (" tokens/s", "quiet")]
     drawn = _speed_rows(curve.shape, columns, rows - FRAME)

@@ -83,13 +83,13 @@ def _charts(reported: Reported, columns: int, rows: int) -> list[Line]:
 
 
 def log_tail(log: Sequence[str], columns: int, rows: int) -> list[Line]:
-    """The last lines of a log."""
+    """Return the last lines of a log."""
     tail = log[-rows:] if rows > 0 else ()
     return [cut([(plain(text), pages.log_meaning(text) or "quiet")], columns) for text in tail]
 
 
 def _standing(job: Job, look: Look, now: float) -> list[str]:
-    """`running 3h12m`, `GPU 0-3`, `attempt 2`: what matters most first."""
+    """Return `running 3h12m`, `GPU 0-3`, `attempt 2`: what matters most first."""
     state = shown_state(job)
     since = job["ended"] or (job["started"] if job["state"] in ACTIVE else job["created"])
     words = [state if since is None else f"{state} {figures.brief(now - since)}"]
@@ -106,7 +106,7 @@ def _standing(job: Job, look: Look, now: float) -> list[str]:
 
 
 def _gpus(job: Job, look: Look) -> str:
-    """The numbers of the GPUs that its newest attempt has."""
+    """Return the numbers of the GPUs that its newest attempt has."""
     if job["state"] not in ACTIVE or not job["attempt"]:
         return ""
     index = {gpu.uuid: gpu.index for gpu in look.snapshot.gpus}
@@ -129,7 +129,7 @@ def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
 
 
 def _speed(job: Job) -> list[tuple[int, Line]]:
-    """Figures of the last step; what matters least is given up first."""
+    """Return figures of the last step; what matters least is given up first."""
     record = job["progress"] or {}
     forms = (
         (0, "tokens_per_second", "{:,.0f} tokens/s", 1.0),
@@ -155,7 +155,7 @@ def _speed(job: Job) -> list[tuple[int, Line]]:
 def checkpoint_lines(
     kept: Sequence[KeptCheckpoint], columns: int, rows: int, now: float
 ) -> list[Line]:
-    """The newest checkpoints, one in a line."""
+    """Return the newest checkpoints, one in a line."""
     if not kept:
         return [[("saved ", "strong"), ("nothing yet", "quiet")]] if rows else []
     digits = max(len(str(each.reported.step)) for each in kept[:rows] or kept)

@@ -10,7 +10,7 @@ _UNITS = ("B", "K", "M", "G", "T", "P")
 
 
 def brief(seconds: float | None) -> str:
-    """At most six columns: `14s`, `3m20s`, `2h05m`, `4d03h`; `-` for None."""
+    """Return a duration in at most six columns: `14s`, `3m20s`, `2h05m`, `4d03h`; `-` for None."""
     if seconds is None:
         return render.UNKNOWN
     whole = max(0, round(seconds))
@@ -36,7 +36,7 @@ def ago(seconds: float) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes in at most five columns: `980B`, `1.2G`, `812G`, binary units; `-` for None."""
+    """Return a size in at most five columns: `980B`, `1.2G`, `812G`, binary units; `-` for None."""
     if count is None:
         return render.UNKNOWN
     value, unit = float(count), 0
@@ -48,13 +48,13 @@ def size(count: float | None) -> str:
 
 
 def used_of(used: float | None, total: float | None) -> str:
-    """GiB of GiB: `61.2/80G`."""
+    """Return GiB of GiB: `61.2/80G`."""
     whole = render.UNKNOWN if total is None else f"{total / 2**30:.0f}"
     return f"{render.gib(used)}/{whole}G"
 
 
 def thousands(count: float) -> str:
-    """At most five columns: `980`, `15.3k`, `1.2M`."""
+    """Return a number in at most five columns: `980`, `15.3k`, `1.2M`."""
     for unit in ("", "k", "M", "G"):
         if abs(count) < 999.5:
             return f"{count:.0f}{unit}" if not unit or abs(count) >= 99.95 else f"{count:.1f}{unit}"
@@ -63,12 +63,12 @@ def thousands(count: float) -> str:
 
 
 def unit(value: float | None, name: str) -> str:
-    """A whole number with its unit, or `-`."""
+    """Return a whole number with its unit, or `-`."""
     return render.UNKNOWN if value is None else f"{value:.0f}{name}"
 
 
 def in_ranges(numbers: Iterable[int]) -> str:
-    """`0-3,5`."""
+    """Return `0-3,5`."""
     ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
         if ranges and number == ranges[-1][1] + 1:

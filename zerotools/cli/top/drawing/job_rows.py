@@ -169,8 +169,11 @@ def progress_of(job: Job) -> tuple[int, int]:
 
 
 def seconds_left(job: Job) -> float | None:
-    """Until the last step, as its ranks reckon, or by the speed of the last step; None: not known,
-    or the last step is too long ago."""
+    """Return the seconds until the last step, as its ranks estimate, or by the speed of the last
+    step.
+
+    None: not known, or the last step is too long ago.
+    """
     done, total = progress_of(job)
     if job["state"] != RUNNING or not total or has_old_step(job):
         return None

@@ -15,7 +15,7 @@ _MARKS = str.maketrans(
 
 
 def in_letters(line: Line) -> Line:
-    """The same line in ASCII."""
+    """Return the same line in ASCII."""
     return [(_ascii(text), meaning) for text, meaning in line]
 
 

@@ -16,7 +16,7 @@ OWNER_MARKS = {JOB: "▇", STRANGER: "▓", RESIDUE: "▚", FREE: "╌"}
 
 
 def memory_bar(gpu: Gpu, shares: Sequence[GpuShare], columns: int) -> Line:
-    """The memory of a GPU, a part for each kind of owner."""
+    """Return the memory of a GPU, a part for each kind of owner."""
     total = gpu.memory_total_bytes or 0
     if total <= 0:
         return [("?" * columns, "quiet")]
@@ -35,7 +35,7 @@ def memory_bar(gpu: Gpu, shares: Sequence[GpuShare], columns: int) -> Line:
 
 
 def meter(share: float | None, columns: int, meaning: str = "meter") -> Line:
-    """A thin bar; `share` is from 0 to 1."""
+    """Return a thin bar; `share` is from 0 to 1."""
     if columns <= 0:
         return []
     if share is None:
@@ -48,21 +48,21 @@ def meter(share: float | None, columns: int, meaning: str = "meter") -> Line:
 
 
 def level(share: float | None) -> Piece:
-    """One cell that is higher the more it is."""
+    """Return one cell that is higher the more it is."""
     if share is None:
         return " ", ""
     return BLOCKS[min(len(BLOCKS) - 1, max(0, int(share * len(BLOCKS))))], "meter"
 
 
 def strip(values: Sequence[float | None] | None, columns: int, top: float | None = None) -> Line:
-    """The newest values in at most so many cells, from nothing to `top`."""
+    """Return the newest values in at most so many cells, from nothing to `top`."""
     if not values:
         return []
     return [(sparkline(values, columns, None if top is None else (0.0, top)), "strip")]
 
 
 def warmth(value: float | None, warm: float, hot: float) -> str:
-    """How a number is shown that should be low."""
+    """Return the style of a number that should be low."""
     if value is None or value < warm:
         return ""
     return "bad" if value >= hot else "warning"

@@ -50,7 +50,7 @@ def help_lines(columns: int) -> list[Line]:
 def log_page(
     title: str, lines: Sequence[str], top: int | None, columns: int, rows: int
 ) -> list[Line]:
-    """A log from its line `top` on; None: its end."""
+    """Return a log from its line `top` on; None: its end."""
     room = max(1, rows - 1)
     where = "follows" if top is None else f"line {top + 1} of {len(lines)}"
     head = ruled([(plain(title), "strong")], columns, [(where, "quiet")])
@@ -79,7 +79,7 @@ def log_meaning(text: str) -> str:
 
 
 def fold(text: str, columns: int) -> list[str]:
-    """A line of a log in as many lines of the screen as it takes."""
+    """Return a line of a log in as many lines of the screen as it takes."""
     rest, found = plain(text), []
     while cell_len(rest) > columns:
         part = set_cell_size(rest, columns)

@@ -52,7 +52,7 @@ class ViewState:
     said: tuple[str, str] = ("", "")
 
     def listed(self, jobs: Sequence[Job]) -> list[Job]:
-        """The jobs that pass the filter, in their order."""
+        """Return the jobs that pass the filter, in their order."""
         text = self.only.casefold()
         found = [
             job
@@ -74,7 +74,7 @@ class ViewState:
         return replace(self, chosen=numbers[min(place, len(numbers) - 1)])
 
     def moved(self, listed: Sequence[Job], by: int) -> ViewState:
-        """With another job chosen, so many rows further down."""
+        """Return the view with another job chosen, `by` rows further down."""
         if not listed:
             return self
         numbers = [job["id"] for job in listed]

@@ -62,7 +62,8 @@ def draw_screen(
     rows: int,
     now: float,
 ) -> DrawnScreen:
-    """All lines, each at most `columns` wide, and at most `rows`; `now` is seconds since 1970."""
+    """Return all lines, each at most `columns` wide, and at most `rows`; `now` is seconds since
+    1970."""
     if columns < LEAST_COLUMNS or rows < LEAST_ROWS:
         said = f"{columns}x{rows} is too small: {LEAST_COLUMNS}x{LEAST_ROWS} at least; q quits"
         return DrawnScreen([cut([(said, "warning")], columns)], state, {})
@@ -177,7 +178,7 @@ def _trouble(look: Look, columns: int) -> list[Line]:
 def _table(
     look: Look, listed: Sequence[Job], state: ViewState, columns: int, rows: int, now: float
 ) -> tuple[list[Line], ViewState, dict[int, int], int]:
-    """The table of jobs, its header included, in at most so many rows."""
+    """Return the table of jobs, its header included, in at most so many rows."""
     room = max(1, rows - 1)
     if not listed:
         return _nothing_listed(look, state, columns), state, {}, 1
@@ -220,7 +221,7 @@ _HELP_KEYS = (("q", "back"),)
 
 
 def _foot(state: ViewState, columns: int) -> list[Line]:
-    """The last line: a question, an answer, the filter that is typed, or the keys."""
+    """Return the last line: a question, an answer, the filter that is typed, or the keys."""
     if state.asks:
         answers: Line = [("y", "key"), (" yes  ", ""), ("n", "key"), (" no", "")]
         *lines, last = _folded((state.asks, "warning"), columns)

@@ -97,7 +97,7 @@ class ChosenJobReader:
 
 
 def newest_checkpoint(job: Job) -> ReportedCheckpoint | None:
-    """The newest checkpoint as the job itself has it."""
+    """Return the newest checkpoint as the job itself has it."""
     found = job["latest_checkpoint"] or {}
     step, path, verified = found.get("step"), found.get("path"), found.get("verified") or {}
     if type(step) is not int or not isinstance(path, str):

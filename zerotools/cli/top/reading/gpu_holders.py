@@ -54,7 +54,7 @@ class GpuHolders:
     def read(
         self, gpus: Iterable[Gpu], jobs: Sequence[Job], leases: Leases
     ) -> dict[int, tuple[GpuHolder, ...]]:
-        """The processes of each GPU by its index, the largest first."""
+        """Return the processes of each GPU by its index, the largest first."""
         adopted = [job["id"] for job in jobs if job["attempt"] and watched_process(job)]
         below = {}
         if adopted and self._is_here:
@@ -131,8 +131,8 @@ def _watched_ranks(jobs: Sequence[Job]) -> dict[int, RankProcess]:
 
 
 def shares_of(gpu: Gpu, holders: Sequence[GpuHolder]) -> tuple[GpuShare, ...]:
-    """The memory of a GPU by its owners, the largest first; what no process holds is residue, as
-    far as it is more than a driver keeps for itself."""
+    """Return the memory of a GPU by its owners, the largest first; what no process holds is
+    residue, as far as it is more than a driver keeps for itself."""
     held: dict[tuple[str, str], int] = {}
     for each in holders:
         key = (each.owner, each.kind)

@@ -73,7 +73,7 @@ class JobList:
         self._spared_until = self._whole_at = 0.0
 
     def read(self) -> JobsNow:
-        """The jobs now. Raises ZerotoolsError; who answers after that may be another daemon."""
+        """Return the jobs now. Raises ZerotoolsError; another daemon may answer after that."""
         try:
             return self._read()
         except ZerotoolsError:
@@ -132,12 +132,12 @@ class JobList:
 
 
 def completed(jobs: Iterable[Mapping[str, Any]]) -> list[Job]:
-    """Jobs as this version knows them."""
+    """Return jobs as this version knows them."""
     return [{**BLANK, **job} for job in jobs]
 
 
 def leased_jobs(leases: Iterable[Mapping[str, Any]], jobs: Iterable[Job]) -> dict[str, Job]:
-    """The job that each GPU is leased to, by its UUID."""
+    """Return the job that each GPU is leased to, by its UUID."""
     known = {job["id"]: job for job in jobs}
     found = {}
     for lease in leases:

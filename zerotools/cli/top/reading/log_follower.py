@@ -58,7 +58,8 @@ class LogFollower:
                 return self._seen()
 
     def _take(self, text: str) -> None:
-        """A progress bar's redraws become lines; a line without an end is shown as far as it is."""
+        """Take text: redraws of a progress bar become lines, and a line without an end is shown as
+        it is."""
         *whole, self._rest = (self._rest + text.replace("\r\n", "\n").replace("\r", "\n")).split(
             "\n"
         )

@@ -92,7 +92,7 @@ class LongCurve:
             self._shaped_at = -1
 
     def seen(self) -> CurveSeen:
-        """The curve now."""
+        """Return the curve now."""
         if not self._parts:
             return CurveSeen()
         parts = list(self._parts.values())

@@ -49,7 +49,8 @@ def disk_at(path: Path) -> dict[str, Any]:
 
 
 def saved_at(path: Path) -> dict[str, Any] | None:
-    """When the directory was written, in seconds since 1970; None: it is not there."""
+    """Return when the directory was written, in seconds since 1970, or None if it does not
+    exist."""
     try:
         return {"time": path.stat().st_mtime, "is_thinned": is_thinned(path)}
     except (FileNotFoundError, NotADirectoryError):

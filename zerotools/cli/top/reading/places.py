@@ -72,7 +72,7 @@ class PlaceLooker:
         self._hanging: list[_Hanging] = []
 
     def disk(self, path: str) -> DiskSeen:
-        """The file system of `path`, come what may."""
+        """Return the file system of `path`, in any case."""
         try:
             found = self._ask({"disk": path}, path)
         except Silent as silent:
@@ -174,7 +174,7 @@ def _exchange(
 
 
 def _answer(child: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
-    """The next line that it writes. Raises as `_exchange`."""
+    """Return the next line that it writes. Raises as `_exchange`."""
     assert child.stdout is not None
     until = time.monotonic() + seconds
     waiting = select.poll()

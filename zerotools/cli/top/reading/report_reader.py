@@ -93,7 +93,7 @@ class ReportReader:
         )
 
     def _next_log(self, job: Job) -> _AttemptLog | None:
-        """The log that is read now: one after another, and the newest again and again."""
+        """Return the log that is read now: one after another, and the newest again and again."""
         if self._older is None:
             chain = history(self._client, job, pages=OLDER_PAGES)[:-1]
             self._older = [(j["id"], each["number"]) for j in chain for each in j["attempts"]]
@@ -168,7 +168,7 @@ class _AttemptLog:
         self.begins = True
 
     def page(self) -> tuple[list[Mapping[str, Any]], bool]:
-        """The next records, and whether these are the last for now."""
+        """Return the next records, and whether these are the last for now."""
         if not self._offset:
             self._plan()
         before = self._offset
@@ -189,7 +189,7 @@ class _AttemptLog:
         return records, is_end
 
     def _plan(self) -> None:
-        """Of a log that is too long to be read whole, which parts are."""
+        """Choose the parts to read of a log that is too long to be read whole."""
         try:
             answer = self._client.progress(self._job, attempt=self._attempt, since=BEHIND_THE_END)
         except (BadRequest, DaemonRefused):  # the first page reports it again

@@ -41,11 +41,11 @@ class Canvas(Widget, can_focus=True):
                 self.refresh(Region(0, y, columns, 1))
 
     def on_resize(self) -> None:
-        """Textual has laid it out anew."""
+        """Lay out the screen again, in the new size."""
         self._resized()
 
     def render_line(self, y: int) -> Strip:
-        """One line, as textual wants it."""
+        """Return one line in the form for textual."""
         line = self._lines[y] if y < len(self._lines) else []
         styles = self._styles_by_meaning
         segments = [Segment(text, styles.get(meaning)) for text, meaning in line if text]

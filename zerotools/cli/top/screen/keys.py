@@ -59,7 +59,7 @@ def typed(state: ViewState, text: str) -> ViewState:
 
 
 def chosen_of(state: ViewState, shown: Shown) -> Job | None:
-    """The job under the cursor."""
+    """Return the job under the cursor."""
     return next((job for job in shown.listed if job["id"] == state.chosen), None)
 
 
@@ -107,7 +107,7 @@ def _in_log(state: ViewState, key: str, shown: Shown) -> ViewState:
 
 
 def _or_end(top: int, last: int) -> int | None:
-    """Who scrolls to the end follows it again."""
+    """Return None, which follows the end, if the user has scrolled to the end."""
     return None if top >= last else top
 
 
@@ -145,7 +145,7 @@ def _among_jobs(state: ViewState, key: str, shown: Shown) -> Pressed:
 
 
 def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
-    """Keys that mean the job under the cursor."""
+    """Return the keys for the job under the cursor."""
     if key not in ("l", "enter", "c", "r", "plus", "minus"):
         return state, None
     if job is None:

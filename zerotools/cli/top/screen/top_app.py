@@ -49,11 +49,11 @@ class Reads(Protocol):
     """Reads the values of the screen, in a thread."""
 
     def look(self, chosen: int | None) -> Look:
-        """The machine, the jobs, and details of one."""
+        """Return the machine, the jobs, and details of one."""
         ...
 
     def log(self, job: Job, rank: int) -> LogSeen:
-        """The log of a job's rank."""
+        """Return the log of a job's rank."""
         ...
 
 
@@ -156,7 +156,7 @@ class Top(App[int]):
         self._canvas.show([in_letters(line) for line in lines] if self._letters else lines)
 
     def on_key(self, event: events.Key) -> None:
-        """Any key."""
+        """Handle any key."""
         event.stop()
         if self._late_answers.takes(event.key):
             return
@@ -167,12 +167,12 @@ class Top(App[int]):
         self._after(before, wish)
 
     def on_paste(self, event: events.Paste) -> None:
-        """Text for the filter."""
+        """Take the text for the filter."""
         before, self.state = self.state, typed(self.state, event.text)
         self._after(before, None)
 
     def on_click(self, event: events.Click) -> None:
-        """A job is chosen by the mouse."""
+        """Choose the job that was clicked."""
         if (number := self._drawn.jobs.get(event.y)) is not None:
             before, self.state = self.state, replace(self.state, chosen=number)
             self._after(before, None)
