@@ -45,8 +45,7 @@ class TrainingRanks:
     """
 
     def __init__(self, size: int, device: Any = "cpu") -> None:
-        """`size` is the number of ranks, and `device` is the device of tensors for an
-        all-reduce."""
+        """Take the number of ranks `size`, and the `device` of tensors for an all-reduce."""
         self.size = size
         self._device = device
         self._store = _store_of(size)

@@ -91,7 +91,7 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
     @worker.never_raises
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Neither evaluate nor save again after a stop."""
+        """Stop the Trainer from evaluating or saving again after a stop."""
         if not self._is_training:
             return None
         if self._is_stopping:
