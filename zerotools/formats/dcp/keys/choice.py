@@ -20,7 +20,7 @@ _MAX_LISTED = 12
 @dataclass(frozen=True)
 class ModelChoice:
     """The chosen model. `model` is None if the checkpoint has no model, or several and no choice;
-    then `question` is the sentence that asks. `notes` say what was taken."""
+    then `question` is the sentence that asks. `notes` are sentences on the choice."""
 
     model: Section | None
     notes: tuple[str, ...] = ()
@@ -116,8 +116,8 @@ def _are_rivals(optimizers: Sequence[OptimizerSection]) -> bool:
 
 
 def trainers(sections: Sections, model: Section) -> list[OptimizerSection]:
-    """Return the optimizers with the model's state. If two have the same state, take the one that
-    is called just `optimizer`."""
+    """Return the optimizers with the model's state. If two have the same state, take the one with
+    the exact name `optimizer`."""
     mine = [
         optimizer
         for number, optimizer in enumerate(sections.optimizers)

@@ -169,7 +169,7 @@ def _split_text(text: str, known: set[str] | frozenset[str]) -> tuple[str, str] 
 
 
 def _called_optimizer(value: FlatValue) -> Path | None:
-    """Return the path of the outermost dict that is called an optimizer and lies in no model."""
+    """Return the path of the outermost dict outside of a model with the name of an optimizer."""
     for at, part in enumerate(value.path[:-1]):
         if is_optimizer_word(part):
             return value.path[: at + 1]

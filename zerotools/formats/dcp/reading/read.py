@@ -90,8 +90,8 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
 
 
 def _parts(path: Path, prefixes: Sequence[str]) -> dict[str, Metadata]:
-    """Return the metadata of each directory, the model's first; that of its optimizer may be lost,
-    where that is tolerated."""
+    """Return the metadata of each directory, the model's first; that of its optimizer may be lost
+    if losses are tolerated."""
     parts: dict[str, Metadata] = {}
     for prefix in prefixes:
         try:

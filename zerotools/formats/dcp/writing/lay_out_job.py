@@ -78,7 +78,7 @@ def lay_out_job(
 
 
 def _weights(source: Checkpoint) -> Iterator[tuple[str, DcpEntry]]:
-    """Yield the masters, else what there is of a weight, in fp32; buffers as they are."""
+    """Yield the masters or, without a master, the weight in fp32; buffers keep their type."""
     for key, tensor in source.tensors.items():
         if key.role == "param16" and Key(key.name, "param") not in source.tensors:
             key = Key(key.name, "param")
