@@ -80,8 +80,8 @@ class TqdmBar:
 
 
 Meter = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
-"""Makes a context for a stage and its total. Inside, its value is called with bytes that are done
-more."""
+"""Makes a context for a stage and its total. Inside, its value is called with the bytes of each
+step."""
 
 
 @contextmanager

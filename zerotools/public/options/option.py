@@ -225,7 +225,7 @@ def _words(given: Any) -> tuple[str, ...]:
 
 
 def _path_or_flag(given: Any) -> Any:
-    """Return None for False, "" for True, else the path."""
+    """Return None for False, "" for True, and otherwise the path."""
     if isinstance(given, bool):
         return "" if given else None
     return given if given == "" else path_of(given)
