@@ -1,6 +1,6 @@
 """A conversion is a value first: a source, a target, and notes for the user.
 
-`consolidate`, `reshard` and `translate` prepare one, and `perform` carries it out; a dry run prints
+`consolidate`, `reshard` and `convert` prepare one, and `perform` carries it out; a dry run prints
 it.
 """
 

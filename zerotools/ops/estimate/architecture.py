@@ -108,7 +108,7 @@ FAMILIES: Mapping[str, Family] = {
 @dataclass(frozen=True)
 class Architecture:
     """The sizes of a model of a known family. `hidden` is the width of hidden states; `experts` is
-    0 where every token takes the whole MLP, else a token takes `experts_per_token` of them, each
+    0 if every token takes the whole MLP; otherwise a token takes `experts_per_token` of them, each
     `intermediate` wide."""
 
     family: Family

@@ -153,7 +153,7 @@ class Fetching:
 
 
 def _set_time(path: Path, file: FarFile) -> None:
-    """Give it the time that it has there, as far as that is known."""
+    """Set the time that the file has at its source, if that is known."""
     if (match := _TIME.fullmatch(file.time)) is not None:
         time = int(match[1]) * 10**9 + int((match[2] or "0").ljust(9, "0"))
         os.utime(path, ns=(time, time))

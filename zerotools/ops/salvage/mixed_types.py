@@ -26,7 +26,7 @@ def in_pieces(
     chunk.
 
     Raises:
-        BadFile: a tensor is called as a piece would be.
+        BadFile: a tensor has the name of a piece.
     """
     if not mixed:
         return source, target

@@ -61,8 +61,7 @@ def is_exact_in(checkpoint: Checkpoint, key: Key, narrow: DType) -> bool:
 
 
 def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterator[str]:
-    """Yield sentences on values that cannot be: a mask may well be infinite, a weight or a moment
-    not."""
+    """Yield sentences on impossible values: a mask can be infinite, a weight or a moment cannot."""
     path = checkpoint.origin.path
     if (counts.nans or counts.infinities) and key.role != "buffer":
         what = "weights" if key.role in _WEIGHTS else "optimizer state"

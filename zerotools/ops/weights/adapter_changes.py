@@ -23,7 +23,7 @@ from zerotools.io.numeric.numpy_dtypes import Array
 from zerotools.ops.execution.load_arrays import load
 
 BLOCK_BYTES = 16 * 1024 * 1024
-"""Blocks of about so many bytes are computed at a time."""
+"""The approximate size in bytes of the blocks that are computed at a time."""
 
 
 class Layout(Enum):

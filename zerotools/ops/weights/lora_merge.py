@@ -81,10 +81,13 @@ class AdapterRequest:
 
 @dataclass(frozen=True)
 class MergedAdapters:
-    """`checkpoint` has the weights' sums instead of weights and adapters. The sums exist in the
+    """The result of a merge.
+
+    `checkpoint` has the weights' sums instead of weights and adapters. The sums exist in the
     directory `scratch` while the context that `sums` makes is open. `base` is the name of the base
     model, if the adapter's config has it. `dtype` is the widest type of the weights that adapters
-    are added to; None: there are none."""
+    are added to, or None without such weights.
+    """
 
     checkpoint: Checkpoint
     sums: Callable[[], AbstractContextManager[None]]
@@ -271,8 +274,8 @@ def _with_names_of(
 
 
 def _experts_of(config_json: Path | None) -> Callable[[str], bool | None]:
-    """Return a function that says whether the experts of a module are transposed, by the model's
-    config.json."""
+    """Return a function that returns whether a module's experts are transposed, by the config.json
+    of the model."""
     is_transposed = has_transposed_experts(model_config(config_json))
     return lambda module: is_transposed if module.endswith(".experts") else None
 
@@ -285,7 +288,7 @@ def _is_on_hub(base: Checkpoint, names: PrefixMap) -> bool:
 
 
 def _with_hub_names(model: AdaptedModel, names: PrefixMap) -> AdaptedModel:
-    """Return the model that has names of memory under those of the Hub."""
+    """Return the model with the names of the Hub instead of those in memory."""
     changes = {
         Key(names.renamed(key.name, HUB), key.role): each for key, each in model.changes.items()
     }
@@ -294,8 +297,8 @@ def _with_hub_names(model: AdaptedModel, names: PrefixMap) -> AdaptedModel:
 
 
 def _merge_with_peft(config: Mapping[str, Any], base: Path, run: Path) -> str:
-    """Return how a model is merged that transformers may hold in memory under names not known
-    here."""
+    """Return a sentence on merging a model with PEFT, if transformers may hold it under unknown
+    names."""
     named, kind = config.get("architectures"), config.get("model_type")
     name = named[0] if isinstance(named, list) and named else None
     is_known = names_of_model(config, is_tied=ties_embeddings(config)) is not None
@@ -337,7 +340,7 @@ def _of_job(
     scratch: Path,
     request: AdapterRequest,
 ) -> MergedAdapters:
-    """Return the model of a job, whose record says all of its adapters."""
+    """Return the model of a job; its record describes all of its adapters."""
     adapters, base = checkpoint, lora.base
     if request.config is not None or request.name is not None:
         raise BadRequest(
@@ -419,8 +422,7 @@ def _laid_out(
 
 
 def _beside_weights(checkpoint: Checkpoint, weights: str) -> dict[Key, Tensor]:
-    """Return what the checkpoint has besides weights: 16-bit copies of masters, state of the
-    optimizer."""
+    """Return the tensors that are not weights: 16-bit copies of masters, state of the optimizer."""
     held = checkpoint.tensors
     return {
         Key(plain_name(key.name), key.role): tensor

@@ -1,4 +1,4 @@
-"""What a layout map says of one model, and which of its layouts a checkpoint has."""
+"""Check the layouts of a map for one model, and find those that a checkpoint has."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ from zerotools.ops.weights.layout_search import shapes_of
 
 @dataclass(frozen=True)
 class LayoutCheck:
-    """One layout of a map. `refusal` says why it is none for the model. With a checkpoint,
-    `missing` are names that it lacks, `unknown` those that it has beside, `ignored` those that are
-    no weights, and `wrong` those in another shape: what they have, and what config.json says."""
+    """One layout of a map.
+
+    `refusal` is the reason why it does not apply to the model. With a checkpoint, `missing` are
+    names that it lacks, `unknown` its additional names, `ignored` those that are not weights, and
+    `wrong` those with another shape: the shape in the checkpoint, and the one from config.json.
+    """
 
     name: str
     tensors: int = 0
@@ -35,19 +38,18 @@ class LayoutCheck:
 
     @property
     def faults(self) -> int:
-        """How many tensors do not match."""
+        """The number of tensors that do not match."""
         return len(self.missing) + len(self.unknown) + len(self.wrong)
 
     @property
     def fits(self) -> bool:
-        """Whether a checkpoint has the layout whole."""
+        """Whether a checkpoint has the whole layout."""
         return self.refusal is None and not self.faults
 
 
 @dataclass(frozen=True)
 class MadeTensor:
-    """A tensor as a layout writes it, and those of the Hub that it is made of, with their
-    shapes."""
+    """A tensor in a layout, and the tensors of the Hub that it is made of, with their shapes."""
 
     name: str
     shape: Shape
@@ -55,11 +57,10 @@ class MadeTensor:
 
 
 def named_map(name: str | None, config: Mapping[str, Any] | None) -> FamilyMap:
-    """Return the map that is called `name`, or lies in the file `name`; None: the one for the
-    model.
+    """Return the map with the name or the file `name`, or for None the map for the model.
 
     Raises:
-        BadRequest: there is none, or nothing says which.
+        BadRequest: the map does not exist, or neither a map nor a model is given.
         Unsupported: no map is for the model.
     """
     if name is None:
