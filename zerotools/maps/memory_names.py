@@ -33,7 +33,7 @@ class PrefixMap:
     parts: tuple[tuple[str, str], ...] = ()
 
     def renamed(self, name: str, layout: str) -> str:
-        """Return `name`, which is of the other layout, in `layout`."""
+        """Convert `name` of the other layout to its name in `layout`."""
         old, new = (0, 1) if layout == HUB else (1, 0)
         for pair in self.prefixes:
             if name.startswith(pair[old]):
