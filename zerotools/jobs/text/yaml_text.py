@@ -80,7 +80,7 @@ def _read(yaml: ModuleType, text: str, source: str) -> Document:
 
 
 def _refuse_odd_spaces(text: str) -> None:
-    """Refuse odd spaces, which YAML takes for letters: a key that is indented with them is of
+    """Refuse odd spaces: YAML takes them for letters, so that a key indented with them is in
     another section."""
     for found in _OUTSIDE.finditer(text):
         if found[0][0] in "'\"#" and len(found[0]) > 1:

@@ -1,4 +1,4 @@
-"""What a training program was told, whoever wrote it down."""
+"""The arguments of a training program, from any kind of file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from zerotools.jobs.text.home_paths import expanded
 
 @dataclass(frozen=True)
 class Program:
-    """A training program as it can be started by a job of the engine `script`.
+    """A training program in the form in which a job of the engine `script` starts it.
 
-    `command` is what `script.command` says, `launcher` and `options` what starts its ranks, and
-    `env` the variables that are set for it. `name` is how people call it. `unknown` says which of
-    its words nobody but a shell knows.
+    `command` is `script.command`, `launcher` and `options` start its ranks, and `env` has the
+    variables that are set for it. `name` is its common name. `unknown` lists the words that only a
+    shell can evaluate.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The arguments of a training program, by the names that Hugging Face's Trainer gives them.
+    """The arguments of a training program, by their names in Hugging Face's Trainer.
 
     `defaults` are those of the program that reads them, by the same names; empty where it is not
     known to be a Trainer's. `beside` is the directory of the file that says all this. `deepspeed`
