@@ -14,8 +14,8 @@ _PAGE = 1000
 
 
 def curves_of(client: DaemonClient, job: Job) -> Curves:
-    """Return the curves of all attempts of `job` and of the jobs that it resumes, as far as they
-    got."""
+    """Return the curves of all attempts of `job` and of the jobs that it resumes, up to their last
+    steps."""
     curves = Curves()
     for each in history(client, job):
         for attempt in each["attempts"]:
@@ -45,7 +45,8 @@ def _sources(job: Job) -> frozenset[str]:
 
 
 def jobs_before(client: DaemonClient, job_id: int, pages: int | None = None) -> Iterator[Job]:
-    """Yield every job with a number below `job_id`, the newest first; of so many pages alone."""
+    """Yield every job with a number below `job_id`, the newest first, from at most `pages`
+    pages."""
     for _ in count() if pages is None else range(pages):
         page = client.jobs(limit=_PAGE, after=job_id)
         yield from page

@@ -47,7 +47,11 @@ def with_given_environment(
 
 
 def on_node_rank(submission: Submission, node_rank: int) -> JobSpec:
-    """Return the job on that of its nodes. Raises BadRequest: it has not so many."""
+    """Return the job for one of its nodes.
+
+    Raises:
+        BadRequest: it has fewer nodes.
+    """
     spec = submission.spec
     nodes = spec.rendezvous.nodes
     if node_rank >= nodes:

@@ -49,8 +49,8 @@ def speed_line(curve: CurveSeen, columns: int) -> Line:
 
 
 def loss_chart(reported: Reported, columns: int, rows: int) -> list[Line]:
-    """Return the loss and its evaluations, in so many rows in all; they are at least `LOWEST` and
-    the frame."""
+    """Return the chart of the loss and its evaluations in `rows` rows, at least `LOWEST` and the
+    frame."""
     loss, evals = reported.loss, reported.eval_loss
     title: Line = [("loss ", "strong"), (_loss(loss.last), "curve")]
     if loss.least_step is not None:
@@ -62,7 +62,7 @@ def loss_chart(reported: Reported, columns: int, rows: int) -> list[Line]:
 
 
 def speed_chart(curve: CurveSeen, columns: int, rows: int) -> list[Line]:
-    """Return tokens per second over the steps, from nothing on, in so many rows."""
+    """Return the chart of tokens per second over the steps, from 0, in `rows` rows."""
     said = figures.thousands(curve.last or 0.0)
     title: Line = [("speed ", "strong"), (said, "curve"), (" tokens/s", "quiet")]
     drawn = _speed_rows(curve.shape, columns, rows - FRAME)

@@ -89,7 +89,7 @@ def log_tail(log: Sequence[str], columns: int, rows: int) -> list[Line]:
 
 
 def _standing(job: Job, look: Look, now: float) -> list[str]:
-    """Return `running 3h12m`, `GPU 0-3`, `attempt 2`: what matters most first."""
+    """Return `running 3h12m`, `GPU 0-3`, `attempt 2`, the most important first."""
     state = shown_state(job)
     since = job["ended"] or (job["started"] if job["state"] in ACTIVE else job["created"])
     words = [state if since is None else f"{state} {figures.brief(now - since)}"]
@@ -129,7 +129,7 @@ def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
 
 
 def _speed(job: Job) -> list[tuple[int, Line]]:
-    """Return figures of the last step; what matters least is given up first."""
+    """Return figures of the last step; the least important are omitted first."""
     record = job["progress"] or {}
     forms = (
         (0, "tokens_per_second", "{:,.0f} tokens/s", 1.0),

@@ -55,7 +55,7 @@ def level(share: float | None) -> Piece:
 
 
 def strip(values: Sequence[float | None] | None, columns: int, top: float | None = None) -> Line:
-    """Return the newest values in at most so many cells, from nothing to `top`."""
+    """Return the newest values in at most `columns` cells, on a scale from 0 to `top`."""
     if not values:
         return []
     return [(sparkline(values, columns, None if top is None else (0.0, top)), "strip")]

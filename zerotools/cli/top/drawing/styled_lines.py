@@ -38,14 +38,14 @@ def width(line: Iterable[Piece]) -> int:
 
 
 def shortened(text: str, columns: int) -> str:
-    """Return `text` in at most so many columns, with an ellipsis where something was cut off."""
+    """Return `text` in at most `columns` columns, with an ellipsis if it was cut."""
     if cell_len(text) <= columns:
         return text
     return set_cell_size(text, columns - 1).rstrip() + "…" if columns > 0 else ""
 
 
 def filled(text: str, columns: int, *, right: bool = False) -> str:
-    """Return `text` in exactly so many columns."""
+    """Return `text` in exactly `columns` columns."""
     short = shortened(text, columns)
     blank = " " * (columns - cell_len(short))
     return blank + short if right else short + blank
@@ -65,7 +65,7 @@ def cut(line: Iterable[Piece], columns: int) -> Line:
 
 
 def padded(line: Iterable[Piece], columns: int) -> Line:
-    """Return a line in exactly so many columns."""
+    """Return a line in exactly `columns` columns."""
     kept = cut(line, columns)
     blank = columns - width(kept)
     return [*kept, (" " * blank, "")] if blank > 0 else kept

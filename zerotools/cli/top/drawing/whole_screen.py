@@ -178,7 +178,7 @@ def _trouble(look: Look, columns: int) -> list[Line]:
 def _table(
     look: Look, listed: Sequence[Job], state: ViewState, columns: int, rows: int, now: float
 ) -> tuple[list[Line], ViewState, dict[int, int], int]:
-    """Return the table of jobs, its header included, in at most so many rows."""
+    """Return the table of jobs with its header, in at most `rows` rows."""
     room = max(1, rows - 1)
     if not listed:
         return _nothing_listed(look, state, columns), state, {}, 1

@@ -131,8 +131,10 @@ def _watched_ranks(jobs: Sequence[Job]) -> dict[int, RankProcess]:
 
 
 def shares_of(gpu: Gpu, holders: Sequence[GpuHolder]) -> tuple[GpuShare, ...]:
-    """Return the memory of a GPU by its owners, the largest first; what no process holds is
-    residue, as far as it is more than a driver keeps for itself."""
+    """Return the memory of a GPU by its owners, the largest first.
+
+    Memory that no process holds is residue, except for the amount that a driver keeps for itself.
+    """
     held: dict[tuple[str, str], int] = {}
     for each in holders:
         key = (each.owner, each.kind)

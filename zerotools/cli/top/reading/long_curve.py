@@ -1,8 +1,8 @@
 """A curve of any length in a bounded number of parts.
 
 A job of a million steps reports a million losses, and a screen has a few hundred columns. So steps
-are kept in parts of equal length, of each its least, its greatest and the sum of its values; where
-the parts become too many, each two of them become one.
+are kept in parts of equal length, of each its least, its greatest and the sum of its values; if the
+parts become too many, each two of them become one.
 """
 
 from __future__ import annotations

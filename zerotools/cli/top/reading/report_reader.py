@@ -19,7 +19,7 @@ MiB."""
 PAGES_AT_ONCE = 8
 """The part of a long log that is read before the screen is drawn again."""
 WHOLE_BYTES, PARTS = 40 << 20, 40
-"""Of a longer log so many parts are read, evenly spread, and its end."""
+"""Of a log longer than `WHOLE_BYTES`, `PARTS` parts are read, evenly spread, and its end."""
 BEHIND_THE_END = 2**62
 """A request from this position returns the end of the log."""
 MOST_CHECKPOINTS = 64
