@@ -39,7 +39,7 @@ class Conversation:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is nothing to learn."""
+        """True if there is nothing to learn."""
         return not any(self.learned)
 
     @property

@@ -49,7 +49,7 @@ class TextExample:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the prompt or the response is empty."""
+        """True if the prompt or the response is empty."""
         return not self.prompt or not self.response
 
     @property

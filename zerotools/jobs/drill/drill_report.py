@@ -32,7 +32,7 @@ class DrillReport:
 
     @property
     def held(self) -> bool:
-        """Return whether every guarantee held."""
+        """True if every guarantee held."""
         return all(promise.held for promise in self.promises)
 
     @property

@@ -40,7 +40,7 @@ class Promise:
 
     @property
     def held(self) -> bool:
-        """Return whether it was never violated."""
+        """True if it was never violated."""
         return not self.broken
 
 

@@ -50,7 +50,7 @@ class ToyJob:
 
     @property
     def is_over(self) -> bool:
-        """Return whether it has ended, in any state."""
+        """True if it has ended, in any state."""
         return bool(self.view)
 
     @property

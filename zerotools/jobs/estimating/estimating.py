@@ -60,8 +60,8 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Return True if the job fits as written; without a job, if some way trains all weights on
-        this machine. If activations are not known, only the model state counts."""
+        """True if the job fits as written; without a job, if some way trains all weights on this
+        machine. If activations are not known, only the model state counts."""
         row = self.choice.row if self.asked is None else self.asked
         return row is not None and row.fits is not False
 

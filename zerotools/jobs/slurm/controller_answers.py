@@ -39,17 +39,17 @@ class ControllerJob:
 
     @property
     def waits(self) -> bool:
-        """Return whether it will start, as far as known."""
+        """True if it will start, as far as known."""
         return self.state in PENDING or self.state in HELD_AGAIN
 
     @property
     def goes(self) -> bool:
-        """Return whether it runs, or is ending."""
+        """True if it runs, or is ending."""
         return self.state in GOING or self.completing
 
     @property
     def is_over(self) -> bool:
-        """Return whether it will not run any more."""
+        """True if it will not run any more."""
         return not self.waits and not self.goes
 
 

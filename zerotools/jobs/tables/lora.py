@@ -56,7 +56,7 @@ class LoraSpec:
 
     @property
     def packs_frozen(self) -> bool:
-        """Return whether frozen linear layers keep their weights in few bits."""
+        """True if frozen linear layers keep their weights in few bits."""
         return self.rank is not None and self.frozen_precision == NF4
 
     @property

@@ -152,7 +152,7 @@ class CheckpointDiff:
 
     @property
     def is_equal(self) -> bool:
-        """Return whether no tensor and no value of the run differs by more than the tolerance."""
+        """True if no tensor and no value of the run differs by more than the tolerance."""
         return not (self.different_models or self.differing or (self.run and self.run.differences))
 
     @property

@@ -34,7 +34,7 @@ class StagedCheck:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the checks that were made found nothing wrong."""
+        """True if the checks that were made found nothing wrong."""
         faulty = (each.verdict is Soundness.FAULTY for each in self.verifications)
         return not self.errors and not any(faulty)
 

@@ -61,14 +61,14 @@ class Inspection:
 
     @property
     def has_lost_files(self) -> bool:
-        """Return whether a tensor is incomplete, or a file that everything needs is lost."""
+        """True if a tensor is incomplete, or a file that everything needs is lost."""
         gone = set(self.missing)
         blocking = (problem.file for problem in self.problems if problem.blocks)
         return bool(self.incomplete) or any(file in gone for file in blocking)
 
     @property
     def is_lacking(self) -> bool:
-        """Return whether bytes are lost, or only the name of a tensor can be read."""
+        """True if bytes are lost, or only the name of a tensor can be read."""
         return self.has_lost_files or any(problem.is_unread for problem in self.problems)
 
     @property

@@ -37,7 +37,7 @@ class RunSummary:
 
     @property
     def has_optimizer(self) -> bool:
-        """Return whether anything is known of an optimizer."""
+        """True if anything is known of an optimizer."""
         return bool(self.states or self.training.optimizer or self.training.optimizer_wrapper)
 
 

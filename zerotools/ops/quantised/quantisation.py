@@ -69,7 +69,7 @@ class Quantisation:
 
     @property
     def is_there(self) -> bool:
-        """Return whether anything of the checkpoint is quantised, or seems to be."""
+        """True if anything of the checkpoint is quantised, or seems to be."""
         return bool(self.weights or self.faults or self.unknown or self.config is not None)
 
     @property

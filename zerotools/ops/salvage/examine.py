@@ -65,7 +65,7 @@ class Examined:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether nothing is lost."""
+        """True if nothing is lost."""
         remains = self.given.remains
         lost = any(problem.is_loss for problem in self.damage)
         return not (self.holes or remains.lost_names or remains.unnamed or lost)

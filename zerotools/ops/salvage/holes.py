@@ -50,7 +50,7 @@ class Holes:
 
     @property
     def is_total(self) -> bool:
-        """Return whether all elements are lost."""
+        """True if all elements are lost."""
         return self.elements == self.numel
 
     def __str__(self) -> str:

@@ -90,7 +90,7 @@ class Salvage:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the output has every weight of the checkpoint."""
+        """True if the output has every weight of the checkpoint."""
         return not (self.left_out or self.unnamed or self.rounded)
 
     @property

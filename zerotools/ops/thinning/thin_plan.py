@@ -59,12 +59,12 @@ class ThinPlan:
 
     @property
     def has_work(self) -> bool:
-        """Return whether there is something to drop."""
+        """True if there is something to drop."""
         return not self.thinning.is_empty
 
     @property
     def has_manifest(self) -> bool:
-        """Return whether it has the manifest of a job, which is written again."""
+        """True if it has the manifest of a job, which is written again."""
         return self.entries.is_file(MANIFEST)
 
     @property

@@ -107,5 +107,5 @@ class Verification:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether everything was checked, and nothing is wrong."""
+        """True if everything was checked, and nothing is wrong."""
         return self.verdict is Soundness.WHOLE

@@ -43,7 +43,7 @@ class LayoutCheck:
 
     @property
     def fits(self) -> bool:
-        """Whether a checkpoint has the whole layout."""
+        """True if a checkpoint has the whole layout."""
         return self.refusal is None and not self.faults
 
 
