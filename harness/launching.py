@@ -135,7 +135,7 @@ class Mailbox:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether it was closed."""
+        """True if it was closed."""
         return not self._thread.is_alive()
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ class HubFile:
 
     @property
     def is_large(self) -> bool:
-        """Return whether the file is in the large storage, to which the Hub redirects."""
+        """True if the file is in the large storage, to which the Hub redirects."""
         return self.path.endswith(LARGE) or len(self.data) >= LARGE_BYTES
 
     @cached_property

@@ -50,7 +50,7 @@ class Chunk:
 
     @property
     def is_contiguous(self) -> bool:
-        """Return whether the elements lie in row-major order without gaps."""
+        """True if the elements lie in row-major order without gaps."""
         if self.strides is None:
             return True
         dense = row_major_strides(self.box.shape)

@@ -81,8 +81,8 @@ class MemoryLayout:
 
     @property
     def packs_frozen(self) -> bool:
-        """Return whether frozen linear layers keep their weights in few bits; then only trained
-        weights are saved."""
+        """True if frozen linear layers keep their weights in few bits; then only trained weights
+        are saved."""
         return self.frozen_precision == NF4
 
     @property
@@ -97,7 +97,7 @@ class MemoryLayout:
 
     @property
     def replicates_weights(self) -> bool:
-        """Return whether engine `torch` has groups of ranks, each with a copy of the weights."""
+        """True if engine `torch` has groups of ranks, each with a copy of the weights."""
         return self.stage < 2 or self.shard_size is not None
 
     @property
@@ -130,7 +130,7 @@ class MemoryLayout:
 
     @property
     def has_masters(self) -> bool:
-        """Return whether engine `torch` keeps fp32 masters apart from the weights that it computes
+        """True if engine `torch` keeps fp32 masters apart from the weights that it computes
         with.
 
         Otherwise its fp32 weights are the masters, and 16-bit weights are gathered from them. If
@@ -152,9 +152,9 @@ class MemoryLayout:
 
     @property
     def is_sharded(self) -> bool:
-        """Return whether FSDP2 wraps engine `torch`'s model. A single rank needs it only to cast
-        weights to 16 bits block by block, to bring them from the host, or to add up the gradients
-        of micro batches before these are moved to the masters."""
+        """True if FSDP2 wraps engine `torch`'s model. A single rank needs it only to cast weights
+        to 16 bits block by block, to bring them from the host, or to add up the gradients of micro
+        batches before these are moved to the masters."""
         computes_with_weights = self.precision == "fp32" or self.has_masters
         sums_first = self.has_masters and self.accumulate == LOCAL
         is_plain = self.params_tier == DEVICE and computes_with_weights and not sums_first
@@ -177,6 +177,6 @@ class MemoryLayout:
 
     @property
     def keeps_gathered(self) -> bool:
-        """Return whether engine `torch` keeps gathered weights from the forward to the backward
-        pass; else it gathers them again."""
+        """True if engine `torch` keeps gathered weights from the forward to the backward pass; else
+        it gathers them again."""
         return self.stage == 2 and self.ranks_per_copy > 1

@@ -39,5 +39,5 @@ class Thinning:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether thinning would drop nothing."""
+        """True if thinning would drop nothing."""
         return not self.removed and not self.rewritten

@@ -48,8 +48,7 @@ class LossScale:
 
     @property
     def is_active(self) -> bool:
-        """Return whether it scales: bf16 and fp32 runs of DeepSpeed have a scaler that multiplies
-        by 1."""
+        """True if it scales: bf16 and fp32 runs of DeepSpeed have a scaler that multiplies by 1."""
         return self.dynamic or self.scale != 1
 
 

@@ -44,7 +44,7 @@ class NumaTopology:
 
     @property
     def is_divided(self) -> bool:
-        """Return whether some processors are nearer to some memory than others are."""
+        """True if some processors are nearer to some memory than others are."""
         return sum(1 for node in self.nodes if node.cpus) > 1
 
     def homes_of(self, cpus: Collection[int]) -> tuple[MemoryNode, ...]:

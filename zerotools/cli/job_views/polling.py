@@ -56,7 +56,7 @@ class Poller:
 
     @property
     def is_late(self) -> bool:
-        """Return whether the deadline has passed."""
+        """True if the deadline has passed."""
         return self._deadline is not None and self._clock() >= self._deadline
 
     def rounds(self) -> Iterator[None]:

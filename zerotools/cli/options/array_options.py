@@ -23,7 +23,7 @@ class ArrayOptions:
 
     @property
     def asked(self) -> bool:
-        """Return whether an array is requested."""
+        """True if an array is requested."""
         return bool(self.sweeps) or self.count is not None
 
     def sweep(self) -> dict[str, list[Any]]:

@@ -50,7 +50,7 @@ class Configs(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """Return whether a config was named."""
+        """True if a config was named."""
         return self.deepspeed is not None or self.accelerate is not None or self.told.any
 
     def recipe(self, number: int | None = None) -> Recipe | None:

@@ -31,7 +31,7 @@ class RecipeOptions(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """Return whether one was given."""
+        """True if one was given."""
         return any(given is not None for given in self)
 
     def recipe(self, lenient: bool, number: int | None = None) -> Recipe | None:

@@ -43,7 +43,7 @@ class Scheme(ABC):
 
     @property
     def is_transposed(self) -> bool:
-        """Return whether the last dimension of the result lies along rows of the inputs."""
+        """True if the last dimension of the result lies along rows of the inputs."""
         return False
 
     def halves(self, box: Box) -> tuple[Box, Box] | None:

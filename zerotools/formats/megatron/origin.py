@@ -49,7 +49,7 @@ class MegatronFacts:
 
     @property
     def is_tied(self) -> bool:
-        """Return whether the output layer is known to be the embedding."""
+        """True if the output layer is known to be the embedding."""
         return self.args.get("untie_embeddings_and_output_weights") is False
 
     @property

@@ -113,7 +113,7 @@ class Stack(NamedTuple):
 
     @property
     def of_layers(self) -> bool:
-        """Return whether its first axis counts layers."""
+        """True if its first axis counts layers."""
         return self.axes > 0 and self.parts[0].endswith(_LAYERS)
 
     def names(self, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], str]]:

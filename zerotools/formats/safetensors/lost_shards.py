@@ -32,8 +32,7 @@ class _Cut:
 
     @property
     def is_ended(self) -> bool:
-        """Return whether the last piece is smaller than the first, so that no element comes after
-        it."""
+        """True if the last piece is smaller than the first, so that no element comes after it."""
         return self.last < self.first
 
     def is_cut_into(self, ranks: int) -> bool:

@@ -110,7 +110,7 @@ class RemotePath(PosixPath):
 
     @property
     def is_root(self) -> bool:
-        """Return whether it is a whole store, so that nothing lies next to it."""
+        """True if it is a whole store, so that nothing lies next to it."""
         raise NotImplementedError
 
     def below(self) -> Iterator[RemotePath]:

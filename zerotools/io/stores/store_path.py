@@ -52,8 +52,7 @@ class StorePath(RemotePath):
 
     @property
     def is_root(self) -> bool:
-        """Return whether it is a whole store. A path with another last word is then in another
-        store."""
+        """True if it is a whole store. A path with another last word is then in another store."""
         return len(self.parts) == 1 + root_words(self.parts[0].removesuffix(_SIGN))
 
     @property

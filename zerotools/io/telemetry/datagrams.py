@@ -25,7 +25,7 @@ class Sender:
 
     @property
     def connected(self) -> bool:
-        """Return whether there is a receiver."""
+        """True if there is a receiver."""
         return self._socket is not None
 
     def send(self, tree: dict[str, Any], *, wait: bool = False) -> None:

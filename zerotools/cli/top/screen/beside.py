@@ -27,7 +27,7 @@ class Beside:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no work is in progress."""
+        """True if no work is in progress."""
         return self._count == 0
 
     def do(

@@ -126,7 +126,7 @@ class Top(App[int]):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether no reading and no request is in progress."""
+        """True if no reading and no request is in progress."""
         return self._reading.is_idle and self._asking.is_idle
 
     def refresh_now(self) -> None:

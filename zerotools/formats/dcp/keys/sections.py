@@ -53,8 +53,8 @@ class Section:
 
     @property
     def may_be_a_model(self) -> bool:
-        """Return whether it is called a model, or one of its tensors can be a weight: not a number,
-        not a counter, and not a value of the run."""
+        """True if it is called a model, or one of its tensors can be a weight: not a number, not a
+        counter, and not a value of the run."""
         if is_model_word(self.word):
             return True
         if any(map(is_state_word, self.path)) and not any(map(is_model_word, self.path)):

@@ -119,7 +119,7 @@ class LogicalState:
 
     @property
     def has_experts(self) -> bool:
-        """Return whether expert-parallel ranks have parameters of their own."""
+        """True if expert-parallel ranks have parameters of their own."""
         return self.autoep_size is not None or any(group.experts for group in self.groups)
 
 

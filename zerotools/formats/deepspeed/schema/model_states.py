@@ -95,7 +95,7 @@ class ModelStates:
 
     @property
     def is_folded(self) -> bool:
-        """Return whether tensor-parallel ranks share AutoEP's experts."""
+        """True if tensor-parallel ranks share AutoEP's experts."""
         return model_tree.FOLDING in self.fields
 
     @property

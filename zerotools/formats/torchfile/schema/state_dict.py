@@ -43,7 +43,7 @@ class FileContents:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether no tensor is one rank's part of a larger one."""
+        """True if no tensor is one rank's part of a larger one."""
         return all(pieces.kind == WHOLE for pieces in self.all())
 
     def all(self) -> Iterator[PartialTensor]:
