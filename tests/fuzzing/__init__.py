@@ -1,4 +1,6 @@
-"""Coverage-guided fuzzing of everything that reads untrusted files (docs/contributing/write-tests.md).
+"""Coverage-guided fuzzing of everything that reads untrusted files.
+
+docs/contributing/write-tests.md describes how to run it.
 
 targets                    the table: what is fuzzed, by name
 pickles, zips, headers     one target each: bytes in, AssertionError out where something is wrong

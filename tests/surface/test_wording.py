@@ -1,0 +1,97 @@
+"""Docstrings, messages and docs keep to plain English: habits that slow readers down are counted.
+
+A low count does not prove that a text reads well, but a rising one shows that it reads worse. When
+a count falls, lower its ceiling.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("zerotools", "daemon", "harness")
+
+HABITS = (
+    r"\b(?:of|for|by|with|from|in|than|and|is|are) what\b",  # "the size of what is read"
+    r"\bwhose\b|\bwhom\b|\b(?:of|from|by|in) which\b",
+    r"\bbeside\b|\bwhoever\b|\bnobody\b|\bsomebody\b",
+    r"\b(?:go|goes|went|gone|going) on\b|\bgives? way\b|\bmakes? room\b|\b(?:takes?|taken) up\b",
+    r"\btold\b|\b(?:is|are) none\b|\bof no\b|\bcame to nothing\b",
+    r"\bwhere (?:there|it|they|none|nobody|no) \b",  # for "if" or "when"
+    r", as (?:it|they|that|this|the|those) \b",  # for "because"
+)
+HABIT = re.compile("|".join(HABITS), re.IGNORECASE)
+NOUN_CLAUSE = re.compile(
+    r"(?:What|Whether|As|Whose|Whom|Those|That|Which|Where|Somebody|Nobody|None)\b"
+)
+
+
+def definitions() -> Iterator[tuple[Path, ast.AST, str]]:
+    """Every module, class and function with a docstring."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+                    yield path, node, text
+
+
+@cache
+def docstrings() -> tuple[str, ...]:
+    return tuple(text for _, _, text in definitions())
+
+
+@cache
+def pages() -> tuple[str, ...]:
+    """The Markdown pages in English, without their code blocks."""
+    paths = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    english = [p for p in paths if "zh" not in p.parts and not p.name.endswith("zh-CN.md")]
+    return tuple(re.sub(r"```.*?```", "", p.read_text("utf-8"), flags=re.DOTALL) for p in english)
+
+
+def per_ten_thousand(texts: tuple[str, ...]) -> float:
+    words = sum(len(text.split()) for text in texts)
+    return 10_000 * sum(len(HABIT.findall(text)) for text in texts) / words
+
+
+@pytest.mark.parametrize(
+    ("text", "habits"),
+    [
+        ("Return the size of what is read.", 1),
+        ("A rank whose state nobody reads goes on.", 3),
+        ("Return the names of the tensors that the file holds.", 0),
+    ],
+)
+def test_habits_are_counted(text: str, habits: int) -> None:
+    assert len(HABIT.findall(text)) == habits
+
+
+@pytest.mark.parametrize(
+    ("texts", "ceiling"),
+    [
+        pytest.param(docstrings, 21, id="docstrings"),
+        pytest.param(pages, 61, id="docs"),
+    ],
+)
+def test_habits_do_not_return(texts: Callable[[], tuple[str, ...]], ceiling: float) -> None:
+    assert per_ten_thousand(texts()) <= ceiling
+
+
+def test_docstrings_of_functions_begin_with_a_verb_or_a_subject() -> None:
+    functions = [
+        (path, node, text)
+        for path, node, text in definitions()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    clauses = [
+        f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for path, _, text in functions
+        if NOUN_CLAUSE.match(text)
+    ]
+    assert len(clauses) <= 0.01 * len(functions), "\n".join(clauses)
