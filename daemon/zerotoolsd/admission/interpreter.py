@@ -13,7 +13,7 @@ from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.packages import EXTRAS, install_command, is_older
+from zerotools.io.files.packages import EXTRAS, distribution_of, install_command, is_older
 from zerotools.jobs.answer_times import DEEPSPEED_SECONDS, INTERPRETER_SECONDS
 from zerotools.jobs.jobfile.evaluation_job import HARNESS
 from zerotools.jobs.preflight import async_io, deepspeed_accepts, known_tasks
@@ -120,7 +120,7 @@ async def check_interpreter(
 ) -> None:
     """Ask `python`, in a child that has `env` and is run as `user`, what it lacks of `needs`.
     Raises BadRequest."""
-    asked = [f"{module}={need.partition('>=')[0]}" for module, need in needs.packages.items()]
+    asked = [f"{module}={distribution_of(need)}" for module, need in needs.packages.items()]
     output = await ask(python, env, "-c", _PROGRAM, *asked, user=user)
     try:
         version, missing, installed = json.loads(output)

@@ -17,6 +17,7 @@ import pytest
 from tests.daemon.hung_disks import hung_disk
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.packages import EXTRAS
 from zerotools.jobs.jobfile.evaluation_job import HARNESS
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.admission import interpreter
@@ -70,6 +71,17 @@ def test_a_package_that_is_too_old_is_refused_with_the_line_to_type(tmp_path: Pa
     assert refusal(python, PYTHONPATH=str(tmp_path)) == (
         f"python = {python}: has torch 2.7.1+cu128; a job needs torch>=2.8; run "
         f"{python} -m pip install 'torch>=2.8'"
+    )
+
+
+def test_a_package_with_extras_may_be_too_old(tmp_path: Path) -> None:
+    (tmp_path / "lm_eval-0.4.9.dist-info").mkdir()
+    (tmp_path / "lm_eval-0.4.9.dist-info" / "METADATA").write_text("Version: 0.4.9\n")
+    (tmp_path / "lm_eval.py").touch()
+    python = bare(tmp_path / "python")
+    needs = replace(TRAINER, packages=EXTRAS["evals"])
+    assert "has lm_eval 0.4.9; a job needs lm_eval[hf]>=" in refusal(
+        python, needs, PYTHONPATH=str(tmp_path)
     )
 
 

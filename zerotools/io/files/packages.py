@@ -55,20 +55,29 @@ def install_command(*requirements: str, python: str | None = None) -> str:
 def is_older(version: str | None, requirement: str) -> bool:
     """Return whether the `version` of a package is older than `requirement` takes. A build before
     a release counts as that release, and one of unknown version as new enough."""
-    least = requirement.partition(">=")[2]
-    return version is not None and _numbers(version) < _numbers(least)
+    known = _numbers(version or "")
+    return bool(known) and known < _numbers(requirement.partition(">=")[2])
+
+
+def distribution_of(requirement: str) -> str:
+    """Return the name under which the package of `requirement` is installed, without extras."""
+    return re.split(r"[\[>]", requirement)[0]
 
 
 def _numbers(version: str) -> list[int]:
-    found = re.match(r"\d+(?:\.\d+)*?(?=(?:\.0)*(?:[^\d.]|$))", version)
-    return [int(part) for part in found[0].split(".")] if found else []
+    """Return the numbers with which `version` begins, without zeros at the end."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    numbers = [int(part) for part in found[0].split(".")] if found else []
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return numbers
 
 
 def missing(what: str, module: str, instead: str = "") -> BadRequest:
     """Return the error for a missing package that `what` needs. `instead` is the alternative, such
     as "save the config as JSON"."""
     requirement = REQUIREMENTS[module]
-    name = requirement.partition(">=")[0]
+    name = distribution_of(requirement)
     rest = f", or {instead}" if instead else ""
     command = install_command(requirement)
     return BadRequest(f"{what} needs {name}, which is not installed; run {command}{rest}")
