@@ -40,6 +40,8 @@ def test_scores_are_those_of_groups_that_have_any_and_of_tasks_in_no_such_group(
         "tagged/acc": 1.0,
     }
     assert "mmlu_law/acc" in scores_of({"results": RESULTS})
+    both = scores_of({"results": RESULTS, "group_subtasks": groups}, ["mmlu", "mmlu_law"])
+    assert (both["mmlu/acc"], both["mmlu_law/acc"]) == (0.5, 0.25)
 
 
 @pytest.fixture
@@ -131,20 +133,23 @@ def test_tasks_that_are_all_the_user_s_own_need_no_others(
     evaluate(reported, "--tasks", "mine", "--include_path", own)
     assert harness.managers == [{"include_path": own, "include_defaults": False}]
     assert Path.cwd() == tmp_path / "tasks"
-    (tmp_path / "out" / "model").mkdir()
     evaluate(reported, "--tasks", "mine,arc_easy", "--include_path", own)
     assert harness.managers[1:] == [
         {"include_path": own, "include_defaults": False},
         {"include_path": own},
     ]
+    (tmp_path / "out" / "model").mkdir()
     with pytest.raises(SystemExit, match="has no task nothing"):
         evaluate(reported, "--tasks", "mine,nothing", "--include_path", own)
+    assert not (tmp_path / "out" / "model").exists()  # it may have the size of the disk
 
 
 def test_a_rank_that_is_not_the_first_reports_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: Reported
 ) -> None:
     Harness(None).put_in(monkeypatch)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
     evaluate(reported, "--tasks", "mine")
     assert reported == []
     assert (tmp_path / "out" / "model").exists()

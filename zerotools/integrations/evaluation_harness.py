@@ -14,7 +14,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +30,17 @@ _MOST_BYTES = 3000
 """Of the scores that are reported: what they are sent in holds 4,096."""
 
 
-def scores_of(results: Mapping[str, Any]) -> dict[str, float]:
+def scores_of(results: Mapping[str, Any], named: Collection[str] = ()) -> dict[str, float]:
     """Return the scores by name, `hellaswag/acc_norm`: of each group its own, if it has any, in
-    place of those of its tasks. A score that is made of filtered answers is `gsm8k/exact_match,
-    strict-match`. Standard errors are left out."""
+    place of those of its tasks, unless these are `named`, too. A score that is made of filtered
+    answers is `gsm8k/exact_match,strict-match`. Standard errors are left out."""
     inside = set[str]()
     for group, members in (results.get("group_subtasks") or {}).items():
         if any(_scores(group, results["results"].get(group, {}))):
             inside.update(members)
     found = dict[str, float]()
     for task, values in results["results"].items():
-        if task not in inside:
+        if task not in inside or task in named:
             found.update(_scores(task, values))
     return found
 
@@ -127,6 +127,7 @@ def main(words: Sequence[str] | None = None, report: Report = worker.report_eval
     """Evaluate, write `results.json`, report the scores, and remove the exported model. Of several
     ranks each answers a part of the questions, and rank 0 does the rest."""
     options = options_of(words)
+    is_first = os.environ.get("RANK", "0") == "0"
     if os.environ.get("WORLD_SIZE") == "1":
         for name in _OF_SEVERAL:
             os.environ.pop(name, None)
@@ -134,15 +135,18 @@ def main(words: Sequence[str] | None = None, report: Report = worker.report_eval
     evaluated = json.loads((output / _EVALUATED).read_text("utf-8"))
     os.chdir(options.include_path or output)  # relative paths of data in the user's tasks
     worker.phase("eval")
-    found = evaluate(options, str(model))
+    try:
+        found = evaluate(options, str(model))
+    finally:
+        if is_first:  # another attempt exports it anew
+            shutil.rmtree(model, ignore_errors=True)
     if found is None:
         return
-    scores = scores_of(found)
+    scores = scores_of(found, options.tasks.split(","))
     _write(output / RESULTS, {**evaluated, "scores": scores, **found})
     for name, value in scores.items():
         print(f"{name} {value:.4f}", flush=True)
     report(int(evaluated["step"]), **_fitting(scores))
-    shutil.rmtree(model, ignore_errors=True)
     worker.finished()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness.launching import job
 from zerotools.integrations import evaluation_harness
 from zerotools.jobs.jobfile.evaluation_job import (
@@ -69,6 +71,14 @@ def test_the_options_are_those_of_the_program() -> None:
     plain = evaluation_job(evaluated({"tasks": ["a"]}), "/out", "name").script.command
     assert plain[2:] == ("--tasks", "a", "--device", "cpu")
     assert words[: len(HARNESS)] == ("-m", evaluation_harness.__name__)
+
+
+@pytest.mark.parametrize(
+    ("limit", "word"), [(1_234_567, "1234567"), (5.0, "5"), (0.12345678, "0.12345678")]
+)
+def test_a_limit_keeps_all_its_digits(limit: float, word: str) -> None:
+    words = evaluation_job(evaluated({"tasks": ["a"], "limit": limit}), "/out", "name")
+    assert words.script.command[4:6] == ("--limit", word)
 
 
 def test_of_several_nodes_the_first_evaluates() -> None:

@@ -59,7 +59,7 @@ def _options(spec: EvalSpec, device: str) -> list[str]:
         "--tasks": ",".join(spec.tasks),
         "--include_path": spec.task_dir,
         "--num_fewshot": spec.few_shot,
-        "--limit": None if spec.limit is None else f"{spec.limit:g}",
+        "--limit": None if spec.limit is None else str(spec.limit).removesuffix(".0"),
         "--batch_size": spec.batch_size,
         "--device": "cpu" if device == "cpu" else None,
     }
