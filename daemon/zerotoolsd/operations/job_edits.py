@@ -126,7 +126,12 @@ def _evaluated(spec: JobSpec) -> object:
     """Return what the job that evaluates this one is made of; None: there is no such job."""
     if not is_evaluated(spec):
         return None
-    return spec.output_dir, spec.eval.tasks, *(getattr(spec.eval, key) for key in TASK_KEYS)
+    return (
+        spec.output_dir,
+        spec.eval.tasks,
+        spec.eval.batch_size,
+        *(getattr(spec.eval, key) for key in TASK_KEYS),
+    )
 
 
 def _edited_part(job: JobRow) -> tuple[str, str | None, str]:

@@ -442,6 +442,16 @@ class Store:
         )
         return [(row["id"], row["spec"]) for row in rows]
 
+    def after(self, job: JobRow, word: str) -> list[JobRow]:
+        """Return the jobs of the same user that start after `job` and have `word` among the keys
+        that were set, the oldest first."""
+        rows = self._sql(
+            f"{JOBS} JOIN dependency ON job_id = job.id WHERE on_id = ? AND uid = ?"
+            " AND instr(coalesce(set_text, spec_given, full_text, spec), ?) ORDER BY job.id",
+            (job.id, job.uid, word),
+        )
+        return [job_row(row) for row in rows]
+
     def open_tokens(self, job_id: int) -> dict[str, str]:
         """Return the tokens of the job's attempts that are not known to have ended, with their
         directories."""

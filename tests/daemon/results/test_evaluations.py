@@ -15,7 +15,7 @@ from tests.golden_files import JOB
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.queue_terms import JobEdit
+from zerotoolsd.queue_terms import Dependency, JobEdit, QueueTerms
 from zerotoolsd.results.evaluations import evaluations_of
 from zerotoolsd.service.exchanged import JobView
 from zerotoolsd.service.refusals import Conflict
@@ -159,11 +159,29 @@ def test_each_of_an_array_is_evaluated_and_counted(tmp_path: Path) -> None:
     tell(tmp_path / "state", story)
 
 
+def test_of_the_jobs_after_another_only_those_are_read_that_evaluate_one(tmp_path: Path) -> None:
+    """A thousand jobs may start after another, and each takes a millisecond to read."""
+
+    async def story(it: Running) -> None:
+        await it.service.drain(None, uid=ME)
+        job, after = await submit(it, evaluated("exit=0", tmp_path))
+        terms = QueueTerms(after=(Dependency(job_id=job.id),))
+        await it.service.submit(make_job("exit=0"), uid=ME, idempotency_key=None, terms=terms)
+        row = it.engine.store.job(job.id)
+        assert len(it.engine.store.dependencies.dependents([job.id])) == 2
+        assert [each.id for each in it.engine.store.after(row, '"evaluates"')] == [after.id]
+        assert it.engine.store.after(replace(row, uid=row.uid + 1), '"evaluates"') == []
+
+    tell(tmp_path / "state", story)
+
+
 def test_what_another_job_was_made_of_is_not_edited(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         await it.service.drain(None, uid=ME)
         job, after = await submit(it, evaluated("exit=0", tmp_path))
-        for key, value in {"eval.tasks": ["b"], "eval.few_shot": 0, "output_dir": "/x"}.items():
+        changes = {"eval.tasks": ["b"], "eval.few_shot": 0, "eval.batch_size": 2}
+        changes["output_dir"] = "/x"
+        for key, value in changes.items():
             edit = JobEdit(set={key: value})
             said = await refusal(it.service.edit(job.id, edit, uid=ME), Conflict)
             assert f"cancel job {job.id} and job {after.id}, which evaluates it, and" in said
