@@ -91,7 +91,7 @@ class SnapshotCache:
 
     async def _read(self) -> None:
         try:
-            if self.lets_go():
+            if self.gpus and self.lets_go():  # read once, or a job for GPUs would be refused
                 await asyncio.to_thread(self._source.close)
                 found = replace(self._last_known(LET_GO), gpus_silent=False)
             else:

@@ -152,26 +152,26 @@ def test_gpus_that_are_let_go_of_are_not_read_and_stay_known() -> None:
     """An administrator can reset them: the driver refuses that while a probe has them open."""
 
     class ClosedProbe(FakeProbe):
-        reads = closed = 0
+        reads = closes = 0
 
         def read(self) -> GpuReading:
             self.reads += 1
             return super().read()
 
         def close(self) -> None:
-            self.closed += 1
+            self.closes += 1
 
     now, host, probe = [100.0], HostSensor().read(), ClosedProbe([fake_gpu(0)])
     cache = SnapshotCache(SnapshotSource(probe), lambda: host, lambda: now[0])
 
     async def story() -> None:
-        await cache.snapshot()
-        cache.lets_go = lambda: True
+        cache.lets_go = lambda: True  # a daemon that starts drained reads them once
+        assert (await cache.snapshot()).gpus_error is None
         now[0] += 10
         found = await cache.snapshot()
         assert (found.gpus_error, found.gpus_silent) == (machine.LET_GO, False)
         assert ([gpu.index for gpu in found.gpus], found.gpus_age_seconds) == ([0], 10.0)
-        assert (probe.reads, probe.closed) == (1, 1)
+        assert (probe.reads, probe.closes) == (1, 1)
         cache.lets_go = lambda: False
         now[0] += 10
         assert (await cache.snapshot()).gpus_error is None

@@ -32,7 +32,7 @@ def series_of(
 ) -> dict[str, float]:
     """Return the numbers of one moment; unmeasured ones are left out."""
     found = _host(snapshot.host)
-    if not snapshot.gpus_silent:
+    if snapshot.gpus_error is None:
         for gpu in snapshot.gpus:
             found |= _gpu(gpu)
     for (job, _), used in host_of_attempts.items():

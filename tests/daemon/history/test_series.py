@@ -27,5 +27,8 @@ def test_gpus_host_and_jobs_by_name() -> None:
 
 
 def test_what_a_silent_driver_said_before_is_not_taken_for_now() -> None:
-    snapshot = replace(SnapshotSource(FakeProbe([fake_gpu(0)])).read(), gpus_silent=True)
-    assert not [name for name in series_of(snapshot, {}, {}) if name.startswith("gpu.")]
+    snapshot = SnapshotSource(FakeProbe([fake_gpu(0)])).read()
+    assert [name for name in series_of(snapshot, {}, {}) if name.startswith("gpu.")]
+    for is_silent in (True, False):  # False: NVML has failed, or the GPUs are not read
+        old = replace(snapshot, gpus_error="not read", gpus_silent=is_silent)
+        assert not [name for name in series_of(old, {}, {}) if name.startswith("gpu.")]
