@@ -38,6 +38,7 @@ def test_a_job_that_watches_takes_nothing_and_is_never_started_again() -> None:
     for changes, said in (
         ({"max_restarts": 1}, "max_restarts = 1"),
         ({"ranks": 2}, "takes nothing of the daemon"),
+        ({"script": {**job()["script"], "evaluates": "/out"}}, "script.evaluates = /out: nothing"),
         ({"device": "cuda"}, "takes nothing of the daemon"),
         ({"script": {**job()["script"], "launcher": "torchrun"}}, "nothing is started"),
     ):

@@ -69,6 +69,10 @@ def test_the_json_of_a_script_job_has_nothing_of_our_engines() -> None:
             "would take other GPUs or ranks; leave it out",
         ),
         (
+            tree(launcher="torchrun", launcher_options=["--rdzv-end", "host:1"]),
+            "script.launcher_options: --rdzv-end is set by the daemon",
+        ),
+        (
             tree(launcher="accelerate", launcher_options=["--gpu_ids", "0,1"]),
             "--gpu_ids is set by the daemon",
         ),

@@ -150,7 +150,8 @@ def _check_launcher(spec: JobSpec) -> Iterator[str]:
     ours = f"is set by the daemon for {script.launcher}, which would take other GPUs or ranks"
     for option in script.launcher_options:
         name = option.partition("=")[0]
-        if name.startswith("--") and name.lstrip("-").replace("-", "_") in PLACING:
+        word = name.removeprefix("--").replace("-", "_")  # torchrun takes the beginning of one, too
+        if name.startswith("--") and word and any(each.startswith(word) for each in PLACING):
             yield f"script.launcher_options: {name} {ours}; leave it out"
     for variable in sorted(PLACING_VARIABLES & spec.env.keys()):
         yield f"env.{variable}: {ours}; leave it out"

@@ -75,7 +75,7 @@ def check_script(script: ScriptSpec) -> Iterator[str]:
             if (why := too_long(word)) is not None:
                 yield f"script.{name}: entry {index} ({show(word)}) is too long: {why}"
     if script.adopted is not None:
-        yield from _check_adopted(script.adopted, script.launcher)
+        yield from _check_adopted(script.adopted, script)
     if script.launcher == "plain":
         if script.launcher_options:
             yield (
@@ -89,10 +89,12 @@ def check_script(script: ScriptSpec) -> Iterator[str]:
         )
 
 
-def _check_adopted(adopted: str, launcher: str) -> Iterator[str]:
+def _check_adopted(adopted: str, script: ScriptSpec) -> Iterator[str]:
     try:
         adopted_process(adopted)
     except ValueError as error:
         yield f"script.adopted = {show(adopted)}: {error}"
-    if launcher != "plain":
-        yield f'script.launcher = "{launcher}": nothing is started; leave it out'
+    if script.launcher != "plain":
+        yield f'script.launcher = "{script.launcher}": nothing is started; leave it out'
+    if script.evaluates is not None:
+        yield f"script.evaluates = {script.evaluates}: nothing is started; leave it out"
