@@ -21,7 +21,7 @@ pytestmark = pytest.mark.browser
 JOB, MOST = 3, 5000
 
 LOSSES = st.sampled_from([4.5, 2.0, 0.25, 1e-9, math.nan, math.inf, "x"])
-NAMES = ("lr", "grad_norm", "time", "bleu", "accuracy", "arc/acc")
+NAMES = ("lr", "grad_norm", "time", "bleu", "accuracy", "arc/acc", "constructor")
 MORE = st.dictionaries(st.sampled_from(NAMES), LOSSES, max_size=3)
 STEPS = st.builds(
     lambda event, step, loss, more: {"event": event, "step": step, **loss, **more},

@@ -7,6 +7,8 @@ const OF_STEPS = { loss: "loss", lr: "lr", grad_norm: "grad_norm", tokens_per_se
 const OF_EVALUATIONS = { eval_loss: "loss", perplexity: "perplexity", rouge1: "rouge1", rouge2: "rouge2", rougeL: "rougeL", bleu: "bleu", eval_reward_margin: "reward_margin", eval_reward_accuracy: "reward_accuracy", eval_time: "time" };
 const NO_SCORES = new Set(["event", "phase", "rank", "step", "steps", "time", "clock", "seconds", "sequences", "tokens", "rss_bytes", "gpu_peak_bytes", "predicted", "predicted_seconds", "reward_chosen", "reward_rejected", ...Object.values(OF_EVALUATIONS)]);
 
+const MOST_SCORES = 200;
+
 /** Take the next `records` of `attempt` of `job`, the newest one, into `curves`. From its first step
  * on it takes the place of what was there; what it says of a step once more is added to that step.
  * Says whether anything changed. */
@@ -53,14 +55,15 @@ function put(columns, keys, record) {
   if (columns.step[at] !== record.step) for (const [name, column] of Object.entries(columns)) column.splice(at, 0, name === "step" ? record.step : null);
   for (const [name, key] of Object.entries(keys)) {
     if (!isNumber(record[key])) continue;
-    columns[name] ??= new Array(columns.step.length).fill(null);
+    // A program chooses the names of its scores, and "constructor" is one like any other.
+    if (!Object.hasOwn(columns, name)) columns[name] = new Array(columns.step.length).fill(null);
     columns[name][at] = record[key];
   }
 }
 
 // Scores that have no column of their own: those of tasks, and what a program of the user's reports.
 function putScores(scores, record) {
-  const names = Object.keys(record).filter((name) => !NO_SCORES.has(name) && isNumber(record[name]));
+  const names = Object.keys(record).filter((name) => !NO_SCORES.has(name) && isNumber(record[name]) && (Object.hasOwn(scores, name) || Object.keys(scores).length < MOST_SCORES));
   if (names.length) put(scores, Object.fromEntries([...names, "time"].map((name) => [name, name])), record);
 }
 

@@ -240,7 +240,7 @@ export class CurvesPart {
     for (const [name, title, words, where, time] of wanted) {
       const key = `${where} ${name}`;
       const lines = all
-        .filter(([, run]) => run[where][name])
+        .filter(([, run]) => Object.hasOwn(run[where], name))
         .map(([id, run], index) => ({ name: all.length > 1 ? `#${id}` : title, x: this.#xs(run, run[where], time), y: run[where][name], colour: colour(index), dots: where !== "steps" }));
       let chart = this.#small.get(key);
       if (!lines.length) {
