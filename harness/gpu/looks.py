@@ -121,7 +121,8 @@ def training(precision: str) -> Callable[[str, Path], Found]:
                 failed.append(f"{name}: {attempt.log().rstrip().rpartition(chr(10))[2]}")
             else:
                 seen[name] = attempt.losses()
-        reference.finish()  # it ran beside them
+        if reference.finish() != [0]:  # it ran beside them
+            return Found("the reference on the CPU failed", ok=False)
         wanted = reference.losses()
         apart = {name: max(_distances(wanted, found)) for name, found in seen.items()}
         worst = max(apart, key=lambda name: apart[name], default="none")

@@ -71,8 +71,17 @@ def _run(name: str, check: Check, device: str, seconds: float, log: Path) -> Row
         return Row(name, check.expected, f"no end after {seconds:.0f} s", "FAIL", took)
     if status:
         return Row(name, check.expected, _error(lines) or f"status {status}", "FAIL", took)
-    answer = json.loads(lines[-1])
-    return Row(name, check.expected, answer["found"], "ok" if answer["ok"] else "FAIL", took)
+    found, state = answer_of(lines)
+    return Row(name, check.expected, found, state, took)
+
+
+def answer_of(lines: Sequence[str]) -> tuple[str, str]:
+    """Return what a check found, and the state of its row; `lines` are its output."""
+    try:
+        answer = json.loads(lines[-1])
+        return str(answer["found"]), "ok" if answer["ok"] else "FAIL"
+    except (ValueError, LookupError, TypeError):
+        return f"no answer in its last line: {''.join(lines[-1:])}", "FAIL"
 
 
 def _error(lines: Sequence[str]) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.gpu.looks import CHECKS
-from harness.gpu.rows import LINES, TABLE, Row, run_all, summary, write
+from harness.gpu.rows import LINES, TABLE, Row, answer_of, run_all, summary, write
 
 
 @pytest.mark.torch
@@ -33,6 +33,12 @@ def test_what_has_no_time_or_no_device_is_skipped_and_says_so(tmp_path: Path) ->
 def test_a_check_that_does_not_end_is_ended(tmp_path: Path) -> None:
     (row,) = run_all("cpu", 500.0, tmp_path, {"versions": CHECKS["versions"]._replace(seconds=0)})
     assert (row.state, row.found) == ("FAIL", "no end after 0 s")
+
+
+def test_a_check_that_ends_without_an_answer_is_a_failed_row() -> None:
+    assert answer_of(["a", '{"found": "b", "ok": true}']) == ("b", "ok")
+    for lines in ([], ["a line of a thread"], ["[]"], ['{"ok": true}']):
+        assert answer_of(lines) == (f"no answer in its last line: {''.join(lines)}", "FAIL")
 
 
 def test_failures_are_said_again_at_the_end(tmp_path: Path) -> None:
