@@ -56,7 +56,7 @@ def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
     if checkpoint_dirs.step_of(path.name) is not None:
         step = checkpoint_dirs.check(path).step
     else:
-        found = checkpoint_dirs.choose(path)
+        found = checkpoint_dirs.choose(path, thinned=True)  # the weights are all that it needs
         if found.path is None or found.record is None:
             newest = f"; the newest: {found.skipped[0].why}" if found.skipped else ""
             raise BadFile(f"{checkpoint} holds no whole checkpoint to evaluate{newest}")

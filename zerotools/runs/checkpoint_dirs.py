@@ -173,9 +173,10 @@ def choose(
     digests: bool = True,
     trusting: bool = False,
     structure: Callable[[Path], None] = _nothing,
+    thinned: bool = False,
 ) -> ResumeChoice:
     """Return the newest checkpoint below `output_dir` that verifies, with a step greater than
-    `above`, and not thinned.
+    `above`. One that was thinned is passed over unless `thinned` ones serve, too.
 
     With `digests=False` only sizes are compared, which reads no tensor; `trusting` and `structure`
     are as in `checked`.
@@ -189,7 +190,7 @@ def choose(
             record, how = checked(path, digests=digests, trusting=trusting, structure=structure)
             if record.step != step:
                 raise BadFile(f"{path / RECORD} is of step {record.step}, not of step {step}")
-            if is_thinned(path):
+            if is_thinned(path) and not thinned:
                 raise BadFile(f"{path} holds the weights alone: it was thinned")
             return ResumeChoice(path, record, tuple(skipped), how)
         except BadFile as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import zerotools
 from harness.launching import TINY_GPT2, job, run
 from tests.daemon.trainer.tensors import load
 from tests.golden_files import JOB
@@ -41,6 +42,14 @@ def test_what_is_evaluated_is_the_newest_that_verifies(tmp_path: Path) -> None:
     command = [sys.executable, "-P", str(EXPORTING), "--evaluated", str(run_dir), str(made)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+
+
+def test_a_thinned_checkpoint_is_evaluated(tmp_path: Path) -> None:
+    run_dir, made = tmp_path / "run", tmp_path / "evaluation"
+    shutil.copytree(JOB, run_dir / JOB.name)
+    zerotools.thin(run_dir / JOB.name, yes=True)
+    assert checkpoint_dirs.choose(run_dir).path is None  # to resume from
+    assert export_evaluated(run_dir, made) == made / "model"
 
 
 def test_the_newest_checkpoint_becomes_a_model_that_transformers_loads(
