@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.environment import NOT_CAPTURED, secrets_of, unshown_values
 from zerotoolsd.attempts.movement.phases import phase_of
+from zerotoolsd.attempts.movement.start_history import TO_FIRST_STEP, name_of
 from zerotoolsd.attempts.numa.shown_binding import shown_binding
 from zerotoolsd.gpu_sharing.fair_shares import UserShare
 from zerotoolsd.queue.dependencies.dependency_table import DependencyRow
@@ -42,8 +43,6 @@ class ShownSpec:
     set_keys: tuple[str, ...] | None = None
 
 
-UsualSeconds = Callable[[JobRow, str | None], float | None]
-"""Gives the usual seconds of a phase of a job; without a phase, of its whole start."""
 STARTING = "starting the processes"
 """The phase of an attempt whose processes do not report yet."""
 _BEFORE_A_START = frozenset((states.WAITING, states.QUEUED, states.WAITING_RETRY))
@@ -58,14 +57,14 @@ def job_view(
     quiet_seconds: float,
     after: Sequence[DependencyRow] = (),
     shown: ShownSpec | None = None,
-    usual: UsualSeconds | None = None,
+    usual: Mapping[str, float] | None = None,
     evaluated_by: Mapping[str, Any] | None = None,
 ) -> JobView:
     """Return the view of one job.
 
     `waits` is the scheduler's sentence, if it has one. After `quiet_seconds` without progress a
     phase is quiet. `after` are the jobs that it starts after. `shown` is its job file, if it was
-    made before. `usual` returns how long a phase of it usually takes here.
+    made before. `usual` has the usual seconds of its phases here, as `StartHistory` returns them.
 
     For a job that another version queued, the readable part is shown.
     """
@@ -82,8 +81,10 @@ def job_view(
     known = [last_report.last_report(attempt) for attempt in reversed(attempts)]
     progress = next((each.step for each in known if each.step is not None), None)
     evaluation = next((each.evaluation for each in known if each.evaluation is not None), None)
+    usual = usual or {}
     phase = _phase(job, attempts, known, quiet_seconds, usual)
-    starts = job.state in _BEFORE_A_START or (job.state in _AT_A_START and known[0].step is None)
+    has_stepped = bool(known) and known[0].step is not None
+    starts = job.state in _BEFORE_A_START or (job.state in _AT_A_START and not has_stepped)
     doing = phase["doing"] if phase else None
     uploaded = next((each.uploaded for each in known if each.uploaded is not None), None)
     return JobView(
@@ -113,7 +114,7 @@ def job_view(
         evaluation=evaluation,
         evaluated_by=evaluated_by,
         phase=_masked_phase(phase, secrets),
-        usual_start_seconds=usual(job, None) if usual and starts else None,
+        usual_start_seconds=usual.get(TO_FIRST_STEP) if starts else None,
         spec=shown.tree,
         shortened=shown.shortened,
         environment=NOT_CAPTURED if spec and spec.captured_env is None else None,
@@ -242,7 +243,7 @@ def _phase(
     attempts: Sequence[AttemptRow],
     known: Sequence[last_report.LastReport],
     quiet_seconds: float,
-    usual: UsualSeconds | None,
+    usual: Mapping[str, float],
 ) -> dict[str, Any] | None:
     if job.state not in states.ACTIVE or not attempts:
         return None
@@ -254,7 +255,7 @@ def _phase(
     if job.state == states.LAUNCHING:
         found |= {"doing": STARTING, "since": attempts[-1].started}
     doing = found["doing"]
-    found["usual_seconds"] = usual(job, doing) if usual and doing and not elsewhere else None
+    found["usual_seconds"] = usual.get(name_of(doing)) if doing and not elsewhere else None
     # One process here watches the job; the stalled ranks, if any, are elsewhere.
     return {**found, "waits_for": None} if elsewhere else found
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from zerotools.jobs.states import ACTIVE
+from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotoolsd.attempts.movement.start_history import StartHistory
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask
@@ -85,6 +85,9 @@ class JobViews:
         before = time_slice.pauses
         try:
             shown = await self._specs.of(job, time_slice, short=short)
+            usual = None
+            if job.state in ACTIVE or (not short and job.state not in TERMINAL):
+                usual = await self._history.usual_seconds(job, time_slice)
             await time_slice.pause_if_due()
             if time_slice.pauses > before:  # it may have changed meanwhile
                 with suppress(KeyError):
@@ -96,7 +99,7 @@ class JobViews:
                 quiet_seconds=self._dispatcher.config.watch.no_progress_seconds,
                 after=self._store.dependencies.of(job.id),
                 shown=shown,
-                usual=self._history.usual_seconds if not short or job.state in ACTIVE else None,
+                usual=usual,
                 evaluated_by=None if short else newest_evaluation(self._store, job),
             )
             return await self._thinned.noted(view, job, waits=not short)

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +22,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.rights import opened
 from zerotoolsd.queue.rows import ENDED, JobRow
 from zerotoolsd.queue.store import Store
+from zerotoolsd.service.time_slice import TimeSlice
 from zerotoolsd.supervisor.durable import open_regular
 from zerotoolsd.supervisor.heartbeats.rank_phases import IMPORTING_TORCH
 from zerotoolsd.supervisor.plan import PROGRESS
@@ -30,6 +31,8 @@ MOST_JOBS = 50
 """Number of earlier jobs that are searched."""
 MOST_ATTEMPTS = 5
 """Attempts of similar jobs that the median is of."""
+READ_SECONDS = 0.005
+"""Seconds after which no further job is read before other requests: job files may be long."""
 _HEAD_BYTES = 64 * 1024
 _MOST_KEPT = 1000
 TO_FIRST_STEP = "to the first step"
@@ -38,43 +41,57 @@ _NUMBER = re.compile(r"\d+")
 
 
 class StartHistory:
-    """Looks into the attempts of earlier jobs in `store`, once for each phase of a job."""
+    """Looks into the attempts of earlier jobs in `store`, once for each state of a job."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept: dict[tuple[int, str], float | None] = {}
+        self._kept: dict[tuple[int, str], Mapping[str, float]] = {}
 
-    def usual_seconds(self, job: JobRow, doing: str | None) -> float | None:
-        """Return the median time of this phase in the newest attempts of similar jobs that came
-        before this job; None if there are none. Without `doing`, of all phases up to the first
-        step."""
-        name = TO_FIRST_STEP if doing is None else _name_of(doing)
-        if (job.id, name) not in self._kept:
+    async def usual_seconds(self, job: JobRow, time_slice: TimeSlice) -> Mapping[str, float]:
+        """Return the median time of each phase, and of all up to the first step, by `name_of`.
+
+        It is the median of the newest attempts of similar jobs that came before this job. A phase
+        that none of them had is left out.
+        """
+        key = job.id, job.state  # earlier jobs may have started since it was queued
+        if key not in self._kept:
+            found = await self._medians(job, time_slice)
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            found = list(islice(self._times(job, name), MOST_ATTEMPTS))
-            self._kept[job.id, name] = median(found) if found else None
-        return self._kept[job.id, name]
+            self._kept[key] = found
+        return self._kept[key]
 
-    def _times(self, job: JobRow, name: str) -> Iterator[float]:
-        spec = job.reading.spec
-        if spec is None:
-            return
-        for other in self._store.jobs(limit=MOST_JOBS, after=job.id):
-            theirs = other.reading.spec
-            if theirs is None or _kind(theirs, name) != _kind(spec, name):
-                continue
-            for attempt in reversed(self._store.attempts(other.id)):
-                if attempt.state == ENDED:
-                    times = phase_seconds(Path(attempt.run_dir))
-                    if name in times:
-                        yield times[name]
+    async def _medians(self, job: JobRow, time_slice: TimeSlice) -> Mapping[str, float]:
+        spec, times = job.reading.spec, dict[str, list[float]]()
+        below, left = job.id, MOST_JOBS if spec is not None else 0
+        while left and (some := self._store.jobs(limit=left, after=below, seconds=READ_SECONDS)):
+            below, left = some[-1].id, left - len(some)
+            for other in some:
+                await time_slice.pause_if_due()
+                theirs = other.reading.spec
+                if spec is None or theirs is None:
+                    continue
+                is_alike = _kind(theirs) == _kind(spec)
+                imports_alike = _kind_of_import(theirs) == _kind_of_import(spec)
+                if not (is_alike or imports_alike):
+                    continue
+                for attempt in reversed(self._store.attempts(other.id)):
+                    await time_slice.pause_if_due()
+                    if attempt.state != ENDED:
+                        continue
+                    for name, seconds in phase_seconds(Path(attempt.run_dir)).items():
+                        if imports_alike if name == IMPORTING_TORCH else is_alike:
+                            times.setdefault(name, []).append(seconds)
+        return {name: median(found[:MOST_ATTEMPTS]) for name, found in times.items()}
 
 
-def _kind(spec: JobSpec, name: str) -> tuple[object, ...]:
-    """Return the properties that two jobs share if this phase takes about the same time."""
-    if name == IMPORTING_TORCH:
-        return spec.engine, spec.device, spec.python
+def _kind_of_import(spec: JobSpec) -> tuple[object, ...]:
+    """Return the properties that two jobs share if torch is imported in about the same time."""
+    return spec.engine, spec.device, spec.python
+
+
+def _kind(spec: JobSpec) -> tuple[object, ...]:
+    """Return the properties that two jobs share if the other phases take about the same time."""
     model = spec.model
     return spec.engine, spec.device, model.path, model.config, spec.data, spec.train.compile
 
@@ -107,7 +124,7 @@ def _events(run_dir: Path) -> Iterator[tuple[float, str | None]]:
         if event == "step":
             yield when, None
             return
-        yield when, _name_of(doing) if isinstance(doing, str) else None
+        yield when, name_of(doing) if isinstance(doing, str) else None
 
 
 def _message(line: bytes) -> Mapping[str, Any]:
@@ -118,6 +135,6 @@ def _message(line: bytes) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _name_of(doing: str) -> str:
+def name_of(doing: str) -> str:
     """Return `loading step N` for `loading step 40`."""
     return _NUMBER.sub("N", doing)

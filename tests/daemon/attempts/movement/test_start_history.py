@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.daemon.dispatchers import Running
 from tests.daemon.test_jobservice import submit, tell
 from zerotoolsd.attempts.movement.start_history import StartHistory, phase_seconds
+from zerotoolsd.service.time_slice import TimeSlice
 
 PHASES = (
     ("importing torch", 10.0),
@@ -52,16 +54,46 @@ def test_the_median_is_of_earlier_starts_of_similar_jobs(tmp_path: Path) -> None
         await it.reach(other.id, "succeeded")
         mine = await submit(it, "exit=0")
         rows = {number: it.engine.store.job(number) for number in (1, other.id, mine.id)}
-        assert history.usual_seconds(rows[mine.id], "loading step 80") == pytest.approx(40.0)
-        assert history.usual_seconds(rows[mine.id], "importing torch") == pytest.approx(4.0)
-        assert history.usual_seconds(rows[mine.id], None) == pytest.approx(50.0)
-        assert history.usual_seconds(rows[other.id], None) is None
-        assert history.usual_seconds(rows[other.id], "importing torch") == pytest.approx(4.0)
-        assert history.usual_seconds(rows[other.id], "loading step 80") is None
-        assert history.usual_seconds(rows[1], "importing torch") is None
+        usual = {
+            number: await history.usual_seconds(row, TimeSlice()) for number, row in rows.items()
+        }
+        assert usual[mine.id]["loading step N"] == pytest.approx(40.0)
+        assert usual[mine.id]["importing torch"] == pytest.approx(4.0)
+        assert usual[mine.id]["to the first step"] == pytest.approx(50.0)
+        assert usual[other.id] == {"importing torch": pytest.approx(4.0)}
+        assert usual[1] == {}
         assert mine.usual_start_seconds == pytest.approx(50.0)
         await it.reach(mine.id, "succeeded")
         over = await it.service.job(mine.id)
         assert over.usual_start_seconds is None
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_job_that_waited_has_the_times_of_those_that_started_meanwhile(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        before = await submit(it, "exit=0")
+        history, time_slice = StartHistory(it.engine.store), TimeSlice()
+        mine = await submit(it, "exit=0")
+        row = it.engine.store.job(mine.id)
+        waits = replace(row, standing=replace(row.standing, state="queued"))
+        assert await history.usual_seconds(waits, time_slice) == {}
+        await it.reach(before.id, "succeeded")
+        report(it.service.run_dir(before.id, 1))
+        starts = replace(row, standing=replace(row.standing, state="launching"))
+        usual = await history.usual_seconds(starts, time_slice)
+        assert usual["to the first step"] == pytest.approx(40.0)
+
+    tell(tmp_path / "state", story)
+
+
+def test_long_job_files_are_read_in_several_steps(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        for number in range(12):
+            env = {f"VARIABLE_{number}_{each}": "x" * 20 for each in range(1500)}
+            job = await submit(it, "exit=0", env=env)
+        time_slice = TimeSlice()
+        await StartHistory(it.engine.store).usual_seconds(it.engine.store.job(job.id), time_slice)
+        assert time_slice.pauses
 
     tell(tmp_path / "state", story)
