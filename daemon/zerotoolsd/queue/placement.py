@@ -150,8 +150,9 @@ class QueuePlacement:
         """Jobs that may have begun or ceased to wait, in order."""
         self._unsettled: dict[int, None] = {}
         """Jobs that could be neither read nor held; they are read again in the next round."""
-        self._requests: dict[int, Request] = {}
-        """Requests of jobs that were just queued, so that they need not be read again."""
+        self._requests: dict[int, tuple[JobRow, Request]] = {}
+        """Rows and requests of jobs that were just queued or edited, so that they need not be read
+        again."""
 
     def expect(self, job: JobRow) -> None:
         """A job that was queued or edited, while it need not be read again."""
@@ -159,7 +160,7 @@ class QueuePlacement:
         self._expected.forget([job.id])
         request = self._request_of(job)
         if request is not None:
-            self._requests[job.id] = request
+            self._requests[job.id] = job, request
 
     def catch_up(self, seconds: float = LOOK_SECONDS) -> bool:
         """Bring the line up to date, for some time; False: there is more to read.
@@ -194,8 +195,9 @@ class QueuePlacement:
             self.line.remove(job_id)
             return
         job = self._store.job(job_id)
-        request = self._requests.get(job_id)
-        if request is None or request.priority not in (job.priority, WATCHED_PRIORITY):
+        known, request = self._requests.get(job_id, (None, None))
+        is_other = known is None or known.spec_text != job.spec_text  # it was edited since
+        if is_other or request is None or request.priority not in (job.priority, WATCHED_PRIORITY):
             request = self._request_of(job)
         self.line.remove(job_id)  # if it waited already, it was changed
         if request is None:

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from tests.daemon.daemons import make_job
 from tests.daemon.made_attempts import an_attempt_row
+from zerotools.jobs.states import EDIT
 from zerotoolsd.config import LimitsConfig
+from zerotoolsd.queue.changes import JobParts
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.expected import ExpectedMemory
 from zerotoolsd.queue.lifecycle import Standing
@@ -94,6 +96,20 @@ def test_only_what_changed_is_read(tmp_path: Path) -> None:
     store.remove(store.job(6), 4.0, "to make room")
     assert placement.catch_up()
     assert sorted(placement.line) == [1, 2, 3, 4, 5]
+    store.close()
+
+
+def test_a_job_that_was_edited_since_it_was_expected_is_read_again(tmp_path: Path) -> None:
+    """Two edits may come so close that the row of the first is expected after the second."""
+    store = Store(tmp_path)
+    placement = placement_over(store, tmp_path)
+    job, parts = queue_one(store), JobParts.of(make_job("exit=0", ranks=1))
+    queue_one(store)  # of 2 ranks: both fit if the first has one
+    with store.change(job, job.standing, EDIT, now=2.0) as change:
+        change.set_spec("fake", parts.full_text, parts.set_text, job.output_dir, None)
+    placement.expect(job)
+    assert placement.catch_up()
+    assert [start.job_id for start in placement.decide(None).starts] == [1, 2]
     store.close()
 
 
