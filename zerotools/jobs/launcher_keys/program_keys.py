@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zerotools.jobs.launcher_keys.trainer_keys import TRAINER_DEFAULTS
+from zerotools.jobs.launcher_keys.trainer_keys import ALL_LINEAR, TRAINER_DEFAULTS
 
 ALPACA_LORA_NAMES: Mapping[str, str] = {
     "batch_size": "total_batch_size",
@@ -38,6 +38,7 @@ DEEPSPEED_CHAT_OWN = frozenset(
         "lora_module_name",
         "enable_hybrid_engine",
         "print_loss",
+        "num_padding_at_beginning",
     )
 )
 """Arguments that no other program has next to `model_name_or_path`."""
@@ -54,6 +55,9 @@ DEEPSPEED_CHAT_DEFAULTS: Mapping[str, object] = {
     "lora_alpha": 1,
 }
 """It saves the model once, at the end."""
+DEEPSPEED_CHAT_DPO = frozenset(("beta", "label_smoothing"))
+"""Arguments of its DPO, which is otherwise called as its fine-tuning is."""
+DEEPSPEED_CHAT_DPO_RATE = 5e-5
 
 QWEN_DEFAULTS: Mapping[str, object] = {
     **TRAINER_DEFAULTS,
@@ -62,6 +66,11 @@ QWEN_DEFAULTS: Mapping[str, object] = {
     "lora_alpha": 16,
     "lora_dropout": 0.05,
 }
+QWEN_TARGETS: Mapping[str, tuple[str, ...]] = {
+    "qwen": ("c_attn", "c_proj", "w1", "w2"),
+    "qwen1.5": ALL_LINEAR["qwen2"],
+}
+"""Layers that have adapters if none are named, by the models of the repository."""
 TRL_OWN = frozenset(("dataset_name", "dataset_mixer", "dataset_mixture", "use_peft"))
 """One of these is always given to a program of TRL; others are called sft.py as well."""
 TRL_DEFAULTS: Mapping[str, object] = {
@@ -76,6 +85,7 @@ TRL_DEFAULTS: Mapping[str, object] = {
 SFT_RATE, DPO_RATE = 2e-5, 1e-6
 DPO_NAMES: Mapping[str, str] = {
     "beta": "dpo_beta",
+    "label_smoothing": "label_smoothing_factor",
     "max_prompt_length": "max_source_length",
     "max_completion_length": "max_target_length",
 }

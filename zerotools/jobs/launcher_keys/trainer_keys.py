@@ -347,13 +347,15 @@ ALL_LINEAR: Mapping[str, tuple[str, ...]] = {
 }
 """`model_type` -> the linear layers of its blocks, by the last part of their names."""
 MODEL_NAMES: Mapping[str, str] = {
-    r"qwen(?:1\.5|2|2\.5)-(?!vl|audio|moe|omni)": "qwen2",
-    r"qwen3-(?!vl|moe|omni|next|\d+b-a\d)": "qwen3",
+    r"llava|vision|-vl-|audio|omni|paligemma|recurrentgemma|gemma-?3|mistral-small-3\.\d": "",
+    r"qwen(?:1\.5|2|2\.5)-(?!moe|\d+b-a\d)": "qwen2",
+    r"qwen3-(?!moe|next|\d+b-a\d)": "qwen3",
     r"(?:tiny)?llama-?[23]?(?:\.\d)?-(?!4|guard)|llama-\d+b|vicuna|smollm2?-": "llama",
     r"(?:^|/)yi-\d": "llama",
     r"mistral-|zephyr-": "mistral",
-    r"gemma-\d*b?": "gemma",
+    r"gemma-": "gemma",
     r"phi-3(?:\.5)?-mini": "phi3",
     r"pythia-": "gpt_neox",
 }
-"""Pattern in the name of a model on a hub -> its `model_type`."""
+"""Pattern in the name of a model on a hub -> its `model_type`, by the first that is found; "": one
+with images, sound or other layers, which needs its config."""

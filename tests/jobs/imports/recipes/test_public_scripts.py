@@ -117,6 +117,28 @@ SCRIPTS = {
             "seed": 1234,
         },
     ),
+    "deepspeed-chat, preferences": Script(
+        "deepspeed main.py --data_path owner/rm-static --data_split 0,1,0 --beta 0.2 \\\n"
+        "   --model_name_or_path owner/base-7b-hf --zero_stage 2 --deepspeed --output_dir o\n",
+        {"dpo.beta": 0.2, "train.learning_rate": 5e-5, "train.precision": "fp16"},
+        ("set data.preferences to the files of the data",),
+    ),
+    "deepspeed-chat, preferences that are smoothed": Script(
+        "deepspeed main.py --data_path owner/rm-static --label_smoothing 0.1 \\\n"
+        "   --model_name_or_path owner/base-7b-hf --zero_stage 2 --deepspeed --output_dir o\n",
+        problems=("--label_smoothing",),
+    ),
+    "deepspeed-chat, a reward model": Script(
+        "deepspeed main.py --data_path owner/rm-static --num_padding_at_beginning 0 \\\n"
+        "   --model_name_or_path owner/base-7b-hf --weight_decay 0.1 --output_dir o\n",
+        problems=("--num_padding_at_beginning", "reward model"),
+    ),
+    "qwen1.5, adapters of the program's own layers": Script(
+        "torchrun --nproc_per_node 2 finetune.py --model_name_or_path Qwen/Qwen1.5-7B-Chat \\\n"
+        f"    --data_path chats.jsonl --use_lora --bf16 True {CLM}\n",
+        {"lora.rank": 64, "lora.alpha": 16, "lora.target_modules": ALL_LINEAR["qwen2"]},
+        ("chats.jsonl is not here",),
+    ),
     "alpaca-lora, the batch of a step and of a GPU": Script(
         "torchrun --nnodes 1 --nproc_per_node 4 finetune.py \\\n  --base_model 'owner/base-7b' \\\n"
         "  --data_path 'alpaca.json' --output_dir './out' --batch_size 64 --micro_batch_size 2 \\\n"
@@ -487,6 +509,17 @@ def test_adapters_in_a_file_of_their_own_are_read(
         ("Qwen/Qwen2-VL-7B", None),
         ("Qwen/Qwen3-30B-A3B", None),
         ("meta-llama/Llama-4-Scout", None),
+        ("google/gemma-2-9b", "gemma"),
+        ("google/codegemma-7b", "gemma"),
+        ("google/gemma-3-4b-it", None),
+        ("google/paligemma-3b-pt-224", None),
+        ("google/recurrentgemma-2b", None),
+        ("Qwen/Qwen2-57B-A14B", None),
+        ("Qwen/Qwen2.5-Omni-7B", None),
+        ("Qwen/Qwen2-Audio-7B", None),
+        ("llava-hf/llava-v1.6-mistral-7b-hf", None),
+        ("meta-llama/Llama-3.2-11B-Vision", None),
+        ("mistralai/Mistral-Small-3.1-24B-Base-2503", None),
         ("bigcode/starcoder", None),
         ("me/model", None),
     ],

@@ -18,17 +18,20 @@ from zerotools.jobs.launcher_keys.program_keys import (
     ALPACA_LORA_DEFAULTS,
     ALPACA_LORA_NAMES,
     DEEPSPEED_CHAT_DEFAULTS,
+    DEEPSPEED_CHAT_DPO,
+    DEEPSPEED_CHAT_DPO_RATE,
     DEEPSPEED_CHAT_OWN,
     DPO_NAMES,
     DPO_RATE,
     QWEN_DEFAULTS,
+    QWEN_TARGETS,
     SFT_RATE,
     TRL_DEFAULTS,
     TRL_OWN,
 )
 from zerotools.jobs.launcher_keys.trainer_keys import TRAINERS_OWN
 
-_QWEN = re.compile(r"(?i)\bqwen(?:1\.5)?-(?!vl)")
+_QWEN = re.compile(r"(?i)\b(qwen(?:1\.5)?)-(?!vl)")
 _OF_TRL = re.compile(r"(?:^|[._/])(?:run_)?(sft|dpo)(?:\.py)?")
 
 
@@ -40,8 +43,9 @@ def read_as_known(recipe: Recipe, program: str) -> Recipe:
     if "model_name_or_path" in given and not DEEPSPEED_CHAT_OWN.isdisjoint(given):
         return _deepspeed_chat(recipe)
     model = given.get("model_name_or_path")
-    if program.endswith("finetune.py") and model is not None and _QWEN.search(str(model.value)):
-        return replace(recipe, defaults=QWEN_DEFAULTS, who="Qwen's finetune.py", examples=True)
+    of_qwen = None if model is None else _QWEN.search(str(model.value))
+    if program.endswith("finetune.py") and of_qwen is not None:
+        return _qwen(recipe, of_qwen[1].lower())
     of_trl = _OF_TRL.search(program)
     is_named = of_trl is not None and program.endswith(of_trl[0])
     if of_trl is not None and is_named and not TRL_OWN.isdisjoint(given):
@@ -63,8 +67,31 @@ def _alpaca_lora(recipe: Recipe) -> Recipe:
     )
 
 
-def _deepspeed_chat(recipe: Recipe) -> Recipe:
+def _qwen(recipe: Recipe, model: str) -> Recipe:
     given = dict(recipe.given)
+    if "use_lora" in given:
+        given.setdefault(
+            "lora_target_modules",
+            _always(recipe, "lora_target_modules", list(QWEN_TARGETS[model])),
+        )
+        recipe.findings.differs.append(
+            "adapters: with a model that is not named chat, and without --q_lora, the embeddings "
+            "are trained as well there"
+        )
+    return replace(
+        recipe, given=given, defaults=QWEN_DEFAULTS, who="Qwen's finetune.py", examples=True
+    )
+
+
+def _deepspeed_chat(recipe: Recipe) -> Recipe:
+    is_dpo = not DEEPSPEED_CHAT_DPO.isdisjoint(recipe.given)
+    given = _renamed(recipe.given, DPO_NAMES) if is_dpo else dict(recipe.given)
+    padding = given.pop("num_padding_at_beginning", None)
+    if padding is not None:
+        recipe.findings.unsupported.append(
+            f"{padding.said}: it trains a reward model there, which is not supported; run the "
+            "program with --as script"
+        )
     kind = given.pop("dtype", None)
     if kind is not None and kind.value in ("fp16", "bf16"):
         given[str(kind.value)] = replace(kind, value=True)
@@ -72,11 +99,18 @@ def _deepspeed_chat(recipe: Recipe) -> Recipe:
         del given["lora_dim"]  # all weights
     if "lora_dim" in given:
         recipe.findings.differs.append(
-            "adapters: norms and embeddings are trained as well there, and adapters at "
-            "--lora_learning_rate"
+            "adapters: on every linear layer below --lora_module_name there "
+            "(lora.target_modules), and at --lora_learning_rate; without --only_optimize_lora "
+            "all other weights are trained as well"
         )
+    rate = {"learning_rate": DEEPSPEED_CHAT_DPO_RATE} if is_dpo else {}
     return replace(
-        recipe, given=given, defaults=DEEPSPEED_CHAT_DEFAULTS, who="DeepSpeed-Chat", examples=True
+        recipe,
+        given=given,
+        defaults={**DEEPSPEED_CHAT_DEFAULTS, **rate},
+        who="DeepSpeed-Chat",
+        examples=True,
+        preferences=is_dpo,
     )
 
 

@@ -117,8 +117,9 @@ def _file(
     is_dpo: bool,
 ) -> str | None:
     """Return the file of a dataset; settings of its register go to `given`."""
+    key = "data.preferences" if is_dpo else "data.examples"
     if not (root / REGISTER).exists():
-        why = f"{root / REGISTER} is not there to say which file it is; set data.examples"
+        why = f"{root / REGISTER} is not there to say which file it is; set {key}"
         yaml.row(KeyOutcome.IGNORED, replace(named, value=name), None, why)
         return None
     try:
@@ -132,7 +133,7 @@ def _file(
         return None
     file = entry.get("file_name")
     if not isinstance(file, str):
-        why = f"{name} is on a hub and is not downloaded; set data.examples"
+        why = f"{name} is on a hub and is not downloaded; set {key}"
         yaml.row(KeyOutcome.IGNORED, replace(named, value=name), None, why)
         return None
     if bool(entry.get("ranking")) != is_dpo:
