@@ -59,9 +59,43 @@ def test_it_has_no_secret_and_no_home() -> None:
     assert report["environment"] == {"HF_HOME": "~/hf", "HF_TOKEN": "***"}
 
 
+def test_it_has_no_name_of_a_machine_or_user() -> None:
+    """Slurm has both in its variables, and a token under a name that few programs know."""
+    report = report_of(
+        {
+            "HOME": "/home/ann",
+            "SLURM_JWT": "a-token-of-no-known-form",
+            "SLURM_JOB_NODELIST": "rack7n[1-4]",
+            "SLURM_SUBMIT_HOST": "login-of-us",
+            "SLURM_JOB_USER": "ann",
+            "SLURM_JOB_ACCOUNT": "our-lab",
+            "SLURM_LAUNCH_NODE_IPADDR": "192.0.2.7",
+            "SLURM_NNODES": "4",
+            "HF_HOME": "/home/anna/hf",
+        }
+    )
+    assert report["environment"] == {
+        "HF_HOME": "/home/anna/hf",
+        "SLURM_JWT": "***",
+        "SLURM_NNODES": "4",
+    }
+
+
+def test_an_older_python_says_its_packages(tmp_path: Path) -> None:
+    """One that has no option -P, as those before 3.11."""
+    older = tmp_path / "python3.10"
+    older.write_text(
+        f'#!/bin/sh\ncase "$1" in -P) exit 2;; esac\nexec {sys.executable} "$@"\n', "utf-8"
+    )
+    older.chmod(0o755)
+    found = job_packages(str(older))
+    assert isinstance(found, dict)
+    assert found["packages"]["numpy"]
+
+
 def test_a_python_that_does_not_start_is_named() -> None:
-    assert isinstance(job_packages("/nonexistent/python"), str)
-    assert isinstance(job_packages("/bin/false"), str)
+    assert job_packages("/nonexistent/python") == "cannot be started: No such file or directory"
+    assert str(job_packages("/bin/false")).startswith("ended with status 1")
 
 
 def test_a_file_that_exists_is_kept(tmp_path: Path) -> None:

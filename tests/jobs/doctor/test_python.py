@@ -41,7 +41,7 @@ def test_an_interpreter_that_cannot_say(tmp_path: Path) -> None:
     assert answer == "cannot be started: No such file or directory"
     [found] = look_at_python(missing, answer, has_gpus=False)
     assert (found.level, found.found) == ("problem", f"{missing} {answer}")
-    assert ask_python("/bin/false") == "ended with status 1 when it imported torch"
+    assert ask_python("/bin/false") == "ended with status 1 when it was asked for its packages"
     assert ask_python(sys.executable, 0.0) == "did not answer within 0 s"
 
 

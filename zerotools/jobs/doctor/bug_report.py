@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
+import re
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from zerotools.io.files.packages import REQUIREMENTS
 from zerotools.jobs.doctor.finding import DoctorFinding
+from zerotools.jobs.doctor.python import answer_of
 from zerotools.jobs.text.secrets import mask_tree
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.version import version as zerotools_version
@@ -34,6 +35,10 @@ SETTINGS = (
     *("OMP_", "MKL_", "HF_", "TRANSFORMERS_", "ZEROTOOLS_", "SLURM_", "LD_", "LANG", "LC_"),
 )
 """Prefixes of the environment variables that a report has. No other variable is in it."""
+NAMES_MACHINES = re.compile(
+    r"HOST|NODELIST|NODENAME|NODE_ALIASES|ADDR|USER|ACCOUNT|CLUSTER_NAME|_UID|_GID"
+)
+"""A part of the names of variables whose values are names of machines and users."""
 FOUND_WITH = ("safetensors", "numpy", "accelerate", "ml_dtypes", "bitsandbytes", "nvidia-ml-py")
 ASK_VERSIONS = """
 import json, sys
@@ -59,7 +64,7 @@ def bug_report(
     """Return everything that a bug report needs, as plain values for JSON.
 
     `python` is the interpreter of the user's jobs. Secrets are replaced by `***`, the home
-    directory by `~`, and the name of the machine is left out.
+    directory by `~`. Variables that name machines or users are left out.
     """
     report = {
         "schema": SCHEMA,
@@ -83,7 +88,9 @@ def bug_report(
         "own_python": {"python": platform.python_version(), "packages": _own_packages()},
         "job_python": job_packages(python),
         "environment": {
-            name: value for name, value in sorted(environment.items()) if name.startswith(SETTINGS)
+            name: value
+            for name, value in sorted(environment.items())
+            if name.startswith(SETTINGS) and NAMES_MACHINES.search(name) is None
         },
         "findings": [finding.to_json() for finding in findings],
     }
@@ -110,13 +117,7 @@ def job_packages(python: str, seconds: float = SECONDS) -> dict[str, Any] | str:
     Packages that are not installed have the version None. Nothing is imported but metadata.
     """
     names = sorted({*map(_name, REQUIREMENTS.values()), *FOUND_WITH})
-    command = [python, "-P", "-c", ASK_VERSIONS, *names]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=seconds, check=True, cwd="/")
-        answer = json.loads(done.stdout)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return f"{type(error).__name__}: {error}"
-    return answer if isinstance(answer, dict) else "no answer"
+    return answer_of(python, ASK_VERSIONS, names, seconds=seconds)
 
 
 def _own_packages() -> dict[str, str | None]:
@@ -140,7 +141,8 @@ def _name(requirement: str) -> str:
 
 def _without_home(tree: Any, home: str) -> Any:
     if isinstance(tree, str):
-        return tree.replace(home, "~") if len(home) > 1 else tree
+        home = home.rstrip("/")  # and /home/ann is no part of /home/anna
+        return re.sub(rf"{re.escape(home)}(?![\w.-])", "~", tree) if home else tree
     if isinstance(tree, Mapping):
         return {name: _without_home(value, home) for name, value in tree.items()}
     if isinstance(tree, (list, tuple)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from zerotools.io.files.packages import REQUIREMENTS, install_command, is_older
@@ -41,10 +41,17 @@ Which = Callable[[str], str | None]
 
 def ask_python(python: str, seconds: float = IMPORT_SECONDS) -> dict[str, Any] | str:
     """Return the packages of the interpreter, or the reason why they are unknown."""
+    return answer_of(python, ASK, seconds=seconds)
+
+
+def answer_of(
+    python: str, program: str, arguments: Sequence[str] = (), *, seconds: float
+) -> dict[str, Any] | str:
+    """Return the JSON object that a program of `python` prints last, or the reason why there is
+    none. Nothing is imported from the working directory."""
+    command = [python, "-c", program, *arguments]  # no -P, which Python 3.10 does not know
     try:
-        done = subprocess.run(
-            [python, "-P", "-c", ASK], capture_output=True, timeout=seconds, check=False, cwd="/"
-        )
+        done = subprocess.run(command, capture_output=True, timeout=seconds, check=False, cwd="/")
     except subprocess.TimeoutExpired:
         return f"did not answer within {seconds:g} s"
     except OSError as error:
@@ -52,7 +59,7 @@ def ask_python(python: str, seconds: float = IMPORT_SECONDS) -> dict[str, Any] |
     try:
         answer = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
-        return f"ended with status {done.returncode} when it imported torch"
+        return f"ended with status {done.returncode} when it was asked for its packages"
     return answer if isinstance(answer, dict) else "answered nonsense"
 
 

@@ -21,7 +21,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ALWAYS = frozenset(
     {
         *("secret", "secrets", "password", "passwd", "passphrase", "passwort", "pwd", "apikey"),
-        *("credential", "credentials", "authorization", "cookie", "dsn", "bearer"),
+        *("credential", "credentials", "authorization", "cookie", "dsn", "bearer", "jwt"),
     }
 )
 _ENDS = ("password", "passwd", "secret")
@@ -41,7 +41,9 @@ _NOT_TOKENS = frozenset(
 )
 """A `token` of these is one of a tokenizer."""
 
-_MAY_NAME = re.compile("secret|pass|pwd|key|token|auth|credential|cookie|dsn|bearer", re.IGNORECASE)
+_MAY_NAME = re.compile(
+    "secret|pass|pwd|key|token|auth|credential|cookie|dsn|bearer|jwt", re.IGNORECASE
+)
 """A part of each name of a secret; it excludes most other names quickly."""
 _KNOWN_AT_ONCE, _CHARACTERS_AT_ONCE, _WORD_COST, _NAMES_AT_ONCE = 16, 16_384, 8, 1000
 _FORMS = re.compile(
