@@ -167,6 +167,9 @@ def test_the_schedule_tells_a_model_file_of_the_save_before(tmp_path: Path) -> N
     change(tag, "*model_states.pt", lr_scheduler={"last_epoch": 1, "_last_lr": [0.005]})
     assert any("learning rates [0.005] there, and the" in each for each in problems_of(tag))
     assert refusals(tag, tmp_path / "out").keys() == ALL
+    for rates in ((0.005,), [0.005, 0.005], {"lr": 0.005}, 0.005):  # they cannot be compared
+        change(tag, "*model_states.pt", lr_scheduler={"last_epoch": 1, "_last_lr": rates})
+        assert problems_of(tag) == []
 
 
 def test_skipped_steps_are_not_updates(tmp_path: Path) -> None:

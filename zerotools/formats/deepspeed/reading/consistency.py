@@ -169,8 +169,9 @@ def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | No
     schedule = model.fields.tree.get(LR_SCHEDULER)
     last = schedule.get(LAST_RATES) if isinstance(schedule, dict) else None
     own = [group.get("lr") for group in optim.param_groups or ()]
-    rates = (*(last if isinstance(last, list) else ()), *own)
-    if any(type(rate) is not float for rate in rates) or last in (None, own):
+    if not isinstance(last, list) or len(last) != len(own) or last == own:
+        return None
+    if any(type(rate) is not float for rate in (*last, *own)):
         return None
     return f"its schedule is at the learning rates {last} there", f"the optimizer at {own}"
 
