@@ -12,6 +12,7 @@ from tests.golden_files import FOREIGN, GOLDEN
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
+from zerotools.core.patterns.adapter_names import names_in_model
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.convert import prepare
@@ -86,3 +87,9 @@ def test_several_optimizers_are_named_and_not_read(saved: Path, tmp_path: Path) 
     assert "several optimizers, which are not read" in found.origin.notes[-1]
     with pytest.raises(BadRequest, match=r"has optimizer.bin, optimizer_1.bin, which cannot"):
         prepare(saved, tmp_path / "out", "dcp", {"world_size": 1})
+
+
+def test_no_weight_takes_the_name_of_another() -> None:
+    saved, trained = (f"base_model.model.q.lora_A{name}.weight" for name in ("", ".default"))
+    assert names_in_model([saved], [trained]) == {saved: trained}
+    assert names_in_model([saved, trained], [trained]) == {}

@@ -168,14 +168,14 @@ def full_name(name: str) -> str:
 
 
 def names_in_model(weights: Iterable[str], trained: Iterable[str]) -> dict[str, str]:
-    """The names that `weights`, as PEFT saves an adapter, have in its model: those of `trained`,
-    which the optimizer has. Empty where two adapters were trained, as both are saved by one name.
-    """
+    """Return the names that `weights`, as PEFT saves an adapter, have in its model: those of
+    `trained`, which the optimizer has. A name that another weight has already is left out. Empty
+    if two adapters were trained, because PEFT saves both under one name."""
     own = {full_name(name): name for name in weights}
-    found: dict[str, str] = {}
+    taken, found = frozenset(own.values()), dict[str, str]()
     for name in trained:
         each = adapter_tensor(Key(name, "param"))
-        if each is None or each.saved not in own or own[each.saved] == name:
+        if each is None or each.saved not in own or name in taken:
             continue
         if own[each.saved] in found:
             return {}
