@@ -150,7 +150,7 @@ def test_a_config_alone(estimate: Command, kind: str) -> None:
         (("7B", "--gpus", "2xRTX 9999"), "is not a card that is known"),
         (("7B", "--ram", "64", "--host-memory", "64GiB"), "leave one of them out"),
         (("7B", "--way", "2"), "--way chooses what --print or --write takes"),
-        (("7B", *MACHINE, "--write", "a.toml", "--way", "9"), "there are 1 ways that fit"),
+        (("7B", *MACHINE, "--write", "a.toml", "--way", "9"), "--way 9: 1 way fits"),
     ],
     ids=str,
 )
@@ -244,6 +244,26 @@ def test_the_job_of_a_way_is_written_and_is_estimated_as_it(
     both = ("--way", "1", "--write", "both.toml", "--print", "job")
     assert "wrote both.toml" in estimate("job.toml", *cards, *both).err
     assert Path("both.toml").read_text() == Path("1.toml").read_text()
+
+
+def test_a_config_that_is_refused_leaves_no_job_file(
+    estimate: Command, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(model.parent)
+    text = JOB.replace("gpus = 2", "gpus = 8")
+    Path("job.toml").write_text(f"{text}[zero]\ntensor_ranks = 2\n")
+    refused = estimate("job.toml", *MACHINE[2:], "--write", "own.toml", "--print", "deepspeed")
+    assert "use --print job" in " ".join(refused.err.split())
+    assert not Path("own.toml").exists()
+
+
+def test_the_next_command_is_one_for_a_shell(
+    estimate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"a job of {'w' * 60}.toml"
+    done = estimate("7B", *MACHINE, "--write", name)
+    assert f"next: zerotools submit '{name}' --dry-run\n" in done.err
 
 
 def test_what_a_config_cannot_say_is_said_beside_it(estimate: Command) -> None:

@@ -52,6 +52,14 @@ def test_what_is_seen_makes_a_job_file(here: Path, init: Command) -> None:
     assert spec.world_size == 2
 
 
+@pytest.mark.parametrize("pattern", ["c*/a.txt", "**/*.txt", "corpus/[ab].txt", "corpus/?.txt"])
+def test_a_pattern_of_data_is_one_as_in_a_job_file(here: Path, init: Command, pattern: str) -> None:
+    done = init("--yes", *CARDS, "--data", pattern)
+    assert done.status == 0, done.err
+    spec = parse_job((here / "job.toml").read_text(), source="job.toml", base_dir=here)
+    assert spec.data.text == (str(here / pattern),)
+
+
 def test_json_has_the_job_and_its_estimate(here: Path, init: Command) -> None:
     done = init("--yes", "--json", *CARDS)
     found = json.loads(done.out)

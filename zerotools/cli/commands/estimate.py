@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from zerotools.cli.options.declared import options_of
 from zerotools.cli.options.grouped import OUTPUT, GroupedCommand, option
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output import render
+from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DONE, EXIT_TOO_LARGE, BadRequest, ZerotoolsError
 from zerotools.jobs.estimating.estimating import Estimate, assumed_length
 from zerotools.jobs.estimating.job_workload import is_job_file
@@ -91,10 +93,13 @@ def command(
         raise BadRequest("--print and --json exclude each other; the JSON has all `configs`")
     if way is not None and config is None and write is None:
         raise BadRequest("--way chooses what --print or --write takes; give one of them")
+    # What --print refuses is refused before --write writes a file.
+    printed = None if config is None else _config_text(found, config, _chosen(found, way))
     if write is not None:
         _write(found, write, _chosen(found, way))
-    if config is not None:
-        return _print_config(found, config, _chosen(found, way))
+    if printed is not None:
+        sys.stdout.write(printed)
+        return EXIT_DONE
     if as_json:
         render.print_json(found.to_json())
     else:
@@ -144,7 +149,8 @@ def _chosen(found: Estimate, number: int | None) -> Way:
     """
     best = found.search.best
     if number is not None and number > len(found.ways):
-        raise BadRequest(f"--way {number}: there are {len(found.ways)} ways that fit")
+        fit = f"{counted(len(found.ways), 'way')} {'fits' if len(found.ways) == 1 else 'fit'}"
+        raise BadRequest(f"--way {number}: {fit}; name one of them")
     chosen = best if number is None else found.ways[number - 1]
     if chosen is None:
         others = f"; --way 1 is {found.ways[0].words}" if found.ways else ""
@@ -168,7 +174,6 @@ def _write(found: Estimate, path: Path, way: Way) -> None:
     if not tree["train"].keys() & {"steps", "epochs"}:  # not of a job file
         whole = whole_job(found, way, tree)
         text, said = whole.text, [*said, *whole.advice]
-    said.append(f"next: zerotools submit {path} --dry-run")
     try:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(text)
@@ -177,9 +182,11 @@ def _write(found: Estimate, path: Path, way: Way) -> None:
     except OSError as error:
         raise BadRequest(f"{path}: cannot be written: {error.strerror}") from None
     sys.stderr.writelines(f"{line}\n" for each in said for line in wrapped(each))
+    command = f"zerotools submit {shlex.quote(str(path))} --dry-run"
+    sys.stderr.write(f"next: {render.clean(command)}\n")
 
 
-def _print_config(found: Estimate, config: str, way: Way) -> int:
+def _config_text(found: Estimate, config: str, way: Way) -> str:
     micro, shared = way.work.micro, way.row.layout.tensor_ranks
     shared *= 1 if micro is None else micro.sequence_ranks
     if config != "job" and shared > 1:
@@ -193,9 +200,5 @@ def _print_config(found: Estimate, config: str, way: Way) -> int:
         sys.stderr.writelines(f"{line}\n" for line in wrapped(left_out))
     tree = found.configs(way)[config]
     if config == "job":
-        sys.stdout.write(whole_job(found, way, tree).text)
-    elif config == "deepspeed":
-        sys.stdout.write(json.dumps(tree, indent=2) + "\n")
-    else:
-        sys.stdout.write(tree)
-    return 0
+        return whole_job(found, way, tree).text
+    return json.dumps(tree, indent=2) + "\n" if config == "deepspeed" else str(tree)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import glob
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,14 @@ from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.packages import EXTRAS, REQUIREMENTS, install_command
 from zerotools.jobs.estimating.first_job import FULL, METHODS, FirstJob, FirstTraining, first_job
-from zerotools.jobs.estimating.seen_here import CONFIG, SeenData, data_in, data_of, models_in
+from zerotools.jobs.estimating.seen_here import (
+    CONFIG,
+    MOST_ENTRIES,
+    SeenData,
+    data_in,
+    data_of,
+    models_in,
+)
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.text.toml_text import to_toml
 from zerotools.ops.estimate.chosen_way import MOST_TOKENS, gib
@@ -172,12 +182,13 @@ def _data(given: str | None, *, yes: bool) -> SeenData:
             raise BadRequest("there is no data here (.jsonl, .json, .csv, .txt); name it by --data")
         return seen
     path = Path(given)
-    if "*" in given:
-        first = next(iter(sorted(path.parent.glob(path.name))), None)
-        kind = None if first is None else data_of(first)
+    found = data_of(path)
+    if found is None and not path.exists():
+        # As the files of a job are found.
+        named = glob.iglob(given, recursive=True)  # noqa: PTH207
+        first = min(islice(named, MOST_ENTRIES), default=None)
+        kind = None if first is None else data_of(Path(first))
         found = None if kind is None else replace(kind, pattern=given)
-    else:
-        found = data_of(path)
     if found is None:
         raise BadRequest(
             f"{given}: has no data of a kind that is known: .txt files; or .jsonl, .json, .csv or "
@@ -267,4 +278,5 @@ def _said(output: Path, job: FirstJob) -> list[str]:
             needs = [REQUIREMENTS[name] for name in lacks]
             lines.append(f"{', '.join(lacks)} is not installed: {install_command(*needs)}")
     lines = [line for each in lines for line in wrapped(each)]
-    return [*lines, "", f"next: zerotools submit {output} --dry-run"]
+    command = f"zerotools submit {shlex.quote(str(output))} --dry-run"
+    return [*lines, "", f"next: {render.clean(command)}"]

@@ -6,6 +6,7 @@ model and the data have a place where they are looked for, which is all that a p
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,8 @@ class WholeJob:
             named = " and ".join(f"{key} (now {place})" for key, place in self.places.items())
             yield f"set {named}, or put yours there"
         if self.exported is not None:
-            yield f"zerotools consolidate {self.exported} {MODEL_PLACE} exports its weights there"
+            checkpoint = shlex.quote(self.exported)
+            yield f"zerotools consolidate {checkpoint} {MODEL_PLACE} exports its weights there"
         if isinstance(self.tree["model"].get("config"), Mapping):
             yield (
                 "the run starts from random weights; to train those of a model, put [model] with "
