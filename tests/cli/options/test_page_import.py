@@ -52,6 +52,21 @@ def test_a_launch_line_without_a_program_is_passed_over(capsys: pytest.CaptureFi
         page_import("nothing", "p.txt", ())
 
 
+def test_a_script_may_start_its_program_by_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = "python finetune.py --base_model owner/base-7b --data_path a.json --output_dir out\n"
+    for text, source in ((line, "run.sh"), (f"#!/bin/bash\n{line}", "run")):
+        found = page_import(text, source, ())
+        assert found.problem is None
+        assert found.tree["train"]["batch_size"] == 128
+    with pytest.raises(BadRequest, match="has no launch line and no config"):
+        page_import(line, "page.txt", ())  # of a page it may be any command
+    with pytest.raises(BadRequest, match=r"run\.sh: has no launch line"):
+        page_import("echo nothing\n", "run.sh", ())
+
+
 def test_pages_import_as_they_were_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path))

@@ -17,6 +17,7 @@ from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.text.page_blocks import BlockKind, PageBlock, blocks_of, listed
 
 OPTION = "--block"
+_SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm")
 Finish = Callable[[Configs, Recipe | None], Imported]
 
 
@@ -29,13 +30,19 @@ def page_import(
     Raises:
         BadRequest: there is none, there are several of a kind, or a number is none of them.
     """
-    blocks = blocks_of(text)
+    blocks, place = blocks_of(text), Path(source)
+    if not blocks and (text.startswith("#!") or place.suffix in _SCRIPTS):
+        # It starts its program by python, which is no launch line where people write sentences.
+        script = read_launch(text, source, place.parent, lines=True, lenient=True)
+        configs = Configs(None, None, RecipeOptions(), lenient=True)
+        return configs.with_recipe(None, script) if finish is None else finish(configs, script)
     if not blocks:
         raise BadRequest(
             f"{source}: has no launch line and no config of DeepSpeed or accelerate, so there is "
             "nothing to import; paste the command or the config that you have into --launch -, "
-            "--deepspeed or --accelerate, or start without one: zerotools init asks for the model "
-            "and the GPUs, zerotools estimate says which way of training fits them"
+            "--deepspeed or --accelerate, give a YAML with --llamafactory or --axolotl, or start "
+            "without one: zerotools init asks for the model and the GPUs, zerotools estimate says "
+            "which way of training fits them"
         )
     for line in (f"# {clean(source)} has these blocks", *listed(blocks)):
         sys.stderr.write(f"{clean(line)}\n" if line.startswith("#") else f"#   {clean(line)}\n")

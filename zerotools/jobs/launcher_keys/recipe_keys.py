@@ -19,6 +19,7 @@ LLAMAFACTORY_NAMES: Mapping[str, str] = {
 LLAMAFACTORY_DEFAULTS: Mapping[str, object] = {
     **TRAINER_DEFAULTS,
     "sequence_length": 2048,
+    "lora_rank": 8,
     "double_quantization": True,
 }
 LLAMAFACTORY_STAGES: Mapping[str, bool] = {"sft": True, "pt": False, "dpo": True}
@@ -129,7 +130,9 @@ SWIFT_DEFAULTS: Mapping[str, object] = {
     "adam_beta2": 0.95,
     "lr_scheduler_type": "cosine",
     "precision": "bf16",
+    "lora_rank": 8,
     "lora_alpha": 32,
+    "lora_dropout": 0.05,
     "double_quantization": True,
 }
 SWIFT_PRECISIONS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": ""}

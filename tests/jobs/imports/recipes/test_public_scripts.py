@@ -433,6 +433,22 @@ def test_trl_and_the_trainer_read_their_arguments_from_a_file(
         assert look_up(imported.tree, "lora.rank") == (64 if mode == "qlora" else None)
 
 
+@pytest.mark.parametrize(
+    ("line", "dropout"),
+    [
+        ("llamafactory-cli train --model_name_or_path o/Llama-2-7b --dataset d --stage sft", None),
+        ("swift sft --model o/Llama-2-7b --dataset d --train_type lora", 0.05),
+    ],
+)
+def test_a_program_whose_default_rank_is_known_leaves_no_doubt(
+    line: str, dropout: float | None
+) -> None:
+    imported = of(read_launch(f"{line}\n", "run.sh", Path(), lines=True))
+    assert look_up(imported.tree, "lora.rank") == 8
+    assert look_up(imported.tree, "lora.dropout") == dropout
+    assert not any("may have a default of its own" in each for each in imported.findings.differs)
+
+
 def test_names_of_directories_are_not_names_on_a_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
