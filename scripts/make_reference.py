@@ -82,18 +82,17 @@ DAEMON_HEAD = """\
 
 {help}
 
-The state directory is, where `--state-dir` does not name it, `$ZEROTOOLS_STATE_DIR`, else
-`/var/lib/zerotools` for root, else `$XDG_STATE_HOME/zerotools` (`~/.local/state/zerotools`). The
-socket is `--socket`, else `$ZEROTOOLS_SOCKET`, else `api.sock` in a state directory that was named,
-else `$XDG_RUNTIME_DIR/zerotools/api.sock`, else `api.sock` in the state directory (for root always
-the latter).
+The state directory is `--state-dir`, else `$ZEROTOOLS_STATE_DIR`, else `/var/lib/zerotools` for
+root, else `$XDG_STATE_HOME/zerotools` (`~/.local/state/zerotools`). The socket is `--socket`, else
+`$ZEROTOOLS_SOCKET`, else `api.sock` in a state directory set by option or variable, else
+`$XDG_RUNTIME_DIR/zerotools/api.sock`, else `api.sock` in the state directory (always for root).
 
-A daemon of root refuses a state directory that others could change: it, and every directory above
-it, must belong to root and be writable by root alone (those above may have the sticky bit, as
-`/tmp` has).
+A daemon of root refuses a state directory that other users could change. The directory and all its
+parents must belong to root, and only root may have write access (parents may have the sticky bit,
+like `/tmp`).
 
 SIGTERM and SIGINT stop the daemon and leave its jobs running; the next daemon on the same state
-directory takes them up again. [Exit codes](exit-codes.md) are those of `zerotools`; a second daemon
+directory reattaches to them. [Exit codes](exit-codes.md) are those of `zerotools`; a second daemon
 on one state directory exits with 5 and names the first.
 
 ## What is in the state directory
@@ -117,32 +116,32 @@ jobs/ID/output/            checkpoints of a job without `output_dir`
 cleaning/ID                a job that is being removed
 ```
 
-A queue that cannot be read stops the daemon: it never starts an empty one over it. A queue that an
-older version wrote is opened, after a copy, and every job in it continues under the rules by which
-it was accepted. A queue that a newer version wrote is refused and not changed.
+An unreadable queue stops the daemon: it never replaces the queue with an empty one. The daemon
+copies a queue of an older version before it opens it, and every job in it continues under the rules
+of its submit. The daemon refuses a queue of a newer version and does not change it.
 
-An attempt has two processes beside its ranks: the supervisor, which starts them, and its parent,
-the keeper, which waits. If one of them is killed, the other writes `exit.json`. `run.json` names
-both.
+An attempt has two processes in addition to its ranks: the supervisor, which starts them, and its
+parent, the keeper, which waits. If one of them is killed, the other writes `exit.json`. `run.json`
+names both.
 
-A machine that has no space, inodes, descriptors, memory or processes left, or whose disk reports
-errors, keeps jobs waiting and fails none: `zerotools queue` and `zerotools show` say
-`the machine is not ready`, with the reason, and the start is tried again with pauses of up to a
-minute. That costs a job none of its `max_restarts`.
+If the machine has no space, inodes, descriptors, memory or processes left, or its disk reports
+errors, jobs wait and none fails. `zerotools queue` and `zerotools show` report
+`the machine is not ready`, with the reason. The daemon retries the start with pauses of up to a
+minute. This costs a job none of its `max_restarts`.
 
-A job with which something unexpected happens, or that another version queued and this one cannot
-read, is **held** with the reason, and the others continue. `zerotools resume` lets it
-continue where it was, `zerotools cancel` ends it.
+After an unexpected error with a job, or if this version cannot read a job of another version, the
+job is **held** with the reason, and the others continue. `zerotools resume` continues it,
+`zerotools cancel` ends it.
 
-Nothing of this is removed automatically until `[retention]` says so: see [Remove what old jobs
-left](../how-to/clean-up.md).
+The daemon removes none of these files unless `[retention]` is set: see
+[Clean up](../how-to/clean-up.md).
 
 ## systemd
 
-The units that `--print-unit system` and `system-socket` print serve a whole machine, those of
-`user` and `user-socket` one user. They start the program that printed them. Both leave jobs
-running when the daemon is stopped, restarted or upgraded, and restart a daemon that has stopped
-answering. Each attempt of a job runs in a transient unit of its own:
+The units of `--print-unit system` and `system-socket` serve a whole machine, those of `user` and
+`user-socket` one user. They start the program that printed them. Both leave jobs running when the
+daemon is stopped, restarted or upgraded, and restart a daemon that does not answer. Each attempt of
+a job runs in a separate transient unit:
 [Install the daemon as a service](../how-to/install-as-a-service.md).
 
 ## The configuration file
