@@ -1,6 +1,7 @@
 """What ZeRO training keeps and costs, on this machine's GPUs or, without one, on its CPUs.
 
     python -m benchmarks.zero [states] [steps] [alone] [adam] [largest] [--ranks N] [--work DIR]
+        [--only CASE ...]
 
 states   bytes per rank at every stage and offload: the textbook, what is predicted, what is held
 steps    time of a step, tokens per second and MFU: both engines at every stage, our loop beside a
@@ -82,6 +83,9 @@ def main() -> None:
     parser.add_argument(
         "--activation-checkpointing", action="store_true", help="in table steps, of all loops"
     )
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="CASE", help="of tables steps and largest"
+    )
     options = parser.parse_args()
     found = gpus()
     names = ", ".join(sorted({name for name, _ in found}))
@@ -96,6 +100,7 @@ def main() -> None:
             free_bytes=min((free for _, free in found), default=0),
             cap_bytes=int(options.gib * GIB),
             recomputes=options.activation_checkpointing,
+            only=tuple(options.only),
         )
         for name in options.names or TABLES:
             print()

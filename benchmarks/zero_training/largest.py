@@ -164,5 +164,5 @@ def table(setting: Setting) -> Iterator[str]:
     names = ["engine", "stage", "offload", "predicted, at most", "limited by", *last]
     yield f"| {' | '.join(names)} |"
     yield "|" + "---|" * len(names)
-    for case in CASES:
+    for case in (each for each in CASES if setting.has(each.name)):
         yield row(case, setting)

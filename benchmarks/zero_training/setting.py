@@ -21,7 +21,8 @@ class Setting:
     """`ranks` processes on `device`, "cpu" or "cuda", that write to the directory `work`.
 
     `free_bytes` is what the fullest of the GPUs has left, `cap_bytes` what table `largest` lets a
-    GPU be used of; with `recomputes`, activations are computed again in the backward pass.
+    GPU be used of; with `recomputes`, activations are computed again in the backward pass. `only`
+    has the names of the cases of tables `steps` and `largest`; empty: all of them.
     """
 
     work: Path
@@ -30,6 +31,11 @@ class Setting:
     free_bytes: int = 0
     cap_bytes: int = 8 * GIB
     recomputes: bool = False
+    only: tuple[str, ...] = ()
+
+    def has(self, name: str) -> bool:
+        """Whether the case of this name is asked for."""
+        return not self.only or name in self.only
 
 
 def gpus() -> list[tuple[str, int]]:

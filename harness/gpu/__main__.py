@@ -1,28 +1,42 @@
-"""python -m harness.gpu --out DIR [--budget 500] [--device cpu]"""
+"""python -m harness.gpu --out DIR [--budget 500] [--device cpu] [--wheels DIR] [--only NAME ...]"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from harness.gpu.rows import run_all, summary, write
+from harness.gpu.looks import CHECKS
+from harness.gpu.rows import LOG, Row, installed, run_all, summary, write
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns 1 where a check failed."""
+    """Run the checks, and return 1 where one has failed."""
     parser = argparse.ArgumentParser(prog="python -m harness.gpu", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="the table, its rows, the log")
+    parser.add_argument("--out", type=Path, required=True, help="table, rows, log and memory")
     parser.add_argument("--budget", type=float, default=500.0, help="seconds for all checks")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--wheels", type=Path, help="a folder of wheels to install first")
+    parser.add_argument(
+        "--only", nargs="+", choices=[*CHECKS], default=[*CHECKS], metavar="NAME", help="checks"
+    )
     options = parser.parse_args(arguments)
+    (options.out / LOG).unlink(missing_ok=True)
     rows = []
-    for row in run_all(options.device, options.budget, options.out):
+    for row in _rows(options):
         rows.append(row)
         print(row, flush=True)
         write(rows, options.out)  # also where the next one ends the machine
     print(*summary(rows), sep="\n")
     return int(any(row.state == "FAIL" for row in rows))
+
+
+def _rows(options: argparse.Namespace) -> Iterator[Row]:
+    if options.wheels is not None:
+        yield installed(options.wheels, options.out)
+    checks = {name: check for name, check in CHECKS.items() if name in options.only}
+    yield from run_all(options.device, options.budget, options.out, checks)
 
 
 if __name__ == "__main__":

@@ -1,60 +1,62 @@
-"""The checks, by name: each looks at the device that it is given, and says what it has found.
+"""The checks, by name and in order: each looks at the device that it is given, and says what it has
+found.
 
-Run as `python -m harness.gpu.looks NAME DEVICE DIRECTORY`, its last line is `{"found", "ok"}`.
+Run as `python -m harness.gpu.looks NAME DEVICE DIRECTORY`, its last line is
+`{"found", "ok", "memory"}`.
 """
 
 from __future__ import annotations
 
 import json
-import math
+import re
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from harness.launching import ROOT, TINY_LLAMA, job, start
+from harness.gpu import daemon_jobs, engines, figures, predicted, training
+from harness.gpu.checks import Check, Found, missing
+from harness.gpu.kernels import attention, kernels
+from harness.launching import ROOT
 from harness.started import run
 
-STEPS, LONG = 6, 60
+WANTED = ("transformers", "deepspeed", "accelerate", "peft", "bitsandbytes", "pytest", "pynvml")
+PROGRAMS = ("nvcc", "g++", "ninja")
+DRIVER = Path("/proc/driver/nvidia/version")
 MARKED_SECONDS = 60.0
-GROUPED = {**TINY_LLAMA, "num_key_value_heads": 1}
-TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
-"""Of losses, relative to those of fp32 on the CPU."""
 READINGS = 200
 ANSWER_SECONDS = 2.0
 
 
-class Found(NamedTuple):
-    """What a check has seen, in words, and whether that is what it expects."""
-
-    words: str
-    ok: bool
-
-
-class Check(NamedTuple):
-    """One row: what passes, how long it may take, and on which devices it can be run."""
-
-    expected: str
-    seconds: float
-    look: Callable[[str, Path], Found]
-    devices: tuple[str, ...] = ("cuda", "cpu")
-
-
 def versions(device: str, directory: Path) -> Found:
-    """Whether torch is one that jobs take, built for the device."""
+    """Compare torch with what jobs take and with the device, and name the packages that later
+    checks miss."""
     import torch
 
     from zerotools.io.files.packages import REQUIREMENTS, is_older
 
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "no card"
-    words = f"torch {torch.__version__}, CUDA {torch.version.cuda}, {card}"
+    absent = [name for name in WANTED if missing(name) is not None]
+    absent += [name for name in PROGRAMS if shutil.which(name) is None]
+    words = f"torch {torch.__version__}, CUDA {torch.version.cuda}, {_driver()}, {card}"
+    words += f"; missing: {', '.join(absent)}" if absent else ""
     is_built = device == "cpu" or torch.cuda.is_available()
     return Found(words, is_built and not is_older(torch.__version__, REQUIREMENTS["torch"]))
 
 
+def _driver() -> str:
+    """Return the driver's version, as its module tells it."""
+    try:
+        said = DRIVER.read_text("utf-8")
+    except OSError:
+        return "no driver"
+    found = re.search(r"Kernel Module\D*([\d.]+)", said)
+    return f"driver {found[1]}" if found else "a driver"
+
+
 def answers(device: str, directory: Path) -> Found:
-    """How long the slowest of many readings of NVML takes."""
+    """Measure the slowest of many readings of NVML."""
     from zerotools.sensors.nvml import NvmlProbe
 
     probe, slowest = NvmlProbe(), 0.0
@@ -69,7 +71,7 @@ def answers(device: str, directory: Path) -> Found:
 
 
 def groups(device: str, directory: Path) -> Found:
-    """Whether the group of the ranks is split into a mesh, and sums over one rank are whole."""
+    """Split the group of the ranks into a mesh, and compare sums over one rank with the terms."""
     import os
 
     import torch
@@ -91,137 +93,28 @@ def groups(device: str, directory: Path) -> Found:
     return Found(f"{wrong} of {len(values)} elements differ", not wrong and total == [2.5])
 
 
-def _runs(device: str, precision: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for stage in range(4):
-        yield f"stage {stage}", {"zero": {"stage": stage}}
-    if device == "cuda" or precision == "fp32":
-        yield "optimizer on the host", {"zero": {"stage": 2}, "offload": {"optimizer": "cpu"}}
-        both = {"optimizer": "cpu", "params": "cpu"}
-        yield "parameters on the host", {"zero": {"stage": 3}, "offload": both}
-
-
-def _job(device: str, precision: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    train = {"steps": STEPS, "precision": precision}
-    tree = job(ROOT / "ARCHITECTURE.md", model={"config": GROUPED}, train=train, **changes)
-    if device == "cuda":
-        del tree["ranks"]
-        tree |= {"device": "cuda", "gpus": 1}
-    return tree
-
-
-def training(precision: str) -> Callable[[str, Path], Found]:
-    """Return the check that losses in `precision` are those of fp32 on the CPU."""
-
-    def look(device: str, directory: Path) -> Found:
-        reference = start(directory / "reference", _job("cpu", "fp32", {"zero": {"stage": 0}}))
-        seen, failed = dict[str, dict[int, float]](), list[str]()
-        for name, changes in _runs(device, precision):
-            attempt = start(directory / name.replace(" ", "-"), _job(device, precision, changes))
-            if attempt.finish() != [0]:
-                failed.append(f"{name}: {attempt.log().rstrip().rpartition(chr(10))[2]}")
-            else:
-                seen[name] = attempt.losses()
-        if reference.finish() != [0]:  # it ran beside them
-            return Found("the reference on the CPU failed", ok=False)
-        wanted = reference.losses()
-        apart = {name: max(_distances(wanted, found)) for name, found in seen.items()}
-        worst = max(apart, key=lambda name: apart[name], default="none")
-        words = f"{len(apart)} runs, {worst} is {apart.get(worst, math.inf):.1e} apart"
-        ok = not failed and all(each <= TOLERANCE[precision] for each in apart.values())
-        return Found("; ".join([words, *failed]), ok)
-
-    return look
-
-
-def _distances(wanted: Mapping[int, float], found: Mapping[int, float]) -> Iterator[float]:
-    for step, loss in wanted.items():
-        distance = abs(found.get(step, math.inf) - loss) / loss
-        yield distance if math.isfinite(distance) else math.inf
-
-
-def attention(device: str, directory: Path) -> Found:
-    """Whether repeated heads of keys attend as shared ones, forward and backward."""
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention
-
-    torch.manual_seed(0)
-    shapes = ((1, 8, 128, 32), (1, 2, 128, 32), (1, 2, 128, 32))
-    query, key, value = (torch.randn(each, device=device, requires_grad=True) for each in shapes)
-    found = []
-    for is_shared in (True, False):
-        keys, values = (
-            each if is_shared else each.repeat_interleave(4, dim=1) for each in (key, value)
-        )
-        result = scaled_dot_product_attention(
-            query, keys, values, is_causal=True, enable_gqa=is_shared
-        )
-        found.append([result, *torch.autograd.grad(result.square().sum(), (query, key, value))])
-    apart = max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(*found, strict=True))
-    return Found(f"{apart:.1e} apart", apart < TOLERANCE["fp32"])
-
-
-def kernels(device: str, directory: Path) -> Found:
-    """Whether each fused kernel takes what `has_flash` says."""
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
-
-    from zerotoolsd.trainer.model.fused_attention import has_flash
-
-    capability, wrong = torch.cuda.get_device_capability(), []
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        query, key = (torch.randn(1, n, 256, 64, device=device, dtype=dtype) for n in (8, 2))
-        repeated = key.repeat_interleave(4, dim=1)
-        cases = [(SDPBackend.FLASH_ATTENTION, key, has_flash(dtype, capability))]
-        if dtype != torch.bfloat16 or has_flash(dtype, capability):
-            cases.append((SDPBackend.EFFICIENT_ATTENTION, repeated, True))
-        for backend, keys, expected in cases:
-            try:
-                with sdpa_kernel(backend):
-                    shared = {"is_causal": True, "enable_gqa": keys is key}
-                    scaled_dot_product_attention(query, keys, keys, **shared)
-                taken = True
-            except RuntimeError:  # "No available kernel"
-                taken = False
-            if taken is not expected:
-                wrong.append(f"{backend.name} of {dtype} is {'' if taken else 'not '}there")
-    return Found("; ".join(wrong) or f"as expected of {capability}", not wrong)
-
-
-def resuming(device: str, directory: Path) -> Found:
-    """Whether a run that is killed after its first checkpoint goes on with the same losses."""
-    tree = _job(device, "fp32", {"zero": {"stage": 2}, "checkpoint": {"every": 3}})
-    tree["train"]["steps"] = LONG
-    whole, killed = (start(directory / name, tree) for name in ("whole", "killed"))
-    killed.mailbox.wait_for("checkpoint")
-    killed.end()
-    again = start(directory / "killed", tree)
-    statuses = [*whole.finish(), *again.finish()]
-    wanted, found = whole.losses(), again.losses()
-    worst = max((abs(loss - wanted[step]) for step, loss in found.items()), default=math.inf)
-    words = f"statuses {statuses}, from step {min(found, default=0)} on {worst:.1e} apart"
-    return Found(words, statuses == [0, 0] and worst == 0 and min(found) > 1)
-
-
 def marked(device: str, directory: Path) -> Found:
-    """Whether the tests pass that need a GPU."""
+    """Run the tests that need a GPU."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/daemon/trainer"]
     done = run(command, timeout=MARKED_SECONDS, cwd=ROOT, capture_output=True, text=True)
     said = done.stdout.rstrip().rpartition("\n")[2]
     return Found(said, done.returncode == 0 and "skipped" not in said)
 
 
+NO_GPU = "a CPU has no driver"
 CHECKS: Mapping[str, Check] = {
     "versions": Check("a torch that jobs take, for this device", 120, versions),
-    "NVML answers": Check(f"each in {ANSWER_SECONDS:g} s", 120, answers, ("cuda",)),
-    "tests of mark gpu": Check("all pass", 2 * MARKED_SECONDS, marked, ("cuda",)),
+    "NVML answers": Check(f"each in {ANSWER_SECONDS:g} s", 120, answers, NO_GPU),
+    "tests of mark gpu": Check("all pass", 2 * MARKED_SECONDS, marked, NO_GPU),
     "groups of one rank": Check("all elements are summed", 120, groups),
     "attention": Check("repeated heads as shared ones, 1e-5", 120, attention),
-    "attention kernels": Check("those that has_flash names", 60, kernels, ("cuda",)),
-    "training in fp32": Check("losses of fp32 on the CPU, 1e-5", 180, training("fp32")),
-    "training in bf16": Check("losses of fp32 on the CPU, 2e-2", 180, training("bf16")),
-    "training in fp16": Check("losses of fp32 on the CPU, 2e-2", 180, training("fp16"), ("cuda",)),
-    "killed and resumed": Check("the losses of a run that was not, bit for bit", 120, resuming),
+    "attention kernels": Check("those that has_flash names", 60, kernels, "they are of GPUs"),
+    **{name: training.CHECKS[name] for name in training.FIRST},
+    **predicted.CHECKS,
+    **{name: each for name, each in training.CHECKS.items() if name not in training.FIRST},
+    **daemon_jobs.CHECKS,
+    **engines.CHECKS,
+    **figures.CHECKS,
 }
 
 
@@ -231,7 +124,8 @@ def main(name: str, device: str, directory: str) -> None:
 
     found = CHECKS[name].look(device, Path(directory))
     close_servers()
-    sys.stdout.write("\n" + json.dumps({"found": found.words, "ok": found.ok}) + "\n")
+    answer = {"found": found.words, "ok": found.ok, "memory": list(found.memory)}
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
 
 
 if __name__ == "__main__":

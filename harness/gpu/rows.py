@@ -11,13 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.gpu.looks import CHECKS, Check
+from harness.gpu.checks import Check, Found
+from harness.gpu.looks import CHECKS
 from harness.launching import ROOT
 from harness.started import Started
 
 LEAST_SECONDS = 5.0
 """A check is not begun where less is left of the budget."""
-LOG, TABLE, LINES = "log.txt", "table.txt", "rows.jsonl"
+LOG, TABLE, LINES, MEMORY = "log.txt", "table.txt", "rows.jsonl", "memory.txt"
+STATES = {None: "skip", True: "ok", False: "FAIL"}
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,28 @@ class Row:
     found: str
     state: str
     seconds: float
+    memory: Sequence[str] = ()
 
     def __str__(self) -> str:
         fields = (self.name, self.expected, self.found, self.state, f"{self.seconds:.1f}")
         return " | ".join(fields)
+
+
+def installed(wheels: Path, out: Path) -> Row:
+    """Install the wheels of a folder for this interpreter, and ask no index for anything."""
+    began, name, expected = time.monotonic(), "wheels", "installed from the folder alone"
+    out.mkdir(parents=True, exist_ok=True)
+    files = sorted(wheels.glob("*.whl"))
+    if not files:
+        return Row(name, expected, f"{wheels} has none", "FAIL", 0.0)
+    command = [sys.executable, "-m", "pip", "install", "--no-index", "--find-links", str(wheels)]
+    place = (out / LOG).stat().st_size if (out / LOG).exists() else 0
+    with (out / LOG).open("ab") as log:
+        done = subprocess.run([*command, *files], stdout=log, stderr=log, check=False)
+    took = time.monotonic() - began
+    if done.returncode:
+        return Row(name, expected, _error(_lines(out / LOG, place)) or "pip fails", "FAIL", took)
+    return Row(name, expected, f"{len(files)} wheels", "ok", took)
 
 
 def run_all(
@@ -41,11 +61,11 @@ def run_all(
     """Yield a row for each check, in order. `out` gets the output of all."""
     began = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
-    with (out / LOG).open("wb") as log:
+    with (out / LOG).open("ab") as log:
         for name, check in checks.items():
             left = budget - (time.monotonic() - began)
-            if device not in check.devices:
-                yield Row(name, check.expected, f"not on a {device}", "skip", 0.0)
+            if device == "cpu" and check.not_on_cpu is not None:
+                yield Row(name, check.expected, check.not_on_cpu, "skip", 0.0)
             elif left < LEAST_SECONDS:
                 yield Row(name, check.expected, "the budget is used up", "skip", 0.0)
             else:
@@ -66,22 +86,27 @@ def _run(name: str, check: Check, device: str, seconds: float, log: Path) -> Row
             status = None
         process.end()
     took = time.monotonic() - began
-    lines = log.read_bytes()[place:].decode("utf-8", "replace").splitlines()
+    lines = _lines(log, place)
     if status is None:
         return Row(name, check.expected, f"no end after {seconds:.0f} s", "FAIL", took)
     if status:
         return Row(name, check.expected, _error(lines) or f"status {status}", "FAIL", took)
-    found, state = answer_of(lines)
-    return Row(name, check.expected, found, state, took)
+    found = answer_of(lines)
+    return Row(name, check.expected, found.words, STATES[found.ok], took, found.memory)
 
 
-def answer_of(lines: Sequence[str]) -> tuple[str, str]:
-    """Return what a check found, and the state of its row; `lines` are its output."""
+def answer_of(lines: Sequence[str]) -> Found:
+    """Return what a check found; `lines` are its output."""
     try:
         answer = json.loads(lines[-1])
-        return str(answer["found"]), "ok" if answer["ok"] else "FAIL"
+        state: bool | None = answer["ok"]
+        return Found(str(answer["found"]), state, [str(each) for each in answer["memory"]])
     except (ValueError, LookupError, TypeError):
-        return f"no answer in its last line: {''.join(lines[-1:])}", "FAIL"
+        return Found(f"no answer in its last line: {''.join(lines[-1:])}", False)
+
+
+def _lines(log: Path, place: int) -> list[str]:
+    return log.read_bytes()[place:].decode("utf-8", "replace").splitlines()
 
 
 def _error(lines: Sequence[str]) -> str | None:
@@ -105,6 +130,8 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def write(rows: Sequence[Row], out: Path) -> None:
-    """Write the table, and the rows as JSON lines."""
+    """Write the table, the rows as JSON lines, and what was measured of memory."""
     (out / TABLE).write_text("\n".join([*map(str, rows), *summary(rows)]) + "\n", "utf-8")
     (out / LINES).write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), "utf-8")
+    memory = [f"{row.name}: {line}\n" for row in rows for line in row.memory]
+    (out / MEMORY).write_text("".join(memory), "utf-8")

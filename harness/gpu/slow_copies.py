@@ -1,0 +1,54 @@
+"""A rank whose copies between device and host begin late: run in place of the trainer's `entry`.
+
+On a GPU a kernel sleeps on the copy stream before each copy, so that whatever does not wait for the
+copy reads what was there before. On a CPU the thread sleeps.
+"""
+
+from __future__ import annotations
+
+import runpy
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+CYCLES = 2_000_000
+"""Of the GPU's clock: about 1 ms."""
+SECONDS = 0.001
+NAMES = ("to_host", "add_to_host", "to_device")
+
+
+def delayed(kind: Any, name: str, delay: Callable[[Any], None]) -> None:
+    """Have the method `name` of the class `kind` call `delay` first."""
+    inner = getattr(kind, name)
+
+    def late(self: Any, source: Any, target: Any) -> Any:
+        delay(self)
+        return inner(self, source, target)
+
+    setattr(kind, name, late)
+
+
+def on_stream(copies: Any) -> None:
+    """Let the copy stream sleep."""
+    import torch
+
+    with torch.cuda.stream(copies._stream):
+        torch.cuda._sleep(CYCLES)
+
+
+def main() -> None:
+    """Run the rank."""
+    entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"))
+    entry["make_importable"]()
+    from zerotoolsd.trainer.engine_torch.copy_stream import CudaCopyStream, DirectCopy
+
+    for name in NAMES:
+        delayed(CudaCopyStream, name, on_stream)
+        delayed(DirectCopy, name, lambda _: time.sleep(SECONDS))
+    entry["main"]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""Checks of the trainer: the same losses on a device as on the CPU, late copies, optimizers, and a
+run that is killed while it saves."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.gpu.checks import (
+    STEPS,
+    Check,
+    Found,
+    Look,
+    curve,
+    distances,
+    last_line,
+    missing,
+    same_sums,
+    tree_of,
+)
+from harness.launching import ENTRY, ROOT, TINY_GPT2, Attempt, start
+from harness.patience import Deadline
+from zerotools.runs import checkpoint_dirs
+
+TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
+"""Of losses, relative to those of fp32 on the CPU."""
+SLOW_COPIES = Path(__file__).with_name("slow_copies.py")
+FEW = 3
+RULES = {"adamw8bit": 1e-3, "muon": 1e-3, "adafactor": 1e-4}
+"""Optimizers, and how far their losses may be from those on the CPU: a code of 8 bits, or a sum in
+bf16, may differ by one."""
+DROPOUT = {**TINY_GPT2, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
+LARGE = {"n_embd": 1024, "n_layer": 24, "n_head": 16, "vocab_size": 32_000}
+"""335 million parameters: 4 GB with AdamW's two numbers for each, in fp32."""
+BASE = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+EVERY = 3
+LONG = {"cuda": 12, "cpu": 60}
+"""Steps of a run that is killed: of small ones more, for a save to be seen."""
+SAVE_SECONDS = 120.0
+HOST, DISK = {"optimizer": "cpu"}, {"optimizer": "disk"}
+BOTH = {"optimizer": "cpu", "params": "cpu"}
+
+
+def _runs(device: str, precision: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for stage in range(4):
+        yield f"stage {stage}", {"zero": {"stage": stage}}
+    if device == "cuda" or precision == "fp32":
+        yield "optimizer on the host", {"zero": {"stage": 2}, "offload": HOST}
+        yield "parameters on the host", {"zero": {"stage": 3}, "offload": BOTH}
+
+
+def _failed(jobs: Mapping[str, Attempt]) -> list[str]:
+    """Wait for attempts, and return the last line of each that fails."""
+    return [
+        f"{name}: {last_line(attempt.log())}"
+        for name, attempt in jobs.items()
+        if attempt.finish() != [0]
+    ]
+
+
+def trained(precision: str) -> Look:
+    """Return the check that losses in `precision` are those of fp32 on the CPU."""
+
+    def look(device: str, directory: Path) -> Found:
+        plain = tree_of("cpu", "fp32", {"zero": {"stage": 0}})
+        reference = start(directory / "reference", plain)
+        attempts = {  # side by side: each is small, and most of its time is its start
+            name: start(directory / name.replace(" ", "-"), tree_of(device, precision, changes))
+            for name, changes in _runs(device, precision)
+        }
+        failed = _failed({**attempts, "the reference": reference})
+        wanted = reference.losses()
+        apart = {name: max(distances(wanted, each.losses())) for name, each in attempts.items()}
+        worst = max(apart, key=lambda name: apart[name], default="none")
+        words = f"{len(apart)} runs, {worst} is {apart.get(worst, math.inf):.1e} apart"
+        ok = not failed and bool(wanted) and apart[worst] <= TOLERANCE[precision]
+        return Found("; ".join([words, *failed]), ok)
+
+    return look
+
+
+def late_copies(device: str, directory: Path) -> Found:
+    """Compare runs with offload bit for bit: again, with copies that begin late, and with kernels
+    that block the host."""
+    ways: dict[str, tuple[Path, dict[str, str]]] = {
+        "as usual": (ENTRY, {}),
+        "late": (SLOW_COPIES, {}),
+    }
+    if device == "cuda":  # else it is known that two runs are equal
+        ways["again"] = (ENTRY, {})
+        ways["blocking"] = (ENTRY, {"CUDA_LAUNCH_BLOCKING": "1"})
+    wrong, count = list[str](), 0
+    for stage, offload in ((2, HOST), (2, DISK), (3, BOTH)):
+        case = f"{stage}-{'-'.join(offload.values())}"
+        place = {"path": str(directory / "spill")} if offload is DISK else {}
+        attempts = dict[str, Attempt]()
+        for way, (script, env) in ways.items():
+            changes = {"zero": {"stage": stage}, "offload": {**offload, **place}}
+            tree = same_sums(device, tree_of(device, "fp32", changes))
+            if device == "cuda":
+                tree["env"] |= env
+            run_dir = directory / f"{case}-{way.replace(' ', '-')}"
+            attempts[way] = start(run_dir, tree, script=script)
+        count += len(attempts)
+        wrong += [f"{case}, {each}" for each in _failed(attempts)]
+        usual = curve(attempts["as usual"])
+        wrong += [
+            f"{case}: {way} differs"
+            for way, attempt in attempts.items()
+            if curve(attempt) != usual or len(usual) != STEPS
+        ]
+    return Found("; ".join(wrong) or f"{count} runs, all equal", not wrong)
+
+
+def optimizers(device: str, directory: Path) -> Found:
+    """Compare a few steps of each optimizer, with its state on the host, with those on the CPU at
+    stage 0."""
+    wrong, words = list[str](), list[str]()
+    for rule, tolerance in RULES.items():
+        train = {"steps": FEW, "optimizer": rule}
+        plain = tree_of("cpu", "fp32", {"zero": {"stage": 0}, "train": train})
+        moved = tree_of(device, "fp32", {"zero": {"stage": 2}, "offload": HOST, "train": train})
+        reference = start(directory / f"{rule}-reference", plain)
+        attempt = start(directory / rule, moved)
+        if failed := _failed({rule: attempt, f"{rule}, reference": reference}):
+            wrong += failed
+            continue
+        losses = attempt.losses()
+        apart = max(distances(reference.losses(), losses))
+        words.append(f"{rule} {apart:.1e} apart")
+        if apart > tolerance or losses[FEW] >= losses[1]:
+            wrong.append(f"{rule}: losses {list(losses.values())}, {apart:.1e} apart")
+    return Found("; ".join(wrong or words), not wrong)
+
+
+def packed(device: str, directory: Path) -> Found:
+    """Compare the bytes of weights in nf4 with those that the CPU packs, then train adapters."""
+    if (absent := missing("bitsandbytes") or missing("peft")) is not None:
+        return absent
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from zerotoolsd.trainer.packed.packed_linear import PackedLinear
+
+    torch.manual_seed(0)
+    weight, buffers = torch.randn(256, 320), []
+    for place in dict.fromkeys(("cpu", device)):
+        layer = PackedLinear(torch.nn.Linear(320, 256, device=place), double_quant=True)
+        layer.take(weight.to(place))
+        buffers.append({name: value.cpu() for name, value in layer.named_buffers()})
+    differing = [
+        f"{name}: {int((value != buffers[-1][name]).sum())} of {value.numel()} differ"
+        for name, value in buffers[0].items()
+        if not torch.equal(value, buffers[-1][name])
+    ]
+    model = directory / "model"
+    LlamaForCausalLM(LlamaConfig(**{**BASE, "vocab_size": 287})).save_pretrained(model)
+    lora = {"rank": 4, "target_modules": ["q_proj", "down_proj"], "frozen_precision": "nf4"}
+    changes = {"model": {"path": str(model)}, "lora": lora, "train": {"steps": FEW}}
+    attempt = start(directory / "job", tree_of(device, "bf16", changes))
+    if attempt.finish() != [0]:
+        return Found("; ".join([*differing, last_line(attempt.log())]), False)
+    losses = list(attempt.losses().values())
+    same = "all bytes equal" if device == "cuda" else "packed on a CPU alone"
+    words = "; ".join(differing) or same
+    return Found(f"{words}; losses {losses}", not differing and losses[-1] < losses[0])
+
+
+def resuming(device: str, directory: Path) -> Found:
+    """Kill a run with dropout while it saves beside training, verify what it left, and continue."""
+    model = {**DROPOUT, **(LARGE if device == "cuda" else {})}
+    changes = {
+        "model": {"config": model},
+        "zero": {"stage": 2},
+        "train": {"steps": LONG[device]},
+        "checkpoint": {"every": EVERY, "asynchronous": True, "keep_last": 1},
+    }
+    tree = same_sums(device, tree_of(device, "fp32", changes))
+    whole, killed = (start(directory / name, tree) for name in ("whole", "killed"))
+    killed.mailbox.wait_for("checkpoint")
+    was_saving = _wait_for_staging(directory / "killed" / "out", killed)
+    killed.end()
+    again = start(directory / "killed", tree)
+    statuses = [*whole.finish(), *again.finish()]
+    newest = directory / "killed" / "out" / checkpoint_dirs.directory_name(LONG[device])
+    verified = subprocess.run(
+        [sys.executable, "-m", "zerotools", "verify", str(newest)], cwd=ROOT, check=False
+    )
+    wanted, found = whole.losses(), again.losses()
+    worst = max((abs(loss - wanted[step]) for step, loss in found.items()), default=math.inf)
+    said = f"killed {'in a save' if was_saving else 'in no save'}"
+    words = (
+        f"{said}, statuses {statuses}, from step {min(found, default=0)} on {worst:.1e} apart, "
+        f"verify {verified.returncode}"
+    )
+    continued = statuses == [0, 0] and worst == 0 and min(found, default=0) > 1
+    ok = was_saving and continued and verified.returncode == 0
+    return Found(words, ok, [_of_saves(whole, device)])
+
+
+def _wait_for_staging(out: Path, attempt: Attempt) -> bool:
+    """Wait until a save is going on; return whether one came before the run was over."""
+    deadline = Deadline(SAVE_SECONDS)
+    while attempt.processes[0].poll() is None and not deadline.has_passed():
+        if any(out.glob(f"{checkpoint_dirs.STAGING_PREFIX}*")):
+            return True
+        time.sleep(0.001)
+    return False
+
+
+def _of_saves(attempt: Attempt, device: str) -> str:
+    saves = attempt.events("checkpoint")
+    stall = max(each["stall_seconds"] for each in saves)
+    size = max(each["bytes"] for each in saves) / 2**20
+    most = max(each["rss_bytes"] for each in attempt.events("step")) / 2**20
+    buffer = "pinned" if device == "cuda" else "plain"
+    return (
+        f"a save of {size:,.0f} MiB stops training for {stall:.2f} s at most; the rank holds "
+        f"{most:,.0f} MiB of the host, with a {buffer} copy of the state"
+    )
+
+
+FIRST = ("training in fp32", "training in bf16", "training in fp16", "late copies")
+"""What is checked before the memory."""
+CHECKS = {
+    "training in fp32": Check("losses of fp32 on the CPU, 1e-5", 180, trained("fp32")),
+    "training in bf16": Check("losses of fp32 on the CPU, 2e-2", 180, trained("bf16")),
+    "training in fp16": Check(
+        "losses of fp32 on the CPU, 2e-2", 180, trained("fp16"), "fp16 is for GPUs"
+    ),
+    "late copies": Check("the same losses and norms bit for bit", 120, late_copies),
+    "optimizers": Check("losses of the CPU", 90, optimizers),
+    "weights in nf4": Check("the CPU's bytes, and a loss that falls", 60, packed),
+    "killed and resumed": Check("the losses of a run that was not, bit for bit", 120, resuming),
+}

@@ -1,0 +1,47 @@
+"""The command, in the short form that a CPU can run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.gpu.__main__ import main
+from harness.gpu.looks import CHECKS
+from harness.gpu.rows import LINES, LOG, MEMORY, TABLE
+from tests.matrices import FULL
+
+pytestmark = pytest.mark.torch
+SHORT = ["versions", "NVML answers", "attention", "late copies"]
+"""Of those that a CPU can do, one that trains; the others are of the full matrices."""
+MISSING = {"weights in nf4", "DeepSpeed", "accelerate's config file"}
+"""Checks that need a package which may not be installed."""
+
+
+def rows_of(out: Path) -> dict[str, str]:
+    lines = (out / LINES).read_text().splitlines()
+    return {row["name"]: row["state"] for row in map(json.loads, lines)}
+
+
+@pytest.mark.dear(25, "two jobs at three places, and what imports torch")
+def test_the_short_form_on_a_cpu(tmp_path: Path) -> None:
+    assert (
+        main(["--device", "cpu", "--budget", "240", "--out", str(tmp_path), "--only", *SHORT]) == 0
+    )
+    found = rows_of(tmp_path)
+    assert found == {**dict.fromkeys(SHORT, "ok"), "NVML answers": "skip"}
+    assert {path.name for path in tmp_path.iterdir()} == {TABLE, LINES, LOG, MEMORY}
+    last = (tmp_path / TABLE).read_text().splitlines()[-1]
+    assert last.startswith("ran 3, failed 0, skipped 1, torch ")
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not FULL, reason="of the full matrices")
+@pytest.mark.dear(600, "every check that a CPU can do")
+def test_everything_that_a_cpu_can_do(tmp_path: Path) -> None:
+    assert main(["--device", "cpu", "--budget", "3600", "--out", str(tmp_path)]) == 0
+    on_cpu = {name for name, check in CHECKS.items() if check.not_on_cpu is None}
+    found = rows_of(tmp_path)
+    assert found.keys() == CHECKS.keys()
+    assert {name for name in on_cpu if found[name] == "skip"} <= MISSING
