@@ -18,6 +18,7 @@ from zerotools.ops.inspection.inspect import Inspection, RoleSummary, to_json
 from zerotools.ops.inspection.inspect import inspect as carry_out
 from zerotools.ops.inspection.next_commands import next_commands
 from zerotools.ops.inspection.run_summary import plain, scaler_to_json
+from zerotools.ops.weights.adapter_config import says_scale
 from zerotools.public.options.option import StrPath, bound, takes_options
 from zerotools.public.options.read_options import ReadingOptions
 
@@ -135,11 +136,15 @@ def inspect(path: StrPath, **options: Unpack[ReadingOptions]) -> InspectResult:
         is_file = checkpoint.origin.path.is_file()
         run = survey_around(place, checkpoint.origin.path if is_file else checkpoint.root)
         commands: tuple[str, ...] = ()
-        if run is not None or found.is_lacking or adapter_names(checkpoint.tensors):
+        has_adapter = bool(adapter_names(checkpoint.tensors))
+        if run is not None or found.is_lacking or has_adapter:
             asked = [(f"--{name}", str(value)) for name, value in given.items() if value]
             words = [word for each in asked for word in each]
             wraps = run is not None and run.wraps_models
-            commands = next_commands(found, place, wraps_models=wraps, given=words)
+            knows = not has_adapter or says_scale(checkpoint)
+            commands = next_commands(
+                found, place, wraps_models=wraps, says_scale=knows, given=words
+            )
     return _result(found, run, commands)
 
 

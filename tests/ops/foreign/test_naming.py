@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.formats.elements import elements
+from tests.golden_files import GOLDEN
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
@@ -137,6 +138,18 @@ def test_no_name_is_guessed(
 ) -> None:
     with pytest.raises(BadRequest, match=r"by number \(.*; pass --order model if .* --order FILE"):
         converted(checkpoints[kind], tmp_path / "out", to, **TARGETS[to])
+
+
+def test_the_order_of_a_model_is_not_that_of_adapters(tmp_path: Path) -> None:
+    source = GOLDEN / "verl-0.9.1/fsdp2-w2-lora/checkpoint"
+    with pytest.raises(BadRequest, match="which weight; pass --order FILE with their names"):
+        converted(source, tmp_path / "out", "dcp")
+    read = formats.read(source)
+    halves = [key.name for key in read.tensors if ".lora_" in key.name and key.role == "param"]
+    order = order_file(tmp_path / "order.txt", [halves])
+    found = formats.read(converted(source, tmp_path / "out", "dcp", order=order))
+    moved = {key.name for key in found.tensors if key.role == "exp_avg"}
+    assert moved == set(halves)
 
 
 @pytest.mark.parametrize("to", [*TARGETS, "torch"])

@@ -88,7 +88,11 @@ def test_an_adapter_is_exported_or_merged(tmp_path: Path) -> None:
     command = f"zerotools consolidate {path} run-adapter --adapter-only"
     merge = f"zerotools consolidate {path} run-model"
     assert commands(path) == (command, f"{merge} --base BASE_DIR")
-    assert zerotools.inspect(path).next == commands(path)  # also outside of a program's run
+    scale = " --adapter-config ADAPTER_DIR"  # no file of the run says it
+    both = (command + scale, f"{merge} --base BASE_DIR{scale}")
+    assert zerotools.inspect(path).next == both  # also outside of a program's run
+    (path / "adapter_config.json").write_text("{}")
+    assert zerotools.inspect(path).next == commands(path)
     save_file(
         {**half, "q.base_layer.weight": half["q.lora_A.default.weight"]}, path / "model.safetensors"
     )

@@ -210,6 +210,20 @@ def test_gather_names_what_a_model_lacks(tmp_path: Path) -> None:
     assert found.findings == ()
 
 
+@pytest.mark.torch
+def test_gather_names_what_a_model_of_torch_lacks(tmp_path: Path) -> None:
+    import torch
+
+    weights = load_file(source(tmp_path / "node", BODY))
+    (tmp_path / "node" / "weights.safetensors").unlink()
+    tensors = {name: torch.from_numpy(each) for name, each in weights.items()}
+    torch.save(tensors, tmp_path / "node" / "pytorch_model.bin")
+    done = zerotools.gather([tmp_path / "node"], tmp_path / "out", force=True)
+    assert any("1 tensor missing (lm_head.weight)" in said for said in done.findings)
+    (tmp_path / "node" / "pytorch_model.bin").rename(tmp_path / "node" / "step-3.pt")
+    assert zerotools.gather([tmp_path / "node"], tmp_path / "run").findings == ()
+
+
 def test_gather_takes_a_lora_run_as_it_is(tmp_path: Path) -> None:
     layer = "model.layers.0.self_attn.q_proj"
     lora = {f"base_model.model.{name}": shape for name, shape in WHOLE.items()}

@@ -18,6 +18,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadRequest
+from zerotools.core.patterns.adapter_names import adapter_names
 from zerotools.core.target import Target
 from zerotools.core.training import ParamGroup, TrainingState
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, Shape
@@ -133,11 +134,15 @@ def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
     names = (key.name for key in source.tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE))
     first = next((f" ({name}, ...)" for name in names), "")
     where = " with --config-dir DIR" if _config(source, given) is None else ""
+    model = (
+        f"--order model{where} if the optimizer got the parameters in the order of the model of "
+        f"{CONFIG}, or "
+    )
     return (
         f"{source.origin.path} has its optimizer state by number{first}, and no file says "
-        f"which number is which weight; pass --order model{where} if the optimizer got the "
-        f"parameters in the order of the model of {CONFIG}, or --order FILE with their names in "
-        "the optimizer's order, one per line and an empty line between param groups"
+        f"which number is which weight; pass {'' if adapter_names(source.tensors) else model}"
+        "--order FILE with their names in the optimizer's order, one per line and an empty line "
+        "between param groups"
     )
 
 

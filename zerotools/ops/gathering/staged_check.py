@@ -20,6 +20,7 @@ from zerotools.ops.weights.adapted_model import plain_weights
 from zerotools.ops.weights.name_check import Fits, NotChecked, check_names
 
 Progress = Callable[[int], None]
+_LOADED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def check(
         return checked
     said, notes = [], []
     for each in made:
-        if format_of(each.checkpoint).holds_state:
+        if format_of(each.checkpoint).holds_state and not _is_loaded(each.checkpoint):
             continue
         try:
             model, is_adapted = _model_of(each.checkpoint)
@@ -136,6 +137,12 @@ def check(
         notes += [names.note] if isinstance(names, NotChecked) else []
         said += [_wrapped(each, names)] if isinstance(names, Fits) and names.naming.removed else []
     return replace(checked, errors=(*errors, *said), notes=tuple(notes))
+
+
+def _is_loaded(checkpoint: Checkpoint) -> bool:
+    """Return whether it has the file names under which transformers loads a model that torch
+    saved."""
+    return any(_LOADED.fullmatch(name) for name in checkpoint.files)
 
 
 def _model_of(checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:

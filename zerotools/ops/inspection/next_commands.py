@@ -24,13 +24,14 @@ def next_commands(
     path: Path,
     *,
     wraps_models: bool = False,
+    says_scale: bool = True,
     given: Sequence[str] = (),
     table: FormatTable = FORMATS,
 ) -> tuple[str, ...]:
     """Return commands for the checkpoint at `path`, the likeliest first; empty if nothing can be
     made of it, and if it is a model already. `wraps_models` means that its program's names begin
-    with that of an attribute, which a model does not know; `given` are the options that chose the
-    checkpoint."""
+    with that of an attribute, which a model does not know; `says_scale` means that its adapters'
+    `lora_alpha` is in a file of the run; `given` are the options that chose the checkpoint."""
     checkpoint = inspection.checkpoint
     origin = checkpoint.origin
     if origin.refusal is not None or origin.question is not None:
@@ -60,11 +61,12 @@ def next_commands(
     options = " --map-to hf --config-dir MODEL_DIR" if form.needs_map else ""
     if adapter_names(keys):
         adapter = shlex.quote(f"{name}-adapter")
-        alone = f"zerotools consolidate {source} {adapter} --adapter-only{options}"
+        scale = "" if says_scale else " --adapter-config ADAPTER_DIR"
+        alone = f"zerotools consolidate {source} {adapter} --adapter-only{options}{scale}"
         merged = f"zerotools consolidate {source} {model}"
         if is_adapter_alone(keys):
-            return alone, f"{merged} --base BASE_DIR"
-        return merged + options, alone
+            return alone, f"{merged} --base BASE_DIR{scale}"
+        return merged + options + scale, alone
     if wraps_models and (prefix := _common_prefix(inspection)):
         options += f" --strip-prefix {shlex.quote(prefix)}"
     commands = [f"zerotools consolidate {source} {model}{options}{without}"]

@@ -30,6 +30,7 @@ from zerotools.formats.megatron.bridge_config import CONFIG as BRIDGE_CONFIG
 from zerotools.formats.megatron.bridge_config import section_of
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_beside
+from zerotools.runs.checkpoint_dirs import RECORD
 from zerotools.runs.record import LoraRecord
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -113,6 +114,16 @@ def choose_config(
         f"(lora_alpha): pass --adapter-config DIR, the directory with the {ADAPTER_CONFIG} "
         "that PEFT's save_pretrained wrote for this run"
     )
+
+
+def says_scale(checkpoint: Checkpoint) -> bool:
+    """Return whether there is a file near the checkpoint in which `choose_config` looks, or the
+    record of a job."""
+    root = checkpoint.root
+    if any((directory / RECORD).is_file() for directory in (root, root.parent)):
+        return True
+    places = (ADAPTER_CONFIG, f"{_INSIDE}/{ADAPTER_CONFIG}", *_RECORDS)
+    return any(find_beside(root, place) is not None for place in places)
 
 
 def _of_verl(file: Path) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
 from zerotools.formats.deepspeed.writing.lay_out import lay_out
 from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_foreign
 from zerotools.io.torchzip.pt_file import TorchFile
+from zerotools.ops.conversions.reshard import prepare
 
 STAGE_2, STAGE_3, MUON = CASES = (
     "autoep-z2-bf16-w4",
@@ -149,8 +150,11 @@ def test_experts_in_other_files_are_not_made(case: str, stage: int, tmp_path: Pa
 
 def test_a_universal_checkpoint_is_not_cut_for_ranks(tmp_path: Path) -> None:
     source = golden(UNIVERSAL)
-    with pytest.raises(Unsupported, match="a universal checkpoint loads on any number of ranks"):
+    said = r'DeepSpeed 0\.19\.8 loads this .* with "checkpoint": \{"load_universal": true\}'
+    with pytest.raises(Unsupported, match=said):
         lay_out_foreign(source, training_of(source), tmp_path / "out", world_size=2)
+    with pytest.raises(Unsupported, match=said):  # and it does not name the command above
+        prepare(source.origin.path, tmp_path / "out", world_size=2)
 
 
 @pytest.mark.parametrize("case", [*CASES, UNIVERSAL])

@@ -48,9 +48,15 @@ def refuse_stacked_experts(source: Checkpoint) -> None:
     model = shards[0].model if shards else getattr(native, "model", None)
     if isinstance(model, ModelStates) and model.stacked_experts.layers:
         raise Unsupported(
-            f"{source.origin.path} has experts of AutoEP, whose files of ranks zerotools makes of "
-            "such files alone, with zerotools reshard; a universal checkpoint loads on any number "
-            "of ranks: zerotools convert --to universal"
+            f"{source.origin.path} has experts of AutoEP, whose files of ranks zerotools makes "
+            "of such files alone, with zerotools reshard; "
+            + (
+                "make a universal checkpoint, which DeepSpeed loads on any number of ranks, with "
+                "zerotools convert --to universal"
+                if shards
+                else "DeepSpeed 0.19.8 loads this universal checkpoint on any number of ranks, "
+                'with "checkpoint": {"load_universal": true} in its configuration'
+            )
         )
 
 

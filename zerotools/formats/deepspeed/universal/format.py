@@ -63,6 +63,9 @@ class UniversalFormat(Format):
         return thin_universal(source, keep)
 
     def how_to_reshard(self, source: Checkpoint, world_size: int) -> str:
+        from zerotools.formats.deepspeed.partitioning.native import refuse_stacked_experts
+
+        refuse_stacked_experts(source)
         return (
             f"{source.origin.path} is a universal checkpoint, which was not saved for a "
             f"particular world size; zerotools convert --to deepspeed --world-size {world_size} "
