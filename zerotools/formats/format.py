@@ -275,8 +275,8 @@ class Format(Protocol):
         alternative."""
         return (
             f"{source.origin.path} is {self.name}, which zerotools does not reshard; zerotools "
-            f"convert --to deepspeed or --to dcp, with --world-size {world_size}, makes a "
-            "checkpoint for that many ranks from it"
+            f"convert --to dcp, or --to deepspeed with --ds-config FILE, and --world-size "
+            f"{world_size}, makes a checkpoint for that many ranks from it"
         )
 
     def check_weights(self, source: Checkpoint) -> None:

@@ -220,7 +220,8 @@ def test_gather_names_what_a_model_of_torch_lacks(tmp_path: Path) -> None:
     torch.save(tensors, tmp_path / "node" / "pytorch_model.bin")
     done = zerotools.gather([tmp_path / "node"], tmp_path / "out", force=True)
     assert any("1 tensor missing (lm_head.weight)" in said for said in done.findings)
-    (tmp_path / "node" / "pytorch_model.bin").rename(tmp_path / "node" / "step-3.pt")
+    named = tmp_path / "node" / "pytorch_model_fsdp.bin"  # which transformers does not load
+    (tmp_path / "node" / "pytorch_model.bin").rename(named)
     assert zerotools.gather([tmp_path / "node"], tmp_path / "run").findings == ()
 
 
