@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from zerotools import formats
-from zerotools.core.checkpoint import Chunk, Problem
+from zerotools.core.checkpoint import Checkpoint, Chunk, Problem
 from zerotools.core.dtypes import DType
 from zerotools.core.patterns.adapter_names import adapter_names
 from zerotools.formats.run_survey import RunSurvey, survey_around
@@ -18,7 +18,6 @@ from zerotools.ops.inspection.inspect import Inspection, RoleSummary, to_json
 from zerotools.ops.inspection.inspect import inspect as carry_out
 from zerotools.ops.inspection.next_commands import next_commands
 from zerotools.ops.inspection.run_summary import plain, scaler_to_json
-from zerotools.ops.weights.adapter_config import says_scale
 from zerotools.public.options.option import StrPath, bound, takes_options
 from zerotools.public.options.read_options import ReadingOptions
 
@@ -136,16 +135,23 @@ def inspect(path: StrPath, **options: Unpack[ReadingOptions]) -> InspectResult:
         is_file = checkpoint.origin.path.is_file()
         run = survey_around(place, checkpoint.origin.path if is_file else checkpoint.root)
         commands: tuple[str, ...] = ()
-        has_adapter = bool(adapter_names(checkpoint.tensors))
-        if run is not None or found.is_lacking or has_adapter:
+        if run is not None or found.is_lacking or adapter_names(checkpoint.tensors):
             asked = [(f"--{name}", str(value)) for name, value in given.items() if value]
             words = [word for each in asked for word in each]
             wraps = run is not None and run.wraps_models
-            knows = not has_adapter or says_scale(checkpoint)
             commands = next_commands(
-                found, place, wraps_models=wraps, says_scale=knows, given=words
+                found, place, wraps_models=wraps, says_scale=_says_scale(checkpoint), given=words
             )
     return _result(found, run, commands)
+
+
+def _says_scale(checkpoint: Checkpoint) -> bool:
+    """Return whether a file says how the checkpoint's adapters are scaled; True without any."""
+    if not adapter_names(checkpoint.tensors):
+        return True
+    from zerotools.ops.weights.adapter_config import says_scale  # which imports Megatron's readers
+
+    return says_scale(checkpoint)
 
 
 def _result(found: Inspection, run: RunSurvey | None, commands: tuple[str, ...]) -> InspectResult:
