@@ -130,7 +130,7 @@ errors, jobs wait and none fails. `zerotools queue` and `zerotools show` report
 minute. This costs a job none of its `max_restarts`.
 
 After an unexpected error with a job, or if this version cannot read a job of another version, the
-job is **held** with the reason, and the others continue. `zerotools resume` continues it,
+job is **held** with the reason, and the others continue. `zerotools release` continues it,
 `zerotools cancel` ends it.
 
 The daemon removes none of these files unless `[retention]` is set: see

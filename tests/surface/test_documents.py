@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from zerotools.cli.command_table import COMMANDS
+from zerotools.cli.command_table import COMMANDS, OLD_NAMES
 from zerotools.jobs.jobfile.parse import parse_job
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +49,32 @@ def test_links_to_files_lead_somewhere(path: Path) -> None:
 def test_commands_in_documents_exist(path: Path) -> None:
     shown = [block for language in ("", "sh", "console") for block in blocks(path, language)]
     used = re.findall(r"(?:^|\n)(?:\$ )?zerotools ([a-z]+)", "\n".join(shown))
-    assert set(used) <= set(COMMANDS)
+    said = re.findall(r"`zerotools ([a-z]+)", path.read_text())
+    former = set(OLD_NAMES) if path.name in ("hold-a-job.md", "CHANGELOG.md") else set()
+    assert {*used, *said} <= set(COMMANDS) | former
+
+
+def test_commands_in_messages_exist() -> None:
+    """`zerotools` with a verb that says what the program does is no command."""
+    does = re.compile(r"\w+s|to|of|where|job|already|training|can|cannot|did|wrote|began|have")
+    lost = [
+        f"{path.relative_to(ROOT)}: zerotools {word}"
+        for folder in (ROOT / "zerotools", ROOT / "daemon/zerotoolsd")
+        for path in folder.rglob("*.py")
+        for text in texts_of(path)
+        for word in re.findall(r"\bzerotools ([a-z]+)\b", text)
+        if word not in COMMANDS and not does.fullmatch(word)
+    ]
+    assert lost == []
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """The strings of a module that are no docstrings."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    documents = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and id(node) not in documents:
+            yield from [node.value] if isinstance(node.value, str) else []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)

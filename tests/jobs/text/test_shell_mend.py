@@ -44,6 +44,7 @@ def test_a_sound_script_stays_as_it_is() -> None:
         ("```bash\n$ d main.py\n```", "\nd main.py\n"),
         ("1. d main.py \\\n2.   --lr 1 \\\n3.   --bf16", "d main.py \\\n  --lr 1 \\\n  --bf16"),
         ("me@host:~/x$ d main.py", "d main.py"),
+        ("1. cd x\n2. $ d main.py", "cd x\nd main.py"),
         ("$ d main.py \\\n> --lr 1", "d main.py \\\n--lr 1"),
         (
             "d main.py --port=<your_port> --m \u2039a b\u203a",

@@ -18,7 +18,7 @@ from zerotools.jobs.launcher_keys.launch_flags import STARTED_BY
 _OUTPUT = "output_dir"
 _STOP = (
     "a stop sends SIGTERM to every rank; {name} saves then, and resumes later, if three lines are "
-    "added (zerotools manual run-your-own-script)"
+    "added (zerotools help run-your-own-script)"
 )
 
 

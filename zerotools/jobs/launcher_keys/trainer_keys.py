@@ -167,7 +167,7 @@ _HABITS = "what is trained does not depend on it"
 _DAEMON = "the daemon does this by itself"
 _STARTED = "the daemon starts the ranks"
 _READING = "how files are read; the trainer does it its own way"
-_DISPLAY = "every step is recorded: zerotools logs, zerotools compare"
+_DISPLAY = "every step is recorded: zerotools logs, zerotools show"
 
 IGNORED: Mapping[str, str] = {
     **dict.fromkeys(("do_train", "do_eval", "do_predict", "overwrite_output_dir"), _DAEMON),

@@ -17,7 +17,8 @@ from zerotools.jobs.text.characters import (
     without_numbers,
 )
 
-_SPACES = str.maketrans(dict.fromkeys(BLANKS, " ") | dict.fromkeys(INVISIBLE, None))
+_BLANKS = str.maketrans(dict.fromkeys(BLANKS, " "))
+_SPACES = _BLANKS | str.maketrans(dict.fromkeys(INVISIBLE))
 _QUOTES = str.maketrans(
     dict.fromkeys(DOUBLE.replace('"', ""), '"')
     | dict.fromkeys(SINGLE.replace("'", "").replace("`", ""), "'")
@@ -26,7 +27,11 @@ _WIDE = str.maketrans(
     {"\uff03": "#", "\uff3c": "\\", "\uff0d": "-", "\uff1d": "=", "\uff04": "$", "\uff1b": ";"}
 )
 _FENCE = re.compile(r"[ \t]*(?:```|~~~).*")
-_PROMPT = re.compile(r"[ \t]*(?:\$|>>>|%|\([\w.-]+\) ?\$|[\w.-]+@[\w.-]+:[^ ]*[$#])[ \t]+(?=\S)")
+_PROMPT = re.compile(
+    r"(?:[ \t]*(?:\d{1,3}[.)](?=[ \t]+[A-Za-z./$])"
+    r"|\$|>>>|%|\([\w.-]+\) ?\$|[\w.-]+@[\w.-]+:[^ ]*[$#])[ \t]+(?=\S))+"
+)
+"""Also the number of a step."""
 _SECOND = re.compile(r"[ \t]*>[ \t]+(?=-)")
 """Before an option: before anything else it sends the output to a file."""
 _PLACEHOLDER = re.compile("(?<![<\\w])[<\u2039]([A-Za-z](?:[\\w ./-]*\\w)?)[>\u203a]")
@@ -54,6 +59,11 @@ def mend_shell(text: str) -> Mends:
     _join(lines, mends)
     mends.text = "\n".join(lines)
     return mends
+
+
+def as_typed(word: str) -> str:
+    """Return `word` with plain spaces and quotes, which have no meaning within quotes."""
+    return word.translate(_BLANKS).translate(_QUOTES)
 
 
 def _characters(line: str, number: int, mends: Mends) -> str:

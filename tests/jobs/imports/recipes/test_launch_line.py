@@ -164,7 +164,7 @@ def test_what_is_unknown_is_listed_and_nothing_else_is_lost() -> None:
             "deepspeed a.py\ntorchrun b.py",
             r"2 launch lines; .*--block N:\n  1  line 1: deepspeed a\.py\n  2  ",
         ),
-        ("deepspeed a.py --lr \\ # rate\n  --b 2", r"run\.sh:2: --b is not part .* line 1"),
+        ("deepspeed a.py --lr \\ # rate\n  --b 2", r"run\.sh:2: from --b on, .*line 1"),
         ("python x.py --lr '1", "the quote ' is not closed"),
         ("cd x\nbash scripts/train.sh 4", r"line 2 runs scripts/train\.sh; give that script"),
     ],
@@ -334,11 +334,54 @@ def test_files_that_the_script_writes_are_known() -> None:
 
 def test_a_comment_that_swallows_the_program_is_named() -> None:
     text = "deepspeed --num_gpus=4 # four cards main.py \\\n  --lr 1\n"
-    with pytest.raises(BadRequest, match=r"the comment # four cards main.py .* has swallowed"):
+    with pytest.raises(BadRequest, match=r"^run.sh:1: from main.py on, .* a comment in the middle"):
         read_launch(text, "run.sh", Path(), lines=True)
     recipe = read_launch(text, "run.sh", Path(), lines=True, lenient=True)
     assert recipe.given["lr"].value == "1"
     assert recipe.findings.mended["run.sh"].startswith("deepspeed --num_gpus=4 main.py")
+
+
+PAGE = """LR=1e-4
+deepspeed --num_gpus=4 #cards main.py \\
+\u00a0 --deepspeed ds.json \\ # its settings
+  --learning_rate\u00a0$LR \u2014bf16 \\ \n  --max_steps 5
+"""
+
+
+def test_what_a_page_did_to_a_command_is_refused_all_at_once() -> None:
+    with pytest.raises(BadRequest) as refused:
+        read_launch(PAGE, "run.sh", Path(), lines=True)
+    assert str(refused.value) == (
+        "run.sh:2: from main.py on, a shell does not read this command as it was typed: a comment "
+        "in the middle of a command (line 2); a non-breaking or other odd space (2 lines: 3 to 4); "
+        "the end of the line behind a \\ (2 lines: 3 to 4); a long dash for -- (line 4); repair it "
+        "with --lenient"
+    )
+    recipe = read_launch(PAGE, "run.sh", Path(), lines=True, lenient=True)
+    assert recipe.given["learning_rate"].value == "1e-4"
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        ("torchrun x.py --lr\u00a01e-4", "--lr"),
+        ("torchrun x.py --lr 1e-4 \u3000 --bf16", "--bf16"),
+        ("torchrun x.py --name \u201ca b\u201d", "a b"),
+        ("CUDA_VISIBLE_DEVICES=0\u00a0torchrun x.py", "torchrun"),
+        ("$ torchrun x.py", "torchrun"),
+        ("RATE=\u20181e-4\u2019\ntorchrun x.py --lr $RATE", "1e-4"),
+        ("torchrun x.py --lr 1\n  --bf16", "--bf16"),
+    ],
+)
+def test_words_that_are_not_those_that_were_typed_are_no_values(line: str, first: str) -> None:
+    with pytest.raises(BadRequest, match=rf": from {first} on, a shell does not read"):
+        read_launch(line, "run.sh", Path(), lines=True)
+
+
+def test_odd_characters_within_quotes_and_elsewhere_are_left_alone() -> None:
+    text = '# \u201ca\u201d\u00a0b\ntorchrun x.py --name "it\u2019s\u3000a" --bf16 # \u201cb\u201d'
+    recipe = read_launch(text, "run.sh", Path(), lines=True)
+    assert recipe.given["name"].value == "it\u2019s\u3000a"
 
 
 @pytest.mark.parametrize(

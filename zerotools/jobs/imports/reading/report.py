@@ -202,15 +202,23 @@ def _listed(lines: Iterable[str]) -> Iterator[str]:
 
 def _by_file(notes: Sequence[str]) -> Iterator[str]:
     """Yield the mends of each file, each kind once with its lines."""
-    files: dict[str, dict[str, list[int]]] = {}
+    files: dict[str, list[tuple[int, str]]] = {}
     for note in notes:
         found = _ON_LINE.fullmatch(note)
         if found is None:
             yield note
         else:
-            files.setdefault(found[1], {}).setdefault(found[3], []).append(int(found[2]))
-    for source, kinds in files.items():
-        yield f"{source}: {'; '.join(_on_lines(what, lines) for what, lines in kinds.items())}"
+            files.setdefault(found[1], []).append((int(found[2]), found[3]))
+    for source, mends in files.items():
+        yield f"{source}: {by_kind(mends)}"
+
+
+def by_kind(mends: Iterable[tuple[int, str]]) -> str:
+    """Return each kind of mend once with its lines; `mends` has lines and kinds."""
+    kinds: dict[str, list[int]] = {}
+    for line, what in mends:
+        kinds.setdefault(what, []).append(line)
+    return "; ".join(_on_lines(what, lines) for what, lines in kinds.items())
 
 
 def _on_lines(what: str, lines: list[int]) -> str:

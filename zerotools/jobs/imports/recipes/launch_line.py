@@ -9,12 +9,12 @@ Only the arguments of the program are Hugging Face's, if its program is one of t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
+from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow, by_kind
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.accelerate_flags import flags_document
 from zerotools.jobs.imports.recipes.launch_commands import (
@@ -40,7 +40,7 @@ from zerotools.jobs.launcher_keys.launch_flags import (
     WORDS_AFTER,
 )
 from zerotools.jobs.launcher_keys.trainer_keys import IGNORED, TRAINER_DEFAULTS, TRAINERS_OWN
-from zerotools.jobs.text.shell_mend import mend_shell
+from zerotools.jobs.text.shell_mend import as_typed, mend_shell
 
 _NUMBER = re.compile(r"-[\d.]")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -48,8 +48,7 @@ _UNNEEDED = frozenset((*IGNORED, "output_dir", "seed"))
 """Arguments whose values a job does without: its directory is by default the daemon's choice, and
 any seed will do."""
 _SHOWN = 40
-"""Letters of a comment that a message repeats."""
-_MEND = "repair it with --lenient"
+"""Letters of a command that a message repeats."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,9 @@ def read_launch(
         findings.accepted += mends.lines_of(source)
         if mends.notes:
             findings.mended[source] = text
-    places = _Places(source, lines, text.split("\n"))
+    places = _Places(source, lines)
+    if not lenient:
+        _check_as_typed(text, places)
     commands = list(commands_within(text, source))
     command, start = _the_one(commands, places, number)
     settings = {**_exported(commands, command), **settings_by(start.by)}
@@ -134,35 +135,59 @@ class _Places:
 
     source: str
     lines: bool
-    text: Sequence[str]
     unknown: list[str] = field(default_factory=list)
 
     def of(self, line: int) -> str:
         return f"{self.source}:{line}" if self.lines else self.source
 
-    def swallowed(self, line: int) -> str:
-        """Return the reason for the missing rest of a command that ends in `line`, if a comment cut
-        it off."""
-        found = re.search(r"[ \t](#.*)", self.text[line - 1] if line <= len(self.text) else "")
-        if found is None:
-            return "is the line cut off?"
-        comment = found[1] if len(found[1]) <= _SHOWN else f"{found[1][:_SHOWN]}..."
-        return (
-            f"the comment {comment} has swallowed the rest of line {line}; move it to a line of "
-            f"its own above the command, or {_MEND}"
-        )
+
+def _check_as_typed(text: str, places: _Places) -> None:
+    r"""Refuse a launch line that a web page changed, such as one with a comment behind a `\`.
+
+    Raises:
+        BadRequest: the words are not those of the repaired text. It lists every repair.
+    """
+    mends = mend_shell(text)
+    if not mends.notes:
+        return
+    try:
+        typed = [start.words for _, start in _launches(commands_within(mends.text, places.source))]
+        found = [
+            [as_typed(word.source) for word in start.words]
+            for _, start in _launches(commands_within(text, places.source))
+        ]
+    except BadRequest:
+        return  # a quote that is not closed: the caller finds it, too
+    for words in typed:
+        meant = [as_typed(word.source) for word in words]
+        if meant not in found:
+            differs = (
+                word
+                for at, word in enumerate(words, 1)
+                if all(each[:at] != meant[:at] for each in found)
+            )
+            first = next(differs, words[-1])
+            raise BadRequest(
+                f"{places.of(first.line)}: from {first.source} on, a shell does not read this "
+                f"command as it was typed: {by_kind(mends.notes)}; repair it with --lenient"
+            )
 
 
-def _the_one(
-    commands: Sequence[Command], places: _Places, number: int | None
-) -> tuple[Command, StartCommand]:
+def _launches(commands: Iterable[Command]) -> list[tuple[Command, StartCommand]]:
+    """Return the launch lines: those of `python` only if no other launcher is there."""
     launches = [
         (each, replace(found, by=[*each.by, *found.by]))
         for each in commands
         if (found := started(each.words)) is not None
     ]
     wide = [(each, found) for each, found in launches if found.kind != "python"]
-    chosen = wide or launches
+    return wide or launches
+
+
+def _the_one(
+    commands: Sequence[Command], places: _Places, number: int | None
+) -> tuple[Command, StartCommand]:
+    chosen = _launches(commands)
     if not chosen:
         raise BadRequest(f"{places.source}: has no launch line{_instead(commands)}")
     if number is not None and not 1 <= number <= len(chosen):
@@ -177,17 +202,7 @@ def _the_one(
             f"{places.source}: has {len(chosen)} launch lines; choose one of them with --block N:"
             f"{listed}"
         )
-    command, start = chosen[(number or 1) - 1]
-    after = commands[commands.index(command) + 1 :]
-    if after and after[0].cut is not None and after[0].words[:1]:
-        first = after[0].words[0]
-        if first.text.startswith("-"):
-            raise BadRequest(
-                f"{places.of(first.line)}: {first.text} is not part of the command: the `\\` "
-                f"of line {after[0].cut} is followed by a blank or a comment, so the command ends "
-                f"there; make the `\\` the last character of its line, or {_MEND}"
-            )
-    return command, start
+    return chosen[(number or 1) - 1]
 
 
 def _beginning(start: StartCommand) -> str:
@@ -236,8 +251,7 @@ def _split(
         program_at += 1
     if program_at >= len(words):
         line = words[-1].line
-        why = places.swallowed(line)
-        raise BadRequest(f"{places.of(line)}: {kind} is given no program; {why}")
+        raise BadRequest(f"{places.of(line)}: {kind} is given no program; is the line cut off?")
     program = words[program_at]
     _report_program(program.text, program, places, findings)
     return Launch(kind, options, program, words[program_at + 1 :], settings)

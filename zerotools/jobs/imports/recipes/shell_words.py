@@ -62,14 +62,11 @@ class Command:
     r"""The words of a simple command, and the variables that are set before it.
 
     `by` are the words that start the shell of the command, if another command does. `documents` are
-    here-documents, by the paths of the files to which `cat` and `tee` write them. `cut` is the line
-    of a `\` that did not continue the command before this one, because a blank or a comment follows
-    it.
+    here-documents, by the paths of the files to which `cat` and `tee` write them.
     """
 
     words: list[Word] = field(default_factory=list)
     settings: dict[str, Word] = field(default_factory=dict)
-    cut: int | None = None
     documents: dict[str, str] = field(default_factory=dict)
     by: list[Word] = field(default_factory=list)
     skipped: bool = False
@@ -133,7 +130,7 @@ class _Scanner:
         self._set_in: dict[str, tuple[tuple[int, int], ...]] = {}
         self._branches: list[tuple[int, int]] = []
         self._begun = 0
-        self._cut: int | None = None
+        self._cut = False
         self._here: list[tuple[str, bool]] = []
         self._texts: list[str] = []
         self._target: str | None = None
@@ -145,15 +142,15 @@ class _Scanner:
 
     def command(self) -> Command:
         """Return the next one, perhaps empty."""
-        command = Command(cut=self._cut)
-        self._cut = None
+        command = Command()
+        self._cut = False
         loops = False
         while (begins := self._begins()) != "\n":
             if begins == ">":
                 self._redirect()
                 continue
             parts = self._word()
-            if self._cut is not None:
+            if self._cut:
                 continue  # bash passes the blank on; it has no use
             word = Word(
                 " ".join(part.text for part in parts),
@@ -414,7 +411,7 @@ class _Scanner:
             if word.text:
                 word.add(self._take())
             elif not rest or rest.startswith("#"):
-                self._cut = self._line  # bash ends the command here
+                self._cut = True  # bash ends the command here
                 self._take(self._until("\n"))
             else:
                 word.stands = True

@@ -31,7 +31,7 @@ def read_swift(recipe: Recipe, method: str) -> Recipe:
     if method not in ("sft", "pt"):
         recipe.findings.unsupported.append(
             f"{place}: swift {method} trains on rewards or preferences; write such a job by hand "
-            "(zerotools manual learn-from-preferences), or run the program with --as script"
+            "(zerotools help learn-from-preferences), or run the program with --as script"
         )
     for name in [name for name in given if name in SWIFT_IGNORED]:
         each = given.pop(name)

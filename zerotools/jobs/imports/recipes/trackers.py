@@ -15,7 +15,7 @@ from zerotools.jobs.imports.recipes.argument_values import ArgumentReading
 from zerotools.jobs.launcher_keys.trainer_keys import TRACKERS
 from zerotools.jobs.tables.metrics import WANDB
 
-_RECORDED = "every step is recorded: zerotools logs, zerotools compare"
+_RECORDED = "every step is recorded: zerotools logs, zerotools show"
 
 
 def read_trackers(reading: ArgumentReading, environment: Mapping[str, str] = os.environ) -> None:
