@@ -45,7 +45,7 @@ from zerotoolsd.notifying.addresses import why_job_refused
 from zerotoolsd.queue.changes import JobParts, NewJob
 from zerotoolsd.queue.group_commit import GroupCommit, when_free
 from zerotoolsd.queue.job_texts import slices
-from zerotoolsd.queue.placement import largest_gpu, memory_of_host, memory_of_machine, need_of
+from zerotoolsd.queue.placement import gpu_memory_for, memory_of_host, memory_of_machine, need_of
 from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.scheduling.gpus import impossible
 from zerotoolsd.queue.scheduling.user_room import never_within
@@ -419,7 +419,8 @@ class Admittance:
         if seen.memory is None:
             return []
         snapshot = await self._dispatcher.machine.snapshot() if spec.device == "cuda" else None
-        return [note_of(spec, seen.memory, MachineMemory(largest_gpu(snapshot), memory_of_host()))]
+        memory = MachineMemory(gpu_memory_for(need_of(spec), snapshot), memory_of_host())
+        return [note_of(spec, seen.memory, memory)]
 
     async def _check(self, spec: JobSpec, text: str, user: JobUser | None) -> Survey:
         environment = job_environment(spec, user)
@@ -440,7 +441,7 @@ class Admittance:
         why = why or never_within(self._dispatcher.users.quotas.of(uid), need_of(spec))
         if why is not None:
             raise BadRequest(why)
-        memory = MachineMemory(largest_gpu(snapshot), memory_of_host())
+        memory = MachineMemory(gpu_memory_for(need_of(spec), snapshot), memory_of_host())
         seen = survey_of(await self.look(spec, survey, spec, text, memory, user=user))
         if seen.memory is not None and (why := why_never(spec, seen.memory, memory)):
             raise BadRequest(why)

@@ -36,8 +36,8 @@ _PROCESS = "process"
 
 @dataclass(frozen=True)
 class MachineMemory:
-    """Memory that a job can have: of the largest GPU (None: unknown, or no GPU is requested), and
-    of the host."""
+    """Memory that a job can have: of each GPU (None: unknown, or no GPU is requested), and of the
+    host."""
 
     gpu: int | None
     host: int
@@ -151,7 +151,7 @@ def why_never(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str |
     on_gpu = spec.device == "cuda" and spec.memory.per_gpu is None and memory.gpu is not None
     if on_gpu and SURE * asked.gpu_tensors > (memory.gpu or 0):
         needs = (
-            f"{_size(asked.gpu_tensors)} of each GPU{what}, and the largest of this machine has "
+            f"{_size(asked.gpu_tensors)} of each GPU{what}, and the GPUs for it have "
             f"{_size(memory.gpu or 0)}"
         )
         declared = "memory.per_gpu"

@@ -16,6 +16,7 @@ from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.priorities import MOST_PRIORITY
 from zerotools.jobs.tables.spec import SLURM, JobSpec
+from zerotools.sensors.foreign_memory import drawn_bytes
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.config import Config, LimitsConfig
@@ -28,6 +29,7 @@ from zerotoolsd.queue.scheduling.declared import NOTHING_DECLARED, DeclaredMemor
 from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.fences import with_fences
 from zerotoolsd.queue.scheduling.gpu_words import by_number
+from zerotoolsd.queue.scheduling.gpus import usable
 from zerotoolsd.queue.scheduling.line import WaitingLine
 from zerotoolsd.queue.scheduling.machine_now import MachineNow, RunningJob
 from zerotoolsd.queue.scheduling.scheduler import OddRequest, TickDecisions
@@ -90,10 +92,12 @@ def memory_of_host() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def largest_gpu(snapshot: Snapshot | None) -> int | None:
-    """Return the bytes of the largest GPU; None if no GPU reports them."""
-    gpus = () if snapshot is None else [gpu for gpu in snapshot.gpus if not gpu.excluded]
-    return max((gpu.memory_total_bytes for gpu in gpus if gpu.memory_total_bytes), default=None)
+def gpu_memory_for(need: ResourceNeed, snapshot: Snapshot | None) -> int | None:
+    """Return the bytes of the smallest GPU of the largest that `need` can have, without those that
+    a desktop holds; None if no GPU reports them."""
+    gpus = [] if snapshot is None else usable(need, snapshot.gpus)[0]
+    sizes = [gpu.memory_total_bytes - drawn_bytes(gpu) for gpu in gpus if gpu.memory_total_bytes]
+    return min(sorted(sizes, reverse=True)[: need.world_size], default=None)
 
 
 HOST_PART = 0.9

@@ -77,7 +77,7 @@ def test_a_job_that_never_fits_is_refused_with_what_would() -> None:
     said = refused(job(), gpu_gib=60)
     assert said is not None
     assert "it is estimated to need 1" in said
-    assert "of each GPU, and the largest of this machine has 60.0 GiB" in said
+    assert "of each GPU, and the GPUs for it have 60.0 GiB" in said
     assert "; zero.stage = 1 would fit, or declare memory.per_gpu" in said
 
 

@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 
 from tests.daemon.daemons import make_job
 from tests.daemon.made_attempts import an_attempt_row
+from tests.daemon.queue.scheduling.deciding import seen, wants
 from zerotools.jobs.states import EDIT
+from zerotools.sensors.fake import fake_gpu
+from zerotools.sensors.snapshot import GpuProcess
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.changes import JobParts
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.expected import ExpectedMemory
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.parking import JobGuard
-from zerotoolsd.queue.placement import QueuePlacement, need_of
+from zerotoolsd.queue.placement import QueuePlacement, gpu_memory_for, need_of
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduling.declared import DeclaredMemory, HostNow
 from zerotoolsd.queue.store import Store
@@ -55,6 +58,20 @@ def test_a_job_that_made_room_on_a_gpu_in_vain_does_not_share_any_more() -> None
     spec = make_job("exit=0", device="cuda", gpus=1, ranks=None, memory={"per_gpu": "10GiB"})
     assert need_of(spec).gpu_bytes == 10 * 2**30
     assert need_of(spec, ExpectedMemory(alone=True)).gpu_bytes is None
+
+
+def test_the_memory_of_a_job_s_gpus_is_that_of_the_smallest_without_a_desktop() -> None:
+    screen = [GpuProcess(812, 2 * GIB, graphics=True)]
+    cards = (
+        fake_gpu(0, total_gib=24, used_gib=2, processes=screen),
+        fake_gpu(1, total_gib=24),
+        fake_gpu(2, total_gib=12),
+    )
+    machine = seen(*cards)
+    found = [gpu_memory_for(wants(1, count).need, machine) for count in (1, 2, 3)]
+    assert found == [24 * GIB, 22 * GIB, 12 * GIB]
+    assert gpu_memory_for(wants(1, (2,)).need, machine) == 12 * GIB
+    assert gpu_memory_for(wants(1, 1).need, None) is None
 
 
 def placement_over(store: Store, tmp_path: Path, **changes: Any) -> QueuePlacement:

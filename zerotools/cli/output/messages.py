@@ -36,10 +36,10 @@ _LABELS = {
 }
 _VERBS = """
     add allow ask check choose convert copy correct create delete describe export fetch free give
-    hold install leave let list load lower make merge move name pass pick point print put raise read
-    redistribute release remove rename repair repeat report reshard resume retry run save say see
-    set split start state stop submit switch take train try turn type update upgrade use wait write
-    zerotools
+    hold install leave let list load lower make merge move name pass paste pick point print put
+    raise read redistribute release remove rename repair repeat report reshard resume retry run save
+    say see set split start state stop submit switch take train try turn type update upgrade use
+    wait write zerotools
 """
 _PHRASES = (
     *("did you mean", "end it", "go on", "is it", "is zerotoolsd", "its log", "its tags"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from zerotools.sensors.foreign_memory import foreign_bytes
+from zerotools.sensors.foreign_memory import drawn_bytes, foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
@@ -159,7 +159,8 @@ def usable(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | No
 
 
 def _is_large(gpu: Gpu, need: ResourceNeed) -> bool:
-    return gpu.memory_total_bytes is None or gpu.memory_total_bytes >= need.least_gpu_bytes
+    whole = gpu.memory_total_bytes
+    return whole is None or whole - drawn_bytes(gpu) >= need.least_gpu_bytes
 
 
 def _named(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:

@@ -65,6 +65,14 @@ def test_a_desktop_closes_no_gpu() -> None:
     assert "GPU 0: 1.4 of 8.0 GiB in use by pid 99, no job of this daemon (lim" in why
 
 
+def test_a_large_job_gets_the_card_without_a_desktop() -> None:
+    screen = [GpuProcess(812, 2 << 30, graphics=True)]
+    cards = seen(fake_gpu(0, total_gib=24, used_gib=2, processes=screen), fake_gpu(1, total_gib=24))
+    request = wants(1, 1)
+    large = dataclasses.replace(request.need, least_gpu_bytes=23 << 30)
+    assert started(decide([dataclasses.replace(request, need=large)], cards)) == {1: [1]}
+
+
 def test_the_same_of_several_gpus_is_said_once() -> None:
     said = {0: "job 1 (anna)", 1: "job 1 (anna)", 2: "job 1 (anna)", 3: "job 2 (bob)", 5: "x"}
     assert together(said) == "GPUs 0-2: job 1 (anna); GPU 3: job 2 (bob); GPU 5: x"
