@@ -66,6 +66,31 @@ def test_texts_of_the_message_stand_in_the_hint() -> None:
     assert chinese_hint("something else") is None
 
 
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("x.toml: there is no such job file", "没有 x.toml"),
+        ("x.txt: there is no such page", "没有 x.txt"),
+        (
+            "run.sh:5: from --lr on, a shell does not read this command as it was typed: a prompt "
+            "(line 5); repair it with --lenient",
+            "命令从网页复制时变了样，从 --lr 起",
+        ),
+        (
+            "p.txt: has 2 launch lines; choose those that belong together with --block N,N (the "
+            "numbers above)",
+            "这个网页里有几份同类的内容",
+        ),
+        (
+            "p.txt: has no launch line and no config of DeepSpeed or accelerate, so x",
+            "p.txt 里没有",
+        ),
+    ],
+)
+def test_who_imports_a_page_is_helped_in_chinese(said: str, hint: str) -> None:
+    assert (chinese_hint(said) or "").startswith(hint)
+
+
 def test_the_places_of_each_hint_are_those_of_its_message() -> None:
     entries = list(read_catalogue(CATALOGUE.read_text("utf-8")))
     assert len(entries) >= 30

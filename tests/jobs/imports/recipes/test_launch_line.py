@@ -136,6 +136,14 @@ def test_a_program_that_is_not_the_trainers_has_no_defaults_of_it() -> None:
     assert set(imported.missing) >= {"model.path", "data.text", "train.steps"}
 
 
+def test_a_program_of_the_trainer_is_known_by_an_argument_whose_value_is_not() -> None:
+    line = "torchrun x.py --output_dir out-$(date) --learning_rate 1e-4"
+    recipe = read_launch(line, "run.sh", Path(), lines=False)
+    assert "output_dir" not in recipe.given
+    assert key(of(recipe), "train.epochs") == 3
+    assert key(of(recipe), "train.batch_size") == 8
+
+
 def test_the_last_of_two_equal_arguments_counts() -> None:
     imported = of_line(f"python x.py {TRAINER} --seed 1 --seed 2")
     assert key(imported, "seed") == 2
@@ -222,7 +230,9 @@ def test_a_line_of_which_the_job_is_not_known_is_a_problem(
         ("--lr_scheduler_kwargs nonsense", BadRequest, "must be a JSON object"),
     ],
 )
-def test_a_value_that_a_job_cannot_have_is_refused(given: str, kind: type, why: str) -> None:
+def test_a_value_that_a_job_cannot_have_is_refused(
+    given: str, kind: type[Exception], why: str
+) -> None:
     problem = of_line(f"python x.py {TRAINER} {given}").problem
     assert isinstance(problem, kind)
     with pytest.raises(kind, match=why):

@@ -96,7 +96,8 @@ def read_launch(
     loose: list[ConfigValue] = []
     given = dict(_arguments(launch, places, findings, loose))
     findings.wrong += places.unknown
-    is_trainer = "deepspeed_config" not in given and not TRAINERS_OWN.isdisjoint(given)
+    names = {_name_of(word.text.partition("=")[0]) for word in launch.arguments}  # known or not
+    is_trainer = "deepspeed_config" not in names and not TRAINERS_OWN.isdisjoint(names)
     named = given.pop("deepspeed_config", None) or given.pop("deepspeed", None)
     given.pop("deepspeed", None)
     if named is not None and named.value is True:
@@ -272,7 +273,7 @@ def _options(
     while at < len(words) and words[at].text.startswith("-"):
         word = words[at]
         title, _, written = word.text.partition("=")
-        bare = title.lstrip("-").replace("-", "_")
+        bare = _name_of(title)
         name = SHORT[kind].get(bare, bare)
         table = WORDS_AFTER[kind]
         takes = table.get(name, 1 if kind == "accelerate" else None)
@@ -299,11 +300,15 @@ def _arguments(
     without a name go to `loose`."""
     seen: dict[str, ConfigValue] = {}
     for title, line, values in _grouped(launch.arguments, places, findings, loose):
-        name = title.lstrip("-").replace("-", "_")
+        name = _name_of(title)
         value: object = True if not values else values[0] if len(values) == 1 else values
         _note_again(seen.get(name), title, findings)
         seen[name] = ConfigValue(name, title, places.of(line), value)
     yield from seen.items()
+
+
+def _name_of(title: str) -> str:
+    return title.lstrip("-").replace("-", "_")
 
 
 def _note_again(old: ConfigValue | None, title: str, findings: Findings) -> None:
@@ -327,12 +332,12 @@ def _grouped(
             if group:
                 yield group
             title, equals, written = word.text.partition("=")
-            is_free = title.lstrip("-").replace("-", "_") in _UNNEEDED
+            is_free = _name_of(title) in _UNNEEDED
             known = _is_known(word, title, is_free, places, findings)
             group = (title, word.line, [written] if equals else []) if known else None
             named = title
         elif word.problem and named is not None:
-            is_free = named.lstrip("-").replace("-", "_") in _UNNEEDED
+            is_free = _name_of(named) in _UNNEEDED
             _is_known(word, named, is_free, places, findings)
             group = None
         elif group:
