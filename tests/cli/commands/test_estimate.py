@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from tests.golden_files import DEEPSPEED
 from tests.ops.estimate.tiny_configs import config
 from zerotools.cli.main import build, run
 from zerotools.jobs.jobfile.parse import parse_job
+from zerotools.ops.estimate.architecture import FAMILIES
 
 MACHINE = ("--gpus", "8", "--gpu-memory", "80GiB", "--host-memory", "512GiB")
 JOB = """
@@ -28,6 +31,7 @@ sequence_length = 64
 steps = 1
 batch_size = 8
 """
+OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor", "muon", "adamw8bit")
 
 
 @pytest.fixture
@@ -334,27 +338,53 @@ WIDE = {
 }
 
 
-def test_a_size_a_config_a_directory_and_a_job_have_one_answer(
-    estimate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    shape = config("llama", **WIDE)
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(shape))
-    job = JOB.replace("gpus = 2", "gpus = 4").replace("= 64", "= 2048").replace("= 8", "= 4")
+def answers_of(
+    estimate: Command, shape: dict[str, Any], machine: tuple[str, ...], length: int, optimizer: str
+) -> list[list[tuple[object, ...]]]:
+    """The ways without adapters, of a directory, its config, and a job file with either."""
+    Path("model").mkdir(exist_ok=True)
+    Path("model/config.json").write_text(json.dumps(shape))
+    job = JOB.replace("gpus = 2", "gpus = 4").replace("= 64", f"= {length}").replace("= 8", "= 4")
+    job += f'optimizer = "{optimizer}"\n'
     Path("job.toml").write_text(job)
     Path("config.toml").write_text(job.replace('path = "model"', 'config = "model/config.json"'))
-    machine = ("--gpus", "4x24", "--ram", "64")
-    length = ("--sequence-length", "2048")
 
     def answer(name: str, *options: str) -> list[tuple[object, ...]]:
         found = json.loads(estimate(name, *machine, *options, "--json").out)
+        assert found["choice"] is not None
         ways = [way for way in found["ways"] if "lora" not in way["changes"]]
         same = ("changes", "stage", "offload", "peak_bytes", "host_bytes", "disk_bytes")
         return [tuple(map(str, (way[key] for key in same))) for way in ways]
 
-    answers = [answer(name, *length) for name in ("model", "model/config.json")]
-    answers += [answer(name) for name in ("job.toml", "config.toml")]
+    given = ("--sequence-length", str(length), "--optimizer", optimizer)
+    answers = [answer(name, *given) for name in ("model", "model/config.json")]
+    return answers + [answer(name) for name in ("job.toml", "config.toml")]
+
+
+@pytest.mark.parametrize(
+    ("family", "optimizer"), [*zip(sorted(FAMILIES), cycle(OPTIMIZERS), strict=False)]
+)
+def test_of_every_family_a_config_a_directory_and_a_job_have_one_answer(
+    family: str,
+    optimizer: str,
+    estimate: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    machine = ("--gpus", "4", "--gpu-memory", "900MiB", "--host-memory", "16GiB")
+    directory, *others = answers_of(estimate, config(family), machine, 64, optimizer)
+    assert directory
+    assert others == [directory] * 3
+
+
+def test_a_size_a_config_a_directory_and_a_job_have_one_answer(
+    estimate: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    machine = ("--gpus", "4x24", "--ram", "64")
+    length = ("--sequence-length", "2048")
+    answers = answers_of(estimate, config("llama", **WIDE), machine, 2048, "adamw")
     assert answers[0]
     assert answers[0] == answers[1]
     assert answers[2] == answers[3]
