@@ -1,4 +1,4 @@
-"""Who of the daemon opens files: its main loop looks at its own state directory alone.
+"""Who opens files: the daemon's main loop looks at its own state directory alone.
 
 What users name may lie on a file system that never answers. A look at it would stop the daemon, and
 in a thread it would keep the daemon's lock beyond its death. Processes look at such paths
@@ -72,6 +72,15 @@ STARTS = {
 }
 """Who starts programs, and as whom: each is in docs/explanation/whose-rights.md."""
 
+CLIENTS = ROOT.parents[1] / "zerotools/cli"
+SHOWS_JOBS = {
+    "job_views/compiler_locks.py": "the caller's own directory of torch, for jobs of the caller",
+    "job_views/process_owners.py": "/proc",
+    "job_views/which_jobs.py": "the socket, and the caller's own jobs under Slurm",
+    "top/reading/place_looks.py": "a process that looks, with a deadline",
+}
+"""Who opens files of the commands that show jobs: no path that a job names, unless in a process."""
+
 FILE_CALLS = frozenset(
     {
         *("access", "exists", "glob", "is_dir", "is_file", "is_symlink", "iterdir", "lexists"),
@@ -87,10 +96,10 @@ START_CALLS = frozenset(
 THREAD_CALLS = frozenset({"to_thread", "run_in_executor", "Thread", "ThreadPoolExecutor"})
 
 
-def callers(names: frozenset[str]) -> list[str]:
+def callers(names: frozenset[str], root: Path = ROOT) -> list[str]:
     return [
-        path.relative_to(ROOT).as_posix()
-        for path in sorted(ROOT.rglob("*.py"))
+        path.relative_to(root).as_posix()
+        for path in sorted(root.rglob("*.py"))
         if names & {_name(node) for node in ast.walk(ast.parse(path.read_text("utf-8")))}
     ]
 
@@ -111,6 +120,13 @@ def test_who_touches_files_says_whose() -> None:
     found = callers(FILE_CALLS)
     assert [module for module in found if not is_in(module, *known)] == []
     assert [place for place in (*LOOKS, *OWN) if not any(is_in(m, place) for m in found)] == []
+
+
+def test_no_command_that_shows_jobs_opens_what_they_name() -> None:
+    commands = ("queue", "show", "explain", "logs", "wait", "top", "cancel", "hold", "release")
+    rooms = ("job_views", "top", *(f"commands/{name}.py" for name in commands))
+    found = callers(FILE_CALLS, CLIENTS)
+    assert [module for module in found if is_in(module, *rooms)] == sorted(SHOWS_JOBS)
 
 
 def test_no_thread_waits_for_a_file_system_of_users() -> None:

@@ -37,6 +37,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
     # the room as a whole: what one module does shows in another
     "room": (
         "cli/commands/test_checkpoint_commands",
+        "cli/commands/test_hung_mounts",
         "cli/commands/test_parts_on_slurm",
         "cli/commands/test_slurm_jobs",
         "cli/commands/test_submit_convert",

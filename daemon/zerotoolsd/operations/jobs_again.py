@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -197,15 +198,21 @@ class JobsAgain:
         return self._find(job.id)
 
     def _terms_of_next(self, job: JobRow, owner: int) -> QueueTerms:
-        """Return the priority of the job, as far as `owner` may choose it, and the job that it
-        evaluates."""
+        """Return the terms of the job as far as they still hold: its priority, limited to what
+        `owner` may choose, its begin if that is to come, and the jobs it starts after that are not
+        over. The job that it evaluates is named in any case."""
         least, most = self._dispatcher.priority_classes.range_of(owner)
-        after: tuple[Dependency, ...] = ()
-        if job.spec.script.evaluates is not None:
-            known = (each.on_id for each in self._store.dependencies.of(job.id))
-            there = (on_id for on_id in known if self._store.state(on_id) in states.TERMINAL)
-            after = tuple(Dependency(job_id=on_id, condition=ANY) for on_id in there)
-        return QueueTerms(priority=min(max(job.priority, least), most), after=after)
+        evaluates, after = job.spec.script.evaluates is not None, list[Dependency]()
+        for each in self._store.dependencies.of(job.id):
+            state = self._store.state(each.on_id)
+            if state is not None and (state not in states.TERMINAL or evaluates):
+                condition = ANY if state in states.TERMINAL else each.condition
+                after.append(Dependency(job_id=each.on_id, condition=condition))
+        return QueueTerms(
+            priority=min(max(job.priority, least), most),
+            begin=job.begin if job.begin is not None and job.begin > time.time() else None,
+            after=tuple(after),
+        )
 
     def _owner_of_next(self, job: JobRow, uid: int) -> int:
         """Return the owner of the new job. Raises Forbidden.

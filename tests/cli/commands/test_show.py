@@ -13,6 +13,7 @@ from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.commands.show import page
 from zerotools.cli.job_views.compiler_locks import suspects
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.remote.elsewhere import Elsewhere, leads_nowhere, leads_to
 
 
 def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeService) -> None:
@@ -136,7 +137,7 @@ def test_a_program_that_waits_for_torchs_lock_is_told_of_it(tmp_path: Path) -> N
     lock.touch()
     os.utime(lock, (1000.0, 1000.0))
     phase = {"doing": None, "since": None, "last_progress": 0.0, "quiet": True, "last_line": None}
-    job = a_view(1, a_job(), state="running", phase=phase).to_json()
+    job = a_view(1, a_job(), uid=os.geteuid(), state="running", phase=phase).to_json()
     own = job | {"spec": {"script": {"launcher": "plain"}}}
     here = {"XDG_CACHE_HOME": str(tmp_path)}
     assert list(suspects(own, here, now=1000.0 + 3 * 3600)) == [
@@ -148,8 +149,33 @@ def test_a_program_that_waits_for_torchs_lock_is_told_of_it(tmp_path: Path) -> N
     assert len(list(suspects(own, named, now=9000.0))) == 1
     assert list(suspects(own, here, now=1030.0)) == [], "somebody may be compiling"
     moving = own | {"phase": phase | {"quiet": False}}
-    for other in (moving, own | {"phase": None}, job):
+    others = own | {"uid": os.geteuid() + 1}
+    for other in (moving, own | {"phase": None}, job, others):
         assert list(suspects(other, here, now=9000.0)) == []
+
+
+@pytest.mark.parametrize("where", ["here", "on another machine"])
+def test_locks_of_this_machine_are_shown_for_its_own_jobs_alone(
+    zerotools: Command,
+    service: FakeService,
+    client: DaemonClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+) -> None:
+    (tmp_path / "cpu_adam").mkdir()
+    lock = tmp_path / "cpu_adam" / "lock"
+    lock.touch()
+    os.utime(lock, (1000.0, 1000.0))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    phase = {"doing": None, "since": None, "last_progress": 0.0, "quiet": True, "last_line": None}
+    view = service.add(uid=os.geteuid(), state="running", phase=phase)
+    service.change(1, spec={**view.spec, "script": {"launcher": "plain"}})
+    if where != "here":
+        leads_to(client.socket, Elsewhere("box", "/s", "/home/ada", 1000, {}))
+    shown = zerotools("show", "1").out
+    leads_nowhere(client.socket)
+    assert (str(lock) in shown) == (where == "here")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from zerotoolsd.accounts.name_service import user_name
 from zerotoolsd.admission.file_looks import real_paths
 from zerotoolsd.cleaning.removal import names_of
 from zerotoolsd.operations.jobs_again import from_the_start
+from zerotoolsd.queue_terms import ANY, Dependency, QueueTerms
 from zerotoolsd.service.refusals import Conflict
 
 
@@ -64,6 +67,57 @@ def test_a_retry_is_a_new_job_with_a_directory_of_its_own(tmp_path: Path) -> Non
         other = await it.service.retry(job.id, uid=ME, output_dir=str(tmp_path / "other"))
         assert other.output_dir == str(tmp_path / "other")
         await it.reach(other.id, "succeeded")
+
+    tell(tmp_path / "state", story)
+
+
+@pytest.mark.parametrize("from_start", [True, False])
+def test_what_its_user_has_set_holds_for_the_next_too(tmp_path: Path, from_start: bool) -> None:
+    """The job file, and the terms that it had in the queue."""
+    begin = time.time() + 1e6
+    changes: dict[str, Any] = {
+        "name": "mine",
+        "env": {"A": "b"},
+        "time_limit": "2h",
+        "max_restarts": 2,
+        "output_dir": str(tmp_path / "out"),
+        "notify": {"on": ["failed"], "command": ["true"]},
+    }
+
+    async def story(it: Running) -> None:
+        runs = await submit(it, "release exit=0")
+        over = await submit(it, "exit=0")
+        await it.reach(over.id, "succeeded")
+        after = (Dependency(job_id=runs.id), Dependency(job_id=over.id, condition=ANY))
+        terms = QueueTerms(priority=7, begin=begin, after=after, hold=True)
+        job, _ = await it.service.submit(
+            make_job("exit=0", **changes), uid=ME, idempotency_key=None, terms=terms
+        )
+        await it.service.release(job.id, uid=ME)
+        await it.service.cancel(job.id, uid=ME)
+        if from_start:
+            again = await it.service.retry(job.id, uid=ME)
+        else:
+            again = await it.service.resume(job.id, uid=ME)
+        assert (again.priority, again.begin, again.state) == (7, begin, "waiting")
+        assert again.after == ({"job": runs.id, "condition": "ok", "state": "running"},)
+        assert (again.spec, again.output_dir) == (job.spec, job.output_dir)
+        await it.reach(runs.id, "running")
+        it.release(runs.id)
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_begin_that_is_over_holds_up_no_retry(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        terms = QueueTerms(begin=time.time() + 0.01)
+        job, _ = await it.service.submit(
+            make_job("exit=0"), uid=ME, idempotency_key=None, terms=terms
+        )
+        await it.reach(job.id, "succeeded")
+        again = await it.service.retry(job.id, uid=ME)
+        assert (again.begin, again.after) == (None, ())
+        await it.reach(again.id, "succeeded")
 
     tell(tmp_path / "state", story)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from zerotools.cli.plots import picture, terminal_plot
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.remote.elsewhere import machine_behind
 from zerotools.jobs.states import SUCCEEDED
 from zerotools.jobs.tables.eval import PREDICTIONS
 
@@ -108,7 +109,9 @@ def command(
         render.print_json({"jobs": [job]})
     else:
         columns = render.terminal_columns(sys.stdout)
-        render.print_lines(page(job, columns, whole_spec=whole_spec))
+        is_here = not isinstance(client, DaemonClient) or machine_behind(client.socket) is None
+        locks = suspects(job) if is_here else ()
+        render.print_lines(page(job, columns, whole_spec=whole_spec, locks=locks))
 
 
 def _check_options(
@@ -124,13 +127,15 @@ def _check_options(
         picture.check_name(output)
 
 
-def page(job: Job, columns: int | None, *, whole_spec: bool = False) -> list[str]:
-    """Return lines of the page."""
+def page(
+    job: Job, columns: int | None, *, whole_spec: bool = False, locks: Iterable[str] = ()
+) -> list[str]:
+    """Return lines of the page, with the locks that may hold up the job."""
     state = paint_state(shown_state(job), sys.stdout)
     if job.get("masked"):
         return [f"job {job['id']}: {state}", *render.fields(_seen_by_others(job), indent=2)]
     lines = [f"{title(job)}: {state}"]
-    lines += render.fields(_facts(job), indent=2)
+    lines += render.fields(_facts(job, locks), indent=2)
     if job["attempts"]:
         lines += ["", *_attempts(job, columns)]
     spec = job["spec"] if whole_spec else set_part(job)
@@ -149,9 +154,9 @@ def _attempts(job: Job, columns: int | None) -> list[str]:
     return render.table_and_remarks(headers, rows, right=right, columns=columns)
 
 
-def _facts(job: Job) -> Iterator[tuple[str, str]]:
+def _facts(job: Job, locks: Iterable[str]) -> Iterator[tuple[str, str]]:
     yield "why", why(job)
-    for lock in suspects(job):
+    for lock in locks:
         yield "a lock", lock
     yield "plan", plan(job)
     for line in (job["attempt"] or {}).get("binding") or ():  # None from an older daemon

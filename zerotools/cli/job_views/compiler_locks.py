@@ -19,9 +19,10 @@ def suspects(
     job: Job, environment: Mapping[str, str] = os.environ, now: float | None = None
 ) -> Iterator[str]:
     """Yield locks in torch's usual directory of this user, with their age, if the job is the user's
-    own program and makes no progress. Those of our trainer wait for none of them."""
+    own program, on this machine, and makes no progress. Those of our trainer wait for none of them.
+    The directories of other users are never opened."""
     phase = job.get("phase") or {}
-    if not phase.get("quiet") or not job["spec"].get("script"):
+    if job.get("uid") != os.geteuid() or not phase.get("quiet") or not job["spec"].get("script"):
         return
     now = time.time() if now is None else now
     for path in _locks(environment):
