@@ -1,4 +1,5 @@
-"""Tests of the mark `full` run in scripts/judge and nowhere else, so it has to name their files."""
+"""Full matrices run in scripts/judge and nowhere else, so it has to name the files that have some:
+tests of the mark `full`, and those that `tests.matrices.FULL` adds."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FULL = re.compile(r"mark\.full\b")
+FULL = re.compile(r"mark\.full\b|^from tests\.matrices import .*\bFULL\b", re.MULTILINE)
 
 
 def test_the_judge_runs_every_file_with_full_tests() -> None:

@@ -107,6 +107,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/test_restarts",
         "daemon/test_two_daemons",
         "daemon/dispatching/test_stops_meeting",
+        "daemon/supervisor/ending/test_job_commands",
         "daemon/supervisor/ending/test_killed_stops",
         "daemon/test_scripts",
         "daemon/test_starting",
