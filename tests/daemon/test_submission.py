@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.queue.test_placement import queue_one
@@ -19,7 +21,7 @@ from zerotoolsd.accounts.user_limits import LimitsOfUsers
 from zerotoolsd.queue.job_texts import SLICE_CHARACTERS
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue_terms import Dependency, QueueTerms
-from zerotoolsd.service.refusals import Conflict
+from zerotoolsd.service.refusals import Conflict, Unavailable
 
 
 def members(place: Path, count: int = 3) -> list[tuple[JobSpec, str]]:
@@ -115,6 +117,50 @@ def test_no_transaction_of_an_array_is_long_and_others_are_queued_meanwhile(
     tell(tmp_path / "state", story)
 
 
+def texts_of(store: Store) -> int:
+    return len(store._sql("SELECT number FROM job_text").fetchall())
+
+
+def test_an_array_of_which_the_request_is_cancelled_leaves_no_texts(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        store = it.engine.store
+        jobs = long_members(tmp_path / "runs", 20)
+        task = asyncio.create_task(it.service.submit_array(jobs, uid=ME, idempotency_key="k"))
+        while not texts_of(store):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (store.jobs(), texts_of(store)) == ([], 0)
+        terms = QueueTerms(hold=True)
+        again = await it.service.submit_array(jobs, uid=ME, idempotency_key="k", terms=terms)
+        assert [job.id for job in again] == list(range(1, 21))
+
+    tell(tmp_path / "state", story)
+
+
+def test_an_array_for_which_the_disk_is_too_small_leaves_no_texts(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        store, written = it.engine.store, list[str]()
+        pages = store._sql("PRAGMA page_count").fetchone()["page_count"]
+        store._sql(f"PRAGMA max_page_count = {pages + 150}")
+        store._connection.set_trace_callback(written.append)
+        jobs = long_members(tmp_path / "runs", 20)
+        attempt = it.service.submit_array(jobs, uid=ME, idempotency_key=None)
+        said = await refusal(attempt, Unavailable)
+        assert said == (
+            "the jobs cannot be queued: writing the queue failed: database or disk is full"
+        )
+        texts = {each for each in written if each.startswith("INSERT INTO job_text")}
+        assert 1 < len(texts) < 20, "it was full after some were written"
+        assert (store.jobs(), texts_of(store)) == ([], 0)
+        store._sql("PRAGMA max_page_count = 1000000")
+        terms = QueueTerms(hold=True)
+        assert len(await it.service.submit_array(jobs, uid=ME, idempotency_key=None, terms=terms))
+
+    tell(tmp_path / "state", story)
+
+
 def test_an_array_has_few_dependencies_in_all(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         first = await submit(it, fake="exit=0")
@@ -157,7 +203,7 @@ def test_an_array_that_is_over_a_limit_at_last_leaves_no_texts(
         assert sorted(type(end).__name__ for end in ends) == ["Conflict", "list"]
         store = it.engine.store
         assert len(store.jobs()) == 2
-        assert len(store._sql("SELECT number FROM job_text").fetchall()) == 2
+        assert texts_of(store) == 2
 
     async def told() -> None:
         users = replace(OWN_ONLY, quotas=LimitsOfUsers({"max_queued": 2}))
