@@ -117,7 +117,7 @@ REST = (
     ("bash", '[ -n "$($T train)" ] && $T publish; $T publish'),
     ("bash", "select_() { $T train; return $?; }; select_ && $T publish"),
 )
-PROGRAMS = ("flock", "just", "make", "perl", "setsid", "snakemake", "stdbuf", "timeout", "ts")
+PROGRAMS = ("flock", "just", "make", "perl", "setsid", "snakemake", "stdbuf", "timeout")
 JUSTFILE = """
 all: a b
 \t./program publish
