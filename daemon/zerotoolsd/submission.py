@@ -167,12 +167,17 @@ class Admittance:
         uid: int,
         key: str | None,
         terms: QueueTerms = PLAIN_TERMS,
+        of_each: Sequence[QueueTerms] = (),
     ) -> list[JobRow]:
-        """Submit an array; see `JobService.submit_array`."""
+        """Submit an array; see `JobService.submit_array`.
+
+        `of_each` are the terms of the members, if these differ. Then `terms` name all jobs that any
+        of them starts after.
+        """
         named = [
             (label or str(spec.name), spec.output_dir, spec.resume_from) for spec, label in members
         ]
-        _refuse_many(len(members), terms)
+        _refuse_many(of_each or [terms] * len(members))
         user = self._dispatcher.users.of(uid)
         if (problem := await self.look(members[0][0], clash_of, named, user=user)) is not None:
             raise BadRequest(problem)
@@ -186,7 +191,8 @@ class Admittance:
                 one = self._looked_at(parts, uid, look=not known, rehearse=first)
                 looked.append(await stack.enter_async_context(one))
             labels = [label for _, label in members]
-            make = partial(self._new_members, looked, labels, uid, key, terms)
+            each_terms = of_each or [terms] * len(labels)
+            make = partial(self._new_members, looked, labels, uid, key, each_terms)
             check = partial(self._check_last, looked, uid, terms)
             try:
                 found, is_new = await self._write_array(looked, make, check, write=not known)
@@ -204,7 +210,7 @@ class Admittance:
         labels: Sequence[str],
         uid: int,
         key: str | None,
-        terms: QueueTerms,
+        terms: Sequence[QueueTerms],
         texts: Sequence[int],
     ) -> list[NewJob]:
         """Return the jobs of an array, in steps. `texts` are the numbers of their job files, if
@@ -215,7 +221,7 @@ class Admittance:
                 each,
                 uid=uid,
                 key=None if index else key,
-                terms=terms,
+                terms=terms[index],
                 array=ArrayPlace(id=0, index=index, size=size, label=label),
                 text_number=texts[index] if texts else None,
             )
@@ -541,15 +547,14 @@ async def _note_all(looked: Sequence[_LookedAt], found: Iterable[JobRow]) -> lis
     return rows
 
 
-def _refuse_many(count: int, terms: QueueTerms) -> None:
-    """Raise BadRequest if so many jobs with so many dependencies are too many for one
-    transaction."""
-    if count * len(terms.after) > MOST_ARRAY_DEPENDENCIES:
+def _refuse_many(terms: Sequence[QueueTerms]) -> None:
+    """Raise BadRequest if jobs with these terms have too many dependencies for one transaction."""
+    count, most = sum(len(each.after) for each in terms), max(len(each.after) for each in terms)
+    if count > MOST_ARRAY_DEPENDENCIES:
         raise BadRequest(
-            f"after: {count:,} jobs that start after {len(terms.after)} others are "
-            f"{count * len(terms.after):,} dependencies, and an array has at most "
-            f"{MOST_ARRAY_DEPENDENCIES:,}; let one job start after the others, and the array after "
-            "that job"
+            f"after: {len(terms):,} jobs that start after {most} others are {count:,} "
+            f"dependencies, and an array has at most {MOST_ARRAY_DEPENDENCIES:,}; let one job "
+            "start after the others, and the array after that job"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -221,7 +222,7 @@ def test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit(tmp_pa
         said = await refusal(attempt, BadRequest)
         assert "it is estimated to need" in said
         assert "and the GPUs for it have 8.0 GiB" in said
-        given = {"ranks": None, "device": "cuda", "gpus": 1, "model": model}
+        given: dict[str, Any] = {"ranks": None, "device": "cuda", "gpus": 1, "model": model}
         assert (await submit(it, **given, memory={"per_gpu": "6GiB"})).state == "queued"
 
     tell(tmp_path / "state", story, FakeProbe([fake_gpu(0, total_gib=8)]))

@@ -75,8 +75,7 @@ class JobsAgain:
             if output_dir is not None:
                 spec = replace(spec, output_dir=str(Path(output_dir) / str(job.array.index)))
             specs.append((spec, job.array.label))
-        terms = self._terms_of_next(members[0], owner)
-        return await self._submission.submit_array(specs, uid=owner, key=None, terms=terms)
+        return await self._submit_again(specs, members, owner)
 
     async def _from_the_start(self, jobs: Sequence[JobRow]) -> list[JobSpec]:
         """Return the jobs as they were first submitted. Paths are compared with links resolved."""
@@ -144,8 +143,21 @@ class JobsAgain:
                 specs.append((spec, job.array.label))
             await time_slice.pause_if_due()
         owner = self._owner_of_next(left[0], uid)
-        terms = self._terms_of_next(left[0], owner)
-        return await self._submission.submit_array(specs, uid=owner, key=None, terms=terms)
+        return await self._submit_again(specs, left, owner)
+
+    async def _submit_again(
+        self, specs: Sequence[tuple[JobSpec, str]], members: Sequence[JobRow], owner: int
+    ) -> list[JobRow]:
+        """Submit the next array of `members`, each with its own terms."""
+        of_each, time_slice = list[QueueTerms](), TimeSlice()
+        for job in members:
+            of_each.append(self._terms_of_next(job, owner))
+            await time_slice.pause_if_due()
+        after = dict.fromkeys(each for terms in of_each for each in terms.after)
+        terms = replace(of_each[0], after=tuple(after))
+        return await self._submission.submit_array(
+            specs, uid=owner, key=None, terms=terms, of_each=of_each
+        )
 
     async def _continued(self, job: JobRow) -> tuple[JobSpec, bool]:
         """Return the job as it continues from its newest checkpoint, and False if it has none: it

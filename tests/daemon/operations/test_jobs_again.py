@@ -93,7 +93,10 @@ def test_what_its_user_has_set_holds_for_the_next_too(tmp_path: Path, from_start
         job, _ = await it.service.submit(
             make_job("exit=0", **changes), uid=ME, idempotency_key=None, terms=terms
         )
-        await it.service.release(job.id, uid=ME)
+        for ask in (it.service.release, it.service.hold, it.service.release):
+            asked = await ask(job.id, uid=ME)
+            assert (asked.priority, asked.begin, asked.after) == (7, begin, job.after)
+            assert (asked.spec, asked.output_dir) == (job.spec, job.output_dir)
         await it.service.cancel(job.id, uid=ME)
         if from_start:
             again = await it.service.retry(job.id, uid=ME)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from zerotoolsd.config import LimitsConfig
 from zerotoolsd.operations import whole_arrays
 from zerotoolsd.queue import store as queue_store
 from zerotoolsd.queue.lifecycle import Hold
-from zerotoolsd.queue_terms import QueueTerms
+from zerotoolsd.queue_terms import Dependency, JobEdit, QueueTerms
 from zerotoolsd.service import time_slice
 from zerotoolsd.service.exchanged import ArrayWish, JobView
 from zerotoolsd.service.refusals import Conflict, Forbidden, Unavailable
@@ -177,6 +178,29 @@ def test_of_an_array_those_that_have_not_succeeded_continue_as_a_new_one(tmp_pat
             (await it.service.job(job.id)).output_dir for job in (jobs[0], jobs[2])
         ]
         await it.service.change_array(again[0].id, ArrayWish(do="cancel"), uid=ME)
+
+    tell(tmp_path / "state", story)
+
+
+@pytest.mark.parametrize("from_start", [True, False])
+def test_each_keeps_what_was_set_for_it_alone(tmp_path: Path, from_start: bool) -> None:
+    begin = time.time() + 1e6
+
+    async def story(it: Running) -> None:
+        runs = await submit(it, "release exit=0", ranks=1)
+        jobs = await array(it, ["exit=0"] * 3, hold=True)
+        await it.service.set_priority(jobs[0].id, 4, uid=ME)
+        await it.service.edit(jobs[1].id, JobEdit(begin=begin), uid=ME)
+        after = (Dependency(job_id=runs.id),)
+        await it.service.edit(jobs[2].id, JobEdit(after=after), uid=ME)
+        await it.service.change_array(jobs[0].id, ArrayWish(do="cancel"), uid=ME)
+        again = await it.service.retry_array(jobs[0].id, uid=ME, from_start=from_start)
+        waits = ({"job": runs.id, "condition": "ok", "state": "running"},)
+        assert [(view.priority, view.begin) for view in again] == [(4, None), (0, begin), (0, None)]
+        assert [view.after for view in again] == [(), (), waits]
+        await it.service.change_array(again[0].id, ArrayWish(do="cancel"), uid=ME)
+        await it.reach(runs.id, "running")
+        it.release(runs.id)
 
     tell(tmp_path / "state", story)
 
