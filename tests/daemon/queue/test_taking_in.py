@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ from zerotools.jobs.client import queue_copies
 from zerotoolsd.supervisor.durable import read_json
 
 
-@pytest.mark.parametrize("lost", ["all", "since a backup"])
+@pytest.mark.parametrize("lost", ["all", "since a backup", "all, and its last record"])
 def test_a_queue_that_is_made_anew_books_what_attempts_have_used(tmp_path: Path, lost: str) -> None:
     """Each attempt is booked once, as its own records say, earlier ones too."""
     state, copy = tmp_path / "state", tmp_path / "copy.db"
@@ -39,7 +40,11 @@ def test_a_queue_that_is_made_anew_books_what_attempts_have_used(tmp_path: Path,
             known = read_json(run_dir / name)
             assert known is not None
             (run_dir / name).write_text(json.dumps({**known, **more}))
-    if lost == "all":
+    if lost == "all, and its last record":  # it was killed, and its keeper too
+        (run_dir / "exit.json").unlink()
+        for path in run_dir.iterdir():
+            os.utime(path, (began + 7.5, began + 7.5), follow_symlinks=False)
+    if lost != "since a backup":
         forget(state)
     else:
         shutil.copyfile(copy, state / DATABASE)
@@ -55,4 +60,4 @@ def test_a_queue_that_is_made_anew_books_what_attempts_have_used(tmp_path: Path,
         used = 2 * 100.0 + 2 * 7.5 * 0.5
         assert it.engine.store.gpu_use.in_all() == {UID: pytest.approx(used)}
 
-    run(state, after, rebuild=lost == "all")
+    run(state, after, rebuild=lost != "since a backup")
