@@ -193,9 +193,8 @@ def test_a_file_that_is_missing_is_named_whatever_values_it_has(
     found = inspect(checkpoint)
     assert found.incomplete
     assert problem in found.problems
-    export = consolidate.prepare(run, tmp_path / "out", consolidate.Options())
     with pytest.raises(BadFile, match=rf"{re.escape(str(file))} is missing"):
-        prove(export)
+        prove(consolidate.prepare(run, tmp_path / "out", consolidate.Options()))
 
 
 def test_arguments_behind_the_end_of_a_file_are_lost(tmp_path: Path) -> None:
