@@ -122,9 +122,8 @@ def test_one_ranks_file_of_another_step_is_named_and_nothing_is_made_of_it(
     (problem,) = read_dcp(spread).problems
     assert problem.file == "optimizer_0/__2_0.distcp"
     assert "from step 7 and other files are from step" in problem.message
-    conversion = consolidate.prepare(spread, tmp_path / "out", consolidate.Options())
     with pytest.raises(BadFile, match="two saves are mixed"):
-        prove(conversion)
+        prove(consolidate.prepare(spread, tmp_path / "out", consolidate.Options()))
 
 
 def test_parameters_that_were_trained_later_are_no_mixture(spread: Path) -> None:
