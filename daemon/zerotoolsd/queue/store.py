@@ -446,7 +446,8 @@ class Store:
         """Return the jobs of the same user that start after `job` and have `word` among the keys
         that were set, the oldest first."""
         rows = self._sql(
-            f"{JOBS} JOIN dependency ON job_id = job.id WHERE on_id = ? AND uid = ?"
+            # As a join, SQLite would go through all jobs in the order of their numbers.
+            f"{JOBS} WHERE job.id IN (SELECT job_id FROM dependency WHERE on_id = ?) AND uid = ?"
             " AND instr(coalesce(set_text, spec_given, full_text, spec), ?) ORDER BY job.id",
             (job.id, job.uid, word),
         )
@@ -459,6 +460,16 @@ class Store:
             "SELECT token, run_dir FROM attempt WHERE job_id = ? AND state != ?", (job_id, ENDED)
         )
         return {row["token"]: row["run_dir"] for row in rows}
+
+    def jobs_with_ended_attempts(self, below: int, limit: int) -> list[int]:
+        """Return the numbers of the newest jobs below this number that have such attempts, the
+        newest first."""
+        rows = self._sql(
+            "SELECT DISTINCT job_id FROM attempt WHERE job_id < ? AND state = ?"
+            " ORDER BY job_id DESC LIMIT ?",
+            (below, ENDED, limit),
+        )
+        return [row["job_id"] for row in rows]
 
     def attempts(self, job_id: int) -> list[AttemptRow]:
         """Return all attempts of a job, the first one first."""

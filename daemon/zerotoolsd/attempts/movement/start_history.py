@@ -13,11 +13,13 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.accounts.rights import opened
 from zerotoolsd.queue.rows import ENDED, JobRow
@@ -28,13 +30,12 @@ from zerotoolsd.supervisor.heartbeats.rank_phases import IMPORTING_TORCH
 from zerotoolsd.supervisor.plan import PROGRESS
 
 MOST_JOBS = 50
-"""Number of earlier jobs that are searched."""
+"""Number of earlier jobs with ended attempts that are searched."""
 MOST_ATTEMPTS = 5
 """Attempts of similar jobs that the median is of."""
-READ_SECONDS = 0.005
-"""Seconds after which no further job is read before other requests: job files may be long."""
 _HEAD_BYTES = 64 * 1024
 _MOST_KEPT = 1000
+_MOST_PASTS = 4 * MOST_JOBS
 TO_FIRST_STEP = "to the first step"
 """Stands for all phases of a start."""
 _NUMBER = re.compile(r"\d+")
@@ -46,6 +47,7 @@ class StartHistory:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._kept: dict[tuple[int, str], Mapping[str, float]] = {}
+        self._pasts: dict[int, _Past | None] = {}
 
     async def usual_seconds(self, job: JobRow, time_slice: TimeSlice) -> Mapping[str, float]:
         """Return the median time of each phase, and of all up to the first step, by `name_of`.
@@ -63,26 +65,56 @@ class StartHistory:
 
     async def _medians(self, job: JobRow, time_slice: TimeSlice) -> Mapping[str, float]:
         spec, times = job.reading.spec, dict[str, list[float]]()
-        below, left = job.id, MOST_JOBS if spec is not None else 0
-        while left and (some := self._store.jobs(limit=left, after=below, seconds=READ_SECONDS)):
-            below, left = some[-1].id, left - len(some)
-            for other in some:
-                await time_slice.pause_if_due()
-                theirs = other.reading.spec
-                if spec is None or theirs is None:
-                    continue
-                is_alike = _kind(theirs) == _kind(spec)
-                imports_alike = _kind_of_import(theirs) == _kind_of_import(spec)
-                if not (is_alike or imports_alike):
-                    continue
-                for attempt in reversed(self._store.attempts(other.id)):
-                    await time_slice.pause_if_due()
-                    if attempt.state != ENDED:
-                        continue
-                    for name, seconds in phase_seconds(Path(attempt.run_dir)).items():
-                        if imports_alike if name == IMPORTING_TORCH else is_alike:
-                            times.setdefault(name, []).append(seconds)
+        if spec is None:
+            return {}
+        kind, import_kind = _kind(spec), _kind_of_import(spec)
+        for number in self._store.jobs_with_ended_attempts(job.id, MOST_JOBS):
+            past = await self._past(number, time_slice)
+            if past is None:
+                continue
+            for name, seconds in past.phases:
+                if (
+                    past.import_kind == import_kind
+                    if name == IMPORTING_TORCH
+                    else past.kind == kind
+                ):
+                    times.setdefault(name, []).append(seconds)
         return {name: median(found[:MOST_ATTEMPTS]) for name, found in times.items()}
+
+    async def _past(self, number: int, time_slice: TimeSlice) -> _Past | None:
+        """Return the starts of an earlier job, or None if its record is gone or cannot be read.
+
+        Those of a job that is over are kept, since they do not change.
+        """
+        if number in self._pasts:
+            return self._pasts[number]
+        await time_slice.pause_if_due()
+        try:
+            job = self._store.job(number)
+        except KeyError:
+            return None
+        past = None
+        if (spec := job.reading.spec) is not None:
+            phases = list[tuple[str, float]]()
+            for attempt in reversed(self._store.attempts(number)):
+                await time_slice.pause_if_due()
+                if attempt.state == ENDED:
+                    phases.extend(phase_seconds(Path(attempt.run_dir)).items())
+            past = _Past(_kind(spec), _kind_of_import(spec), tuple(phases))
+        if job.state in TERMINAL:
+            if len(self._pasts) >= _MOST_PASTS:
+                self._pasts.clear()
+            self._pasts[number] = past
+        return past
+
+
+@dataclass(frozen=True)
+class _Past:
+    """The phases of the ended attempts of one job, the newest attempt first, with their seconds."""
+
+    kind: tuple[object, ...]
+    import_kind: tuple[object, ...]
+    phases: tuple[tuple[str, float], ...]
 
 
 def _kind_of_import(spec: JobSpec) -> tuple[object, ...]:

@@ -87,13 +87,21 @@ def test_a_job_that_waited_has_the_times_of_those_that_started_meanwhile(tmp_pat
     tell(tmp_path / "state", story)
 
 
-def test_long_job_files_are_read_in_several_steps(tmp_path: Path) -> None:
+def test_earlier_jobs_are_read_once_and_in_several_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zerotoolsd.service.time_slice.STEP_SECONDS", 0.0)
+
     async def story(it: Running) -> None:
-        for number in range(12):
-            env = {f"VARIABLE_{number}_{each}": "x" * 20 for each in range(1500)}
-            job = await submit(it, "exit=0", env=env)
-        time_slice = TimeSlice()
-        await StartHistory(it.engine.store).usual_seconds(it.engine.store.job(job.id), time_slice)
-        assert time_slice.pauses
+        for _ in range(3):
+            job = await submit(it, "exit=0")
+            await it.reach(job.id, "succeeded")
+        history, first, second = StartHistory(it.engine.store), TimeSlice(), TimeSlice()
+        row = it.engine.store.job(job.id)
+        await history.usual_seconds(row, first)
+        assert first.pauses
+        waits = replace(row, standing=replace(row.standing, state="queued"))
+        await history.usual_seconds(waits, second)
+        assert not second.pauses
 
     tell(tmp_path / "state", story)
