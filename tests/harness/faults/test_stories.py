@@ -31,6 +31,7 @@ def test_nothing_is_lost_or_doubled(tmp_path: Path, tensors: Path, name: str, po
     assert found.hit
 
 
+@pytest.mark.dear(50, "it ends the fork server, whose ranks of other tests count here")
 def test_a_removal_that_was_begun_is_finished(tmp_path: Path, tensors: Path) -> None:
     trained = Place(tmp_path / "trained", tensors)
     run_all(trained, {"t": trained.training("t", 2)})
