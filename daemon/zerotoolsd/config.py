@@ -55,8 +55,8 @@ class LimitsConfig:
         "No job starts on GPUs that were last seen longer ago than this.", default=30.0, above=0
     )
     cgroups: bool = key(
-        "Hold the processes of each attempt together in a control group, where the daemon may make "
-        "one: nothing leaves it. Jobs with `[limits]` of their own have one in any case.",
+        "Put the processes of each attempt into a control group, which none can leave, if the "
+        "daemon may make one. Jobs with `[limits]` always have one.",
         default=True,
     )
     job_memory: int | str | None = key(
@@ -66,7 +66,7 @@ class LimitsConfig:
     )
     host_memory: int | str | None = key(
         "Host memory that running jobs may declare together (`memory.host`): bytes, or text such "
-        'as `"400GiB"`. Not set: nine tenths of what the machine has.',
+        'as `"400GiB"`. Not set: nine tenths of the memory of the machine.',
         default=None,
     )
     job_processes: int | None = key(
@@ -102,13 +102,13 @@ class GpusConfig:
         default=False,
     )
     idle_seconds: float = key(
-        "A job whose GPUs the driver reports as idle for so long is shown so in `queue` and in an "
-        "event; 0: never.",
+        "After its GPUs were idle for so long by the driver's report, a job is shown as idle in "
+        "`queue` and in an event; 0: never.",
         default=1800.0,
         minimum=0,
     )
     stop_idle: bool = key(
-        "Also ask such a job to save and stop, for good; false: it goes on.", default=False
+        "Also ask such a job to save and stop for good; false: it continues.", default=False
     )
     exclude: tuple[int | str, ...] = key(
         "GPUs that jobs do not use: indexes as `nvidia-smi` shows them, UUIDs, or names of a model "
@@ -121,9 +121,9 @@ class GpusConfig:
         default=(),
     )
     locks: str = key(
-        "The directory of the GPUs' locks, by which the daemons of several users keep apart: "
-        "root's, of mode 1777. Where it is missing, what others use shows in NVML alone, and "
-        '`zerotools doctor` says so. `""`: no locks.',
+        "The directory of the GPUs' locks, which keep the daemons of several users apart: "
+        "owned by root, mode 1777. Without it, only NVML shows the GPUs that others use, and "
+        '`zerotools doctor` warns. `""`: no locks.',
         default="/run/zerotools/gpus",
     )
 
@@ -138,13 +138,12 @@ class SharesConfig:
         default=True,
     )
     half_life: int | str = key(
-        'What was used counts half after this time: seconds, or text such as `"7d"`.', default="7d"
+        'Used GPU time counts half after this time: seconds, or text such as `"7d"`.', default="7d"
     )
     weights: Mapping[str, float] = key(
-        'How much a user is to have beside the others: a user (`"alice" = 2.0`, or the uid '
-        '`"1000"`), a group, each of whose members has it (`"@lab" = 1.5`), or everybody else '
-        '(`"*" = 1.0`, which is the default). The own entry of a user counts before those of '
-        "groups.",
+        'The weight of the share of a user (`"alice" = 2.0`, or the uid `"1000"`), of each member '
+        'of a group (`"@lab" = 1.5`), or of all others (`"*" = 1.0`, which is the default). The '
+        "entry of a user counts before those of groups.",
         factory=dict,
     )
 
@@ -155,9 +154,9 @@ class LaunchConfig:
 
     by: str = key(
         '`"systemd"`: each attempt runs in a transient unit of its own, without the limits of the '
-        'daemon\'s unit. `"child"`: it is a child of the daemon and inherits them. `"auto"`: what '
-        "the environment variable `ZEROTOOLS_LAUNCH` says, as the system unit sets it; else "
-        "systemd if it started the daemon, and a child where that fails.",
+        'daemon\'s unit. `"child"`: it is a child of the daemon and inherits them. `"auto"`: the '
+        "value of the environment variable `ZEROTOOLS_LAUNCH`, which the system unit sets; else "
+        "systemd if it started the daemon, and a child if that fails.",
         default="auto",
         allowed=("auto", "systemd", "child"),
     )
@@ -168,7 +167,7 @@ class StopConfig:
     """`[stop]`: how attempts end."""
 
     grace_seconds: float = key(
-        "A job that was asked to stop has this long to save before it is killed.",
+        "The time that a stopping job has to save before it is killed.",
         default=120.0,
         minimum=0,
     )
@@ -194,13 +193,13 @@ class RetryConfig:
     factor: float = key("Each wait is this many times the one before.", default=4.0, minimum=1)
     most_seconds: float = key("The longest wait.", default=300.0, minimum=0)
     fence_seconds: float = key(
-        "A GPU whose XID says that it is broken is given to no job for this long, or until the "
+        "A GPU with an XID of a hardware fault is not used for this long, or until the "
         "machine is restarted.",
         default=3600.0,
         minimum=0,
     )
     at_once: int = key(
-        "So many jobs that are started again load at the same time; others wait for their turn.",
+        "The number of restarted jobs that may load at the same time; others wait.",
         default=4,
         minimum=1,
     )
@@ -217,8 +216,8 @@ class WatchConfig:
         minimum=0,
     )
     end_stalled: bool = key(
-        "End the attempts of jobs whose ranks do not get on, as their `[stall]` says; false: write "
-        "their stacks to the log and show them as stalled.",
+        "End stalled attempts, by the limits of `[stall]` in the job file; false: write the stacks "
+        "of their ranks to the log and show them as stalled.",
         default=True,
     )
 
@@ -251,13 +250,13 @@ class DataCacheConfig:
     """`[data_cache]`: tokenised data that restarts and other jobs take again."""
 
     directory: str | None = key(
-        "Where it lies; default: `data-cache` in the state directory. It may be removed at any "
+        "Its directory; default: `data-cache` in the state directory. It may be removed at any "
         "time.",
         default=None,
         path=True,
     )
     bytes: int = key(
-        "It does not grow beyond this: what was used longest ago is removed. 0: there is none, and "
+        "Its limit: the entries used longest ago are removed. 0: no cache, and "
         "each attempt tokenises its data.",
         default=64 * 2**30,
         minimum=0,
@@ -270,9 +269,9 @@ class PriorityConfig:
 
     classes: Mapping[str, tuple[int, ...]] = key(
         'The least and the most for a user (`"alice" = [-10, 5]`, or the uid `"1000"`), a group '
-        '(`"@lab" = [-10, 10]`), or everybody else (`"*" = [-10, 0]`). The own entry of a user '
-        "counts before those of groups, of which the widest range counts. Without an entry, and "
-        f"for root and the daemon's user: {LEAST_PRIORITY} to {MOST_PRIORITY}.",
+        '(`"@lab" = [-10, 10]`), or all others (`"*" = [-10, 0]`). The entry of a user '
+        "counts before those of groups; of several groups, the widest range counts. Without one, "
+        f"and for root and the daemon's user: {LEAST_PRIORITY} to {MOST_PRIORITY}.",
         factory=dict,
     )
 
@@ -312,23 +311,27 @@ class Config:
     data_cache: DataCacheConfig = key(
         "Tokenised data that is taken again.", factory=DataCacheConfig
     )
-    users: UsersConfig = key("Whose jobs are run.", factory=UsersConfig)
+    users: UsersConfig = key("The users that may submit jobs.", factory=UsersConfig)
     api: ApiConfig = key("Clients that come by TCP.", factory=ApiConfig)
     web: WebConfig = key("The page for browsers.", factory=WebConfig)
     priority: PriorityConfig = key(
         "Which priorities users may give to their jobs.", factory=PriorityConfig
     )
-    elastic: ElasticConfig = key("When elastic jobs that run take more.", factory=ElasticConfig)
-    preemption: PreemptionConfig = key(
-        "Whether jobs make room for those of higher priority.", factory=PreemptionConfig
+    elastic: ElasticConfig = key(
+        "The times when running elastic jobs take more GPUs.", factory=ElasticConfig
     )
-    notify: NotifyConfig = key("Where the daemon sends notifications.", factory=NotifyConfig)
-    retention: RetentionConfig = key("What is removed automatically.", factory=RetentionConfig)
+    preemption: PreemptionConfig = key(
+        "Preemption by jobs of higher priority.", factory=PreemptionConfig
+    )
+    notify: NotifyConfig = key("The receivers of notifications.", factory=NotifyConfig)
+    retention: RetentionConfig = key(
+        "Automatic removal of old records and logs.", factory=RetentionConfig
+    )
     warm_start: WarmStartConfig = key(
         "Jobs that find torch imported when they start.", factory=WarmStartConfig
     )
-    pressure: PressureConfig = key("What is done before memory is used up.", factory=PressureConfig)
-    history: HistoryConfig = key("What the machine was like before.", factory=HistoryConfig)
+    pressure: PressureConfig = key("Actions before memory runs out.", factory=PressureConfig)
+    history: HistoryConfig = key("The history of the machine.", factory=HistoryConfig)
 
 
 def load(path: Path | None) -> Config:

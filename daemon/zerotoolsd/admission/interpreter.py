@@ -69,7 +69,7 @@ def version(name):
     try:
         from importlib.metadata import version
         return version(name)
-    except Exception:
+    except Exception:  # not installed, or its metadata is damaged: the version is not compared
         return None
 asked = [each.split("=") for each in sys.argv[1:]]
 missing = [module for module, _ in asked if not u.find_spec(module)]
