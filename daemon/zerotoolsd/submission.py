@@ -63,6 +63,8 @@ LOOK_SECONDS = 10.0
 
 MOST_ARRAY_DEPENDENCIES = 4096
 """Members of an array times the jobs that each starts after: all are written in one transaction."""
+MOST_ARRAY_EVALUATIONS = 100
+"""Members of an array with `eval.tasks`. Their evaluations are written in one transaction."""
 
 _LAST_REHEARSED = 16
 """Number of jobs that a rehearsal has checked, and that are not checked again at their submit."""
@@ -178,6 +180,7 @@ class Admittance:
             (label or str(spec.name), spec.output_dir, spec.resume_from) for spec, label in members
         ]
         _refuse_many(of_each or [terms] * len(members))
+        _refuse_many_evaluations(spec for spec, _ in members)
         user = self._dispatcher.users.of(uid)
         if (problem := await self.look(members[0][0], clash_of, named, user=user)) is not None:
             raise BadRequest(problem)
@@ -555,6 +558,17 @@ def _refuse_many(terms: Sequence[QueueTerms]) -> None:
             f"after: {len(terms):,} jobs that start after {most} others are {count:,} "
             f"dependencies, and an array has at most {MOST_ARRAY_DEPENDENCIES:,}; let one job "
             "start after the others, and the array after that job"
+        )
+
+
+def _refuse_many_evaluations(specs: Iterable[JobSpec]) -> None:
+    """Raise BadRequest if too many jobs would be followed by an evaluation: those are made in the
+    transaction of the array."""
+    count = sum(map(is_evaluated, specs))
+    if count > MOST_ARRAY_EVALUATIONS:
+        raise BadRequest(
+            f"eval.tasks: {count:,} jobs of an array would each be evaluated, and at most "
+            f"{MOST_ARRAY_EVALUATIONS} may be; submit several smaller arrays"
         )
 
 

@@ -162,6 +162,20 @@ def test_an_array_for_which_the_disk_is_too_small_leaves_no_texts(tmp_path: Path
     tell(tmp_path / "state", story)
 
 
+def test_an_array_has_few_evaluations(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        many = [
+            (replace(spec, eval=replace(spec.eval, tasks=("arc_easy",))), label)
+            for spec, label in members(tmp_path / "runs", 101)
+        ]
+        attempt = it.service.submit_array(many, uid=ME, idempotency_key=None, terms=QueueTerms())
+        said = await refusal(attempt, BadRequest)
+        assert said.startswith("eval.tasks: 101 jobs of an array would each be evaluated")
+        assert it.engine.store.highest_id == 0
+
+    tell(tmp_path / "state", story)
+
+
 def test_an_array_has_few_dependencies_in_all(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         first = await submit(it, fake="exit=0")
