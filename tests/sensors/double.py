@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from zerotools.sensors.nvml import PROBE_COMMAND, NvmlProbe
+from zerotools.sensors.nvml import PROBE_COMMAND, START_SECONDS, NvmlProbe
 
 
 class Double:
@@ -21,6 +23,8 @@ class Double:
             "NVML_DOUBLE": str(self._state),
         }
         self.probes: list[NvmlProbe] = []
+        self.started: list[int] = []
+        """Process ids of the children that the probes started, in their order."""
 
     def says(self, *lines: str) -> None:
         """Replace the state, in one step."""
@@ -29,12 +33,25 @@ class Double:
         fresh.rename(self._state)
 
     def probe(
-        self, *, deadline_seconds: float = 10.0, clock: Callable[[], float] = lambda: 0.0
+        self,
+        *,
+        start_seconds: float = START_SECONDS,
+        deadline_seconds: float = 10.0,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> NvmlProbe:
         """A probe that loads the double."""
+        started = self.started
+
+        class Noted(subprocess.Popen[bytes]):
+            def __init__(self, *arguments: Any, **keywords: Any) -> None:
+                super().__init__(*arguments, **keywords)
+                started.append(self.pid)
+
         probe = NvmlProbe(
             command=(*PROBE_COMMAND, str(self.kernel_log)),
             environment=self.environment,
+            popen=Noted,
+            start_seconds=start_seconds,
             deadline_seconds=deadline_seconds,
             clock=clock,
         )

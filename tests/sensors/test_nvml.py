@@ -286,41 +286,27 @@ def test_a_hang_is_given_up_and_the_last_gpus_are_marked_old(double: Double) -> 
 
 def test_the_first_answer_is_waited_for_over_several_readings(double: Double) -> None:
     """Eight GPUs without persistence mode take half a minute, and would begin anew."""
-    clock, double_started = Clock(), []
-
-    class Counted(subprocess.Popen[bytes]):
-        def __init__(self, *arguments: Any, **keywords: Any) -> None:
-            super().__init__(*arguments, **keywords)
-            double_started.append(self.pid)
-
+    clock = Clock()
     double.says("starting", *HEALTHY)
-    probe = NvmlProbe(
-        environment=double.environment,
-        popen=Counted,
-        start_seconds=0.1,
-        deadline_seconds=0.1,
-        clock=clock,
-    )
-    with closing(probe):
-        first = probe.read()
-        assert first.error == "NVML did not answer within 0.2 s since it was started"
-        assert (first.gpus, first.is_silent) == ((), True)
-        clock.now += 60
-        assert probe.read().is_silent
-        double.says(*HEALTHY)
-        readings = (probe.read() for _ in range(100))
-        found = next(reading for reading in readings if reading.error is None)
-        assert [gpu.uuid for gpu in found.gpus] == ["GPU-a", "GPU-b"]
-        assert len(double_started) == 1
+    probe = double.probe(start_seconds=0.1, deadline_seconds=0.1, clock=clock)
+    first = probe.read()
+    assert first.error == "NVML did not answer within 0.2 s since it was started"
+    assert (first.gpus, first.is_silent) == ((), True)
+    clock.now += 60
+    assert probe.read().is_silent
+    double.says(*HEALTHY)
+    readings = (probe.read() for _ in range(1000))
+    found = next(reading for reading in readings if reading.error is None)
+    assert [gpu.uuid for gpu in found.gpus] == ["GPU-a", "GPU-b"]
+    assert len(double.started) == 1
 
 
 def test_a_first_answer_that_never_comes_is_given_up(double: Double) -> None:
     clock = Clock()
     double.says("hang", *HEALTHY)
-    probe = double.probe(deadline_seconds=0.1, clock=clock)
+    probe = double.probe(start_seconds=0.1, deadline_seconds=0.1, clock=clock)
     probe.begin()
-    child = psutil.Process().children()[-1]
-    probe._start_allowance = 0.1
+    child = psutil.Process(double.started[-1])
     assert probe.read().is_silent
     assert child.is_running()
     clock.now += FIRST_ANSWER_SECONDS
