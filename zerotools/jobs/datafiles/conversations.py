@@ -101,11 +101,10 @@ def _turn(place: str, turn: Any) -> tuple[Turn, bool]:
     role, content = turn.get(names[0]), turn.get(names[1])
     if role is None:
         raise BadFile(f'{place} has no "role" and no "from"; it has {shown_names(turn)}')
-    rest = {
-        name: value
-        for name, value in turn.items()
-        if name not in (*names, "weight") and value is not None
-    }
+    rest = {}
+    if turn.keys() != {*names}:  # most turns have nothing else
+        known = (*names, "weight")
+        rest = {name: each for name, each in turn.items() if name not in known and each is not None}
     if role == CALL:
         return {"role": ASSISTANT, "content": "", "tool_calls": _called(place, content)}, True
     if not isinstance(role, str) or role not in ROLES:

@@ -1,4 +1,4 @@
-"""A shuffle without a table: element i of a seeded permutation of range(n), in constant memory.
+"""A shuffle without a table: element i of a seeded permutation of range(n), in bounded memory.
 
 A four-round Feistel network permutes the smallest even-bit power of two that is at least `n`
 (Luby and Rackoff, 1988); values that fall outside the range are sent through again until they
@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 
 _ROUNDS = 4
+_MOST_KEPT = 1 << 16
+"""Values of a round that are kept, about 8 MB; a round of 4 billion elements has as many."""
 
 
 class Shuffle:
@@ -20,7 +22,8 @@ class Shuffle:
         self.length = length
         self._half_bits = max(1, ((length - 1).bit_length() + 1) // 2)
         self._mask = (1 << self._half_bits) - 1
-        self._keys = [f"{seed}/{epoch}/{number}/".encode() for number in range(_ROUNDS)]
+        keys = [f"{seed}/{epoch}/{number}/".encode() for number in range(_ROUNDS)]
+        self._rounds = [(key, dict[int, int]()) for key in keys]
 
     def __getitem__(self, position: int) -> int:
         if not 0 <= position < self.length:
@@ -32,7 +35,16 @@ class Shuffle:
 
     def _permute(self, value: int) -> int:
         left, right = value >> self._half_bits, value & self._mask
-        for key in self._keys:
-            digest = hashlib.blake2b(right.to_bytes(8, "little"), key=key, digest_size=8).digest()
-            left, right = right, left ^ (int.from_bytes(digest, "little") & self._mask)
+        for key, kept in self._rounds:
+            mixed = kept.get(right)
+            if mixed is None:
+                mixed = self._mixed(key, right)
+                if len(kept) < _MOST_KEPT:
+                    kept[right] = mixed
+            left, right = right, left ^ mixed
         return left << self._half_bits | right
+
+    def _mixed(self, key: bytes, half: int) -> int:
+        """Return the output of a round for one half of a value."""
+        digest = hashlib.blake2b(half.to_bytes(8, "little"), key=key, digest_size=8).digest()
+        return int.from_bytes(digest, "little") & self._mask
