@@ -22,11 +22,11 @@ from dataclasses import asdict, dataclass, field
 from benchmarks.measuring import machine
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
-from zerotoolsd.config import LimitsConfig
+from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.queue.fair_share.user_order import DecayedUse, ranks_of
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
-from zerotoolsd.queue.scheduling.fair_share import DecayedUse, ranks_of
-from zerotoolsd.queue.scheduling.line import WaitingLine
+from zerotoolsd.queue.scheduling.pending_queue import WaitingLine
+from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import tick
 
 GPUS = 8

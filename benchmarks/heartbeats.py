@@ -18,7 +18,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from zerotoolsd.supervisor.heartbeats.pulse import VARIABLE, Pulse, PulseBoard, open_pulse
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import (
+    VARIABLE,
+    Pulse,
+    PulseBoard,
+    open_pulse,
+)
 from zerotoolsd.supervisor.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,7 +33,7 @@ RANK = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
 try:
-    from zerotoolsd.supervisor.heartbeats.pulse import open_pulse
+    from zerotoolsd.supervisor.heartbeats.shared_heartbeat import open_pulse
     pulse = open_pulse(os.environ, int(os.environ["RANK"]))
     pulse.enter("step")
 except ImportError:

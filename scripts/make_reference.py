@@ -2,8 +2,8 @@
 
 docs/reference/job-file.md comes from `zerotools.jobs.tables`,
 docs/reference/command-line.md from the commands themselves, docs/reference/python.md from the
-functions of `zerotools`, docs/reference/zerotoolsd.md from `zerotoolsd.config`,
-docs/reference/openapi.json from `zerotoolsd.api.openapi`.
+functions of `zerotools`, docs/reference/zerotoolsd.md from `zerotoolsd.config.daemon_config`,
+docs/reference/openapi.json from `zerotoolsd.http.api.openapi`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from zerotools.cli.main import build
 from zerotools.jobs.binding.bind import table_of
 from zerotools.jobs.binding.declaration import keys_of
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.api.openapi import document
-from zerotoolsd.command.options import make_parser
-from zerotoolsd.config import Config
+from zerotoolsd.app.command_line import make_parser
+from zerotoolsd.config.daemon_config import Config
+from zerotoolsd.http.api.openapi import document
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 

@@ -29,13 +29,13 @@ from benchmarks.fair_share import HOUR
 from benchmarks.measuring import machine
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
-from zerotoolsd.config import LimitsConfig
+from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.dispatch.preemption.choose_victims import PreemptionRules, who_makes_room
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
-from zerotoolsd.queue.scheduling.line import WaitingLine
-from zerotoolsd.queue.scheduling.machine_now import MachineNow, RunningJob
-from zerotoolsd.queue.scheduling.preemption import PreemptionRules, who_makes_room
-from zerotoolsd.queue.scheduling.resizing import GrowthRule, RunningSize, growth, wish
+from zerotoolsd.queue.scheduling.elastic_resize import GrowthRule, RunningSize, growth, wish
+from zerotoolsd.queue.scheduling.pass_input import MachineNow, RunningJob
+from zerotoolsd.queue.scheduling.pending_queue import WaitingLine
+from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 
 GPUS, DAYS = 8, 2
 UNTIL = DAYS * 24 * HOUR

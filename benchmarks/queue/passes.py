@@ -17,19 +17,19 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
-from zerotoolsd.config import LimitsConfig, SharesConfig
-from zerotoolsd.gpu_sharing.fair_shares import FairShares
+from zerotoolsd.config.daemon_config import LimitsConfig, SharesConfig
+from zerotoolsd.dispatch.preemption.choose_victims import PreemptionRules, who_makes_room
+from zerotoolsd.interface.queue_terms import ANY, Dependency
 from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.clocks import now
-from zerotoolsd.queue.conditions.waiting_conditions import WaitingConditions
+from zerotoolsd.queue.fair_share.usage_report import FairShares
+from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import RetryPolicy, Standing
-from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.queue.scheduling.preemption import PreemptionRules, who_makes_room
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.transitions import Transitions
-from zerotoolsd.queue_terms import ANY, Dependency
+from zerotoolsd.queue.waiting_conditions import WaitingConditions
 
 GPUS = 8
 RUNNING = 6

@@ -21,7 +21,7 @@ from benchmarks.stores.slow_store import asked, heading, row, slow_store
 from benchmarks.stores.without_a_disk import FETCH
 from zerotools.runs.checkpoint_dirs import directory_name
 from zerotools.runs.manifest import write_manifest
-from zerotoolsd import mirroring
+from zerotoolsd.children import mirror
 
 SHARDS = 4
 GOLDEN = Path(__file__).parents[2] / "tests/golden/zerotools-0.1.0/step-00000003"
@@ -76,7 +76,7 @@ def _command(what: str, work: Path, job: Path, number: int) -> list[str]:
         "keep_every": None,
         "resume_from": None,
     }
-    script = [sys.executable, "-E", "-P", str(Path(mirroring.__file__))]
+    script = [sys.executable, "-E", "-P", str(Path(mirror.__file__))]
     if what == "send":  # the place is claimed before, as when a job begins
         shutil.rmtree(job / ".uploads", ignore_errors=True)
         measure([*script, "fetch", json.dumps(settings)])

@@ -31,7 +31,7 @@ from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.mirroring.far_copies import refuse_part
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import write_manifest
-from zerotoolsd import mirroring
+from zerotoolsd.children import mirror
 
 GOLDEN = Path(__file__).parents[2] / "tests/golden/zerotools-0.1.0/step-00000003"
 PLACE = "gs://checkpoints/run"
@@ -113,7 +113,7 @@ class _Kills:
             "keep_every": None,
             "resume_from": None,
         }
-        script = [sys.executable, "-E", "-P", str(Path(mirroring.__file__))]
+        script = [sys.executable, "-E", "-P", str(Path(mirror.__file__))]
         command = [*script, what, json.dumps(settings)]
         environment = {**os.environ, **client_env(self._proxy.url)}
         quiet = subprocess.DEVNULL

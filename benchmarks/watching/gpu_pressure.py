@@ -2,15 +2,15 @@
 
     python -m benchmarks.watching.gpu_pressure [--runs 50]
 
-The guard's own forecast and ladder (`zerotoolsd.pressure`), every second, over simulated GPUs: no
-GPU is needed, and none was at hand. Each seed has a GPU of 24 to 141 GiB and 2 to 4 jobs, which
-have declared 70 to 95 % of it. Their allocators take memory in blocks of 2 MiB to 1 GiB and keep
-it; each job loads its model (0.5 to 4 GiB/s), trains, and now and then evaluates, which takes it
-up to what it declared; before it trains on it gives that back. One of them leaks beyond what it
-declared, from 1 MiB/s to 4 GiB/s, log-uniform; in every fifth run a program leaks that is not ours.
-Whoever asks for a block that is not there fails, and loses its work since its last checkpoint: the
-driver ends nobody else. A job that is asked goes on to the end of its step, and saves. The same
-GPUs run again without a guard.
+The guard's own forecast and ladder (`zerotoolsd.dispatch.memory_guard`), every second, over
+simulated GPUs: no GPU is needed, and none was at hand. Each seed has a GPU of 24 to 141 GiB and 2
+to 4 jobs, which have declared 70 to 95 % of it. Their allocators take memory in blocks of 2 MiB to
+1 GiB and keep it; each job loads its model (0.5 to 4 GiB/s), trains, and now and then evaluates,
+which takes it up to what it declared; before it trains on it gives that back. One of them leaks
+beyond what it declared, from 1 MiB/s to 4 GiB/s, log-uniform; in every fifth run a program leaks
+that is not ours. Whoever asks for a block that is not there fails, and loses its work since its
+last checkpoint: the driver ends nobody else. A job that is asked goes on to the end of its step,
+and saves. The same GPUs run again without a guard.
 
 Other GPUs are well: jobs hold up to 2 % more than they declared, contexts are of 0.3 to 0.8 GiB
 where 0.5 are set aside, memory grows slowly as it falls into pieces, but never beyond that; on
@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.measuring import machine
-from zerotoolsd.pressure.gpu_forecast import GpuCurve, GpuSample
-from zerotoolsd.pressure.gpu_ladder import GpuJob, GpuNow, first_rung, next_on
-from zerotoolsd.pressure.ladder import MemoryHolder, Rung, reserve_of
+from zerotoolsd.dispatch.memory_guard.escalation import MemoryHolder, Rung, reserve_of
+from zerotoolsd.dispatch.memory_guard.gpu_escalation import GpuJob, GpuNow, first_rung, next_on
+from zerotoolsd.dispatch.memory_guard.gpu_forecast import GpuCurve, GpuSample
 
 GIB, MIB = 1 << 30, 1 << 20
 TICK, LOOK, HORIZON = 0.25, 1.0, 7200.0

@@ -19,9 +19,15 @@ from benchmarks.measuring import machine
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.source import SnapshotSource
-from zerotoolsd.history.downsampling import TIERS, bucket_of, rolled_up, step_for, tier_for
-from zerotoolsd.history.history_file import FILE, HistoryFile
-from zerotoolsd.history.series import series_of
+from zerotoolsd.monitoring.history.downsampling import (
+    TIERS,
+    bucket_of,
+    rolled_up,
+    step_for,
+    tier_for,
+)
+from zerotoolsd.monitoring.history.history_file import FILE, HistoryFile
+from zerotoolsd.monitoring.history.series import series_of
 
 DAY, GPUS, BATCH = 86400, 8, 10
 BEGIN = 1_700_000_000

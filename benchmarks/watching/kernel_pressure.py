@@ -25,9 +25,15 @@ from pathlib import Path
 
 from benchmarks.measuring import machine
 from harness.kernel.memory_limits import HungryProcess, LimitedGroup, NoLimit, limited
-from zerotoolsd.pressure.forecast import LONG_SECONDS, MemorySample
-from zerotoolsd.pressure.host_reading import HostReading
-from zerotoolsd.pressure.ladder import Ladder, MemoryHolder, Rung, next_act, wanted_rung
+from zerotoolsd.dispatch.memory_guard.escalation import (
+    Ladder,
+    MemoryHolder,
+    Rung,
+    next_act,
+    wanted_rung,
+)
+from zerotoolsd.dispatch.memory_guard.host_forecast import LONG_SECONDS, MemorySample
+from zerotoolsd.dispatch.memory_guard.host_reading import HostReading
 
 MIB = 1 << 20
 LOOK, HORIZON = 0.5, 1800.0

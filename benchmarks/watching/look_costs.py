@@ -23,11 +23,11 @@ from harness.started import Started
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotools.sensors.source import SnapshotSource
-from zerotoolsd.attempts.residue.attribution import suspects
-from zerotoolsd.gpu_sharing.measured_use import measure, roots_of
-from zerotoolsd.pressure.gpu_forecast import WINDOWS, GpuCurve, GpuSample
-from zerotoolsd.pressure.ladder import reserve_of
+from zerotoolsd.dispatch.memory_guard.escalation import reserve_of
+from zerotoolsd.dispatch.memory_guard.gpu_forecast import WINDOWS, GpuCurve, GpuSample
 from zerotoolsd.queue.rows import RUNNING, AttemptRow
+from zerotoolsd.resources.gpu_sharing.measured_use import measure, roots_of
+from zerotoolsd.resources.leaked_gpu_memory.attribution import suspects
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import RUN
 from zerotoolsd.supervisor.procfs import boot_id, pids, read_process

@@ -2,13 +2,13 @@
 
     python -m benchmarks.watching.pressure [--runs 50]
 
-The guard's own forecast and ladder (`zerotoolsd.pressure`), every 0.5 s, over simulated machines:
-nothing here fills the memory of the machine that runs it. Each seed has a host of 64 to 1024 GiB
-and 2 to 5 jobs; one of them leaks, from a slow leak (0.02 GiB/s) to a rush (8 GiB/s), log-uniform;
-in every fifth run a program leaks that is not ours. A job that is asked goes on to the end of its
-step, and holds its memory while it saves. Where nothing is available the kernel ends whoever holds
-most. Lost is the work since the last checkpoint of whoever was ended, and of each that was asked
-the time until it had saved. The same machines run again without a guard.
+The guard's own forecast and ladder (`zerotoolsd.dispatch.memory_guard`), every 0.5 s, over
+simulated machines: nothing here fills the memory of the machine that runs it. Each seed has a host
+of 64 to 1024 GiB and 2 to 5 jobs; one of them leaks, from a slow leak (0.02 GiB/s) to a rush (8
+GiB/s), log-uniform; in every fifth run a program leaks that is not ours. A job that is asked goes
+on to the end of its step, and holds its memory while it saves. Where nothing is available the
+kernel ends whoever holds most. Lost is the work since the last checkpoint of whoever was ended, and
+of each that was asked the time until it had saved. The same machines run again without a guard.
 
 A third kind of machine is well: jobs load what they need (0.5 to 4 GiB/s) up to 97 % of what there
 is, of which the daemon expects three quarters to all. Whoever is asked there is a false alarm.
@@ -23,9 +23,15 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from benchmarks.measuring import machine
-from zerotoolsd.pressure.forecast import LONG_SECONDS, MemorySample
-from zerotoolsd.pressure.guard import MOST
-from zerotoolsd.pressure.ladder import Ladder, MemoryHolder, Rung, next_act, reserve_of
+from zerotoolsd.dispatch.memory_guard.escalation import (
+    Ladder,
+    MemoryHolder,
+    Rung,
+    next_act,
+    reserve_of,
+)
+from zerotoolsd.dispatch.memory_guard.host_forecast import LONG_SECONDS, MemorySample
+from zerotoolsd.dispatch.memory_guard.host_guard import MOST
 
 GIB = 1 << 30
 TICK, LOOK, HORIZON = 0.1, 0.5, 1800.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from zerotools.cli.output.messages import say_error
 from zerotools.core.errors import EXIT_BROKEN_PIPE, EXIT_SYSTEM, BadRequest
 from zerotools.jobs.client.daemon_package import NEEDED, missing_package
-from zerotoolsd.command.options import answer, leave_stdout
+from zerotoolsd.app.command_line import answer, leave_stdout
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say_error(f"{error.filename or 'standard output'}: {error.strerror or error}")
         return EXIT_SYSTEM
     try:
-        from zerotoolsd.app import main as run
+        from zerotoolsd.app.run_daemon import main as run
     except ModuleNotFoundError as error:
         if error.name != NEEDED:
             raise

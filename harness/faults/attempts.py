@@ -21,13 +21,13 @@ from harness.faults.warm import Victim, exit_status
 from harness.patience import Deadline
 from zerotools.core.errors import BadFile
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.attempts import reattach
-from zerotoolsd.attempts.enforcing.strays import Traces, kill_strays
+from zerotoolsd.attempts import attempt_status
+from zerotoolsd.attempts.leftovers.orphans import Traces, kill_strays
 from zerotoolsd.supervisor.durable import write_json
-from zerotoolsd.supervisor.last_word.ledger import RankLedger
+from zerotoolsd.supervisor.exit_record.rank_ledger import RankLedger
 from zerotoolsd.supervisor.plan import ATTEMPT, LEDGER, REQUEST, Plan
 from zerotoolsd.supervisor.procfs import processes
-from zerotoolsd.trainer.checkpoints.structure import check_structure
+from zerotoolsd.trainer.checkpoints.completeness import check_structure
 
 SECONDS = 60.0
 STAND_IN = Path(__file__).with_name("stand_in.py")
@@ -128,9 +128,10 @@ class AttemptStory:
     def _await_end(self, victim: Victim, run: Path, token: str) -> None:
         deadline = Deadline(SECONDS)
         while isinstance(
-            found := reattach.run_dir_status(run, token), (reattach.Alive, reattach.Starting)
+            found := attempt_status.run_dir_status(run, token),
+            (attempt_status.Alive, attempt_status.Starting),
         ):
-            if isinstance(found, reattach.Alive):
+            if isinstance(found, attempt_status.Alive):
                 os.close(found.pidfd)
             if deadline.has_passed():
                 break
@@ -145,17 +146,19 @@ class AttemptStory:
         status = None if pidfd is None else exit_status(pidfd)
         if pidfd is not None:
             os.close(pidfd)
-        now = reattach.run_dir_status(run, token)
-        record = now.record if isinstance(now, (reattach.Over, reattach.Gone)) else None
+        now = attempt_status.run_dir_status(run, token)
+        record = now.record if isinstance(now, (attempt_status.Over, attempt_status.Gone)) else None
         ended = None if record is None else record.get("outcome")
         wrong = []
         if self.victim == BOTH:
             kill_strays(Traces(token))  # as the daemon does, which finds none
         if left := strays(token):
             wrong.append(f"a process of the attempt was left: {left}")
-        if (path / "ran").exists() and isinstance(now, reattach.NeverStarted):
+        if (path / "ran").exists() and isinstance(now, attempt_status.NeverStarted):
             wrong.append("the rank has run, and would be run again: no record says so")
-        if isinstance(now, (reattach.Alive, reattach.Starting, reattach.Unreadable)):
+        if isinstance(
+            now, (attempt_status.Alive, attempt_status.Starting, attempt_status.Unreadable)
+        ):
             wrong.append(f"nobody knows what came of it: {now}")
         right = ("stopped",) if self.stopped else ("finished",)
         if status == 0 and ended not in right:

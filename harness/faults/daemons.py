@@ -27,7 +27,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import TERMINAL
-from zerotoolsd import crashpoints
+from zerotoolsd.attempts import crash_points
 
 CONFIG = "[limits]\ncpu_ranks = 8\n[retry]\nfirst_seconds = 0.02\n[stop]\ngrace_seconds = 2\n"
 SECONDS = 60.0
@@ -98,7 +98,7 @@ class Place:
         self, crash: CrashPoint | None = None, env: Mapping[str, str] | None = None
     ) -> Forked:
         """Start a daemon without an injection; with `crash` it kills itself at a named point."""
-        env = {**(env or {}), **({} if crash is None else {crashpoints.VARIABLE: crash.name})}
+        env = {**(env or {}), **({} if crash is None else {crash_points.VARIABLE: crash.name})}
         return warm.start("daemon", self.options, self.path, env=env)
 
     def lines(self, name: str) -> list[str]:

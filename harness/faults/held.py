@@ -24,8 +24,8 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 def daemon(arguments: list[str]) -> int:
     """Run `zerotoolsd` with stand-ins as ranks, and without checks of the interpreter."""
     from zerotools.jobs.tables.spec import JobSpec
-    from zerotoolsd.admission.interpreter import Needs
-    from zerotoolsd.app import main
+    from zerotoolsd.app.run_daemon import main
+    from zerotoolsd.service.admission.interpreter_check import Needs
 
     def command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
         return (sys.executable, "-P", str(STAND_IN), "--run-dir", str(run_dir))

@@ -50,7 +50,7 @@ class Injection:
 
 @dataclass(frozen=True)
 class CrashPoint:
-    """The daemon kills itself the first time it reaches `zerotoolsd.crashpoints.name`: no
+    """The daemon kills itself the first time it reaches `zerotoolsd.attempts.crash_points.name`: no
     strace."""
 
     name: str

@@ -20,9 +20,9 @@ from harness.forked import Forked
 from harness.patience import Deadline
 
 MODULES = (
-    "zerotoolsd.app",
+    "zerotoolsd.app.run_daemon",
     "zerotoolsd.supervisor.main",
-    "zerotoolsd.trainer.checkpoints.committing",
+    "zerotoolsd.trainer.checkpoints.finalize",
     "zerotoolsd.trainer.rank.notify",
 )
 HELD = Path(__file__).with_name("held.py")

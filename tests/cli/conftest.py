@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.serving import serving
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.serving import serving
 from zerotools.cli.main import build, run
 from zerotools.jobs.client.daemon_client import DaemonClient
 

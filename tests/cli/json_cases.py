@@ -18,8 +18,8 @@ from tests.cli.commands.test_estimate import MACHINE
 from tests.cli.commands.test_importing import PLAIN
 from tests.cli.commands.test_submit import JOB as JOB_FILE
 from tests.cli.conftest import Done
-from tests.daemon.api.fakes import ADOPTABLE, FakeService
-from tests.daemon.api.made_views import an_attempt
+from tests.daemon.http.api.fakes import ADOPTABLE, FakeService
+from tests.daemon.http.api.made_views import an_attempt
 from tests.golden_files import DEEPSPEED, JOB
 from tests.io.ssh.double import SshDouble
 from tests.jobs.client.test_queue_copies import fill

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.started import Started
 from tests.cli.commands.test_submit import JOB
-from tests.daemon.api.fakes import FakeService
+from tests.daemon.http.api.fakes import FakeService
 from zerotools.jobs.client.daemon_client import DaemonClient
 
 

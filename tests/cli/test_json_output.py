@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.conftest import Done
 from tests.cli.json_cases import CASES, LINES, Shell
-from tests.daemon.api.fakes import FakeService
+from tests.daemon.http.api.fakes import FakeService
 from zerotools.cli.command_table import COMMANDS
 from zerotools.cli.main import build, run
 from zerotools.cli.output.json_answer import ERROR_SCHEMA, schema_of

@@ -7,9 +7,9 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from zerotoolsd.accounts.job_user import JobUser
-from zerotoolsd.looking.lookers import value_of
-from zerotoolsd.looking.nursery import Look, answer_to
+from zerotoolsd.file_checks.check_server import Look, answer_to
+from zerotoolsd.file_checks.checkers import value_of
+from zerotoolsd.users.job_user import JobUser
 
 
 async def ask_thread(

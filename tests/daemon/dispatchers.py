@@ -19,23 +19,23 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.source import SnapshotSource
 from zerotools.sensors.topology import NumaTopology, ReadTopology
-from zerotoolsd.accounts.serving import OWN_ONLY, ServedUsers
-from zerotoolsd.admission.rehearsal import rehearse
-from zerotoolsd.attempts import rebuilding
+from zerotoolsd.attempts import rebuild_queue
+from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchWay
 from zerotoolsd.attempts.launch import RankCommand
-from zerotoolsd.attempts.spawning.way import CHILDREN, LaunchWay
-from zerotoolsd.config import Config, GpusConfig, LimitsConfig
-from zerotoolsd.dispatcher import Dispatcher
-from zerotoolsd.jobservice import DispatcherService
-from zerotoolsd.machine import SnapshotCache
+from zerotoolsd.config.daemon_config import Config, GpusConfig, LimitsConfig
+from zerotoolsd.dispatch.dispatcher import Dispatcher
+from zerotoolsd.interface.api_types import JobView
+from zerotoolsd.queue.fault_isolation import Touch
 from zerotoolsd.queue.lifecycle import Standing
-from zerotoolsd.queue.parking import Touch
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.service.exchanged import JobView
-from zerotoolsd.submission import Rehearsal
+from zerotoolsd.resources.machine_snapshot import SnapshotCache
+from zerotoolsd.service.admission.dry_run import rehearse
+from zerotoolsd.service.jobservice import DispatcherService
+from zerotoolsd.service.submission import Rehearsal
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import REQUEST
+from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 CONFIG = replace(Config(), limits=LimitsConfig(cpu_ranks=8), gpus=GpusConfig(locks=""))
 
@@ -99,7 +99,7 @@ async def running(
     state.mkdir(exist_ok=True)
     probe = probe or FakeProbe(error="no NVML")
     store = Store(state, rebuild=rebuild)
-    rebuilding.compare(state, store, time.time())
+    rebuild_queue.compare(state, store, time.time())
     machine = SnapshotCache(SnapshotSource(probe))
     machine.lists_processes = True  # also where these tests run in a container
     engine = Dispatcher(

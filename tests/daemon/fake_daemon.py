@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.accounts.job_user import JobUser
-from zerotoolsd.admission.interpreter import Needs
-from zerotoolsd.admission.rehearsal import rehearse as ask
-from zerotoolsd.app import main
-from zerotoolsd.service.exchanged import CheckedJob
+from zerotoolsd.app.run_daemon import main
+from zerotoolsd.interface.api_types import CheckedJob
+from zerotoolsd.service.admission.dry_run import rehearse as ask
+from zerotoolsd.service.admission.interpreter_check import Needs
+from zerotoolsd.users.job_user import JobUser
 
 FAKE_RANK = Path(__file__).with_name("fake_rank.py")
 SAMPLE: dict[str, Any] = {

@@ -73,7 +73,7 @@ def hang() -> None:
 
 def beat(phase: str) -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "daemon"))
-    from zerotoolsd.supervisor.heartbeats.pulse import DUMP_SIGNAL, open_pulse
+    from zerotoolsd.supervisor.heartbeats.shared_heartbeat import DUMP_SIGNAL, open_pulse
 
     pulse = open_pulse(os.environ, RANK)
     pulse.enter(phase)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.serving import serving
-from tests.daemon.api.test_hostile import ask
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.serving import serving
+from tests.daemon.http.api.test_hostile import ask
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotoolsd.queue import parking
-from zerotoolsd.service.exchanged import JobView
+from zerotoolsd.interface.api_types import JobView
+from zerotoolsd.queue import fault_isolation
 
 UID = os.geteuid()
 
@@ -41,7 +41,13 @@ async def submit(it: Running, **changes: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    "place", [parking.NEEDING, parking.PLACING, parking.STARTING, parking.ENDING]
+    "place",
+    [
+        fault_isolation.NEEDING,
+        fault_isolation.PLACING,
+        fault_isolation.STARTING,
+        fault_isolation.ENDING,
+    ],
 )
 def test_no_job_is_held_or_lost_for_it(tmp_path: Path, place: str) -> None:
     starving = Starving(place)
@@ -110,7 +116,7 @@ def test_all_of_a_commit_that_fails_are_told_and_the_next_is_committed(
 
 
 def test_a_daemon_that_has_none_for_long_ends_so_that_another_is_started() -> None:
-    left = [*["starved"] * (parking.STARVED_ROUNDS - 1), "fed", *["starved"] * 10]
+    left = [*["starved"] * (fault_isolation.STARVED_ROUNDS - 1), "fed", *["starved"] * 10]
 
     async def step() -> float:
         if left.pop(0) == "starved":
@@ -118,12 +124,12 @@ def test_a_daemon_that_has_none_for_long_ends_so_that_another_is_started() -> No
         return 7.0
 
     async def story() -> list[float]:
-        loop = parking.GuardedRounds()
-        pauses = [await loop.go(step) for _ in range(2 * parking.STARVED_ROUNDS - 1)]
+        loop = fault_isolation.GuardedRounds()
+        pauses = [await loop.go(step) for _ in range(2 * fault_isolation.STARVED_ROUNDS - 1)]
         with pytest.raises(MemoryError):
             await loop.go(step)
         return pauses
 
     pauses = asyncio.run(story())
-    once = [parking.FAULT_SECONDS] * (parking.STARVED_ROUNDS - 1)
+    once = [fault_isolation.FAULT_SECONDS] * (fault_isolation.STARVED_ROUNDS - 1)
     assert pauses == [*once, 7.0, *once]

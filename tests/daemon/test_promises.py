@@ -15,9 +15,9 @@ from tests.daemon.daemons import Daemon, make_job
 from tests.daemon.made_attempts import is_alive, noted_at_step, progress_of, wait_for_file
 from tests.daemon.waiting import wait_for
 from zerotools.core.errors import DaemonRefused, DaemonUnreachable
-from zerotoolsd import crashpoints
+from zerotoolsd.attempts import crash_points
 from zerotoolsd.supervisor.durable import read_json, write_json
-from zerotoolsd.supervisor.ending.family import read_note
+from zerotoolsd.supervisor.ending.process_tree import read_note
 from zerotoolsd.supervisor.procfs import read_process
 
 
@@ -56,7 +56,9 @@ def test_p1_what_jobs_wait_for_survives_a_kill(daemon: Daemon) -> None:
     assert {daemon.wait_for_end(number)["state"] for number in (after, held)} == {"succeeded"}
 
 
-@pytest.mark.parametrize("point", [crashpoints.LAUNCHING_COMMITTED, crashpoints.SUPERVISOR_SPAWNED])
+@pytest.mark.parametrize(
+    "point", [crash_points.LAUNCHING_COMMITTED, crash_points.SUPERVISOR_SPAWNED]
+)
 def test_p2_an_attempt_starts_once_though_the_daemon_dies_while_starting_it(
     daemon: Daemon, point: str
 ) -> None:
@@ -78,7 +80,7 @@ def test_p2_an_attempt_starts_once_though_the_daemon_dies_while_starting_it(
 
 
 def test_p2_an_end_that_was_seen_but_not_committed_is_not_forgotten(daemon: Daemon) -> None:
-    daemon.start(ZEROTOOLSD_CRASH_AT=crashpoints.END_SEEN)
+    daemon.start(ZEROTOOLSD_CRASH_AT=crash_points.END_SEEN)
     daemon.client.submit(make_job("steps=2 exit=0"))
     daemon.wait_for_death()
     job = daemon.start().wait_for_end(1)
@@ -173,7 +175,7 @@ def test_p5_cancel_works_though_the_run_directory_was_removed(daemon: Daemon) ->
 def test_p5_a_cancel_that_was_committed_is_carried_out_by_the_next_daemon(
     daemon: Daemon,
 ) -> None:
-    daemon.start(ZEROTOOLSD_CRASH_AT=crashpoints.CANCEL_COMMITTED)
+    daemon.start(ZEROTOOLSD_CRASH_AT=crash_points.CANCEL_COMMITTED)
     daemon.client.submit(make_job("stop"))
     daemon.wait_for_state(1, "running")
     wait_for(lambda: len(progress_of(daemon.run_dir())) == 2, "both ranks to train")

@@ -11,24 +11,19 @@ from typing import Any
 import pytest
 
 from harness.started import run
-from tests.daemon.accounts.other_users import (
-    AS_ROOT,
-    made_users,
-    open_directory,
-    open_interpreter,
-)
 from tests.daemon.daemons import CONFIG, Daemon, daemon_in, make_job
 from tests.daemon.made_attempts import is_alive
+from tests.daemon.users.other_users import AS_ROOT, made_users, open_directory, open_interpreter
 from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.accounts.account import Account
 from zerotoolsd.supervisor.cgroups import delegation
 from zerotoolsd.supervisor.cgroups.delegation import NotDelegated
 from zerotoolsd.supervisor.cgroups.group import find_group
 from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.procfs import is_of_uid, pids, read_process
+from zerotoolsd.users.account import Account
 
 pytestmark = AS_ROOT
 LOOKING = 1

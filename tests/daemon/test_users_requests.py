@@ -10,16 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.accounts.other_users import (
-    AS_ROOT,
-    made_users,
-    open_directory,
-    open_interpreter,
-)
 from tests.daemon.daemons import CONFIG, daemon_in, make_job
 from tests.daemon.test_users import Machine
+from tests.daemon.users.other_users import AS_ROOT, made_users, open_directory, open_interpreter
 from zerotools.jobs.jobfile.parse import given_of
-from zerotoolsd.accounts.account import Account
+from zerotoolsd.users.account import Account
 
 pytestmark = AS_ROOT
 ASK = """

@@ -12,16 +12,11 @@ from typing import Any
 import pytest
 
 from harness.started import Started
-from tests.daemon.accounts.other_users import (
-    AS_ROOT,
-    made_users,
-    open_directory,
-    open_interpreter,
-)
 from tests.daemon.daemons import CONFIG, daemon_in, make_job
 from tests.daemon.small_disks import mounted
 from tests.daemon.test_users import Machine
 from tests.daemon.test_users_requests import ASK
+from tests.daemon.users.other_users import AS_ROOT, made_users, open_directory, open_interpreter
 from zerotools.jobs.jobfile.parse import given_of
 
 pytestmark = AS_ROOT

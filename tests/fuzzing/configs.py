@@ -25,7 +25,7 @@ from zerotools.jobs.text.document import Document
 from zerotools.jobs.text.json_text import parse_json
 from zerotools.jobs.text.toml_text import to_toml
 from zerotools.jobs.text.yaml_text import parse_yaml
-from zerotoolsd.config import load
+from zerotoolsd.config.daemon_config import load
 
 BASIS = {"model": {"path": "/m"}, "data": {"text": ["/t"]}, "train": {"steps": 9, "batch_size": 4}}
 OF_DEEPSPEED = {**BASIS, "train": {"steps": 9}, "engine": "deepspeed"}

@@ -20,7 +20,7 @@ from tests.matrices import FULL
 from zerotools.integrations.evaluation_harness import main, scores_of
 from zerotools.jobs.jobfile.evaluation_job import HARNESS
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotoolsd.exporting import export
+from zerotoolsd.children.export import export
 
 RESULTS = {
     "mmlu": {"acc,none": 0.5, "acc_stderr,none": 0.1, "alias": "mmlu"},

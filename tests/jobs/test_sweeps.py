@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.api.made_views import JOB
+from tests.daemon.http.api.made_views import JOB
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.sweeps import count_of, members_of, values_of

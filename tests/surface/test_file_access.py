@@ -2,7 +2,7 @@
 
 What users name may lie on a file system that never answers. A look at it would stop the daemon, and
 in a thread it would keep the daemon's lock beyond its death. Processes look at such paths
-(`zerotoolsd.looking`). A module that touches files belongs into one of these tables.
+(`zerotoolsd.file_checks`). A module that touches files belongs into one of these tables.
 """
 
 from __future__ import annotations
@@ -14,60 +14,58 @@ ROOT = Path(__file__).resolve().parents[2] / "daemon/zerotoolsd"
 
 PROCESSES = {
     "trainer": "ranks",
-    "finder": "the finder, which the supervisor starts",
-    "adopted": "a rank, as its user",
-    "allocation": "the processes of a job under Slurm, as its user",
-    "attending": "a rank, as its user",
+    "children/checkpoint_finder": "the finder, which the supervisor starts",
+    "children/pid_watcher": "a rank, as its user",
+    "slurm/runner": "the processes of a job under Slurm, as its user",
+    "slurm/watcher": "a rank, as its user",
     "supervisor": "supervisors, which work in their run directory",
-    "looking": "the processes that look, and their side in the daemon",
-    "accounts/as_user.py": "a program of its own, which becomes the user first",
-    "exporting.py": "a command of its own",
-    "notifying/running.py": "a command of its own",
-    "thinning.py": "a command of its own",
+    "file_checks": "the processes that look, and their side in the daemon",
+    "users/run_as_user.py": "a program of its own, which becomes the user first",
+    "children/export.py": "a command of its own",
+    "monitoring/notifications/run_command.py": "a command of its own",
+    "children/thin.py": "a command of its own",
 }
 LOOKS = {
-    "admission": "a survey, by a process that looks",
-    "cleaning": "what lies in the state directory; what jobs name, by a process that looks",
-    "results/checkpoint_tree.py": "a job's directory, by a process that looks",
-    "results/prediction_rows.py": "a job's directory, by a process that looks",
+    "service/admission": "a survey, by a process that looks",
+    "dispatch/cleaning": "the state directory; what jobs name, by a process that looks",
+    "service/results/checkpoint_tree.py": "a job's directory, by a process that looks",
+    "service/results/prediction_rows.py": "a job's directory, by a process that looks",
 }
 OWN = {
-    "accounts/rights.py": "directories of the state directory, and those of users by descriptor",
-    "accounts/serving.py": "the installation, and what the kernel says of the daemon",
-    "api/doors": "the socket, and tokens that the administrator names",
-    "api/outputs.py": "logs in run directories, in a thread",
-    "api/server.py": "the socket",
-    "app.py": "the state directory",
+    "users/open_as_user.py": "directories of the state directory, and those of users by descriptor",
+    "users/served_users.py": "the installation, and what the kernel says of the daemon",
+    "http/api/listeners": "the socket, and tokens that the administrator names",
+    "http/api/outputs.py": "logs in run directories, in a thread",
+    "http/api/server.py": "the socket",
     "attempts": "run directories",
-    "command": "the installation, before there is a daemon",
-    "config.py": "the daemon's configuration",
-    "history": "a file of the state directory",
-    "needed.py": "a directory of the state directory",
+    "app": "the state directory; the installation, before there is a daemon",
+    "config/daemon_config.py": "the daemon's configuration",
+    "monitoring/history": "a file of the state directory",
+    "dispatch/cleaning/checkpoint_pins.py": "a directory of the state directory",
     "queue": "the queue's own files",
-    "state_directory.py": "the state directory",
-    "web": "the installation",
+    "http/web": "the installation",
 }
 THREADS = {
-    "accounts/name_service.py": "a user is looked up, in a thread that nobody waits for at the end",
-    "api/outputs.py": "logs in run directories",
-    "cleaning/cleaner.py": "jobs are chosen from 100,000, without a look at any file",
-    "notifying/webhooks.py": "a host is looked up, in a thread that nobody waits for at the end",
-    "operations/job_results.py": "what ranks reported in run directories",
-    "machine.py": "waits, with a deadline, for the process that asks NVML",
+    "users/name_service.py": "a user is looked up, in a thread that nobody waits for at the end",
+    "http/api/outputs.py": "logs in run directories",
+    "dispatch/cleaning/cleaner.py": "jobs are chosen from 100,000, without a look at any file",
+    "monitoring/notifications/webhooks.py": "looks up a host in a thread that is not waited for",
+    "service/operations/job_results.py": "what ranks reported in run directories",
+    "resources/machine_snapshot.py": "waits, with a deadline, for the process that asks NVML",
 }
 """Who may start one: it must wait for nothing that can hang in the kernel."""
 
 STARTS = {
-    "allocation": "srun and supervisors, under Slurm, as the job's user",
-    "accounts/as_user.py": "becomes the user, then the program",
-    "admission/interpreter.py": "the job's interpreter at submit, as its user",
-    "attempts/spawning/child.py": "supervisors, as the job's user",
-    "attempts/spawning/transient_unit.py": "systemd-run, whose unit is the job's user's",
-    "attempts/warming/fork_server.py": "fork servers, of the daemon's own user for its own jobs",
-    "dispatching/last_uploads.py": "uploads for jobs that are over, as the job's user",
-    "looking/nursery.py": "processes that look, as the job's user",
-    "notifying/commands.py": "a program that a job names to be told of it, as its user",
-    "notifying/running.py": "this program, of which it ends what is left",
+    "slurm/runner": "srun and supervisors, under Slurm, as the job's user",
+    "users/run_as_user.py": "becomes the user, then the program",
+    "service/admission/interpreter_check.py": "the job's interpreter at submit, as its user",
+    "attempts/backends/child.py": "supervisors, as the job's user",
+    "attempts/backends/transient_unit.py": "systemd-run, whose unit is the job's user's",
+    "attempts/warm_start/fork_server.py": "fork servers, of the daemon's own user for its own jobs",
+    "dispatch/last_uploads.py": "uploads for jobs that are over, as the job's user",
+    "file_checks/check_server.py": "processes that look, as the job's user",
+    "monitoring/notifications/notify_command.py": "a program that a job names, as its user",
+    "monitoring/notifications/run_command.py": "this program, of which it ends what is left",
     "supervisor": "of the job's user, as all that it starts",
 }
 """Who starts programs, and as whom: each is in docs/explanation/whose-rights.md."""

@@ -28,24 +28,28 @@ REPLACED: Mapping[str, frozenset[str]] = {
     "cli/job_views/submitting/test_slurm_submission.py": frozenset(
         {"slurm_submission.SlurmCommands", "slurm_submission._check_here"}
     ),
-    "daemon/operations/test_whole_arrays.py": frozenset({"queue_store.Store._append"}),
-    "daemon/test_dispatcher.py": frozenset({"launch.prepare"}),
-    "daemon/test_machine.py": frozenset({"SnapshotCache._without_answer"}),
-    "daemon/test_mirroring.py": frozenset(
+    "daemon/service/operations/test_change_arrays.py": frozenset({"queue_store.Store._append"}),
+    "daemon/dispatch/test_dispatcher.py": frozenset({"launch.prepare"}),
+    "daemon/resources/test_machine_snapshot.py": frozenset({"SnapshotCache._without_answer"}),
+    "daemon/children/test_mirror.py": frozenset(
         {
             "zerotools.ops.mirroring.far_claim.read_claim",
             "zerotools.ops.mirroring.mirror.fetch_copy",
         }
     ),
     "daemon/test_no_memory.py": frozenset({"store._sql"}),
-    "daemon/test_views.py": frozenset({"last_report.last_report", "it.engine.why_it_waits"}),
-    "daemon/trainer/engine_deepspeed/test_builds.py": frozenset({"cpp_extension.FileBaton"}),
-    "daemon/trainer/packed/test_frozen_layers.py": frozenset(
-        {"zerotoolsd.trainer.packed.frozen_layers.find_spec"}
+    "daemon/service/test_views.py": frozenset(
+        {"last_report.last_report", "it.engine.why_it_waits"}
     ),
-    "daemon/trainer/packed/test_packed_linear.py": frozenset({"packed_linear._functional"}),
+    "daemon/trainer/engine_deepspeed/test_builds.py": frozenset({"cpp_extension.FileBaton"}),
+    "daemon/trainer/nf4/test_frozen_layers.py": frozenset(
+        {"zerotoolsd.trainer.nf4.frozen_layers.find_spec"}
+    ),
+    "daemon/trainer/nf4/test_nf4_linear.py": frozenset({"nf4_linear._functional"}),
     "daemon/trainer/rank/test_meeting.py": frozenset({"meeting.boot_id", "meeting.own_card"}),
-    "daemon/trainer/test_leak_check.py": frozenset({"narrow.narrow", "leak_check.small_model"}),
+    "daemon/trainer/test_attention_leak_check.py": frozenset(
+        {"tiny_model.narrow", "attention_leak_check.small_model"}
+    ),
     "jobs/slurm/test_submitting.py": frozenset({"submitting.new_job_directory"}),
     "ops/conversions/test_in_parts.py": frozenset(
         {"execute_part.remove_journals", "zerotools.io.output.staging.Staging.commit"}
@@ -57,7 +61,7 @@ REPLACED: Mapping[str, frozenset[str]] = {
 
 SLEEPING: Mapping[str, str] = {
     "daemon/waiting.py": "`wait_for` and `wait_async`, with which tests wait",
-    "daemon/api/fakes.py": "the answer to a client that waits for events",
+    "daemon/http/api/fakes.py": "the answer to a client that waits for events",
     "daemon/attempts/ranked_program.py": "a program that ranks run",
     "daemon/fake_rank.py": "a program that ranks run",
     "daemon/own_program.py": "a program that ranks run",

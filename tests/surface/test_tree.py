@@ -50,7 +50,6 @@ COMMANDS = ROOT / "zerotools/cli/commands"
 """One module for each command, under the command's name."""
 SAME_NAME = {
     "gather": "elements of tensors out of their files, and the command that gathers shards",
-    "machine": "the daemon's cache of snapshots, and the HTTP handler that serves it",
 }
 """Other file names that stand twice in one tree, and why."""
 SAME_CLASS = {"ZerotoolsCallback": "the callback of zerotools, for two trainers of other libraries"}

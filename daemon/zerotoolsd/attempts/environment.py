@@ -16,9 +16,9 @@ from zerotools.jobs.text.secrets import (
     result_of,
     secret_argument_steps,
 )
-from zerotoolsd.accounts.account import UnknownAccount
-from zerotoolsd.accounts.job_user import USUAL_PATH, JobUser
-from zerotoolsd.accounts.name_service import NAME_SERVICE
+from zerotoolsd.users.account import UnknownAccount
+from zerotoolsd.users.job_user import USUAL_PATH, JobUser
+from zerotoolsd.users.name_service import NAME_SERVICE
 
 NOT_CAPTURED = (
     "PATH, HOME and LANG, and what [env] sets: nothing of its submitter's environment was taken "

@@ -9,8 +9,8 @@ from zerotools.core.counts import bytes_of
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.tables.limits import SIZES, LimitsSpec
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.attempts.spawning.way import LaunchWay
-from zerotoolsd.config import LimitsConfig
+from zerotoolsd.attempts.backends.launch_backend import LaunchWay
+from zerotoolsd.config.daemon_config import LimitsConfig
 from zerotoolsd.supervisor.cgroups import delegation
 from zerotoolsd.supervisor.cgroups.delegation import Delegation, NotDelegated
 from zerotoolsd.supervisor.cgroups.limits import MEMORY, PROCESSES, controllers_of

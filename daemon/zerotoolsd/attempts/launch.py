@@ -22,26 +22,26 @@ from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotools.jobs.tables.stall import limits_of
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.uploads import FETCHED
-from zerotoolsd.accounts.job_user import JobUser
-from zerotoolsd.accounts.rights import let_through, opened
+from zerotoolsd.attempts import user_run_dirs
 from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.attempts.job_limits import attempt_limits, declared_limits
-from zerotoolsd.attempts.numa.rank_bindings import UNBOUND, RankBindings
-from zerotoolsd.attempts.programs import (
+from zerotoolsd.attempts.launcher_command import (
     command_of,
     finder_command,
     make_importable,
     watching_command,
 )
-from zerotoolsd.attempts.spawning import places
-from zerotoolsd.attempts.spawning.places import OWN
-from zerotoolsd.config import Config, DataCacheConfig
+from zerotoolsd.attempts.numa.choose_bindings import UNBOUND, RankBindings
+from zerotoolsd.attempts.user_run_dirs import OWN
+from zerotoolsd.config.daemon_config import Config, DataCacheConfig
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor.durable import sync_directory, write_json
-from zerotoolsd.supervisor.ending.requests import reserve_request
+from zerotoolsd.supervisor.ending.stop_request_file import reserve_request
+from zerotoolsd.supervisor.exit_record.reserved_record import reserve
 from zerotoolsd.supervisor.heartbeats.rank_phases import COMPLETE, END, REPORT
-from zerotoolsd.supervisor.last_word.reserved import reserve
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, FINDER, NOTIFY, Plan
+from zerotoolsd.users.job_user import JobUser
+from zerotoolsd.users.open_as_user import let_through, opened
 
 SPEC = "spec.json"
 SCRIPT = "script"
@@ -50,10 +50,10 @@ DATA_CACHE = "data-cache"
 BEFORE = "checkpoints-before.json"
 """File in a job's directory: the contents of its `script.checkpoint_dir` before its first attempt.
 For another user's job it is in OWN."""
-EXPORTING = Path(__file__).parents[1] / "exporting.py"
-MIRRORING = Path(__file__).parents[1] / "mirroring.py"
-THINNING = Path(__file__).parents[1] / "thinning.py"
-ATTENDING_ENTRY = Path(__file__).parents[1] / "attending" / "entry.py"
+EXPORTING = Path(__file__).parents[1] / "children" / "export.py"
+MIRRORING = Path(__file__).parents[1] / "children" / "mirror.py"
+THINNING = Path(__file__).parents[1] / "children" / "thin.py"
+ATTENDING_ENTRY = Path(__file__).parents[1] / "slurm" / "watcher" / "entry.py"
 TRAINER_ENTRY = Path(__file__).parents[1] / "trainer" / "entry.py"
 
 RankCommand = Callable[[JobSpec, Path], tuple[str, ...]]
@@ -236,7 +236,7 @@ def prepare(
     plan = replace(plan, thinning=thinning, fetching=fetching, uploading=uploading)
     plan = replace(plan, gpu_locks=gpu_locks, mounts=mounts, gpu_part=attempt.gpu_part)
     if user is not None:
-        places.note(run_dir, attempt, job_to_dict(spec))
+        user_run_dirs.note(run_dir, attempt, job_to_dict(spec))
     with opened(run_dir) as base:
         if spec.engine == SCRIPT and spec.backend != SLURM:
             before = run_dir.parent / (BEFORE if user is None else f"{OWN}/{BEFORE}")
@@ -261,16 +261,16 @@ def _make_places(run_dir: Path, job: JobRow, config: Config, user: JobUser | Non
         return make_importable(run_dir, package) if is_program else run_dir
     output = Path(job.output_dir)
     names = [run_dir.name, OWN, *([output.name] if output.parent == run_dir.parent else ())]
-    places.make_of_job(run_dir.parent, names, user.account)
+    user_run_dirs.make_of_job(run_dir.parent, names, user.account)
     if is_program:
         # Not in the user's own directory, which may hold anything under that name.
         importable = make_importable(run_dir.parents[2], package)
-        let_through(importable, places.JOB_MODE)
+        let_through(importable, user_run_dirs.JOB_MODE)
         return importable
     if config.data_cache.bytes:
         cache, is_own = config.data_cache, config.data_cache.directory is None
         directory = _cache_directory(run_dir, cache, user)
-        places.make_cache(directory, user.account, is_own=is_own)
+        user_run_dirs.make_cache(directory, user.account, is_own=is_own)
     return run_dir
 
 

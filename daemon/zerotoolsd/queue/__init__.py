@@ -1,14 +1,21 @@
 """The durable queue: the states of a job, SQLite, and the choice of the next job.
 
 lifecycle, clocks             which state follows which event; moments in time
-schema, values, rows, store   one SQLite database; every change is a transaction with an event
-job_texts                     job files of arrays, which are written before their jobs
-changes                       the writes of such a transaction
-scheduling, placement         which jobs start on which GPUs; the order of waiting jobs
-writers                       which job writes into which directory
+retry_causes, retry_jitter    the rule for each cause of an end; how waits are spread
 transitions                   a change of state: the lifecycle, the commit, the announcement
-outlived                      GPUs that stay leased to ended attempts
-parking, time_limit           isolation of a job with unexpected data; how long a job may run
+schema, values, rows, store   one SQLite database; every change is a transaction with an event
+changes, tables               the writes of such a transaction; its smaller tables
+transactions, last_change     one change, or several as one; the number of the last one
+group_commit, disk_reserve    one write for many submits; space to end jobs on a full disk
+job_texts                     job files of arrays, which are written before their jobs
+rebuild_import                the changes of a queue that is older than the run directories
+dependency_table, drain_table, waiting_conditions
+                              what keeps jobs from starting
+scheduling, placement         which jobs start on which GPUs; the input of the scheduler
+expected_memory, time_limit   the memory of a job that declares none; how long a job may run
+fair_share                    the order of users by their past use
+directory_writers             which job writes into which directory
+fault_isolation               unexpected data of a job holds that job alone
 
-It may import `config`, `service` and the supervisor's file formats. It starts no process.
+It starts no process and knows nothing of HTTP.
 """

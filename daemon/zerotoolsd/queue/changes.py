@@ -14,16 +14,16 @@ import zerotools
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.interface.api_errors import Conflict
+from zerotoolsd.interface.queue_terms import Dependency
 from zerotoolsd.queue import clocks
-from zerotoolsd.queue.booking.gpu_use import book_end
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Standing
-from zerotoolsd.queue.retrying.causes import KILLED
+from zerotoolsd.queue.retry_causes import KILLED
 from zerotoolsd.queue.rows import ENDED, RUNNING, ArrayPlace, AttemptRow, Fence, JobRow
+from zerotoolsd.queue.tables.preemption_table import YieldTable
+from zerotoolsd.queue.tables.usage_accounting import book_end
 from zerotoolsd.queue.values import json_steps
-from zerotoolsd.queue.yielding.yield_table import YieldTable
-from zerotoolsd.queue_terms import Dependency
-from zerotoolsd.service.refusals import Conflict
 
 RunSql = Callable[..., sqlite3.Cursor]
 """(statement, values) -> cursor."""
@@ -84,7 +84,7 @@ class NewJob:
     from the start; `begin` and `after` what it waits for.
     `parts` are those of `spec`, where they were made already: large ones take long. `text_number`
     is the number of their texts where these are written (`queue.job_texts`). `expected` is for
-    `queue.expected`.
+    `queue.expected_memory`.
     `check` is called last, in the transaction: what it raises refuses this job alone. `queued` is
     called with the job's number, before the commit. `followed_by` makes, of the job's row, a job
     that is queued in the same transaction.

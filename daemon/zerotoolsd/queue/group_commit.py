@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from zerotoolsd.queue.changes import NewJob
-from zerotoolsd.queue.room import is_full
+from zerotoolsd.queue.disk_reserve import is_full
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from zerotools.core.counts import counted
 from zerotools.jobs import states
-from zerotoolsd.queue.retrying.causes import USUAL, CauseRule
-from zerotoolsd.supervisor.trouble import NOT_READY
+from zerotoolsd.queue.retry_causes import USUAL, CauseRule
+from zerotoolsd.supervisor.transient_errors import NOT_READY
 
 FINISHED = "finished"
 STOPPED = "stopped"

@@ -18,23 +18,24 @@ from zerotools.jobs.priorities import MOST_PRIORITY
 from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotools.sensors.foreign_memory import drawn_bytes
 from zerotools.sensors.snapshot import Snapshot
-from zerotoolsd.accounts.user_limits import LimitsOfUsers
-from zerotoolsd.config import Config, LimitsConfig
-from zerotoolsd.queue import clocks, parking, time_limit
-from zerotoolsd.queue.expected import NOTHING_EXPECTED, ExpectedMemory, ExpectedOfJobs
-from zerotoolsd.queue.parking import JobGuard
+from zerotoolsd.config.daemon_config import Config, LimitsConfig
+from zerotoolsd.queue import clocks, time_limit
+from zerotoolsd.queue import fault_isolation as parking
+from zerotoolsd.queue.expected_memory import NOTHING_EXPECTED, ExpectedMemory, ExpectedOfJobs
+from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.rows import JobRow, Lease
 from zerotoolsd.queue.scheduling.capability_needs import capability_need
-from zerotoolsd.queue.scheduling.declared import NOTHING_DECLARED, DeclaredMemory, HostNow
-from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
-from zerotoolsd.queue.scheduling.fences import with_fences
-from zerotoolsd.queue.scheduling.gpu_words import by_number
-from zerotoolsd.queue.scheduling.gpus import usable
-from zerotoolsd.queue.scheduling.line import WaitingLine
-from zerotoolsd.queue.scheduling.machine_now import MachineNow, RunningJob
+from zerotoolsd.queue.scheduling.declared_memory import NOTHING_DECLARED, DeclaredMemory, HostNow
+from zerotoolsd.queue.scheduling.faulty_gpus import with_fences
+from zerotoolsd.queue.scheduling.gpu_messages import by_number
+from zerotoolsd.queue.scheduling.pass_input import MachineNow, RunningJob
+from zerotoolsd.queue.scheduling.pending_queue import WaitingLine
+from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import OddRequest, TickDecisions
-from zerotoolsd.queue.scheduling.user_room import ANYBODY, UsersNow, UserUse
+from zerotoolsd.queue.scheduling.suitable_gpus import usable
+from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UsersNow, UserUse
 from zerotoolsd.queue.store import Store
+from zerotoolsd.users.user_limits import LimitsOfUsers
 
 WATCHED_PRIORITY = 2 * MOST_PRIORITY
 """Priority of a process that a user started by hand: it uses no resources and waits for no job."""

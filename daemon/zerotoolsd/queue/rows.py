@@ -59,7 +59,7 @@ class JobRow:
     """It does not start before this time."""
     array: ArrayPlace | None = None
     expected: str | None = None
-    """The estimate of its memory (`queue.expected`)."""
+    """The estimate of its memory (`queue.expected_memory`)."""
 
     @property
     def state(self) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.jobs.client.queue_copies import DATABASE, RESTORED
-from zerotoolsd.queue.committing.last_change import last_change
+from zerotoolsd.queue.last_change import last_change
 
 MIGRATIONS: tuple[str, ...] = (
     """

@@ -13,8 +13,10 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotoolsd.interface.api_errors import Conflict
+from zerotoolsd.interface.api_types import Event
+from zerotoolsd.interface.queue_terms import Drain
 from zerotoolsd.queue import clocks
-from zerotoolsd.queue.booking.gpu_use import GpuUse, book_running
 from zerotoolsd.queue.changes import (
     INSERT_JOB,
     Change,
@@ -25,25 +27,23 @@ from zerotoolsd.queue.changes import (
     row_of,
     values_of,
 )
-from zerotoolsd.queue.committing.last_change import LastChange, newest_job
-from zerotoolsd.queue.committing.transactions import Transactions
-from zerotoolsd.queue.counting.user_rows import UserRows
-from zerotoolsd.queue.dependencies.dependency_table import DependencyTable
-from zerotoolsd.queue.dependencies.drain_table import DrainTable
+from zerotoolsd.queue.dependency_table import DependencyTable
+from zerotoolsd.queue.disk_reserve import QueueRoom
+from zerotoolsd.queue.drain_table import DrainTable
 from zerotoolsd.queue.job_texts import JOBS, JobTexts
+from zerotoolsd.queue.last_change import LastChange, newest_job
 from zerotoolsd.queue.lifecycle import Standing
-from zerotoolsd.queue.outbox.notices import Notice, Outbox
-from zerotoolsd.queue.outlived.outlived_leases import OutlivedLeases
-from zerotoolsd.queue.outlived.upload_table import UploadTable
-from zerotoolsd.queue.room import QueueRoom
+from zerotoolsd.queue.rebuild_import import Rebuild
 from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import open_database, refuse_older
-from zerotoolsd.queue.taking_in import Rebuild
+from zerotoolsd.queue.tables.notice_outbox import Notice, Outbox
+from zerotoolsd.queue.tables.orphan_leases import OutlivedLeases
+from zerotoolsd.queue.tables.preemption_table import YieldTable
+from zerotoolsd.queue.tables.upload_table import UploadTable
+from zerotoolsd.queue.tables.usage_accounting import GpuUse, book_running
+from zerotoolsd.queue.tables.user_counts import UserRows
+from zerotoolsd.queue.transactions import Transactions
 from zerotoolsd.queue.values import loaded_row, short, stored, stored_row
-from zerotoolsd.queue.yielding.yield_table import YieldTable
-from zerotoolsd.queue_terms import Drain
-from zerotoolsd.service.exchanged import Event
-from zerotoolsd.service.refusals import Conflict
 
 BUSY_MILLISECONDS = 20
 CHECKPOINT_PAGES = 256
@@ -300,7 +300,7 @@ class Store:
             self._append(now, lease.job_id, lease.attempt, "release", None, None, why)
 
     def rebuild(self, found: Rebuild, now: float) -> None:
-        """Add the found jobs and attempts; see `queue.taking_in`."""
+        """Add the found jobs and attempts; see `queue.rebuild_import`."""
         with self._transaction():
             found.carry_out(self._sql, self._append, now)
 

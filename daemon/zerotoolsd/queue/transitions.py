@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from zerotoolsd.config import RetryConfig
+from zerotoolsd.config.daemon_config import RetryConfig
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.lifecycle import LifecycleEvent, RetryPolicy, Standing
 from zerotoolsd.queue.rows import JobRow

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.queue_terms import PLAIN_TERMS, JobEdit, QueueTerms
-from zerotoolsd.service.exchanged import (
+from zerotoolsd.interface.api_types import (
     AdoptedView,
     Adoption,
     ArrayView,
@@ -19,12 +18,13 @@ from zerotoolsd.service.exchanged import (
     Event,
     JobView,
 )
+from zerotoolsd.interface.queue_terms import PLAIN_TERMS, JobEdit, QueueTerms
 
 
 class JobService(Protocol):
     """The daemon, as its HTTP handlers see it. Every refusal is a `ZerotoolsError`.
 
-    Requests are authorized before they come here (`api.asking`); `uid` is the caller.
+    Requests are authorized before they come here (`http.api.authorization`); `uid` is the caller.
     """
 
     async def submit(
@@ -206,7 +206,7 @@ class JobService(Protocol):
         """Return up to 1,000 events with `seq > since`; wait up to `wait` seconds for the first."""
 
     async def explain(self, job_id: int) -> dict[str, Any]:
-        """Return why the job waits, was restarted or ended, as `explaining.explanation` formats it.
+        """Return why the job waits, was restarted or ended, as `explain.explanation` formats it.
 
         Raises NotFound.
         """
@@ -232,7 +232,7 @@ class JobService(Protocol):
     ) -> dict[str, Any]:
         """Return `count` of the texts that an evaluation generated, from `first` on.
 
-        The format is that of `results.prediction_rows`. Raises as `checkpoints`.
+        The format is that of `service.results.prediction_rows`. Raises as `checkpoints`.
         """
 
     async def examples(self, job_id: int, show: int, wait: float) -> dict[str, Any]:
@@ -257,7 +257,7 @@ class JobService(Protocol):
         """Return the history of the last so many seconds, in columns.
 
         It is `{"step_seconds", "times", "series": {name: {"mean", "most"}}, "trouble"}`, with the
-        series of `zerotoolsd.history.series`.
+        series of `zerotoolsd.monitoring.history.series`.
         """
 
     def peaks(self, job_id: int | None, limit: int) -> list[dict[str, Any]]:

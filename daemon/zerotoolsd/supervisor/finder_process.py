@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.children.spawning import die_with
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import FINDER, Plan
 from zerotoolsd.supervisor.progress import Progress
+from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.spawn_child import die_with
 
 LAST_LOOK_SECONDS = 30.0
 _SLICE_SECONDS = 0.2

@@ -21,28 +21,25 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor import procfs
-from zerotoolsd.supervisor.beside_ranks import THINNING_LOG, UPLOADING_LOG
 from zerotoolsd.supervisor.cgroups.delegation import NotDelegated
 from zerotoolsd.supervisor.cgroups.group import AttemptGroup, group_name, make_group
-from zerotoolsd.supervisor.children.spawning import Execute, execute_program
-from zerotoolsd.supervisor.closing import run_closing
+from zerotoolsd.supervisor.checkpoint_commands import THINNING_LOG, UPLOADING_LOG
 from zerotoolsd.supervisor.durable import read_json, write_json
-from zerotoolsd.supervisor.ending import family
+from zerotoolsd.supervisor.ending import process_tree
 from zerotoolsd.supervisor.ending.reaper import kill_all
-from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
-from zerotoolsd.supervisor.gpu_locks.attempt_locks import take_locks
-from zerotoolsd.supervisor.last_word.keeper import Records, keep
-from zerotoolsd.supervisor.last_word.last_error import error_line
-from zerotoolsd.supervisor.last_word.ledger import RankLedger
-from zerotoolsd.supervisor.last_word.reserved import room_of
-from zerotoolsd.supervisor.last_word.verdict import (
+from zerotoolsd.supervisor.exit_record.keeper import Records, keep
+from zerotoolsd.supervisor.exit_record.last_error import error_line
+from zerotoolsd.supervisor.exit_record.outcome import (
     Verdict,
     judge_of,
     judge_stalled,
     was_out_of_memory,
     with_limits,
 )
-from zerotoolsd.supervisor.logs import say
+from zerotoolsd.supervisor.exit_record.rank_ledger import RankLedger
+from zerotoolsd.supervisor.exit_record.reserved_record import room_of
+from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
+from zerotoolsd.supervisor.gpu_locks.attempt_locks import take_locks
 from zerotoolsd.supervisor.plan import (
     ATTEMPT,
     EXIT,
@@ -57,9 +54,12 @@ from zerotoolsd.supervisor.plan import (
     Plan,
 )
 from zerotoolsd.supervisor.progress import Progress
+from zerotoolsd.supervisor.prolog_epilog import run_closing
+from zerotoolsd.supervisor.rank_log import say
 from zerotoolsd.supervisor.ranks import become_subreaper
-from zerotoolsd.supervisor.trouble import NOT_READY, is_of_machine
-from zerotoolsd.supervisor.watch import RankMonitor
+from zerotoolsd.supervisor.spawn_child import Execute, execute_program
+from zerotoolsd.supervisor.supervise_loop import RankMonitor
+from zerotoolsd.supervisor.transient_errors import NOT_READY, is_of_machine
 
 LOCK_SECONDS = 2.0
 """Someone who only looks whether the lock is held has it for an instant."""
@@ -205,7 +205,7 @@ def supervise(
     record |= _follow(watch, verdict, records, record | _times(clock))
     record["uploaded"] = progress.uploaded
     records.exit.write(record | _times(clock))
-    family.forget(Path())
+    process_tree.forget(Path())
     if records.ended is not None:
         records.ended.drop()
     for name in (REQUEST, STOP):  # no process reads or writes these any more

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerotoolsd.supervisor.children.rank_binding import RankBinding
+from zerotoolsd.supervisor.rank_binding import RankBinding
 
 ATTEMPT = "attempt.json"
 RUN = "run.json"
@@ -14,7 +14,7 @@ EXIT = "exit.json"
 ENDED = "ended.json"
 """Has the contents of `exit.json` while the steps after a finished run are running."""
 LEDGER = "ledger"
-"""File with the ends of the ranks, recorded before any reaction (`last_word/ledger`)."""
+"""File with the ends of the ranks, recorded before any reaction (`exit_record/rank_ledger`)."""
 REQUEST = "request.json"
 LOCK = "lock"
 STOP = "stop"
@@ -33,7 +33,7 @@ OUTSIDE = "SIGTERM"
 """The reason of a stop that the daemon did not ask for."""
 
 FINDER = "finder.json"
-"""The input of the finder of checkpoints (`zerotoolsd.finder`)."""
+"""The input of the finder of checkpoints (`zerotoolsd.children.checkpoint_finder`)."""
 
 UNIT_PREFIX = "zerotools-job-"
 """Prefix of the systemd units in which attempts run. Each unit is delegated."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from zerotoolsd.supervisor.durable import is_shallow
-from zerotoolsd.supervisor.heartbeats.told import ToldBeats
-from zerotoolsd.supervisor.logs import say
+from zerotoolsd.supervisor.heartbeats.script_heartbeats import ToldBeats
 from zerotoolsd.supervisor.plan import NOTIFY, PROGRESS, SUMMARY
+from zerotoolsd.supervisor.rank_log import say
 
 MAX_DATAGRAM = 4096
 _THIN_ABOVE = 32 * 2**20

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.children import spawning
-from zerotoolsd.supervisor.children.rank_binding import RankBinding
-from zerotoolsd.supervisor.children.spawning import (
+from zerotoolsd.supervisor import spawn_child
+from zerotoolsd.supervisor.plan import PORT, Plan
+from zerotoolsd.supervisor.rank_binding import RankBinding
+from zerotoolsd.supervisor.rank_log import RankLog
+from zerotoolsd.supervisor.spawn_child import (
     BegunProgram,
     Execute,
     execute_program,
     execute_without_sigterm,
 )
-from zerotoolsd.supervisor.logs import RankLog
-from zerotoolsd.supervisor.plan import PORT, Plan
 
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -145,7 +145,7 @@ def spawn(
     cannot now."""
     log, binding = RankLog(log_path, plan.log_limit_bytes), plan.binding_of(index)
     try:
-        start = spawning.start(
+        start = spawn_child.start(
             [str(port) if word == PORT else word for word in plan.argv],
             env={**plan.env, **({} if plan.launcher else variables_of(plan, index, port))},
             cwd=plan.cwd,

@@ -12,7 +12,7 @@ import torch
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.record import JobRecord
-from zerotoolsd.trainer.checkpoints.committing import Committer
+from zerotoolsd.trainer.checkpoints.finalize import Committer
 from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy
 from zerotoolsd.trainer.checkpoints.measured import CheckpointMetrics
 from zerotoolsd.trainer.checkpoints.save_sequence import Saves, Write

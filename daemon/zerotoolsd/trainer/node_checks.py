@@ -13,7 +13,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.jobfile.shared_keys import shared_keys
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.data.epochs import with_steps
+from zerotoolsd.trainer.data.step_count import with_steps
 from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.rank.meeting import MeetingPlace
 from zerotoolsd.trainer.rank.settings import stop_reason

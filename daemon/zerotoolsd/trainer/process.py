@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.packages import EXTRAS, install_command
-from zerotoolsd.supervisor.heartbeats.pulse import DUMP_SIGNAL, Pulse, open_pulse
 from zerotoolsd.supervisor.heartbeats.rank_phases import IMPORTING_TORCH
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import DUMP_SIGNAL, Pulse, open_pulse
 from zerotoolsd.trainer.rank.failures import EXIT_STOPPED, exit_code, kind, sentence
 from zerotoolsd.trainer.rank.notify import Notifier
 from zerotoolsd.trainer.rank.settings import Rank, rank_from

@@ -13,21 +13,23 @@ from zerotools.io.telemetry.metrics import Metrics
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.tables.data import bounds_length, fixed_length, stated_length
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.attention_leak_check import check_leaks
 from zerotoolsd.trainer.checkpointing import make_checkpointing
-from zerotoolsd.trainer.checkpoints.committing import nothing
+from zerotoolsd.trainer.checkpoints.finalize import nothing
 from zerotoolsd.trainer.checkpoints.output import claim
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint, adopted, choose_resume_point
 from zerotoolsd.trainer.checkpoints.sidecars import sidecars_of
 from zerotoolsd.trainer.data.collating import check_decoder_start
-from zerotoolsd.trainer.data.epochs import with_steps
 from zerotoolsd.trainer.data.reading import DataReading, TrainingData, positions_of
+from zerotoolsd.trainer.data.step_count import with_steps
+from zerotoolsd.trainer.dpo_reference import ReferenceRun, add_references, as_json
 from zerotoolsd.trainer.engine.conditional import check_alike_on_ranks
 from zerotoolsd.trainer.engine.loss_choice import loss_size_of
 from zerotoolsd.trainer.engine_choice import make_engine
 from zerotoolsd.trainer.engine_deepspeed.nvme import remove_own_directories
 from zerotoolsd.trainer.evaluation.evaluating import make_evaluation
 from zerotoolsd.trainer.frozen_base import check_base, recorded_base
-from zerotoolsd.trainer.leak_check import check_leaks
+from zerotoolsd.trainer.initial_state import begin, check_steps_left, describe_run, warn_of_changes
 from zerotoolsd.trainer.loop import TrainingRun
 from zerotoolsd.trainer.model.attention import set_attention
 from zerotoolsd.trainer.model.fused_attention import choose_kernel
@@ -45,19 +47,12 @@ from zerotoolsd.trainer.rank.same_files import check_same_files
 from zerotoolsd.trainer.rank.settings import Rank, needed_by_others, read_spec, saved_before
 from zerotoolsd.trainer.rank.start_timing import Phases
 from zerotoolsd.trainer.rank.stop_request import StopRequest
-from zerotoolsd.trainer.references import ReferenceRun, add_references, as_json
 from zerotoolsd.trainer.reporting.out_of_memory import explained
 from zerotoolsd.trainer.reporting.reporter import Reporter
 from zerotoolsd.trainer.reporting.trackers.tracking import start_tracking
 from zerotoolsd.trainer.reporting.utilization import measure_by
-from zerotoolsd.trainer.starting import (
-    begin,
-    check_steps_left,
-    describe_run,
-    warn_of_changes,
-)
-from zerotoolsd.trainer.stretch_check import check_stretches
-from zerotoolsd.trainer.stretches.over_ranks import attend_over_ranks
+from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
+from zerotoolsd.trainer.sequence_parallel_check import check_stretches
 
 BeforeCommit = Callable[[Path], None]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import ADOPTABLE, FakeService
+from tests.daemon.http.api.fakes import ADOPTABLE, FakeService
 
 
 def test_a_process_is_watched(zerotools: Command, service: FakeService) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import an_attempt
 
 TRAINS: dict[str, Any] = {
     "doing": None,

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
-from zerotoolsd.service.exchanged import Cleaned, CleanRequest
-from zerotoolsd.service.refusals import Unavailable
+from tests.daemon.http.api.fakes import FakeService
+from zerotoolsd.interface.api_errors import Unavailable
+from zerotoolsd.interface.api_types import Cleaned, CleanRequest
 
 
 @pytest.fixture

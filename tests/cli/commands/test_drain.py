@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
+from tests.daemon.http.api.fakes import FakeService
 from zerotools.jobs.doctor.service import look_at_drain
 
 

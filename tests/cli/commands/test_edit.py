@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
+from tests.daemon.http.api.fakes import FakeService
 
 KEYS = ("device", "ranks", "train.steps", "train.batch_size", "model.config", "data.text", "name")
 

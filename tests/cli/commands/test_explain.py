@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
+from tests.daemon.http.api.fakes import FakeService
 from zerotools.cli.commands.explain import page
 
 JOB = {"id": 7, "name": "tiny"}

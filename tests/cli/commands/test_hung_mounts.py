@@ -10,8 +10,8 @@ import pytest
 
 from harness.patience import patient
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import STEP, an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import STEP, an_attempt
 from tests.daemon.hung_disks import hung_disk
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote.elsewhere import Elsewhere, leads_nowhere, leads_to

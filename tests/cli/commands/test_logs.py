@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import an_attempt
 from zerotools.cli.commands.logs import LogReader
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.output.log_lines import LONGEST_LINE, LineSink

@@ -12,8 +12,8 @@ import pytest
 
 from harness.started import Started
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.job_views.machine_screen import MonitorView, draw, filled_in, snapshot_of
 from zerotools.cli.job_views.process_owners import (
     Owners,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.cli.commands.test_submit import JOB
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
+from tests.daemon.http.api.fakes import FakeService
 
 
 def test_a_job_gets_another_priority_by_its_name(zerotools: Command, service: FakeService) -> None:

@@ -10,16 +10,16 @@ from dataclasses import replace
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.commands.queue import table
 from zerotools.cli.commands.show import page
 from zerotools.jobs.client import daemon_client
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotoolsd.api.asking.asked import Asked
-from zerotoolsd.api.readers import view_for
-from zerotoolsd.rights.caller import Caller
-from zerotoolsd.rights.policy import Access, Rights
+from zerotoolsd.http.api.authorization.authorize import Asked
+from zerotoolsd.http.api.visible_fields import view_for
+from zerotoolsd.users.caller import Caller
+from zerotoolsd.users.policy import Access, Rights
 
 
 def test_the_queue_shows_what_is_not_over(zerotools: Command, service: FakeService) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
+from tests.daemon.http.api.fakes import FakeService
 
 NOTE = (
     "note: zerotools resume is now zerotools retry, and zerotools release for a held job; the old "

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
+from tests.daemon.http.api.fakes import FakeService
 
 
 def test_a_job_that_is_over_begins_again(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
+from tests.daemon.http.api.fakes import FakeService
 
 
 def test_who_goes_first_is_at_the_top(zerotools: Command, service: FakeService) -> None:

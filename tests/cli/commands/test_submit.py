@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from tests.io.stores.far import served
 from tests.ops.mirroring.made import place
 from zerotools.cli.main import build, run

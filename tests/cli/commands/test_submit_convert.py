@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
+from tests.daemon.http.api.fakes import FakeService
 from tests.golden_files import DEEPSPEED
 
 ZERO3 = str(DEEPSPEED / "z3-bf16-w2" / "checkpoint")

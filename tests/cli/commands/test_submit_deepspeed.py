@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.cli.commands.test_submit import JOB
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
+from tests.daemon.http.api.fakes import FakeService
 
 CONFIG = '{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": "2"}}'
 ENGINE = f'engine = "deepspeed"\n{JOB}'

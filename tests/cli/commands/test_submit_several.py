@@ -12,8 +12,8 @@ import pytest
 
 from tests.cli.commands.test_submit import JOB
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import a_job
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import a_job
 from zerotools.cli.job_views.submitting.queueing import queue_all
 from zerotools.cli.main import build, run
 from zerotools.core.errors import (

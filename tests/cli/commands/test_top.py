@@ -18,8 +18,8 @@ import pytest
 from harness.started import run as run_program
 from tests.cli.conftest import Command
 from tests.cli.top.real_terminal import ROOT, RealTerminal
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from tests.daemon.waiting import wait_for
 from tests.sensors.conftest import NEWEST, compiled
 from zerotools.core.errors import EXIT_INTERRUPTED

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.serving import serving
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.serving import serving
 from zerotools.cli.job_views.ending_watch import EndingWatch
 from zerotools.cli.job_views.polling import Poller
 from zerotools.cli.main import build, run
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotoolsd.service.exchanged import Event
+from zerotoolsd.interface.api_types import Event
 
 
 def end(service: FakeService, job_id: int, state: str) -> None:

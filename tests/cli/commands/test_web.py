@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.api.fake_page import FakePage
+from tests.daemon.http.api.fake_page import FakePage
 from zerotools.cli.main import build, run
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.client.daemon_client import DaemonClient

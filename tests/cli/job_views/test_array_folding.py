@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.cli.commands.test_submit import JOB
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import an_attempt
 
 
 def test_an_array_is_submitted_shown_and_changed_as_one(

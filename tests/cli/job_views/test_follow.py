@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import STEP, an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import STEP, an_attempt
 from zerotools.cli.job_views.describe import loss, why
 from zerotools.cli.job_views.follow import Follower
 from zerotools.cli.job_views.polling import Poller

@@ -11,8 +11,8 @@ import click
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import an_attempt
 from zerotools.cli.main import build
 from zerotools.jobs.client.daemon_client import DaemonClient
 

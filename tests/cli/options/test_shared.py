@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Done
-from tests.daemon.api.fakes import FakeService
+from tests.daemon.http.api.fakes import FakeService
 from tests.io.ssh.double import SshDouble
 from zerotools.cli.main import build, run
 from zerotools.jobs.client.daemon_client import DaemonClient

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.commands.test_submit import JOB
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
+from tests.daemon.http.api.fakes import FakeService
 from zerotools.cli.options.waiting_options import dependencies, time_of
 from zerotools.core.errors import BadRequest
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import an_attempt
 from zerotools.cli.job_views.curves import curves_of, history
 from zerotools.cli.output.braille_chart import ROWS, Series, chart
 from zerotools.cli.plots.terminal_plot import charts

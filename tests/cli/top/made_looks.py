@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
+from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.top.drawing.styled_lines import Line
 from zerotools.cli.top.reading.chosen_job import ChosenJob, KeptCheckpoint

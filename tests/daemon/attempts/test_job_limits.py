@@ -10,9 +10,9 @@ import pytest
 from tests.daemon.supervisor.cgroups.trees import FakeTree
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.limits import LimitsSpec
+from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchWay
 from zerotoolsd.attempts.job_limits import attempt_limits, declared_limits, why_refused
-from zerotoolsd.attempts.spawning.way import CHILDREN, LaunchWay
-from zerotoolsd.config import LimitsConfig
+from zerotoolsd.config.daemon_config import LimitsConfig
 from zerotoolsd.supervisor.cgroups import delegation
 from zerotoolsd.supervisor.cgroups.delegation import Delegation
 

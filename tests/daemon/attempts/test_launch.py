@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.attempts.giving_way.test_losses import a_row
+from tests.daemon.attempts.end.test_lost_steps import a_row
 from tests.jobs.jobfile.test_parse import parsed
 from zerotoolsd.attempts.launch import (
     MIRRORING,

@@ -19,7 +19,7 @@ from typing import Any
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import running
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.config import Config, LimitsConfig, RetryConfig
+from zerotoolsd.config.daemon_config import Config, LimitsConfig, RetryConfig
 from zerotoolsd.queue.store import Store
 
 PLACE = Path("/srv/zerotools-golden")

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.daemon.daemons import make_job
+from zerotoolsd.interface.api_errors import Conflict
 from zerotoolsd.queue import group_commit
 from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.group_commit import GroupCommit
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.schema import DATABASE
 from zerotoolsd.queue.store import Store
-from zerotoolsd.service.refusals import Conflict
 
 
 class CountingStore(Store):

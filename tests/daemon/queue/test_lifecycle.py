@@ -30,7 +30,7 @@ from zerotoolsd.queue.lifecycle import (
     advance,
     name_of,
 )
-from zerotoolsd.queue.retrying.causes import HANG, REBOOT, RULES
+from zerotoolsd.queue.retry_causes import HANG, REBOOT, RULES
 
 POLICY = RetryPolicy(first_seconds=1, factor=4, most_seconds=10)
 LONG = replace(POLICY, most_seconds=1e9)

@@ -17,15 +17,15 @@ from tests.daemon.queue.scheduling.deciding import seen, wants
 from zerotools.jobs.states import EDIT
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
-from zerotoolsd.config import LimitsConfig
+from zerotoolsd.config.daemon_config import LimitsConfig
 from zerotoolsd.queue.changes import JobParts
 from zerotoolsd.queue.clocks import Moment
-from zerotoolsd.queue.expected import ExpectedMemory
+from zerotoolsd.queue.expected_memory import ExpectedMemory
+from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import Standing
-from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.placement import QueuePlacement, gpu_memory_for, need_of
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.scheduling.declared import DeclaredMemory, HostNow
+from zerotoolsd.queue.scheduling.declared_memory import DeclaredMemory, HostNow
 from zerotoolsd.queue.store import Store
 
 

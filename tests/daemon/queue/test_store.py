@@ -16,13 +16,13 @@ from harness.syscalls import IS_SUPPORTED, run_until
 from tests.matrices import FULL
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.interface.api_errors import Conflict
 from zerotoolsd.queue import schema
 from zerotoolsd.queue.changes import Changed, NewJob
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import ArrayPlace, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.values import Unstorable
-from zerotoolsd.service.refusals import Conflict
 
 Open = Callable[[Path], Store]
 

@@ -14,10 +14,10 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import TOKEN, leave_attempt, running
 from tests.runs.test_checkpoint_dirs import make
 from zerotools.jobs.binding.durations import in_words, seconds_of
+from zerotoolsd.interface.api_errors import Conflict
 from zerotoolsd.queue import time_limit
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.service.refusals import Conflict
 from zerotoolsd.supervisor.durable import write_json
 
 ATTEMPT = AttemptRow(

@@ -13,7 +13,7 @@ import pytest
 
 from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.supervisor.ranks import hold_port, variables_of
-from zerotoolsd.supervisor.trouble import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_of_machine
 
 IP_LOCAL_PORT_RANGE = 51
 """Of which ports the kernel chooses for this socket, lowest and highest (ip(7), Linux 6.3)."""

@@ -72,7 +72,7 @@ class Round(KilledJob):
         """The process, once it is in the middle of a checkpoint."""
         if not any(name.endswith(WRITING) for name in self.store.sizes(f"{self.key}/")):
             return None
-        return self.pid_that_runs("zerotoolsd/mirroring.py", "upload")
+        return self.pid_that_runs("children/mirror.py", "upload")
 
     def kill(self, what: str) -> None:
         """SIGKILL while a checkpoint is sent; for "disk" only when one has been sent."""

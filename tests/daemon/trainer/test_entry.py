@@ -20,7 +20,7 @@ STDLIB_ONLY = (
     "zerotools.runs.checkpoint_dirs",
     "zerotools.io.distcp.metadata",
     "zerotools.runs.manifest",
-    "zerotoolsd.trainer.data.epochs",
+    "zerotoolsd.trainer.data.step_count",
     "zerotoolsd.trainer.process",
     "zerotoolsd.trainer.engine.schedule",
 )

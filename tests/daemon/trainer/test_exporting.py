@@ -15,7 +15,7 @@ from tests.golden_files import JOB
 from zerotools.core.errors import ZerotoolsError
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.launch import EXPORTING
-from zerotoolsd.exporting import export_evaluated
+from zerotoolsd.children.export import export_evaluated
 
 pytestmark = pytest.mark.torch
 

@@ -238,7 +238,7 @@ def test_a_finished_job_is_exported(base: Path, text: Path, tmp_path: Path) -> N
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    from zerotoolsd.exporting import export
+    from zerotoolsd.children.export import export
 
     run(tmp_path / "run", job(text, **qlora_job(base)))
     out = tmp_path / "run" / "out"

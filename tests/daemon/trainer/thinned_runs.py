@@ -64,7 +64,7 @@ class Round(KilledJob):
         """The process, once it is in the middle of a checkpoint."""
         if not any(is_workspace(path.name) for path in self.output.iterdir()):
             return None
-        return self.pid_that_runs("zerotoolsd/thinning.py", "")
+        return self.pid_that_runs("children/thin.py", "")
 
     def kill(self, what: str) -> None:
         """SIGKILL while a checkpoint is thinned."""

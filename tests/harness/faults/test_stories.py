@@ -10,16 +10,16 @@ from harness.faults.copies import Template, pruning, run_all
 from harness.faults.daemons import Place
 from harness.faults.stories import DaemonStory, daemon_stories
 from harness.faults.tracing import CrashPoint
-from zerotoolsd import crashpoints
+from zerotoolsd.attempts import crash_points
 
 POINTS = [
-    ("retry", crashpoints.LAUNCHING_COMMITTED),
-    ("cancel", crashpoints.CANCEL_COMMITTED),
-    ("save and resume", crashpoints.END_SEEN),
-    ("grow", crashpoints.YIELD_COMMITTED),
-    ("make room", crashpoints.YIELD_COMMITTED),
-    ("pause", crashpoints.YIELD_COMMITTED),
-    ("time limit", crashpoints.END_SEEN),
+    ("retry", crash_points.LAUNCHING_COMMITTED),
+    ("cancel", crash_points.CANCEL_COMMITTED),
+    ("save and resume", crash_points.END_SEEN),
+    ("grow", crash_points.YIELD_COMMITTED),
+    ("make room", crash_points.YIELD_COMMITTED),
+    ("pause", crash_points.YIELD_COMMITTED),
+    ("time limit", crash_points.END_SEEN),
 ]
 
 
@@ -36,5 +36,5 @@ def test_a_removal_that_was_begun_is_finished(tmp_path: Path, tensors: Path) -> 
     trained = Place(tmp_path / "trained", tensors)
     run_all(trained, {"t": trained.training("t", 2)})
     story = DaemonStory("prune", tensors, pruning, Template(trained).copied)
-    found = story.run_to(tmp_path / "point", CrashPoint(crashpoints.FILES_REMOVED))
+    found = story.run_to(tmp_path / "point", CrashPoint(crash_points.FILES_REMOVED))
     assert (found.wrong, found.hit) == ([], True)

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 import zerotools
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import JOB, a_job, a_view
-from tests.daemon.api.serving import serving
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import JOB, a_job, a_view
+from tests.daemon.http.api.serving import serving
 from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable
 from zerotools.jobs.client import api_versions
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.service.exchanged import JobView
+from zerotoolsd.interface.api_types import JobView
 
 
 @contextmanager

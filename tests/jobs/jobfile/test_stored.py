@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.api.made_views import JOB
+from tests.daemon.http.api.made_views import JOB
 from tests.golden_files import GOLDEN
 from tests.jobs.binding.test_declaration import Inner, Table
 from zerotools.jobs.binding.bind import build, dotted_keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.api.made_views import a_job
+from tests.daemon.http.api.made_views import a_job
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.notify import NOTICES, NotifySpec, check_notify, masked_url
 

@@ -34,8 +34,8 @@ def counted(name: str, micro: MicroBatch) -> int:
     from benchmarks.loss.live_bytes import LiveBytes
     from zerotools.jobs.tables.model import ModelSpec
     from zerotoolsd.trainer.model.meta_model import checkpoint_activations, read_config
-    from zerotoolsd.trainer.stretches.cutting import Stretch, give_stretch, own_stretch
-    from zerotoolsd.trainer.stretches.over_ranks import attend_over_ranks
+    from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
+    from zerotoolsd.trainer.sequence_parallel.split_batch import Stretch, give_stretch, own_stretch
     from zerotoolsd.trainer.tensor_parallel.folded import fold_ranks
     from zerotoolsd.trainer.tensor_parallel.layer_cuts import layer_cuts
 

@@ -1,7 +1,7 @@
 """A job as a script for sbatch. A value, which `submit --slurm --dry-run` shows.
 
 The script starts one process, which starts a supervisor on every node by srun, waits for them all,
-and restarts them if that is right (`zerotoolsd.allocation.batch`).
+and restarts them if that is right (`zerotoolsd.slurm.runner.batch`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def batch_script(
             "fi",
             f"export PATH={shlex.quote(path)}",
             "unset SLURM_EXPORT_ENV",
-            f"exec {shlex.quote(python)} -P -m zerotoolsd.allocation.batch {where} {submission}",
+            f"exec {shlex.quote(python)} -P -m zerotoolsd.slurm.runner.batch {where} {submission}",
             "",
         )
     )

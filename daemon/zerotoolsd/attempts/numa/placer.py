@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from zerotools.jobs.tables.spec import NUMA_CORES, NUMA_OFF, JobSpec
 from zerotools.sensors.snapshot import Gpu
 from zerotools.sensors.topology import ReadTopology, read_topology
-from zerotoolsd.attempts.numa.rank_bindings import UNBOUND, RankBindings, bind_ranks
+from zerotoolsd.attempts.numa.choose_bindings import UNBOUND, RankBindings, bind_ranks
 from zerotoolsd.queue.rows import AttemptRow
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.snapshot import BF16_CAPABILITY
-from zerotoolsd.queue.scheduling.demands import CapabilityNeed
+from zerotoolsd.queue.scheduling.requests import CapabilityNeed
 
 ATTENTION_CAPABILITIES = {
     "flash_attention_2": (8, 0),

@@ -34,22 +34,21 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from zerotools.sensors.snapshot import Gpu, Snapshot
-from zerotoolsd.config import LimitsConfig
+from zerotoolsd.config.daemon_config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.declared import NOTHING_DECLARED, DeclaredMemory, HostRoom, rooms
-from zerotoolsd.queue.scheduling.demands import (
-    Request,
-    ResourceNeed,
-    job_of,
-    order_of,
-    request_at,
+from zerotoolsd.queue.scheduling.declared_memory import (
+    NOTHING_DECLARED,
+    DeclaredMemory,
+    HostRoom,
+    rooms,
 )
-from zerotoolsd.queue.scheduling.floor import GpuFloor
-from zerotoolsd.queue.scheduling.gpu_words import NameJob, by_number
-from zerotoolsd.queue.scheduling.gpus import blindness, occupied, usable
-from zerotoolsd.queue.scheduling.line import Group, WaitingLine
-from zerotoolsd.queue.scheduling.user_room import ANYBODY, UserRoom, UsersNow
-from zerotoolsd.queue.scheduling.waits import CpuWaits, FloorHistory, Waits
+from zerotoolsd.queue.scheduling.gpu_messages import NameJob, by_number
+from zerotoolsd.queue.scheduling.gpu_pass_state import GpuFloor
+from zerotoolsd.queue.scheduling.pending_queue import Group, WaitingLine
+from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, job_of, order_of, request_at
+from zerotoolsd.queue.scheduling.suitable_gpus import blindness, occupied, usable
+from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserRoom, UsersNow
+from zerotoolsd.queue.scheduling.wait_reasons import CpuWaits, FloorHistory, Waits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,8 @@ from typing import Any
 
 from zerotoolsd.supervisor.cgroups.group import AttemptGroup
 from zerotoolsd.supervisor.ending.left_behind import MOST_NAMED, left_behind
-from zerotoolsd.supervisor.logs import say
-from zerotoolsd.supervisor.procfs import (
-    Process,
-    descendants,
-    kill_process,
-    processes,
-    read_process,
-)
+from zerotoolsd.supervisor.procfs import Process, descendants, kill_process, processes, read_process
+from zerotoolsd.supervisor.rank_log import say
 
 NoteEnd = Callable[[int, int], None]
 """(pid, wait status): called while the kernel still knows it."""

@@ -36,7 +36,6 @@ from zerotoolsd.supervisor.ending import pipes
 from zerotoolsd.supervisor.ending import process_kinds as kinds
 from zerotoolsd.supervisor.ending.process_kinds import ProcessKind, TermEffect, is_filter, kind_of
 from zerotoolsd.supervisor.ending.reading_runners import DRAIN_SECONDS, Flow, Key, Readers
-from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.procfs import (
     Process,
     children_of,
@@ -45,6 +44,7 @@ from zerotoolsd.supervisor.procfs import (
     send_signal,
     zombie_status,
 )
+from zerotoolsd.supervisor.rank_log import say
 
 LOOK_SECONDS, OFTEN_SECONDS = 0.5, 0.05
 """Seconds between two looks at the tree: if every runner is stopped, and if one is not."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zerotoolsd.supervisor.gpu_locks import holders
-from zerotoolsd.supervisor.trouble import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_of_machine
 
 TRIES = 5
 """A file may be made, removed or replaced while it is opened."""

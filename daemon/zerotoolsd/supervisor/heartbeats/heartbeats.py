@@ -10,11 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.heartbeats.attention import AttemptStall, Attention
-from zerotoolsd.supervisor.heartbeats.pulse import VARIABLE, Beat, PulseBoard
 from zerotoolsd.supervisor.heartbeats.rank_activity import Activity, activity
 from zerotoolsd.supervisor.heartbeats.rank_phases import OFF, StallLimits
-from zerotoolsd.supervisor.heartbeats.telling import (
+from zerotoolsd.supervisor.heartbeats.script_heartbeats import ToldBeats
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import VARIABLE, Beat, PulseBoard
+from zerotoolsd.supervisor.heartbeats.stall_detector import AttemptStall, Attention
+from zerotoolsd.supervisor.heartbeats.straggler import (
     NCCL_ADVICE,
     Sight,
     awaited,
@@ -22,8 +23,7 @@ from zerotoolsd.supervisor.heartbeats.telling import (
     sentence,
     what,
 )
-from zerotoolsd.supervisor.heartbeats.told import ToldBeats
-from zerotoolsd.supervisor.logs import say
+from zerotoolsd.supervisor.rank_log import say
 
 FILE = "heartbeats.json"
 QUIET_SECONDS = 3.0

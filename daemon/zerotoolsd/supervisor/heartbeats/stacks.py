@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from zerotoolsd.supervisor.heartbeats.pulse import DUMP_SIGNAL
 from zerotoolsd.supervisor.heartbeats.rank_activity import activity, report
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import DUMP_SIGNAL
 
 DUMP_SECONDS = 10.0
 """The longest wait for a dump."""

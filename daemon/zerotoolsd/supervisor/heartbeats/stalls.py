@@ -7,14 +7,14 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
-from zerotoolsd.supervisor.heartbeats.attention import AttemptStall
 from zerotoolsd.supervisor.heartbeats.heartbeats import Heartbeats, event_of
 from zerotoolsd.supervisor.heartbeats.rank_phases import END, StallLimits
 from zerotoolsd.supervisor.heartbeats.stacks import StackDump, find_spy, python_programs
-from zerotoolsd.supervisor.logs import say
+from zerotoolsd.supervisor.heartbeats.stall_detector import AttemptStall
 from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.supervisor.procfs import descendants, processes
 from zerotoolsd.supervisor.progress import Progress
+from zerotoolsd.supervisor.rank_log import say
 from zerotoolsd.supervisor.ranks import SupervisedRank
 
 LONGEST_GRACE = 60.0

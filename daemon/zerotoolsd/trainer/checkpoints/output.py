@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.supervisor.trouble import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_of_machine
 from zerotoolsd.trainer.rank.failures import MachineNotReady
 
 LOCK = ".lock"

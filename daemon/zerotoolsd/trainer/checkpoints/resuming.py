@@ -14,9 +14,9 @@ from zerotools.ops.foreign.run import is_foreign
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.record import JobRecord
 from zerotools.runs.uploads import FETCHED
-from zerotoolsd.supervisor.trouble import is_of_machine
-from zerotoolsd.trainer.checkpoints.committing import clear_leftovers
-from zerotoolsd.trainer.checkpoints.structure import check_structure
+from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.trainer.checkpoints.completeness import check_structure
+from zerotoolsd.trainer.checkpoints.finalize import clear_leftovers
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart, adopt
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.rank.failures import BadCheckpoint, CheckpointGone, MachineNotReady

@@ -16,7 +16,7 @@ from zerotoolsd.trainer.data.encoding.encoded import Encoded, batches_of
 from zerotoolsd.trainer.data.encoding.making import make_encoder
 from zerotoolsd.trainer.data.examplestore import write_examples
 from zerotoolsd.trainer.data.progress import ReadingProgress
-from zerotoolsd.trainer.data.tokenizers_beside import in_processes
+from zerotoolsd.trainer.data.tokenizer_pool import in_processes
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer
 
 BatchEncoder = Callable[[Sequence[Record]], list[Encoded]]

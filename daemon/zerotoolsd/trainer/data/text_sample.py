@@ -13,7 +13,7 @@ from zerotools.jobs.tables.data import BYTES, DataSpec, fixed_length, tokenizer_
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.corpus import Piece, read_pieces
 from zerotoolsd.trainer.data.encoding.encoded import Encoded, Marked, said
-from zerotoolsd.trainer.data.expected_epoch import BytesRead, with_epoch
+from zerotoolsd.trainer.data.epoch_estimate import BytesRead, with_epoch
 from zerotoolsd.trainer.data.sample_view import SampleView
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer, make_tokenizing
 

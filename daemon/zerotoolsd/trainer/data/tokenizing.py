@@ -13,7 +13,7 @@ from zerotoolsd.trainer.data.corpus import Piece
 from zerotoolsd.trainer.data.encoding.text_ids import TextIds
 from zerotoolsd.trainer.data.examplestore import ID_TYPE, stored
 from zerotoolsd.trainer.data.sequences import Ids
-from zerotoolsd.trainer.data.tokenizers_beside import in_processes
+from zerotoolsd.trainer.data.tokenizer_pool import in_processes
 
 LETTERS_AT_ONCE = 8 << 20
 PIECES_AT_ONCE = 8192

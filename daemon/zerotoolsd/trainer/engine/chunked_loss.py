@@ -24,7 +24,7 @@ from torch.nn import functional
 from zerotools.core.errors import Unsupported
 from zerotools.core.loss_size import LossSize
 from zerotoolsd.trainer.data.sequences import IGNORED
-from zerotoolsd.trainer.engine.base_model import BaseModel, CannotCut
+from zerotoolsd.trainer.engine.backbone import BaseModel, CannotCut
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Largest difference of logits, relative to the largest logit."""

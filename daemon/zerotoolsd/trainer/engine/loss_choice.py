@@ -14,7 +14,7 @@ from zerotools.jobs.tables.data import longest_sequence
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.reading import positions_of
 from zerotoolsd.trainer.engine.chunked_loss import ChunkedLoss
-from zerotoolsd.trainer.model.narrow import small_model
+from zerotoolsd.trainer.model.tiny_model import small_model
 
 GATHERING_STAGE = 3
 TRIED = 12

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from zerotools.jobs.tables.fp16 import Fp16Spec
 from zerotools.runs.record import LossScaleRecord
-from zerotoolsd.trainer.engine.divergence import overflow_at_smallest
+from zerotoolsd.trainer.engine.nan_policy import overflow_at_smallest
 
 FACTOR = 2.0
 

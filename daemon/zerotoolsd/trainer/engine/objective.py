@@ -15,7 +15,7 @@ from zerotoolsd.trainer.engine.protocol import LossSum
 from zerotoolsd.trainer.engine.router_bias import moved_by
 from zerotoolsd.trainer.engine.router_loss import added_to
 from zerotoolsd.trainer.model.segments import is_flash, segments_of
-from zerotoolsd.trainer.stretches.cutting import own_stretch, stretch_of
+from zerotoolsd.trainer.sequence_parallel.split_batch import own_stretch, stretch_of
 
 
 def training_loss(

@@ -23,8 +23,8 @@ from zerotoolsd.trainer.data.examplestore import Preference
 from zerotoolsd.trainer.data.sequences import IGNORED, Example
 from zerotoolsd.trainer.engine.protocol import LossSum, Rewards
 from zerotoolsd.trainer.model.segments import segments_of
-from zerotoolsd.trainer.stretches.cutting import own_stretch, stretch_of
-from zerotoolsd.trainer.stretches.swapping import totalled
+from zerotoolsd.trainer.sequence_parallel.all_to_all import totalled
+from zerotoolsd.trainer.sequence_parallel.split_batch import own_stretch, stretch_of
 
 
 def are_preferences(examples: Sequence[Example]) -> TypeGuard[Sequence[Preference]]:

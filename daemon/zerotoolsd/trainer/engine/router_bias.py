@@ -19,7 +19,7 @@ from zerotools.core.errors import Unsupported
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.sequences import Example
 from zerotoolsd.trainer.engine.router_loss import rows_of_tokens
-from zerotoolsd.trainer.stretches.cutting import Stretch
+from zerotoolsd.trainer.sequence_parallel.split_batch import Stretch
 
 BIAS = "e_score_correction_bias"
 _ATTRIBUTE = "moved_router_bias"

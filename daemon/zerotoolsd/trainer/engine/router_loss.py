@@ -19,8 +19,8 @@ import torch.distributed as dist
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.sequences import Example
-from zerotoolsd.trainer.model.narrow import small_model
-from zerotoolsd.trainer.stretches.cutting import Stretch
+from zerotoolsd.trainer.model.tiny_model import small_model
+from zerotoolsd.trainer.sequence_parallel.split_batch import Stretch
 
 TOLERANCE = 1e-4
 """Allowed relative difference from the model's own loss: rounding of fp32."""

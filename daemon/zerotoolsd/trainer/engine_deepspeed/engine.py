@@ -18,10 +18,10 @@ from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
 from zerotoolsd.trainer.data.sequences import Example, RankBatch
 from zerotoolsd.trainer.engine.decoding import Decoding
-from zerotoolsd.trainer.engine.divergence import DivergencePolicy, overflow_at_smallest
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.generating import generate
 from zerotoolsd.trainer.engine.loss_choice import cut_loss, loss_size_of
+from zerotoolsd.trainer.engine.nan_policy import DivergencePolicy, overflow_at_smallest
 from zerotoolsd.trainer.engine.objective import summed_loss, training_loss
 from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
 from zerotoolsd.trainer.engine.router_bias import move_router_bias, moved_by

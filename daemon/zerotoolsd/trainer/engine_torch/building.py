@@ -38,10 +38,10 @@ from zerotoolsd.trainer.model.weights import (
     persistent_buffers,
     values_by_rule,
 )
-from zerotoolsd.trainer.packed.packed_linear import check_kernels
+from zerotoolsd.trainer.nf4.nf4_linear import check_kernels
 from zerotoolsd.trainer.rank.group import START_TIMEOUT, WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
-from zerotoolsd.trainer.stretches.cutting import compute_stretches
+from zerotoolsd.trainer.sequence_parallel.split_batch import compute_stretches
 
 
 def build(

@@ -19,10 +19,10 @@ from zerotoolsd.trainer.checkpoints.hostcopy import HostCopy
 from zerotoolsd.trainer.checkpoints.replicas import own_part
 from zerotoolsd.trainer.data.sequences import Example, RankBatch
 from zerotoolsd.trainer.engine.decoding import Decoding
-from zerotoolsd.trainer.engine.divergence import DivergencePolicy
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.generating import generate
 from zerotoolsd.trainer.engine.loss_scale import after, initial, resumed
+from zerotoolsd.trainer.engine.nan_policy import DivergencePolicy
 from zerotoolsd.trainer.engine.objective import summed_loss
 from zerotoolsd.trainer.engine.preference_loss import (
     are_preferences,

@@ -10,7 +10,7 @@ import torch
 from zerotools.jobs.tables.train import TrainSpec
 from zerotoolsd.trainer.data.sequences import RankBatch
 from zerotoolsd.trainer.engine.conditional import check_marks, mark
-from zerotoolsd.trainer.engine.divergence import DivergencePolicy
+from zerotoolsd.trainer.engine.nan_policy import DivergencePolicy
 from zerotoolsd.trainer.engine.objective import training_loss
 from zerotoolsd.trainer.engine.preference_loss import are_preferences, preference_loss
 from zerotoolsd.trainer.engine.protocol import Rewards, StepResult

@@ -12,8 +12,8 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.io.files.packages import install_command
 from zerotools.jobs.tables.model import AUTO
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.trainer.model.narrow import small_model
 from zerotoolsd.trainer.model.segments import SEGMENTED, segments_of
+from zerotoolsd.trainer.model.tiny_model import small_model
 
 TOLERANCE = 1e-4
 """Largest difference of logits in fp32, relative to the largest logit."""

@@ -9,7 +9,7 @@ from zerotools.core.memory_layout import DEVICE, DISK, HOST, MemoryLayout
 from zerotools.ops.estimate.state import Parameter, bytes_at, gathered, loss_bytes, state_of
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.optimizer_groups import matrices_of
-from zerotoolsd.trainer.packed.packed_linear import packed_linears
+from zerotoolsd.trainer.nf4.nf4_linear import packed_linears
 from zerotoolsd.trainer.tensor_parallel.layer_cuts import layer_cuts
 
 MIB = 1 << 20

@@ -28,7 +28,7 @@ from transformers.utils import logging as transformers_logging
 from zerotools.core.errors import BadRequest
 from zerotools.core.hub_layout import HubBlock, HubLayout, is_unchanged
 from zerotoolsd.trainer.model.stored import HubTensor, refuse_quantised, same_values, stored_tensors
-from zerotoolsd.trainer.model.traced import TracedTensor, blocks_of, traced
+from zerotoolsd.trainer.model.symbolic_tensors import TracedTensor, blocks_of, traced
 
 LISTED = 4
 """Names of each kind that a message lists, at most."""

@@ -49,7 +49,7 @@ from zerotoolsd.trainer.memory.reductions import free_reduction_buffers, sum_ove
 from zerotoolsd.trainer.memory.tiers import BUFFERS, MemoryTier, MemoryTiers
 from zerotoolsd.trainer.model.kept_fp32 import apart
 from zerotoolsd.trainer.model.meta_model import MetaModel
-from zerotoolsd.trainer.packed.packed_linear import packed_buffers
+from zerotoolsd.trainer.nf4.nf4_linear import packed_buffers
 from zerotoolsd.trainer.tensor_parallel.cut_layers import cut_layers
 from zerotoolsd.trainer.tensor_parallel.layer_cuts import LayerCuts, layer_cuts
 

@@ -17,7 +17,7 @@ from zerotoolsd.trainer.model.lora import base_name, is_adapter
 from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.model.sharding import local_part
 from zerotoolsd.trainer.model.stored import StoredReader
-from zerotoolsd.trainer.packed.packed_linear import packed_buffers, packed_linears
+from zerotoolsd.trainer.nf4.nf4_linear import packed_buffers, packed_linears
 
 
 def is_from_seed(name: str, pretrained: Pretrained) -> bool:

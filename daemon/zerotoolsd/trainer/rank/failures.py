@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zerotools.core.errors import BadFile, ZerotoolsError
-from zerotoolsd.supervisor.trouble import NOT_READY
+from zerotoolsd.supervisor.transient_errors import NOT_READY
 
 EXIT_DONE = 0
 EXIT_CRASH = 1

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotoolsd.supervisor.heartbeats.pulse import Pulse
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Pulse
 from zerotoolsd.trainer.rank.failures import BadCheckpoint, MachineNotReady
 from zerotoolsd.trainer.rank.meeting import MeetingPlace, meet
 from zerotoolsd.trainer.rank.network_interface import interface_to

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from zerotools.io.telemetry.datagrams import LARGEST_DATAGRAM, Sender, resident_bytes
-from zerotoolsd.supervisor.heartbeats.pulse import Pulse
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Pulse
 
 __all__ = ["LARGEST_DATAGRAM", "Notifier", "resident_bytes"]
 

@@ -14,12 +14,7 @@ from zerotools.core.counts import counted
 from zerotools.core.step_timer import StepTimer
 from zerotools.io.telemetry.metrics import Metrics, scalars_of
 from zerotools.runs.record import JobRecord
-from zerotoolsd.supervisor.heartbeats.rank_phases import (
-    EVALUATING,
-    FIRST_STEP,
-    SAVING,
-    STEPPING,
-)
+from zerotoolsd.supervisor.heartbeats.rank_phases import EVALUATING, FIRST_STEP, SAVING, STEPPING
 from zerotoolsd.trainer.checkpoints.saving import Saved
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.protocol import Rewards, StepResult

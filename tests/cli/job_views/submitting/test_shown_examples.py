@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.daemon.api.fakes import FakeService
+from tests.daemon.http.api.fakes import FakeService
 from zerotools.cli.job_views.submitting.shown_examples import example_lines
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.cli.top.made_looks import GIB, NOW, PHASE, a_look, chosen, job_of, meaning_in, text_of
-from tests.daemon.api.made_views import STEP, an_attempt
+from tests.daemon.http.api.made_views import STEP, an_attempt
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.top.drawing.detail_rows import checkpoint_lines, detail_lines
 from zerotools.cli.top.drawing.styled_lines import width

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.top.made_looks import PHASE, job_of
-from tests.daemon.api.made_views import STEP
+from tests.daemon.http.api.made_views import STEP
 from zerotools.cli.top.drawing.view_state import ORDERS, ViewState
 
 JOBS = [

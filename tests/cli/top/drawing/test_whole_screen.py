@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cli.top.made_looks import NOW, a_look, chosen, job_of, text_of
-from tests.daemon.api.made_views import STEP
+from tests.daemon.http.api.made_views import STEP
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.drawing.view_state import HELP, LOG, ViewState

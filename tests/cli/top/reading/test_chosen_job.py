@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness.patience import patient
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import a_job, a_view, an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import a_job, a_view, an_attempt
 from zerotools.cli.top.reading.chosen_job import ChosenJobReader, log_lines, newest_checkpoint
 from zerotools.cli.top.reading.job_list import completed
 from zerotools.cli.top.reading.places import PlaceLooker

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.started import Started
-from tests.daemon.api.made_views import a_job, a_view, an_attempt
+from tests.daemon.http.api.made_views import a_job, a_view, an_attempt
 from tests.daemon.waiting import wait_for
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.top.reading.gpu_holders import GpuHolder, GpuHolders, shares_of

@@ -3,13 +3,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.top.reading import job_list
 from zerotools.cli.top.reading.job_list import JobList, completed, leased_jobs
 from zerotools.core.errors import DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotoolsd.service.exchanged import Event
+from zerotoolsd.interface.api_types import Event
 
 
 class Counted(DaemonClient):

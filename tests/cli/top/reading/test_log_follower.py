@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import a_job, a_view, an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import a_job, a_view, an_attempt
 from zerotools.cli.top.reading import log_follower
 from zerotools.cli.top.reading.log_follower import LogFollower
 from zerotools.jobs.client.daemon_client import DaemonClient

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from harness.patience import patient
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
-from tests.daemon.api.serving import serving
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
+from tests.daemon.http.api.serving import serving
 from zerotools.cli.top.reading.looking import Looking
 from zerotools.cli.top.reading.places import PlaceLooker
 from zerotools.core.errors import DaemonUnreachable

@@ -4,8 +4,8 @@ import json
 from itertools import pairwise
 from typing import Any
 
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.top.reading.report_reader import Reported, ReportReader
 from zerotools.jobs.client.daemon_client import DaemonClient
 

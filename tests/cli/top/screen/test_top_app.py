@@ -12,8 +12,8 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.cli.top.made_looks import a_look, job_of
-from tests.daemon.api.fakes import FakeService
-from tests.daemon.api.made_views import STEP, a_job, a_view, an_attempt
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from tests.daemon.waiting import wait_async, wait_for
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.top.reading.log_follower import LogSeen

@@ -7,10 +7,10 @@ from typing import Any
 
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot
-from zerotoolsd.config import LimitsConfig
+from zerotoolsd.config.daemon_config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.demands import CapabilityNeed, Request, ResourceNeed
-from zerotoolsd.queue.scheduling.line import WaitingLine
+from zerotoolsd.queue.scheduling.pending_queue import WaitingLine
+from zerotoolsd.queue.scheduling.requests import CapabilityNeed, Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions, tick
 
 HOST = Host(

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from zerotools.sensors.snapshot import Gpu, Snapshot
-from zerotoolsd.config import LimitsConfig
+from zerotoolsd.config.daemon_config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.demands import Request, count
-from zerotoolsd.queue.scheduling.gpus import occupied, shortage, usable
+from zerotoolsd.queue.scheduling.requests import Request, count
 from zerotoolsd.queue.scheduling.scheduler import Start
+from zerotoolsd.queue.scheduling.suitable_gpus import occupied, shortage, usable
 
 Decided = tuple[list[Start], dict[int, str]]
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tests.daemon.queue.scheduling.deciding import LIMITS, decide, gpus, lease, started, wants
 from zerotools.sensors.snapshot import Snapshot
-from zerotoolsd.accounts.user_limits import UserLimits
-from zerotoolsd.queue.scheduling.declared import DeclaredMemory
-from zerotoolsd.queue.scheduling.demands import Request, ResourceNeed
-from zerotoolsd.queue.scheduling.user_room import UsersNow, UserUse
+from zerotoolsd.queue.scheduling.declared_memory import DeclaredMemory
+from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.user_quota import UsersNow, UserUse
+from zerotoolsd.users.user_limits import UserLimits
 
 GIB = 2**30
 

@@ -7,18 +7,10 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.daemon.queue.scheduling.deciding import (
-    cpu,
-    decide,
-    gpus,
-    lease,
-    seen,
-    started,
-    wants,
-)
+from tests.daemon.queue.scheduling.deciding import cpu, decide, gpus, lease, seen, started, wants
 from zerotools.sensors.fake import fake_gpu
-from zerotoolsd.config import LimitsConfig
-from zerotoolsd.queue.scheduling.demands import Request
+from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.queue.scheduling.requests import Request
 
 
 def test_gpus_are_given_by_number_index_and_uuid() -> None:

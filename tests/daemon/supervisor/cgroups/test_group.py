@@ -18,7 +18,7 @@ from zerotoolsd.supervisor.cgroups import group as groups
 from zerotoolsd.supervisor.cgroups.delegation import Delegation, NotDelegated
 from zerotoolsd.supervisor.cgroups.group import AttemptGroup, group_name, make_group, read_group
 from zerotoolsd.supervisor.cgroups.limits import gibibytes, settings
-from zerotoolsd.supervisor.last_word.verdict import Verdict, with_limits
+from zerotoolsd.supervisor.exit_record.outcome import Verdict, with_limits
 from zerotoolsd.supervisor.ranks import KnownRank
 
 TOKEN = "0123456789abcdef"

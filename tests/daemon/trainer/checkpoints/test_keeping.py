@@ -6,7 +6,7 @@ import pytest
 
 from tests.runs.test_checkpoint_dirs import make
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.checkpoints.committing import Committer
+from zerotoolsd.trainer.checkpoints.finalize import Committer
 from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy
 from zerotoolsd.trainer.checkpoints.measured import CheckpointMetrics
 

@@ -13,12 +13,7 @@ import pytest
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.token_files import TokenArray
 from zerotoolsd.trainer.data.encoding.encoded import Encoded, as_ids, said
-from zerotoolsd.trainer.data.examplestore import (
-    Examples,
-    PreferencePairs,
-    index_of,
-    write_examples,
-)
+from zerotoolsd.trainer.data.examplestore import Examples, PreferencePairs, index_of, write_examples
 from zerotoolsd.trainer.data.sequences import IGNORED
 from zerotoolsd.trainer.data.tokenstream import TokenStream, largest_id
 

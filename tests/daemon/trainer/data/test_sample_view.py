@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from zerotoolsd.admission.interpreter import LONGEST_ANSWER
+from zerotoolsd.service.admission.interpreter_check import LONGEST_ANSWER
 from zerotoolsd.trainer.data.encoding.encoded import SAID, Encoded
 from zerotoolsd.trainer.data.sample_view import MOST_BYTES, SampleView, json_bytes
 

@@ -86,7 +86,7 @@ def step(
 
     from zerotoolsd.trainer.data.examplestore import Preference
     from zerotoolsd.trainer.data.sequences import Example, RankBatch
-    from zerotoolsd.trainer.engine.divergence import DivergencePolicy
+    from zerotoolsd.trainer.engine.nan_policy import DivergencePolicy
     from zerotoolsd.trainer.engine_torch.step import train_step
     from zerotoolsd.trainer.rank.group import WorldGroup
     from zerotoolsd.trainer.rank.settings import Rank

@@ -35,7 +35,7 @@ def test_flash_attention_in_fp32_is_refused(text: Path) -> None:
 
 
 def test_a_package_that_is_missing_is_named(text: Path) -> None:
-    from zerotoolsd.trainer.rehearsal import rehearse
+    from zerotoolsd.trainer.dry_run import rehearse
 
     with pytest.raises(BadRequest, match=r"needs flash-attn, which .* install flash-attn"):
         rehearse(of(text, TINY_LLAMA, "flash_attention_2", **GPU))
@@ -47,7 +47,7 @@ def test_a_package_that_is_missing_is_named(text: Path) -> None:
 def test_what_the_model_does_not_have_is_refused(
     config: dict[str, Any], attention: str, text: Path
 ) -> None:
-    from zerotoolsd.trainer.rehearsal import rehearse
+    from zerotoolsd.trainer.dry_run import rehearse
 
     with pytest.raises(Unsupported, match=r"transformers does not have it for \w+; take one of ea"):
         rehearse(of(text, config, attention, **GPU))
@@ -55,9 +55,9 @@ def test_what_the_model_does_not_have_is_refused(
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_a_model_takes_what_it_is_told(attention: str, text: Path) -> None:
+    from zerotoolsd.trainer.dry_run import rehearse
     from zerotoolsd.trainer.model.attention import set_attention
     from zerotoolsd.trainer.model.meta_model import draw, read_config
-    from zerotoolsd.trainer.rehearsal import rehearse
 
     spec = of(text, TINY_GPT2, attention)
     rehearse(spec)

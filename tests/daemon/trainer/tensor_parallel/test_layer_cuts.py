@@ -148,7 +148,7 @@ def test_an_adapter_is_cut_as_its_layer() -> None:
     from zerotools.jobs.tables.model import ModelSpec
     from zerotoolsd.trainer.model.lora import add_adapters
     from zerotoolsd.trainer.model.meta_model import read_config
-    from zerotoolsd.trainer.model.narrow import small_model
+    from zerotoolsd.trainer.model.tiny_model import small_model
     from zerotoolsd.trainer.tensor_parallel.folded import fold_ranks
     from zerotoolsd.trainer.tensor_parallel.layer_cuts import layer_cuts
 

@@ -96,7 +96,7 @@ def submit_to_slurm(
 def _check_here(submission: Submission) -> None:
     """Raise the errors that the daemon would raise, from a local check. Raises BadRequest."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "zerotoolsd.allocation.checking"],
+        [sys.executable, "-P", "-m", "zerotoolsd.slurm.runner.check_submission"],
         input=json.dumps(job_to_dict(submission.spec)),
         capture_output=True,
         text=True,

@@ -11,14 +11,7 @@ import numpy as np
 from zerotools.jobs.datafiles.conversations import Conversation
 from zerotools.jobs.datafiles.example_files import Record, as_conversation
 from zerotoolsd.trainer.data.encoding.chats import ChatTemplate, special_tokens
-from zerotoolsd.trainer.data.encoding.encoded import (
-    SAID,
-    Encoded,
-    Encoder,
-    Marked,
-    as_ids,
-    said,
-)
+from zerotoolsd.trainer.data.encoding.encoded import SAID, Encoded, Encoder, Marked, as_ids, said
 from zerotoolsd.trainer.data.encoding.outlines import RenderedChat
 from zerotoolsd.trainer.data.encoding.text_ids import LocatedIds
 from zerotoolsd.trainer.data.encoding.truncating import Kept, Limits, cut

@@ -15,12 +15,7 @@ from typing import Any, TypeVar
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.jobs.datafiles.conversations import ASSISTANT, Conversation, Turn
 from zerotoolsd.trainer.data.encoding.answers import Answers, Ends, Span
-from zerotoolsd.trainer.data.encoding.outlines import (
-    ChatOutline,
-    RenderedChat,
-    outline_of,
-    probe,
-)
+from zerotoolsd.trainer.data.encoding.outlines import ChatOutline, RenderedChat, outline_of, probe
 from zerotoolsd.trainer.data.encoding.turn_fields import TEXTS, TurnFields
 
 Found = TypeVar("Found")

@@ -1,0 +1,80 @@
+"""The command line of `zerotoolsd`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotools.version import version
+from zerotoolsd.app.systemd_units import UNITS, this_program, unit_text
+
+
+class PrintUnit(argparse.Action):
+    """Prints a unit and ends, as `--version` does."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Print the unit `values`."""
+        print(unit_text(str(values), this_program()), end="")
+        parser.exit()
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="zerotoolsd",
+        description="Runs training jobs from a durable queue on the GPUs of this machine.",
+    )
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        help="directory of queue, logs and default output",
+    )
+    parser.add_argument("--socket", type=Path, help="path of the socket for clients")
+    parser.add_argument("--config", type=Path, help="path of a zerotoolsd.toml")
+    parser.add_argument(
+        "--rebuild",
+        action="store_true",
+        help="restore jobs from run directories, if the queue is damaged, lost or too old",
+    )
+    parser.add_argument(
+        "--print-unit",
+        action=PrintUnit,
+        nargs="?",
+        const="user" if os.geteuid() else "system",
+        choices=UNITS,
+        metavar="NAME",
+        help="print a file for systemd that starts this program, and exit; NAME: "
+        + ", ".join(UNITS),
+    )
+    parser.add_argument("--debug", action="store_true", help="log tracebacks and debug messages")
+    parser.add_argument("--version", action="version", version=f"zerotoolsd {version()}")
+    return parser
+
+
+def answer(arguments: Sequence[str] | None) -> None:
+    """Check the options; print the requested text, and end.
+
+    Raises:
+        OSError: it cannot be printed.
+    """
+    try:
+        make_parser().parse_args(arguments)
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def leave_stdout() -> None:
+    """Drop output that cannot be written: at its end, the interpreter would try again and
+    complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

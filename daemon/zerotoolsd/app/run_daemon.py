@@ -1,0 +1,263 @@
+"""`zerotoolsd`: the command, its signals, and the order in which things start and stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import sqlite3
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import zerotools
+from zerotools.cli.output.messages import say_error
+from zerotools.core.counts import bytes_of
+from zerotools.core.errors import EXIT_SYSTEM, BadFile, BadRequest, DaemonRefused, ZerotoolsError
+from zerotools.jobs.client.location import default_socket, default_state_dir
+from zerotools.sensors.gpu_choice import GpuChoice
+from zerotools.sensors.source import SnapshotSource
+from zerotoolsd.app import systemd
+from zerotoolsd.app.command_line import make_parser
+from zerotoolsd.app.log_rate_limit import start_logging
+from zerotoolsd.app.state_directory import lock_state_dir
+from zerotoolsd.attempts import rebuild_queue
+from zerotoolsd.attempts.backends.launch_backend import choose_way
+from zerotoolsd.attempts.launch import RankCommand, trainer_command
+from zerotoolsd.config.daemon_config import Config, load
+from zerotoolsd.config.users_config import limits_of_all
+from zerotoolsd.dispatch.dispatcher import Dispatcher
+from zerotoolsd.file_checks import check_server
+from zerotoolsd.file_checks.checkers import Lookers
+from zerotoolsd.http.api.listeners.listen import open_socket, refuse_taken
+from zerotoolsd.http.api.listeners.tcp import open_tcp
+from zerotoolsd.http.api.server import ApiServer
+from zerotoolsd.http.web.page_server import WebPage
+from zerotoolsd.queue.schema import set_aside
+from zerotoolsd.queue.store import Store
+from zerotoolsd.resources.leaked_gpu_memory.attribution import look_for_suspects
+from zerotoolsd.resources.machine_snapshot import SnapshotCache
+from zerotoolsd.service.admission import survey
+from zerotoolsd.service.admission.dry_run import rehearse
+from zerotoolsd.service.admission.interpreter_check import check_interpreter
+from zerotoolsd.service.jobservice import DispatcherService
+from zerotoolsd.service.submission import LOOKS, InterpreterCheck, Rehearsal
+from zerotoolsd.service.user_lookup import People
+from zerotoolsd.users.open_as_user import drop_groups, let_through
+from zerotoolsd.users.policy import Rights
+from zerotoolsd.users.served_users import ServedUsers, why_alone
+from zerotoolsd.users.user_limits import LimitsOfUsers
+
+LOCK_SECONDS = 30.0
+"""Seconds that a service waits for the previous daemon to end; systemd allows 90 to start."""
+LOCK_PAUSE_SECONDS = 0.2
+STATE_MODE = 0o711
+"""Mode of a state directory with directories of users, which can reach these but list nothing."""
+ALL_LOOKS = {**LOOKS, look_for_suspects.__name__: look_for_suspects}
+
+log = logging.getLogger("zerotoolsd")
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    command: RankCommand = trainer_command,
+    check_python: InterpreterCheck = check_interpreter,
+    rehearse: Rehearsal = rehearse,
+) -> int:
+    """Run until SIGTERM or SIGINT; jobs continue without the daemon. Returns the exit status.
+
+    `command` is what the ranks run; `check_python` and `rehearse` ask their interpreter.
+    """
+    options = make_parser().parse_args(arguments)
+    start_logging(debug=options.debug)
+    # Before a lock, a database, a loop or a thread exists, of which it would get a copy.
+    way = check_server.start(ALL_LOOKS, survey.NEEDS)
+    try:
+        asyncio.run(_serve(options, command, check_python, rehearse, way))
+    except ZerotoolsError as error:
+        if options.debug:
+            raise
+        say_error(str(error))
+        return error.exit_code
+    except MemoryError:
+        if options.debug:
+            raise
+        say_error("no memory is left: raise the limit of the service, or have less queued")
+        return EXIT_SYSTEM
+    except (OSError, sqlite3.OperationalError) as error:
+        # A transient error (disk, descriptors): the service manager must not take it for permanent.
+        if options.debug:
+            raise
+        say_error(f"the operating system is in the way: {error} (--debug shows where)")
+        return EXIT_SYSTEM
+    finally:
+        way.close()
+    return 0
+
+
+async def _serve(
+    options: argparse.Namespace,
+    command: RankCommand,
+    check_python: InterpreterCheck,
+    rehearse: Rehearsal,
+    nursery_way: socket.socket,
+) -> None:
+    lookers = Lookers(nursery_way, ALL_LOOKS)
+    config = load(options.config)
+    way = choose_way(config.launch.by)
+    users = _served_users(config)
+    state_dir = (options.state_dir or default_state_dir()).absolute()
+    stop = _stop_on_signals()
+    umask = os.umask(0o077)
+    path = _socket_path(options, state_dir)
+    inherited = systemd.inherited_socket()
+    if inherited is None and not state_dir.exists():
+        # Before a directory is made for nothing.
+        refuse_taken(path)
+    lock = await _lock(state_dir, stop)
+    if options.rebuild:
+        _set_aside_if_damaged(state_dir)
+    store = Store(state_dir, rebuild=options.rebuild)
+    machine = SnapshotCache(
+        SnapshotSource(), choice=GpuChoice(config.gpus.exclude, config.gpus.prefer)
+    )
+    try:
+        rebuild_queue.compare(state_dir, store, time.time())
+        dispatcher = Dispatcher(
+            state_dir=state_dir,
+            store=store,
+            config=config,
+            machine=machine,
+            ask=lookers.ask,
+            command=command,
+            umask=umask,
+            socket=path,
+            way=way,
+            users=users,
+        )
+        if users.alone is None:
+            let_through(state_dir, STATE_MODE)
+            log.info("jobs of all users are run, each as the user who submitted it")
+        log.info("supervisors of jobs are %s", way.why)
+        tcp = open_tcp(config.api)
+        listening = inherited or _listen(path)
+        service = DispatcherService(
+            dispatcher,
+            check_python=check_python,
+            rehearse=rehearse,
+            ask=lookers.ask,
+        )
+        rights = Rights(config.users.administrators, allow=config.users.allow)
+        people = People(lookers.ask)
+        page = WebPage(service, config.web, state_dir, rights, people)
+        server = ApiServer(
+            service,
+            listening,
+            None if inherited else path,
+            tcp=tcp,
+            rights=rights,
+            people=people,
+            page=page,
+        )
+        await _run(server, page, dispatcher, stop)
+    finally:
+        await lookers.close()
+        machine.close()
+        store.close()
+        for each in lock:
+            os.close(each)
+
+
+def _served_users(config: Config) -> ServedUsers:
+    """Return the users for whom this daemon runs jobs, and drop the daemon's supplementary
+    groups."""
+    drop_groups()
+    limits = {
+        "processes": config.users.processes,
+        "open_files": config.users.open_files,
+        "job_processes": config.limits.job_processes,
+        "job_memory": None if (most := config.limits.job_memory) is None else bytes_of(most),
+    }
+    quotas = LimitsOfUsers(limits_of_all(config.users), config.users.limits)
+    return ServedUsers(own=os.geteuid(), alone=why_alone(), limits=limits, quotas=quotas)
+
+
+async def _lock(state_dir: Path, stop: asyncio.Event) -> tuple[int, ...]:
+    """Hold the state directory. A service waits a while for the daemon before it, which may have
+    been killed and hang in the kernel; then the service manager tries again. Raises DaemonRefused,
+    BadRequest."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + (LOCK_SECONDS if systemd.notify("STATUS=starts") else 0.0)
+    while True:
+        try:
+            return lock_state_dir(state_dir)
+        except DaemonRefused as error:
+            if stop.is_set() or loop.time() >= deadline:
+                raise
+            systemd.notify(f"STATUS={error}")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), LOCK_PAUSE_SECONDS)
+
+
+def _set_aside_if_damaged(state_dir: Path) -> None:
+    try:
+        Store(state_dir, rebuild=True).close()
+    except BadFile as error:
+        moved = set_aside(state_dir, time.strftime("%Y%m%d-%H%M%S"))
+        log.warning("%s; kept as %s", error, ", ".join(map(str, moved)))
+
+
+def _listen(path: Path) -> socket.socket:
+    try:
+        return open_socket(path)
+    except OSError as error:
+        raise BadRequest(f"cannot listen at {path}: {error.strerror}") from None
+
+
+def _socket_path(options: argparse.Namespace, state_dir: Path) -> Path:
+    if options.socket is not None:
+        return Path(options.socket).absolute()
+    if options.state_dir is not None and "ZEROTOOLS_SOCKET" not in os.environ:
+        return state_dir / "api.sock"
+    return default_socket()
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """Let signals set an event, on which the loop acts."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    return stop
+
+
+async def _run(
+    server: ApiServer, page: WebPage, dispatcher: Dispatcher, stop: asyncio.Event
+) -> None:
+    running = asyncio.create_task(dispatcher.run(stop))
+
+    def is_healthy() -> bool:
+        return not running.done() and dispatcher.is_healthy(time.monotonic())
+
+    alive = asyncio.create_task(systemd.feed_watchdog(is_healthy))
+    try:
+        await server.start()
+        await page.start()
+        # Imported objects stay: scanning them again takes 20 ms, in the middle of a request.
+        gc.collect()
+        gc.freeze()
+        systemd.notify("READY=1")
+        log.info("zerotoolsd %s listens at %s", zerotools.__version__, server.address)
+        await running
+    finally:
+        systemd.notify("STOPPING=1")
+        alive.cancel()
+        await page.close()
+        await server.close()

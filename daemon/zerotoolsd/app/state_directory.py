@@ -1,0 +1,129 @@
+"""The state directory, and the one daemon that holds it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import time
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest, DaemonRefused
+from zerotools.jobs.client.queue_copies import LOCK
+from zerotoolsd.supervisor.transient_errors import is_of_machine
+
+_PROC = Path("/proc")
+_STARTING_SECONDS = 5.0
+"""A program that a killed daemon was just starting has its locks until it is executed: so long is
+waited for that."""
+
+
+def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
+    """Make `state_dir` (mode 0700) and lock it, as long as the descriptors are open.
+
+    Raises DaemonRefused that names the daemon that holds it, BadRequest if it cannot be made, and
+    OSError for an error of the machine.
+    """
+    if state_dir.exists() and not state_dir.is_dir():
+        raise BadRequest(
+            f"--state-dir {state_dir}: is a file; name a directory, or a path that does not exist"
+        )
+    refuse_open_to_others(state_dir.resolve(), os.geteuid())
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(state_dir / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if is_of_machine(error):
+            raise
+        raise BadRequest(f"the state directory {state_dir}: {error.strerror}") from None
+    try:
+        # The lock file may be deleted, and made again by the next daemon, so the directory itself
+        # is locked, too. The file names the holder, also for older versions.
+        for lock in (directory, fd):
+            _flock(lock, fd)
+    except BlockingIOError:
+        holder = _holder(fd)
+        os.close(fd)
+        os.close(directory)
+        do = "stop it, or start with another --state-dir"
+        if holder.isdecimal() and _is_stuck(int(holder)):
+            do = (
+                "it has ended but for a look at a file system that does not answer, and no other "
+                "starts before that is over: look at mount and at dmesg"
+            )
+        raise DaemonRefused(
+            f"another zerotoolsd, pid {holder or 'unknown'}, holds {state_dir}; {do}",
+            status=409,
+            code="held",
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd, directory
+
+
+def _flock(lock: int, fd: int) -> None:
+    """Take the lock; wait for a moment if the process that `fd` names is gone.
+
+    Raises BlockingIOError if another process holds it.
+    """
+    give_up = time.monotonic() + _STARTING_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            holder = _holder(fd)
+            is_over = holder.isdecimal() and not (_PROC / holder).exists()
+            if not is_over or time.monotonic() > give_up:
+                raise
+        time.sleep(0.02)
+
+
+def _holder(fd: int) -> str:
+    return os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+
+
+_LOOKS, _LOOK_SECONDS = 20, 0.05
+
+
+def _is_stuck(pid: int, proc: Path = _PROC) -> bool:
+    """Return whether it was killed, and the kernel does not release it because its threads
+    remain."""
+    for _ in range(_LOOKS):
+        try:
+            text = (proc / str(pid) / "stat").read_bytes()
+        except OSError:
+            return False
+        state = text[text.rindex(b")") + 2 :][:1]
+        if state != b"D":
+            return state in (b"Z", b"X")
+        time.sleep(_LOOK_SECONDS)  # a healthy process also waits for a disk for a moment
+    return True
+
+
+def refuse_open_to_others(state_dir: Path, uid: int) -> None:
+    """Raise BadRequest if the daemon is root's, and others could change files that it runs as
+    root."""
+    if uid != 0:
+        return
+    for place in (state_dir, *state_dir.parents):
+        try:
+            found = place.stat()
+        except FileNotFoundError:
+            continue  # it is made with the right mode
+        why = _open_to_others(found, own=place == state_dir)
+        if why is not None:
+            raise BadRequest(
+                f"the state directory {state_dir}: {place} {why}, so that others could change what "
+                f"this daemon runs as root; as root, run: chown root {place} && chmod go-w {place}"
+            )
+
+
+def _open_to_others(found: os.stat_result, *, own: bool) -> str | None:
+    if found.st_uid != 0:
+        return f"belongs to uid {found.st_uid}"
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o022 and (own or not mode & stat.S_ISVTX):  # in a sticky one others rename nothing
+        return f"has mode {mode:04o}"
+    return None

@@ -1,0 +1,247 @@
+"""The status of an attempt, from its run directory: the truth after a restart of the daemon."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.queue.clocks import Moment, began_of
+from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, is_shallow, read_json
+from zerotoolsd.supervisor.exit_record.inferred_record import FOLLOWING, inferred, stop_reason
+from zerotoolsd.supervisor.exit_record.keeper import KILLED
+from zerotoolsd.supervisor.exit_record.rank_ledger import RankLedger
+from zerotoolsd.supervisor.exit_record.reserved_record import ReservedRecord
+from zerotoolsd.supervisor.plan import ATTEMPT, ENDED, EXIT, LEDGER, LOCK, RUN, STOP, Plan
+from zerotoolsd.supervisor.procfs import boot_id, open_process
+from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.users.open_as_user import opened, owner_of
+
+RESTARTED = "the machine was restarted"
+_PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""No link is followed, and opening never blocks."""
+
+
+@dataclass(frozen=True)
+class Over:
+    """It ended, and its supervisor wrote down how."""
+
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Alive:
+    """Its supervisor runs, or the supervisor's keeper, which is about to write down how it ended;
+    since `began` if that is known. The holder of `pidfd` closes it."""
+
+    pidfd: int
+    began: Moment | None = None
+
+
+@dataclass(frozen=True)
+class Starting:
+    """Its supervisor holds the lock and has not written its identity yet."""
+
+
+@dataclass(frozen=True)
+class NeverStarted:
+    """No supervisor came as far as `run.json`, and none is about to."""
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Its supervisor disappeared; `cause` gives the known reason. `record` was written by it about
+    the ends of its ranks, or is inferred from the ledger if all writers were killed."""
+
+    cause: str
+    record: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Its run directory cannot be read now, so nothing may be concluded; `cause` gives the
+    reason."""
+
+    cause: str
+
+
+AttemptStatus = Over | Alive | Starting | NeverStarted | Gone | Unreadable
+
+
+def attempt_status(attempt: AttemptRow) -> AttemptStatus:
+    """Return the status of an attempt that an earlier daemon started."""
+    run_dir = Path(attempt.run_dir)
+    found = run_dir_status(run_dir, attempt.token)
+    if not isinstance(found, NeverStarted) or attempt.state == LAUNCHING:
+        return found
+    try:
+        with opened(run_dir) as base:
+            prepared = os.path.lexists(base / ATTEMPT)
+    except OSError as error:
+        return Unreadable(f"{error.filename}: {error.strerror}")
+    # It was written before the attempt was started: if it is gone, someone has removed it since.
+    return found if prepared else Gone("its run directory was removed")
+
+
+def lives(attempt: AttemptRow) -> bool:
+    """Return whether its supervisor, or the supervisor's keeper, is known to live."""
+    found = attempt_status(attempt)
+    if not isinstance(found, Alive):
+        return False
+    os.close(found.pidfd)
+    return True
+
+
+def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
+    """Return the status of the attempt with `token`."""
+    try:
+        with opened(run_dir) as base:
+            return _look(base, token, owner_of(run_dir))
+    except ValueError as error:
+        return Gone(f"its record cannot be read ({error})")
+    except OSError as error:
+        why = f"{error.filename or run_dir}: {error.strerror}"
+        # Its user may remove the daemon's access to it, or put anything there: nothing waits for
+        # that.
+        if owner_of(run_dir) is not None and not is_of_machine(error):
+            return Gone(f"its record cannot be read ({why})")
+        return Unreadable(why)
+
+
+def _look(run_dir: Path, token: str, uid: int | None) -> AttemptStatus:
+    """Return the status by the files of the directory.
+
+    `uid`: the owner of its processes, if that is not the daemon's.
+    """
+    if (over := _over(run_dir, token)) is not None:
+        return over
+    run = read_json(run_dir / RUN, LARGEST_RECORD)
+    if run is None:
+        if _lock_is_held(run_dir / LOCK):
+            return Starting()
+        # It may have started and ended since the first check.
+        run = read_json(run_dir / RUN, LARGEST_RECORD)
+        if run is None:
+            return NeverStarted()
+    if run.get("token") != token:
+        return Gone("its run directory belongs to another attempt")
+    if run.get("boot_id") != boot_id():
+        return _last_word(run_dir, token, RESTARTED)
+    pidfd = open_process(*_identity(run, RUN), uid)
+    if pidfd is None and run.get("keeper") is not None:
+        pidfd = open_process(*_identity(run["keeper"], RUN), uid)
+    if pidfd is not None:
+        return Alive(pidfd, began_of(run))
+    found = _last_word(run_dir, token, KILLED)
+    if isinstance(found, Gone) and found.record is None:
+        return Gone(KILLED, _noted(run_dir, run))
+    return found
+
+
+def _over(run_dir: Path, token: str, name: str = EXIT) -> Over | None:
+    record = read_json(run_dir / name, LARGEST_RECORD)
+    if record is None or record.get("token") != token:
+        return None
+    _check_record(record)
+    return Over(record)
+
+
+def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
+    """Return the final status of an attempt without supervisor; its ranks may have finished
+    before."""
+    if (over := _over(run_dir, token)) is not None:
+        return over
+    ended = _over(run_dir, token, ENDED)
+    if ended is None:
+        return Gone(why, None)
+    cut_off = {"why": f"{why} before this had ended"}
+    return Gone(why, {**ended.record, **{n: cut_off for n in FOLLOWING if n in ended.record}})
+
+
+def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the record that the keeper would have written, from the ledger of its ranks."""
+    try:
+        plan = Plan.from_json(read_json(run_dir / ATTEMPT, LARGEST_RECORD) or {})
+        ledger = RankLedger.read(run_dir / LEDGER, plan.processes)
+    except (OSError, TypeError, ValueError):  # an older version has started it, or a job wrote here
+        return None
+    why = f"{KILLED}, and its keeper"
+    return inferred(plan, ledger, (), run, stop_reason(run_dir / STOP), why)
+
+
+def _check_record(record: Mapping[str, Any]) -> None:
+    """Raise ValueError for an invalid record, because ranks can write into the run directory
+    too."""
+    checkpoint, stuck = record.get("checkpoint"), record.get("unkillable", [])
+    if checkpoint is not None:
+        step = checkpoint.get("step") if isinstance(checkpoint, dict) else None
+        if type(step) is not int or not 0 <= step < 2**63:
+            raise ValueError(f"{EXIT}: its checkpoint has no step")
+    if not is_shallow(record):
+        raise ValueError(f"{EXIT} is nested deeper than any supervisor writes")
+    if not isinstance(stuck, list):
+        raise ValueError(f"{EXIT}: unkillable is not a list")
+    for process in stuck:
+        _identity(process, EXIT)
+
+
+def _identity(process: object, source: str) -> tuple[int, int]:
+    """Return (pid, start ticks). Raises ValueError."""
+    found = process if isinstance(process, dict) else {}
+    pid, ticks = found.get("pid"), found.get("start_ticks")
+    if type(pid) is not int or type(ticks) is not int or not 0 < pid < 2**31:
+        raise ValueError(f"{source} names a process without a pid and start_ticks")
+    return pid, ticks
+
+
+def _lock_is_held(path: Path) -> bool:
+    """Return whether the lock is held, by taking it for an instant; a supervisor tries for two
+    seconds."""
+    try:
+        fd = os.open(path, os.O_RDWR | _PLAIN)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def fence(run_dir: Path, record: Mapping[str, Any]) -> bool:
+    """End an attempt that never started, so that a supervisor still on its way will not start it.
+
+    Returns False if it has started meanwhile. Raises OSError.
+    """
+    if not run_dir.exists():
+        return True
+    with opened(run_dir) as base:
+        return _fence(base, record)
+
+
+def _fence(run_dir: Path, record: Mapping[str, Any]) -> bool:
+    fd = os.open(run_dir / LOCK, os.O_CREAT | os.O_RDWR | _PLAIN, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.lexists(run_dir / RUN):
+            return False
+        _write_record(run_dir / EXIT, record)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _write_record(path: Path, record: Mapping[str, Any]) -> None:
+    room = ReservedRecord(path, 0)
+    try:
+        room.try_write(record)
+    finally:
+        room.close()

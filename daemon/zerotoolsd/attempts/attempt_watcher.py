@@ -1,0 +1,374 @@
+"""Live attempts: their supervisors' pidfds in the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.attempts import attempt_status, last_report
+from zerotoolsd.attempts.backends.launch_backend import CHILDREN
+from zerotoolsd.attempts.backends.spawner import Spawned, SupervisorSpawner
+from zerotoolsd.attempts.leftovers import orphans, untrusted_record
+from zerotoolsd.attempts.start_backoff import PendingJobs
+from zerotoolsd.attempts.stop_requests import StopRequests, has_begun
+from zerotoolsd.attempts.warm_start.fork_server import WarmSupervisor
+from zerotoolsd.queue import clocks, lifecycle
+from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.supervisor.procfs import send_signal
+from zerotoolsd.users.job_user import JobUser
+from zerotoolsd.users.open_as_user import owner_of
+from zerotoolsd.users.run_as_user import NOT_DROPPED
+
+STARTING_SECONDS = 0.1
+UNREADABLE_SECONDS = 1.0
+"""Seconds between two attempts to access a run directory that cannot be read or written."""
+
+FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.005, 0.5
+"""Interval in seconds between checks of killed processes: at first, and the longest one."""
+
+HURRIED_SECONDS = 2.0
+"""Seconds that systemd may still take to start an attempt that must stop."""
+
+SETTLING = "checking its state"
+ENDING_STRAYS = "ending what is left of it"
+GIVING_UP = "giving up its start"
+
+log = logging.getLogger(__name__)
+
+OnOver = Callable[[AttemptRow, Mapping[str, Any]], None]
+"""Function of (attempt, the record of its supervisor or a substitute)."""
+Guard = Callable[[int, str], AbstractContextManager[Callable[[], None]]]
+"""Function of (job, activity) that returns a context, in which an error affects only that job."""
+OnRunning = Callable[[AttemptRow, Moment], None]
+"""Function of (attempt, start of its supervisor), for an attempt that systemd started."""
+
+
+@dataclass
+class _Live:
+    """A process that is watched: the attempt's supervisor, or the request to systemd for one."""
+
+    attempt: AttemptRow
+    pidfd: int
+    spawned: Spawned | None
+    late: asyncio.TimerHandle | None = None
+
+    @property
+    def is_request(self) -> bool:
+        return self.spawned is not None and self.spawned.request is not None
+
+
+class Watcher:
+    """Knows when an attempt is over. Everything happens in the event loop's thread."""
+
+    def __init__(
+        self,
+        on_over: OnOver,
+        guard: Guard,
+        pending: PendingJobs,
+        spawner: SupervisorSpawner | None = None,
+        on_running: OnRunning = lambda attempt, began: None,
+        kill_seconds: float = 30.0,
+    ) -> None:
+        """Keep the collaborators. `kill_seconds`: a process that survives SIGKILL so long is left
+        behind."""
+        self._kill_seconds = kill_seconds
+        self._on_over = on_over
+        self._guard = guard
+        self._pending = pending
+        self._spawner = spawner or SupervisorSpawner(CHILDREN)
+        self._on_running = on_running
+        self._unwatched: dict[str, Spawned] = {}
+        """Processes that were started for an attempt and cannot be watched now, by token."""
+        self._live: dict[str, _Live] = {}
+        self._later: dict[str, asyncio.TimerHandle] = {}
+        self._stops = StopRequests()
+        self.held: dict[int, str] = {}
+        """The reason that the status of an attempt is unknown now, by job."""
+
+    def start(
+        self,
+        attempt: AttemptRow,
+        user: JobUser | None = None,
+        limits: Mapping[str, int] | None = None,
+        warm: WarmSupervisor | None = None,
+    ) -> None:
+        """Start a prepared attempt's supervisor, directly or by systemd, as `user` or the daemon.
+
+        See `SupervisorSpawner.spawn`. `warm`: it was forked already. Raises OSError and NotReady if
+        nothing of it runs.
+        """
+        spawned = Spawned(warm) if warm else self._spawner.spawn(attempt, user, limits)
+        if (before := self._unwatched.pop(attempt.token, None)) and before.request is not None:
+            before.request.close()
+        try:
+            live = _Live(attempt, spawned.open_pidfd(), spawned)
+            self._track(live)
+            if spawned.request is not None:
+                self._kill_later(live, spawned.request.seconds)
+        except OSError as error:
+            # It needs no watching, and is found again by its directory.
+            self._unwatched[attempt.token] = spawned
+            self._hold(attempt, f"its supervisor cannot be watched: {error.strerror}")
+
+    def _kill_later(self, live: _Live, seconds: float) -> None:
+        """End a request to systemd after so long; the run directory has its result."""
+        if live.late is not None:
+            live.late.cancel()
+        live.late = asyncio.get_running_loop().call_later(seconds, _kill, live.pidfd)
+
+    def watches(self, attempt: AttemptRow) -> bool:
+        """Return whether the attempt's end will be noticed."""
+        return attempt.token in self._live or attempt.token in self._later
+
+    def follows(self, attempt: AttemptRow) -> bool:
+        """Return whether the attempt is known to run."""
+        live = self._live.get(attempt.token)
+        return live is not None and not live.is_request
+
+    def settle(self, attempt: AttemptRow) -> None:
+        """Determine the status of the attempt: watch it if it lives, else report its end."""
+        self._later.pop(attempt.token, None)
+        with self._guard(attempt.job_id, SETTLING) as reach:
+            reach()
+            self.adopt(attempt, attempt_status.run_dir_status(Path(attempt.run_dir), attempt.token))
+
+    def adopt(self, attempt: AttemptRow, found: attempt_status.AttemptStatus) -> None:
+        """Continue from the status that was found."""
+        self.held.pop(attempt.job_id, None)
+        match found:
+            case attempt_status.Over(record):
+                record = untrusted_record.believed(Path(attempt.run_dir), record)
+                self._over(attempt, last_report.with_what_was_told(attempt, record))
+            case attempt_status.Alive(pidfd, began):
+                self._follow(attempt, pidfd, began)
+            case attempt_status.Starting():
+                self._look_again(attempt)
+            case attempt_status.NeverStarted():
+                why = self._spawner.why_not(attempt.token) or last_report.why_not_started(attempt)
+                self._pending.put_off(attempt.job_id, why)
+            case attempt_status.Gone(cause, noted):
+                lost: dict[str, Any] = {"outcome": lifecycle.LOST, "cause": f"lost: {cause}"}
+                lost["rebooted"] = cause == attempt_status.RESTARTED
+                record = {**last_report.last_seen(attempt), **last_report.told(attempt), **lost}
+                if noted is not None and noted.get("outcome") != lifecycle.LOST:
+                    record |= untrusted_record.believed(Path(attempt.run_dir), noted)
+                self._end_strays(attempt, record)
+            case attempt_status.Unreadable(cause):
+                self._hold(attempt, cause)
+
+    def _follow(self, attempt: AttemptRow, pidfd: int, began: Moment | None) -> None:
+        spawned = self._unwatched.get(attempt.token)
+        is_child = spawned is not None and spawned.request is None
+        try:
+            self._track(_Live(attempt, pidfd, spawned if is_child else None))
+        except OSError as error:
+            self._hold(attempt, f"its supervisor cannot be watched: {error.strerror}")
+            return
+        self._unwatched.pop(attempt.token, None)
+        if spawned is not None and not is_child:
+            # It has done its work, and a process without a descriptor cannot be waited for.
+            spawned.process.kill()
+            self._ended(attempt.token, spawned)
+        self._spawner.forget(attempt.token)
+        try:
+            self._on_running(attempt, began or clocks.now())
+        except sqlite3.OperationalError as error:
+            log.error("job %d: that it runs cannot be recorded yet: %s", attempt.job_id, error)
+        if (reason := self._stops.take_unheard(attempt)) is not None:
+            self.request_stop(attempt, reason)
+
+    def _ended(self, token: str, spawned: Spawned) -> None:
+        spawned.process.wait()
+        if spawned.request is not None:
+            self._spawner.ended(token, spawned.request)
+
+    def _hold(self, attempt: AttemptRow, why: str) -> None:
+        self.held[attempt.job_id] = f"its state is not known at the moment: {why}"
+        self._later_call(UNREADABLE_SECONDS, self.settle, attempt)
+
+    def _look_again(self, attempt: AttemptRow) -> None:
+        self._later_call(STARTING_SECONDS, self.settle, attempt)
+
+    def _later_call(
+        self, seconds: float, call: Callable[..., None], attempt: AttemptRow, *more: object
+    ) -> None:
+        handle = asyncio.get_running_loop().call_later(seconds, call, attempt, *more)
+        self._later[attempt.token] = handle
+
+    def give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        """Report `record` as the end of an attempt that has not started, once it cannot start.
+
+        If a supervisor has started it meanwhile, it continues.
+        """
+        self._later.pop(attempt.token, None)
+        with self._guard(attempt.job_id, GIVING_UP) as reach:
+            reach()
+            self._give_up(attempt, record)
+
+    def _give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        fenced = {"token": attempt.token, **record}
+        try:
+            ended = attempt_status.fence(Path(attempt.run_dir), fenced)
+        except OSError as error:
+            log.error("%s: %s", attempt.run_dir, error.strerror)
+            self.held[attempt.job_id] = f"{record['cause']}; {attempt.run_dir}: {error.strerror}"
+            self._later_call(UNREADABLE_SECONDS, self.give_up, attempt, record)
+            return
+        self.held.pop(attempt.job_id, None)
+        if ended:
+            self._over(attempt, fenced)
+        else:
+            self._look_again(attempt)
+
+    def _end_strays(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        """Report `record` as the end of an attempt without supervisor, after killing its processes.
+
+        The report comes when none of them lives, or when the rest has not ended in time.
+        """
+        traces = orphans.traces_of(Path(attempt.run_dir), attempt.token)
+        deadline = time.monotonic() + self._kill_seconds
+        self._sweep(attempt, record, orphans.Sweep(traces), deadline, FIRST_LOOK_SECONDS)
+
+    def _sweep(
+        self,
+        attempt: AttemptRow,
+        record: Mapping[str, Any],
+        sweep: orphans.Sweep,
+        deadline: float,
+        pause: float,
+    ) -> None:
+        self._later.pop(attempt.token, None)
+        with self._guard(attempt.job_id, ENDING_STRAYS) as reach:
+            reach()
+            is_over = not sweep.look()
+            if not is_over and time.monotonic() < deadline:
+                self.held[attempt.job_id] = "what is left of its last attempt is being ended"
+                again = min(2 * pause, LONGEST_LOOK_SECONDS)
+                self._later_call(pause, self._sweep, attempt, record, sweep, deadline, again)
+                return
+            self.held.pop(attempt.job_id, None)
+            ended = len(sweep.found) - len(sweep.alive)
+            said = f"; {ended} of its processes were ended" if ended else ""
+            whole = {**record, "cause": f"{record.get('cause')}{said}"}
+            if sweep.alive:
+                whole["unkillable"] = sweep.left_behind()
+            else:
+                sweep.forget(Path(attempt.run_dir))
+                # The kernel keeps a group for a moment after its last process.
+                loop = asyncio.get_running_loop()
+                loop.call_later(LONGEST_LOOK_SECONDS, sweep.forget, Path(attempt.run_dir))
+            self._over(attempt, whole)
+
+    def _track(self, live: _Live) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            loop.add_reader(live.pidfd, self._supervisor_ended, live.attempt.token)
+        except OSError:
+            os.close(live.pidfd)
+            raise
+        self._live[live.attempt.token] = live
+
+    def _supervisor_ended(self, token: str) -> None:
+        live = self._live.pop(token)
+        self._forget(live)
+        if live.spawned is not None:
+            self._ended(token, live.spawned)
+            if live.spawned.process.returncode == NOT_DROPPED and live.spawned.request is None:
+                cause = last_report.why_not_started(live.attempt)
+                self.give_up(live.attempt, {"outcome": lifecycle.BAD_JOB, "cause": cause})
+                return
+        self.settle(live.attempt)
+
+    def _forget(self, live: _Live) -> None:
+        if live.late is not None:
+            live.late.cancel()
+        asyncio.get_running_loop().remove_reader(live.pidfd)
+        os.close(live.pidfd)
+
+    def request_stop(
+        self, attempt: AttemptRow, reason: str, grace_seconds: float | None = None
+    ) -> None:
+        """Ask the attempt to save and stop, within `grace_seconds` (None: the daemon's).
+
+        Its supervisor enforces the end. A repeated request may shorten the grace period.
+        """
+        self._stops.write(attempt, reason, grace_seconds)
+        live = self._live.get(attempt.token)
+        if live is not None and live.is_request:
+            self._stops.keep(attempt, reason)
+            self._kill_later(live, HURRIED_SECONDS)
+            return
+        # Before run.json a SIGTERM would end the supervisor itself; it finds the request later.
+        if live is not None and has_begun(Path(attempt.run_dir)):
+            send_signal(live.pidfd, signal.SIGTERM, owner_of(Path(attempt.run_dir)))
+
+    def end_at_once(self, attempt: AttemptRow, reason: str) -> None:
+        """Leave the attempt no time to save."""
+        self.request_stop(attempt, reason, 0.0)
+
+    def request_again(self) -> bool:
+        """Repeat the requests that could not be written; return whether none is left."""
+        for attempt, reason in self._stops.unwritten:
+            if self.watches(attempt):
+                self.request_stop(attempt, reason)
+            else:
+                self._stops.drop_unwritten(attempt)
+        return not self._stops.unwritten
+
+    def live(self) -> list[tuple[AttemptRow, float | None]]:
+        """Return the attempts with a running supervisor, and when each was asked to stop.
+
+        The time is of the monotonic clock; None if it was not asked.
+        """
+        found = [each.attempt for each in self._live.values() if not each.is_request]
+        return [(attempt, self._stops.since(attempt)) for attempt in found]
+
+    def abandon(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        """Report `record` as the end of an attempt with a supervisor that runs and cannot be
+        ended."""
+        live = self._live.pop(attempt.token)
+        self._forget(live)
+        _disown(live.spawned)
+        self._over(
+            attempt, {**last_report.last_seen(attempt), **last_report.told(attempt), **record}
+        )
+
+    def _over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        self._stops.over(attempt)
+        if orphans.has_group_of_root(Path(attempt.run_dir)):  # its supervisor is about to leave it
+            loop = asyncio.get_running_loop()
+            loop.call_later(LONGEST_LOOK_SECONDS, orphans.remove_group, attempt.token)
+        self._on_over(attempt, record)
+
+    def close(self) -> None:
+        """Stop watching; the attempts continue."""
+        for live in self._live.values():
+            self._forget(live)
+            _disown(live.spawned)
+        for handle in self._later.values():
+            handle.cancel()
+        for spawned in self._unwatched.values():
+            _disown(spawned)
+        self._live.clear()
+        self._later.clear()
+        self._unwatched.clear()
+
+
+def _kill(pidfd: int) -> None:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+def _disown(spawned: Spawned | None) -> None:
+    if spawned is not None:
+        spawned.disown()

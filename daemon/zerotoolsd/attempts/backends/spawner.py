@@ -1,0 +1,147 @@
+"""Starts the supervisor of each attempt in the chosen way, or in the way that works."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotoolsd.attempts.backends.child import spawn_child
+from zerotoolsd.attempts.backends.launch_backend import CHILD, SYSTEMD, LaunchWay
+from zerotoolsd.attempts.backends.transient_unit import UnitRequest, request_unit
+from zerotoolsd.attempts.warm_start.fork_server import WarmSupervisor
+from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.supervisor.cgroups.group import group_name
+from zerotoolsd.users.job_user import JobUser
+
+PLAIN_SECONDS = 300.0
+"""Seconds that supervisors are started as children after systemd could not start one."""
+
+log = logging.getLogger(__name__)
+
+
+class NotReady(Exception):
+    """systemd cannot be used now, and no other way is allowed. The message gives the reason."""
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """A process that was started for an attempt: its supervisor, or the `request` to systemd."""
+
+    process: subprocess.Popen[bytes] | WarmSupervisor
+    request: UnitRequest | None = None
+
+    def open_pidfd(self) -> int:
+        """Open another descriptor of the process. Raises OSError."""
+        if isinstance(self.process, WarmSupervisor):
+            return os.dup(self.process.pidfd)
+        return os.pidfd_open(self.process.pid)  # a child that was not waited for keeps its pid
+
+    def disown(self) -> None:
+        """Release a process that this daemon no longer waits for; it continues."""
+        if isinstance(self.process, WarmSupervisor):
+            self.process.close()
+        self.process.returncode = 0
+        if self.request is not None:
+            self.request.close()
+
+
+class SupervisorSpawner:
+    """Starts supervisors. `grace_seconds`: how long a job may take to save."""
+
+    def __init__(
+        self,
+        way: LaunchWay,
+        grace_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.way = way
+        self._grace_seconds = grace_seconds
+        self._clock = clock
+        self._plain_until = float("-inf")
+        self._trouble: str | None = None
+        """The reason that systemd could not start the last one."""
+        self._why: dict[str, str] = {}
+        """The reasons that systemd did not start an attempt's supervisor, by token."""
+
+    def spawn(
+        self,
+        attempt: AttemptRow,
+        user: JobUser | None = None,
+        limits: Mapping[str, int] | None = None,
+    ) -> Spawned:
+        """Start a prepared attempt's supervisor, directly or by systemd, as `user` or the daemon.
+
+        `limits`: of the control group that root makes for a child of another user; None: no group.
+
+        Raises OSError and NotReady if nothing of it runs.
+        """
+        if self.way.program is None or self._clock() < self._plain_until:
+            return self._child(attempt, user, limits)
+        try:
+            request = request_unit(self.way, attempt, self._grace_seconds, user)
+        except FileNotFoundError as error:
+            if error.filename != self.way.program:
+                raise
+            self._failed(f"there is no {self.way.program} any more")
+            if not self.way.may_be_child:
+                raise NotReady(f"there is no {self.way.program} any more") from None
+            return self._child(attempt, user, limits)
+        return Spawned(request.process, request)
+
+    def _child(
+        self, attempt: AttemptRow, user: JobUser | None, limits: Mapping[str, int] | None
+    ) -> Spawned:
+        group = None
+        if limits is not None:
+            name = group_name(attempt.job_id, attempt.number, attempt.token)
+            group = {"name": name, "limits": dict(limits)}
+        return Spawned(spawn_child(Path(attempt.run_dir), user, group))
+
+    def ended(self, token: str, request: UnitRequest) -> None:
+        """Record the result of a request to systemd, and close it."""
+        why = request.failure()
+        request.close()
+        if why is None:
+            self.forget(token)
+        else:
+            self._why[token] = why
+
+    def why_not(self, token: str) -> str | None:
+        """Return why systemd did not start this attempt's supervisor, once.
+
+        The next one is then a child, if that is allowed.
+        """
+        why = self._why.pop(token, None)
+        if why is not None:
+            self._failed(why)
+        return why
+
+    def forget(self, token: str) -> None:
+        """Forget the error of the attempt's start, because its supervisor runs."""
+        self._why.pop(token, None)
+        if self._clock() >= self._plain_until:
+            self._trouble = None
+
+    def _failed(self, why: str) -> None:
+        self._trouble = why
+        if self.way.may_be_child:
+            self._plain_until = self._clock() + PLAIN_SECONDS
+            log.warning("supervisors are children of the daemon for %g s: %s", PLAIN_SECONDS, why)
+
+    def to_json(self) -> dict[str, str | None]:
+        """Return how supervisors are started now, as JSON.
+
+        `why` completes "supervisors are ..."; `trouble` is why systemd could not start the last
+        one.
+        """
+        by, why = "user-systemd" if self.way.of_user else SYSTEMD, self.way.why
+        if self.way.program is None:
+            by = CHILD
+        elif self._clock() < self._plain_until:
+            by, why = CHILD, "children of the daemon for now"
+        return {"by": by, "why": why, "trouble": self._trouble}

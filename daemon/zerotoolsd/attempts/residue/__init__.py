@@ -1,8 +1,0 @@
-"""Memory that remains on a GPU after an attempt has ended. It is detected, attributed and reported,
-and the GPU stays leased until it is free.
-
-memory_left     the part of a GPU's memory that an attempt left: pure
-device_files    the processes that have a GPU's device file open
-attribution     the owner of the memory, in words
-residue_watch   the loop: checks after each end, until the memory is free
-"""

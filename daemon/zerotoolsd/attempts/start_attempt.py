@@ -1,0 +1,219 @@
+"""Starts an attempt: it is committed as `launching` before any of its files exist, then spawned.
+
+No step between the commit of `launching` and that of `running` yields to another task.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import ZerotoolsError
+from zerotools.io.files.mounts import ReadMounts, read_mounts
+from zerotools.jobs import states
+from zerotoolsd.attempts import crash_points, job_limits, last_report, launch
+from zerotoolsd.attempts.attempt_watcher import OnOver, Watcher
+from zerotoolsd.attempts.backends.launch_backend import CHILDREN
+from zerotoolsd.attempts.backends.spawner import NotReady
+from zerotoolsd.attempts.mount_check import what_is_missing
+from zerotoolsd.attempts.numa.choose_bindings import UNBOUND
+from zerotoolsd.attempts.numa.placer import RankPlacer
+from zerotoolsd.attempts.restart_throttle import TURN_SECONDS, LoadingAttempts
+from zerotoolsd.attempts.start_backoff import PendingJobs
+from zerotoolsd.attempts.warm_start.fork_server_pool import WarmServers
+from zerotoolsd.config.daemon_config import Config
+from zerotoolsd.config.warm_start_config import WarmStartConfig
+from zerotoolsd.queue import clocks, lifecycle
+from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.lifecycle import Admit, Started
+from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, UnreadableSpec
+from zerotoolsd.queue.transitions import Transitions
+from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.users.name_service import SilentNames
+from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
+
+SAME_SECONDS = 5.0
+"""A supervisor reports within this time that it runs; one that began later is another."""
+
+
+class AttemptStarter:
+    """Starts attempts below `jobs_dir`; `over` is called with those that could not start.
+    `socket` is where the daemon listens; `gpu_locks` returns the supervisor's data on the locks
+    of its GPUs."""
+
+    def __init__(
+        self,
+        transitions: Transitions,
+        watcher: Watcher,
+        over: OnOver,
+        pending: PendingJobs,
+        jobs_dir: Path,
+        config: Config,
+        command: launch.RankCommand,
+        umask: int,
+        socket: Path | None = None,
+        gpu_locks: Callable[[Sequence[str]], Mapping[str, Any]] = lambda gpus: {},
+        waited: Callable[[float], None] = lambda seconds: None,
+        users: ServedUsers = OWN_ONLY,
+        mounted: ReadMounts = read_mounts,
+        warm: WarmServers | None = None,
+        unaccounted: Callable[[Sequence[str]], Mapping[str, int]] = lambda gpus: {},
+        placer: RankPlacer | None = None,
+    ) -> None:
+        """Keep the collaborators.
+
+        `waited` gets the seconds that a job was queued before its first launch. `unaccounted`
+        returns the GPU memory that no process holds now. `placer` chooses the processors of ranks
+        (None: any).
+        """
+        self._unaccounted = unaccounted
+        self._users = users
+        self._transitions = transitions
+        self._store = transitions.store
+        self._watcher = watcher
+        self._over = over
+        self._pending = pending
+        self._jobs_dir = jobs_dir
+        self._config = config
+        self._command = command
+        self._umask = umask
+        self._socket = socket
+        self._gpu_locks = gpu_locks
+        self._waited = waited
+        self._mounted = mounted
+        self._warm = warm or WarmServers(WarmStartConfig(), CHILDREN)
+        self._placer = placer
+        self._how: dict[str, str] = {}
+        """The way in which attempts were started that are not yet committed as started, by
+        token."""
+        self._loading = LoadingAttempts(config.retry, self.loads)
+
+    def launch(
+        self,
+        job: JobRow,
+        gpu_uuids: tuple[str, ...],
+        gpu_bytes: int | None = None,
+        gpu_part: float = 1.0,
+        size: int | None = None,
+    ) -> None:
+        """Commit the next attempt of `job` on these GPUs, or on so many bytes of each, which is
+        `gpu_part` of it; start it. `size`: with how many ranks, of an elastic job."""
+        attempts = self._store.attempts(job.id)
+        number = len(attempts) + 1
+        found = last_report.latest_checkpoint(job, attempts)
+        attempt = AttemptRow(
+            job_id=job.id,
+            number=number,
+            token=secrets.token_hex(16),
+            state=LAUNCHING,
+            run_dir=str(self._jobs_dir / str(job.id) / f"attempt-{number}"),
+            gpu_uuids=gpu_uuids,
+            resumed_from=str(found[1]) if found else job.spec.resume_from,
+            started=None,
+            ended=None,
+            result=None,
+            host=os.uname().nodename,
+            world_size=size or job.spec.world_size,
+            gpu_part=gpu_part,
+            gpu_baseline=self._unaccounted(gpu_uuids),
+        )
+        after, now = self._transitions.after(job, Admit()), time.time()
+        with self._store.change(job, after, states.ADMIT, now=now, attempt=number) as change:
+            change.add_attempt(attempt, gpu_bytes)
+        self._transitions.publish(job, after)
+        if not attempts:
+            self._waited(max(0.0, now - job.created))
+        crash_points.reach(crash_points.LAUNCHING_COMMITTED)
+        self.begin(attempt, self._over)
+
+    def begin(self, attempt: AttemptRow, failed: OnOver) -> None:
+        """Start an attempt that is committed as launching; `failed` is called if this fails."""
+        job = self._store.job(attempt.job_id)
+        before = self._store.attempts(job.id)[: attempt.number - 1]
+        if why := self._loading.why_not_now(attempt):
+            self._pending.wait_for_turn(job.id, why, TURN_SECONDS)
+            return
+        try:
+            mounted = self._mounted()
+            if missing := what_is_missing(before[-1] if before else None, mounted):
+                self._pending.put_off(job.id, missing)
+                return
+            user = self._users.of(job.uid)
+            known = last_report.checkpoints_before(before)
+            bindings = UNBOUND if self._placer is None else self._placer.place(job.spec, attempt)
+            plan = launch.prepare(
+                *(job, attempt, self._config, self._command, self._umask, known),
+                *(self._socket, self._gpu_locks(attempt.gpu_uuids), user, mounted, bindings),
+                reported_by_program=last_report.reported_by_program(before),
+            )
+            warm, how = self._warm.start(attempt, plan, job.spec, user)
+            limits = None if user is None else self._held_by(job)
+            self._watcher.start(attempt, user, limits, warm)
+        except OSError as error:
+            cause = f"could not be started: {error.strerror}: {error.filename}"
+            if is_of_machine(error, own_files=True):
+                self._pending.put_off(job.id, _said(error))
+                return
+            failed(attempt, {"outcome": lifecycle.CRASHED, "cause": cause})
+            return
+        except (NotReady, SilentNames) as error:
+            self._pending.put_off(job.id, str(error))
+            return
+        except UnreadableSpec:
+            raise
+        except ZerotoolsError as error:
+            failed(attempt, {"outcome": lifecycle.BAD_JOB, "cause": str(error)})
+            return
+        if told := [each for each in (how, bindings.said) if each is not None]:
+            self._how[attempt.token] = "; ".join(told)
+        self._pending.over(job.id)
+        self._loading.began(attempt)
+        crash_points.reach(crash_points.SUPERVISOR_SPAWNED)
+        if self._watcher.follows(attempt):
+            self.mark_running(attempt, clocks.now())
+
+    def _held_by(self, job: JobRow) -> Mapping[str, int] | None:
+        """Return the limits of the control group that a child of another user enters; None: no
+        group."""
+        limits = job_limits.attempt_limits(job.spec.limits, self._config.limits)
+        return limits if limits or self._config.limits.cgroups else None
+
+    def loads(self, attempt: AttemptRow) -> bool:
+        """Return whether it runs and has not taken a step yet."""
+        if not self._watcher.watches(attempt):
+            return False
+        return last_report.report_so_far(Path(attempt.run_dir)).step is None
+
+    def found_running(self, attempt: AttemptRow, began: Moment) -> None:
+        """Commit that the attempt's supervisor runs since `began`, whatever was known of it."""
+        current = self._store.attempts(attempt.job_id)[attempt.number - 1]
+        if current.token == attempt.token and current.state == LAUNCHING:
+            self.mark_running(current, began)
+
+    def mark_running(self, attempt: AttemptRow, began: Moment) -> None:
+        """Commit that the attempt's supervisor runs since `began`, unless that is known."""
+        job, here = self._store.job(attempt.job_id), clocks.now()
+        if began.time > here.time or (began.clock or 0.0) > (here.clock or 0.0):
+            began = here  # it is from the user's own record: no attempt begins in the future
+        later = attempt.began is not None and began.seconds_since(attempt.began) > SAME_SECONDS
+        # Later: the supervisor of then ended before it began anything, because of a full disk, and
+        # the wait since does not count as running time.
+        if attempt.state != LAUNCHING and job.state != states.LAUNCHING and not later:
+            return
+        after = self._transitions.after(job, Started())
+        now, number = time.time(), attempt.number
+        why = self._how.pop(attempt.token, None)
+        kind = states.STARTED
+        with self._store.change(job, after, kind, now=now, attempt=number, why=why) as change:
+            if attempt.state == LAUNCHING or later:
+                change.attempt_started(number, began)
+        self._transitions.publish(job, after)
+
+
+def _said(error: OSError) -> str:
+    place = "" if error.filename is None else f": {error.filename}"
+    return f"{error.strerror or error}{place}"

@@ -1,0 +1,119 @@
+"""Asks running attempts to save and stop: for a cancel, at a time limit, or to continue later.
+
+The next state of the job is committed before its attempt is asked, as its state and in the table of
+yields. So a daemon that is killed in between repeats the request (`LeftAttempts`). Example: job 7
+runs with GPU 0, and `zerotools pause 7` arrives. One transaction: job 7 is `pausing`, with the
+event and the row (7, attempt 2, "pause"). Then `request.json` and a SIGTERM for the supervisor,
+which notifies the ranks; they save at their next step and end. Its end is committed as any other's:
+the job is `paused`, GPU 0 is free, and the row has the saved step and the number of lost ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from zerotools.jobs import states
+from zerotoolsd.attempts import crash_points
+from zerotoolsd.attempts.attempt_watcher import Guard, Watcher
+from zerotoolsd.attempts.end.finalize_attempt import AttemptEnds
+from zerotoolsd.attempts.recovery import LeftAttempts
+from zerotoolsd.attempts.start_backoff import PendingJobs
+from zerotoolsd.queue import fault_isolation, lifecycle, time_limit
+from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.lifecycle import Cancel, LifecycleEvent, Pause, Yield
+from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.queue.tables.preemption_table import PAUSE, YieldAsk
+from zerotoolsd.queue.transitions import Transitions
+
+
+class StopAsking:
+    """Asks the attempts that `watcher` knows."""
+
+    def __init__(
+        self,
+        transitions: Transitions,
+        watcher: Watcher,
+        left: LeftAttempts,
+        pending: PendingJobs,
+        ends: AttemptEnds,
+        guard: Guard,
+    ) -> None:
+        self._transitions = transitions
+        self._store = transitions.store
+        self._watcher = watcher
+        self._left = left
+        self._pending = pending
+        self._ends = ends
+        self._guard = guard
+
+    @property
+    def _then(self) -> Callable[[Callable[[], None]], None]:
+        """The function that schedules an action for after the commit."""
+        return self._store.transactions.when_committed
+
+    def cancel(self, job: JobRow, who: str) -> None:
+        """End the job. Raises NotAllowed: it is over."""
+        event = Cancel(who=who, live=bool(self._store.open_tokens(job.id)))
+        after = self._transitions.after(job, event)
+        if job.state != states.STOPPING:
+            self._transitions.take(job, event)
+            self._then(lambda: crash_points.reach(crash_points.CANCEL_COMMITTED))
+        if after.state == states.STOPPING:
+            of_held = job.state == states.HELD
+            self._then(lambda: self._ask(job, "cancel", of_held=of_held))
+
+    def give_way(self, job: JobRow, ask: YieldAsk, why: str) -> None:
+        """Let the job save and end its attempt; `why` is one sentence. Raises NotAllowed.
+
+        It is then paused or queued again, according to the purpose; a second call has no effect. A
+        waiting job is paused at once.
+        """
+        event: LifecycleEvent = Pause(why=why) if ask.purpose == PAUSE else Yield(why=why)
+        after = self._transitions.after(job, event)
+        if after.state not in states.GIVING_WAY:
+            if job.state != after.state:
+                self._transitions.take(job, event)
+            return
+        attempt = self._store.attempts(job.id)[-1]
+        if job.state != after.state:
+            kind, now, number = lifecycle.name_of(job.standing, event), time.time(), attempt.number
+            with self._store.change(job, after, kind, now=now, attempt=number) as change:
+                change.yields.ask(job.id, number, ask, now)
+            self._transitions.publish(job, after)
+            self._then(lambda: crash_points.reach(crash_points.YIELD_COMMITTED))
+        self._then(lambda: self._ask(job, ask.purpose))
+
+    def _ask(self, job: JobRow, reason: str, *, of_held: bool = False) -> None:
+        if of_held or job.id in self._pending:
+            self._left.take_up_job(job.id)
+            return
+        with self._guard(job.id, fault_isolation.STOPPING) as reach:
+            reach()
+            self._watcher.request_stop(self._store.attempts(job.id)[-1], reason)
+
+    def ask_expired(self, now: Moment) -> list[float]:
+        """Ask jobs with an expired time limit to save and stop; return the remaining seconds of the
+        others."""
+        left: list[float] = []
+        for job in self._store.jobs([states.RUNNING]):
+            if job.id in self._pending:  # nothing of it runs, because the machine is not ready
+                continue
+            with self._guard(job.id, fault_isolation.TIMING) as reach:
+                reach()
+                attempts = self._store.attempts(job.id)
+                seconds = time_limit.seconds_left(job.reading.spec, attempts, now)
+                if seconds is not None and seconds > 0:
+                    left.append(seconds)
+                elif seconds is not None and not self._was_expired(attempts[-1]):
+                    self._ends.expired.add(attempts[-1].token)
+                    self._watcher.request_stop(attempts[-1], time_limit.REASON)
+        return left
+
+    def _was_expired(self, attempt: AttemptRow) -> bool:
+        return attempt.token in self._ends.expired
+
+    def is_expired(self, job: JobRow) -> bool:
+        """Return whether the job was asked to stop because of its time limit."""
+        expired = self._ends.expired
+        return bool(expired) and self._was_expired(self._store.attempts(job.id)[-1])

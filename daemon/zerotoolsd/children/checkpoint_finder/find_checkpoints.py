@@ -1,0 +1,228 @@
+"""Chooses the checkpoint to continue from, then reports every checkpoint that becomes complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import ZerotoolsError
+from zerotools.ops.inspection.completeness import Completeness
+from zerotoolsd.children.checkpoint_finder.candidates import (
+    Candidate,
+    candidate_of,
+    candidates_in,
+    without_beside,
+)
+from zerotoolsd.children.checkpoint_finder.completeness import damage_of, judge
+from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.transient_errors import is_of_machine
+
+POLL_SECONDS = 2.0
+REST = 10
+"""Factor of the pause after a slow scan, as on a network file system."""
+
+
+class Search:
+    """One attempt's search.
+
+    `settings`: `checkpoint_dir`, or None; `before`, a file with the contents before the job's first
+    attempt; `told`, the newest checkpoint of each earlier attempt, newest first; `reported`, those
+    that the program reported itself; `given`, the start if the job has no checkpoint of its own.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        directory = settings["checkpoint_dir"]
+        self._directory = None if directory is None else Path(directory)
+        self._told = [Path(path) for path in settings["told"]]
+        self._reported = [Path(path) for path in settings["reported"]]
+        self._given: str | None = settings["given"]
+        self._before = self._read_before(Path(settings["before"]))
+        self._unlisted = ""
+        self._judged: dict[Path, str] = {}
+        self._seen: dict[Path, str] = {}
+
+    def _read_before(self, path: Path) -> dict[str, str]:
+        """Read or record the contents before the first attempt: unchanged, they do not belong to
+        the job."""
+        known = read_json(path)
+        if known is None:
+            known = {str(each.path): each.fingerprint for each in self._listed()}
+            write_json(path, known)
+        elif str(self._directory) in known:  # an older version took all files in it for one
+            noted = path.stat().st_mtime_ns
+            old = (each for each in self._listed() if each.changed <= noted)
+            known |= {str(each.path): each.fingerprint for each in old}
+        return known
+
+    def _listed(self) -> list[Candidate]:
+        if self._directory is None:
+            return []
+        try:
+            return candidates_in(self._directory)
+        except ZerotoolsError as error:
+            self._say_once(error)
+            return []
+
+    def _say_once(self, error: Exception) -> None:
+        if str(error) != self._unlisted:  # and not again at every scan
+            print(error, file=sys.stderr)
+        self._unlisted = str(error)
+
+    def _own(self) -> list[Candidate]:
+        before = self._before
+        own = (each for each in self._listed() if before.get(str(each.path)) != each.fingerprint)
+        return without_beside(list(own))
+
+    def choose(self) -> dict[str, Any]:
+        """Return the job's newest complete checkpoint. Nothing writes during this call.
+
+        Checkpoints that the program itself reported come first, in any layout; found ones are used
+        if none of these is complete. A directory that a crash left incomplete is skipped, and the
+        program starts anew. This differs for checkpoints that the ranks had reported, or an earlier
+        search had found complete: if none of these is complete any more, the job does not start
+        again. Raises OSError for a transient error of the disk or the file server; then nothing is
+        known.
+        """
+        passed_over: list[dict[str, str]] = []
+        reported, found = self._candidates(passed_over)
+        self._judged |= {each.path: each.fingerprint for each in (*reported, *found)}
+        chosen, told = self._given, {_real(path) for path in (*self._told, *self._reported)}
+        damaged: list[str] = []
+        for each in (*_newest_first(reported), *_newest_first(found)):
+            is_told = _real(each.path) in told
+            why = damage_of(each.path) if each in reported else _fault(each, is_told)
+            if why is None:
+                chosen, damaged = str(each.path), []
+                break
+            if why:
+                passed_over.append({"path": str(each.path), "why": why})
+                damaged += [why] if is_told else []
+        lost = _none_is_whole(damaged[0]) if damaged else None
+        return {"resume_from": chosen, "passed_over": passed_over, "lost": lost}
+
+    def _candidates(
+        self, passed_over: list[dict[str, str]]
+    ) -> tuple[list[Candidate], list[Candidate]]:
+        """Return those that the program reported, and others. Missing ones go to `passed_over`."""
+        own = {_real(each.path): each for each in self._own()}
+        reported: dict[str, Candidate] = {}
+        for path in dict.fromkeys((*self._told, *self._reported)):
+            by_program, place = path in self._reported, _real(path)
+            if place in own and not by_program:
+                continue
+            candidate = candidate_of(path)
+            if candidate is not None:
+                (reported if by_program else own)[place] = candidate
+            elif path in self._told:
+                passed_over.append({"path": str(path), "why": f"{path} is not there any more"})
+        others = [each for place, each in own.items() if place not in reported]
+        return list(reported.values()), others
+
+    def news(self, *, at_rest: bool) -> Iterator[dict[str, Any]]:
+        """Yield checkpoints that have become complete, the oldest first.
+
+        Yields none for a program that reports its checkpoints itself. A growing one is judged when
+        it was the same in two scans; `at_rest` means that no process writes any more. Yields none
+        during errors of the disk or the file server.
+        """
+        if self._reported:
+            return
+        try:
+            yield from self._news(at_rest)
+        except OSError as error:
+            if not is_of_machine(error):
+                raise
+            self._say_once(error)
+
+    def _news(self, at_rest: bool) -> Iterator[dict[str, Any]]:
+        listed = self._own()
+        for each in reversed(_newest_first(listed)):
+            if self._judged.get(each.path) == each.fingerprint:
+                continue
+            if at_rest or self._seen.get(each.path) == each.fingerprint:
+                seen = judge(each)
+                self._judged[each.path] = each.fingerprint
+                if seen.is_checkpoint and seen.problem is None:
+                    yield {"path": str(each.path), "step": _step(each, seen)}
+        self._seen = {each.path: each.fingerprint for each in listed}
+
+
+def _none_is_whole(why: str) -> str:
+    return (
+        f"no checkpoint of this job is whole, and it does not begin anew by itself: {why}; put one "
+        "back that is whole and resume the job, or submit its job file again to begin anew"
+    )
+
+
+def _newest_first(found: Any) -> list[Candidate]:
+    def age(each: Candidate) -> tuple[int, int]:
+        return (each.changed, each.number or 0)
+
+    return sorted(found, key=age, reverse=True)
+
+
+def _fault(found: Candidate, is_told: bool) -> str | None:
+    """Return why a found checkpoint is not used; "" if it is not a checkpoint, and was not
+    (`is_told`)."""
+    seen = judge(found)
+    return seen.problem if seen.problem is None or seen.is_checkpoint or is_told else ""
+
+
+def _real(path: Path) -> str:
+    """Return `path` with links resolved: program and job may know it by different names."""
+    return os.path.realpath(path)
+
+
+def _step(candidate: Candidate, seen: Completeness) -> int | None:
+    return candidate.number if seen.step is None else seen.step
+
+
+def begun(settings: Mapping[str, Any]) -> tuple[Search | None, dict[str, Any]]:
+    """Return the search, and the checkpoint to continue from.
+
+    Returns no search, and the reason, for a transient error of the disk or the file server.
+    """
+    try:
+        search = Search(settings)
+        return search, search.choose()
+    except OSError as error:
+        if not is_of_machine(error):
+            raise
+        place = error.filename or settings["checkpoint_dir"]
+        why = f"{place} cannot be searched for checkpoints: {error.strerror}"
+        return None, {"not_ready": why}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Search according to the file `arguments[0]`, until the input ends. Returns the exit
+    status."""
+    settings = read_json(Path(arguments[0]))
+    assert settings is not None, f"{arguments[0]} does not exist"
+    search, answer = begun(settings)
+    _say(answer)
+    if search is None:
+        return 0
+    took = 0.0
+    while not _input_ended(max(POLL_SECONDS, REST * took)):
+        began = time.monotonic()
+        for found in search.news(at_rest=False):
+            _say(found)
+        took = time.monotonic() - began
+    for found in search.news(at_rest=True):
+        _say(found)
+    return 0
+
+
+def _input_ended(seconds: float) -> bool:
+    ready, _, _ = select.select([0], [], [], seconds)
+    return bool(ready) and not os.read(0, 1)
+
+
+def _say(message: Mapping[str, Any]) -> None:
+    os.write(1, json.dumps(message).encode() + b"\n")

@@ -1,0 +1,107 @@
+"""Make a model directory of a checkpoint: `export.py OUTPUT_DIR DTYPE` of a finished run's
+newest one, `export.py --evaluated CHECKPOINT OUTPUT_DIR` of one that another job evaluates.
+
+A process of its own, without torch and without the GPU, in bounded memory. The export appears whole
+in `OUTPUT_DIR/export` or `OUTPUT_DIR/model`, and replaces one that an earlier run left there.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zerotools.ops.conversions.consolidate import Options
+
+
+def export(output_dir: Path, dtype: str) -> Path:
+    """Export the newest complete checkpoint of `output_dir` in `dtype`; return the path.
+
+    `dtype` is a value of `checkpoint.export_on_finish`.
+
+    Raises:
+        ZerotoolsError: no checkpoint exists, it is damaged, weights do not fit in fp16, or the disk
+            is full.
+    """
+    from zerotools.core.errors import BadFile
+    from zerotools.jobs.tables.checkpoint import ADAPTER, EXPORT
+    from zerotools.ops.conversions.consolidate import Options
+    from zerotools.runs import checkpoint_dirs
+
+    newest = next(iter(checkpoint_dirs.listing(output_dir)), None)
+    if newest is None:
+        raise BadFile(f"{output_dir} holds no checkpoint to export")
+    options = Options(adapter_only=True) if dtype == ADAPTER else Options(dtype=dtype)
+    instead = 'set checkpoint.export_on_finish = "bf16" or "fp32"'
+    return _write(newest, output_dir / EXPORT, options, instead)
+
+
+def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
+    """Export `checkpoint`, or the newest in it that verifies, in 16 bits and with adapters
+    merged; return where the model is. The file `EVALUATED` of `output_dir` says what it is of.
+
+    Raises:
+        ZerotoolsError: as `export`, or nothing in `checkpoint` verifies.
+    """
+    from zerotools.core.errors import BadFile
+    from zerotools.jobs.tables.script import EVALUATED, MODEL
+    from zerotools.ops.conversions.consolidate import Options
+    from zerotools.runs import checkpoint_dirs
+
+    path = checkpoint_dirs.resolve_hint(checkpoint)
+    if checkpoint_dirs.step_of(path.name) is not None:
+        step = checkpoint_dirs.check(path).step
+    else:
+        found = checkpoint_dirs.choose(path, thinned=True)  # the weights are all that it needs
+        if found.path is None or found.record is None:
+            newest = f"; the newest: {found.skipped[0].why}" if found.skipped else ""
+            raise BadFile(f"{checkpoint} holds no whole checkpoint to evaluate{newest}")
+        path, step = found.path, found.record.step
+    output_dir.mkdir(parents=True, exist_ok=True)
+    told = {"checkpoint": str(path), "step": step}
+    (output_dir / EVALUATED).write_text(json.dumps(told) + "\n", "utf-8")
+    instead = "train in bf16 or fp32, or evaluate an export in fp32"
+    return _write(path, output_dir / MODEL, Options(), instead)
+
+
+def _write(checkpoint: Path, destination: Path, options: Options, instead: str) -> Path:
+    """`instead` is what to do where weights do not fit in fp16."""
+    from zerotools.ops.conversions.consolidate import prepare, refuse_overflow
+    from zerotools.ops.conversions.conversion import perform
+    from zerotools.ops.execution.execute import WriteReport
+    from zerotools.ops.execution.workers import MemoryBudget
+
+    def check(report: WriteReport) -> None:
+        refuse_overflow(report, instead)
+
+    conversion = prepare(checkpoint, destination, options)
+    perform(conversion, budget=MemoryBudget(1 << 30), overwrite=True, check=check)
+    return conversion.destination
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit status."""
+    from zerotools.core.errors import ZerotoolsError
+
+    try:
+        if arguments[0] == "--evaluated":
+            _, checkpoint, output_dir = arguments
+            made = export_evaluated(Path(checkpoint), Path(output_dir))
+        else:
+            output_dir, dtype = arguments
+            made = export(Path(output_dir), dtype)
+        print(f"exported to {made}")
+    except (ZerotoolsError, OSError) as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    # The daemon's interpreter may have another zerotools, or none that can be found from here.
+    runpy.run_path(str(Path(__file__).parents[1] / "trainer" / "entry.py"))["make_importable"]()
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,153 @@
+"""Copies checkpoints to an object store, or fetches them: `mirror.py upload|fetch SETTINGS`.
+
+These are separate processes next to the ranks, or before them, as the job's user and in the
+daemon's interpreter: `upload` runs once for each new checkpoint and at the end, `fetch` before the
+ranks of an attempt start. SETTINGS is JSON, which `attempts/launch` writes:
+
+    output_dir, job             the job's directory, and its identity in the store
+    upload_to                   the destination of its checkpoints; null: none
+    keep_last, keep_every       the ones that stay there
+    resume_from                 a URL, or null
+
+The supervisor gets reports, too. Exit status 75: the store does not respond now, or the disk is
+full.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import runpy
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+PRIORITY = 10
+MEMORY_BYTES = 128 * 2**20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_TRIES = 3
+_FIRST_WAIT = 10.0
+
+
+def upload(settings: dict[str, Any]) -> int:
+    """Upload the missing checkpoints; return the exit status.
+
+    Raises:
+        ZerotoolsError: no more checkpoints can be sent.
+    """
+    from zerotools.core.counts import counted
+    from zerotools.ops.execution.workers import MemoryBudget
+    from zerotools.ops.mirroring.send_copy import SentCopy
+
+    mirror, began, left = _mirror(settings), time.monotonic(), list[str]()
+
+    def sent(path: Path, url: Path, copy: SentCopy) -> None:
+        nonlocal began
+        seconds, began = time.monotonic() - began, time.monotonic()
+        print(f"uploaded {url}: {copy.sent_bytes} bytes in {seconds:.1f} s", flush=True)
+        _tell("uploaded", path.name, path=str(url), bytes=copy.sent_bytes, seconds=seconds)
+
+    def failed(path: Path, why: str) -> None:
+        left.append(_line(why))
+        print(left[-1], file=sys.stderr, flush=True)
+        _tell("upload_failed", path.name, why=left[-1])
+
+    if mirror.send_all(MemoryBudget(MEMORY_BYTES, 4), sent, failed):
+        return 0
+    # Last, because others may have been sent since: the log's last line is shown.
+    print(f"{counted(len(left), 'checkpoint')} not uploaded: {left[0]}", file=sys.stderr)
+    return 1
+
+
+def fetch(settings: dict[str, Any]) -> int:
+    """Fetch the checkpoint to continue from; return the exit status.
+
+    Raises:
+        ZerotoolsError: it cannot be fetched, or another run uses the destination.
+    """
+    from zerotools.core.errors import ZerotoolsError
+    from zerotools.io.stores.addresses import lies_in, path_of
+    from zerotools.io.stores.store_path import StorePath
+    from zerotools.ops.mirroring.mirror import fetch_start
+
+    began, given = time.monotonic(), settings["resume_from"]
+    place, path = settings["upload_to"], None
+    if place is not None:
+        mirror = _mirror(settings)
+        try:
+            path = mirror.fetch(given)
+        except ZerotoolsError as error:
+            if not mirror.can_go_on():
+                raise
+            why = f"{_line(error)}; the run goes on from its disk"
+            print(why, file=sys.stderr, flush=True)
+            _tell("upload_failed", "", why=why)
+    if given is not None and (place is None or not lies_in(given, place)):
+        source = path_of(given)
+        assert isinstance(source, StorePath)
+        path = fetch_start(Path(settings["output_dir"]), source) or path
+    if path is not None:
+        seconds = time.monotonic() - began
+        print(f"fetched {path} in {seconds:.1f} s", flush=True)
+        _tell("fetched", path.name, path=str(path), seconds=seconds)
+    return 0
+
+
+def _mirror(settings: dict[str, Any]) -> Any:
+    from zerotools.io.stores.addresses import path_of
+    from zerotools.io.stores.store_path import StorePath
+    from zerotools.ops.mirroring.mirror import Mirror
+    from zerotools.runs.keep_rule import KeepRule
+
+    place = path_of(settings["upload_to"])
+    assert isinstance(place, StorePath)
+    rule = KeepRule(settings["keep_last"], settings["keep_every"])
+    return Mirror(Path(settings["output_dir"]), place, settings["job"], rule)
+
+
+def _tell(event: str, name: str, **fields: Any) -> None:
+    from zerotools.io.telemetry.datagrams import Sender
+    from zerotools.runs.checkpoint_dirs import step_of
+
+    sender = Sender(os.environ.get("ZEROTOOLS_NOTIFY"))
+    tree = {"event": event, "step": step_of(name), "time": time.time(), **fields}
+    sender.send(tree, wait=True)
+    sender.close()
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def main(arguments: Sequence[str], wait: Any = time.sleep) -> int:
+    """Run the command line; return the exit status."""
+    from zerotools.core.errors import HostUnreachable, ZerotoolsError
+
+    what, settings = arguments[0], json.loads(arguments[1])
+    act = {"upload": upload, "fetch": fetch}[what]
+    os.nice(PRIORITY)
+    for tried in range(1, _TRIES + 1):
+        try:
+            return act(settings)
+        except HostUnreachable as error:
+            print(_line(error), file=sys.stderr, flush=True)
+            if tried == _TRIES:
+                if what == "upload":
+                    _tell("upload_failed", "", why=_line(error))
+                return os.EX_TEMPFAIL
+            wait(_FIRST_WAIT * 2 ** (tried - 1))
+        except (ZerotoolsError, OSError) as error:
+            print(_line(error), file=sys.stderr, flush=True)
+            if what == "upload":
+                _tell("upload_failed", "", why=_line(error))
+            return os.EX_TEMPFAIL if getattr(error, "errno", None) in _NO_ROOM else 1
+    raise AssertionError
+
+
+if __name__ == "__main__":
+    # The daemon's interpreter may have another zerotools, or none that can be found from here.
+    runpy.run_path(str(Path(__file__).parents[1] / "trainer" / "entry.py"))["make_importable"]()
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,14 @@
+"""Starts the process that watches another: it imports the daemon from the location of this file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    DAEMON = Path(__file__).resolve().parents[2]
+    installed = (DAEMON.parent / "zerotools" / "__init__.py").is_file()
+    sys.path[:0] = [str(DAEMON.parent), *([] if installed else [str(DAEMON.parents[1])])]
+    from zerotoolsd.children.pid_watcher.watch_process import main
+
+    sys.exit(main(sys.argv[1:]))

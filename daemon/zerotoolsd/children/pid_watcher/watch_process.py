@@ -1,0 +1,190 @@
+"""Watches a process that a user started by hand, until it ends.
+
+The process is not owned: a cancel, or the end of this process or of the supervisor, do not affect
+it. Only the time limit of its user ends it: SIGTERM for the program, as other jobs get it, and
+SIGKILL for all processes below it shortly before the grace period is over. The end of this process
+reports that of the other: with 0 if it ended with 0 or is not watched any more, else with 1 and a
+sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from zerotools.io.telemetry.datagrams import Sender
+from zerotoolsd.children.pid_watcher.exit_status import ExitStatus, exit_status
+from zerotoolsd.children.pid_watcher.watched_tree import WatchedTree
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
+from zerotoolsd.supervisor.ending.stopping import Stop
+from zerotoolsd.supervisor.plan import REQUEST, TIME_LIMIT
+from zerotoolsd.supervisor.procfs import Process, boot_id, open_process
+from zerotoolsd.supervisor.signal_wakeup import SignalWaker
+
+LOOK_SECONDS = 5.0
+LEFT_SECONDS = 2.0
+"""Seconds that children of the process may take to end after it, if it was asked to end."""
+_LAUNCHERS = (b"torch.distributed.run", b"torchrun", b"accelerate", b"deepspeed")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Watch `PID START BOOT KILL_AFTER`, the last in seconds from the time limit; return the exit
+    status."""
+    pid, start, boot, kill_after = arguments
+    watch = Watch(int(pid), int(start), float(kill_after))
+    if boot != boot_id():
+        return watch.fail(f"process {pid} is gone: the machine was started again")
+    return watch.run()
+
+
+class Watch:
+    """One process. Works in the run directory that the environment names."""
+
+    def __init__(self, pid: int, start_ticks: int, kill_after: float) -> None:
+        self._pid, self._start_ticks, self._kill_after = pid, start_ticks, kill_after
+        self._run_dir = Path(os.environ["ZEROTOOLS_RUN_DIR"])
+        self._sender = Sender(os.environ.get("ZEROTOOLS_NOTIFY"))
+        self._tree = WatchedTree(pid, start_ticks)
+        self._stop = Stop(launcher=_is_launcher(pid))
+        self._stopping_since: float | None = None
+        self._killed = False
+
+    def run(self) -> int:
+        """Watch until the process has ended, or must not be watched any more; return the exit
+        status."""
+        signals = SignalWaker()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # it was blocked until here
+        pidfd = open_process(self._pid, self._start_ticks)
+        if pidfd is None:
+            return self.fail(
+                f"process {self._pid} had ended before it was watched; how it ended is not known"
+            )
+        self._say(f"watching process {self._pid}: {_what(self._pid)}; {_output_of(self._pid)}")
+        waiting = select.poll()
+        waiting.register(pidfd, select.POLLIN)
+        waiting.register(signals.socket, select.POLLIN)
+        waiting.register(self._stop, select.POLLIN)
+        while True:
+            self._look()
+            ready = {fd for fd, _ in waiting.poll(self._pause() * 1000)}
+            if pidfd in ready:
+                return self._ended(pidfd)
+            if self._stop.fileno() in ready or not self._stop.seconds_left:
+                self._stop.look([self._pid])
+            signals.clear()
+            if signals.asked and self._stopping_since is None and not self._ask_to_end():
+                self._say(f"process {self._pid} is watched no more, and goes on")
+                return 0
+
+    def _pause(self) -> float:
+        if self._stopping_since is None or self._killed:
+            return LOOK_SECONDS
+        left = self._stopping_since + self._kill_after - time.monotonic()
+        return min(LOOK_SECONDS, max(0.0, left), self._stop.seconds_left)
+
+    def _look(self) -> None:
+        since, now = self._stopping_since, time.monotonic()
+        if since is not None and now >= since + self._kill_after:
+            if not self._killed:
+                self._say(f"process {self._pid} has not ended in time: SIGKILL")
+            self._killed = True
+            there = self._tree.kill()
+        else:
+            there = self._tree.look()
+        held = sum(process.rss_bytes for process in there)
+        self._sender.send({"rank": 0, "watched_bytes": held, "watched_processes": len(there)})
+
+    def _ask_to_end(self) -> bool:
+        """Ask it to end if its time limit is over; False: stop watching it."""
+        if self._wanted() != TIME_LIMIT:
+            return False
+        self._stopping_since = time.monotonic()
+        self._tree.look()
+        self._stop.begin([self._pid], self._kill_after)
+        named = ", ".join(map(str, self._stop.reached)) or "nobody"
+        self._say(f"its time limit is over: SIGTERM for {named}")
+        return True
+
+    def _wanted(self) -> object:
+        try:
+            request = read_json(self._run_dir / REQUEST, LARGEST_RECORD)
+        except (OSError, ValueError):
+            return None
+        return None if request is None else request.get("reason")
+
+    def _ended(self, pidfd: int) -> int:
+        found = exit_status(pidfd, self._pid, self._start_ticks)
+        left = self._end_rest() if self._stopping_since is not None else self._tree.look()
+        if left:
+            named = ", ".join(str(process.pid) for process in left)
+            self._say(f"processes that it started still run: {named}")
+        if self._stopping_since is not None:
+            self._say(f"process {self._pid} has ended")
+            return 0
+        if found is None:
+            return self.fail(
+                f"process {self._pid} ended; how is not known: Linux tells it of a process that "
+                f"another program started from 6.15 on, and this is {os.uname().release}"
+            )
+        if found.exit_code == 0:
+            self._say(f"process {self._pid} exited with 0")
+            return 0
+        return self.fail(f"process {self._pid} {_how(found)}")
+
+    def _end_rest(self) -> list[Process]:
+        """End its remaining children after its time limit; return the ones that do not end."""
+        deadline = time.monotonic() + LEFT_SECONDS
+        while (left := self._tree.look()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if left:
+            self._tree.kill()
+            time.sleep(0.05)
+        return self._tree.look()
+
+    def fail(self, why: str) -> int:
+        """Report the reason in one sentence; return the exit status."""
+        self._say(why)
+        self._sender.send({"event": "error", "rank": 0, "message": why}, wait=True)
+        return 1
+
+    def _say(self, text: str) -> None:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        print(f"{stamp} {text}", flush=True)
+
+
+def _how(found: ExitStatus) -> str:
+    if found.signal is None:
+        return f"exited with {found.exit_code}"
+    try:
+        name = signal.Signals(found.signal).name
+    except ValueError:
+        name = "unknown"
+    return f"was ended by signal {found.signal} ({name})"
+
+
+def _what(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
+    except OSError:
+        return "it is ending"
+    return words
+
+
+def _output_of(pid: int) -> str:
+    try:
+        place = os.readlink(f"/proc/{pid}/fd/1")  # noqa: PTH115  # "… (deleted)", "pipe:[7]"
+    except OSError:
+        return "its output is its own"
+    return f"its output goes to {place}"
+
+
+def _is_launcher(pid: int) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:4]
+    except OSError:
+        return False
+    return any(name in word for word in words for name in _LAUNCHERS)

@@ -1,0 +1,104 @@
+"""Thins the older checkpoints of a running job: `thin.py OUTPUT_DIR KEEP SOCKET JOB [NAMED]`.
+
+It is a separate process next to the ranks, started for each checkpoint. The KEEP newest complete
+checkpoints stay unchanged, because the job would resume from those. So do NAMED, which the job
+names in `resume_from`, the one that `best` names, and all from which another job of the daemon at
+SOCKET would resume. If that daemon does not respond, nothing is thinned this time. Remains of a
+killed run next to checkpoints are removed first, also next to deleted ones.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+LOWEST_PRIORITY = 19
+
+
+def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path | None) -> int:
+    """Thin older checkpoints; return the exit status. One that is refused is reported and skipped.
+
+    Raises:
+        DaemonError: the daemon does not respond.
+    """
+    from zerotools.core.errors import ZerotoolsError
+    from zerotools.core.thinning import Keep
+    from zerotools.jobs.client.daemon_client import DaemonClient
+    from zerotools.jobs.client.needed_checkpoints import Need, needs, refuse_needed
+    from zerotools.ops.thinning.in_place import thin
+    from zerotools.ops.thinning.thin_plan import prepare
+    from zerotools.ops.thinning.workspace import clear_left
+    from zerotools.runs.checkpoint_dirs import BEST, hinted
+
+    def needed() -> list[Need]:
+        return [need for need in needs(DaemonClient(socket)) if need.job != job]
+
+    if cleared := clear_left(output_dir):
+        print(f"removed what a killed run had left: {cleared} bytes")
+    status, others = 0, needed()
+    for path in older(output_dir, keep):
+        pinned = {p.resolve() for p in (named, hinted(output_dir, BEST)) if p is not None}
+        if path.resolve() in pinned or not path.is_dir():  # the ranks delete old ones meanwhile
+            continue
+        need = next((each for each in others if each.concerns(path)), None)
+        if need is not None:
+            print(need.sentence(path))
+            continue
+        try:
+            plan = prepare(path, Keep.MASTERS)
+            done = thin(plan, permit=lambda subject: refuse_needed(subject, needed()))
+            if done.checked is not None:
+                print(f"thinned {path}: {done.plan.freed} bytes are free")
+        except (ZerotoolsError, OSError) as error:
+            if not path.is_dir():
+                print(f"{path} was deleted meanwhile")
+                continue
+            print(" ".join(str(error).split()), file=sys.stderr)
+            status = 1
+    return status
+
+
+def older(output_dir: Path, keep: int) -> Iterator[Path]:
+    """Yield the unthinned checkpoints behind the `keep` newest complete ones, newest first.
+
+    They are complete by the sizes of their files.
+    """
+    from zerotools.core.errors import ZerotoolsError
+    from zerotools.runs import checkpoint_dirs
+    from zerotools.runs.thinned import is_thinned
+
+    whole = 0
+    for path in checkpoint_dirs.listing(output_dir):
+        if is_thinned(path):
+            continue
+        if whole >= keep:
+            yield path
+            continue
+        try:
+            checkpoint_dirs.check(path, digests=False)
+        except ZerotoolsError:
+            continue
+        whole += 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit status."""
+    from zerotools.core.errors import ZerotoolsError
+
+    output_dir, keep, socket, job, *named = arguments
+    os.nice(LOWEST_PRIORITY)
+    try:
+        given = Path(named[0]) if named else None
+        return thin_older(Path(output_dir), int(keep), Path(socket), int(job), given)
+    except (ZerotoolsError, OSError) as error:
+        print(f"nothing is thinned now: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    # The daemon's interpreter may have another zerotools, or none that can be found from here.
+    runpy.run_path(str(Path(__file__).parents[1] / "trainer" / "entry.py"))["make_importable"]()
+    raise SystemExit(main(sys.argv[1:]))

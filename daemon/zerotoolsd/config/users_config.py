@@ -1,0 +1,104 @@
+"""`[users]` of the daemon's configuration: the allowed users, and their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.declaration import key
+from zerotoolsd.users.user_limits import NAMES, limits_in
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsersConfig:
+    """`[users]`: the allowed users, the limits of their processes, and who may change which jobs.
+
+    Only a daemon of root runs jobs of other users: each as the user who submitted it.
+    """
+
+    allow: str | tuple[str | int, ...] | None = key(
+        'Who may submit: `"all"`, or a list of names of users, of groups (`"@gpu"`) and of uids. '
+        "Not set: all whose jobs the daemon can run.",
+        default=None,
+    )
+    processes: int | None = key(
+        "Processes and threads that one user other than root may have on the whole machine when a "
+        "job starts one (RLIMIT_NPROC). Not set: what the daemon itself was given.",
+        default=None,
+        minimum=16,
+    )
+    open_files: int | None = key(
+        "Open files of one process of such a job (RLIMIT_NOFILE). Not set: what the daemon itself "
+        "was given.",
+        default=None,
+        minimum=64,
+    )
+    administrators: tuple[str | int, ...] = key(
+        "Who may see and change the jobs of all users, beside root and the user of the daemon: "
+        'names, groups (`"@admins"`) and uids.',
+        default=(),
+    )
+    max_queued: int | None = key(
+        "Jobs of one user that wait, or are held, at a time: more are refused at submit.",
+        default=None,
+        minimum=0,
+    )
+    max_running: int | None = key(
+        "Jobs of one user that run at a time: others of the user wait, and those of other users "
+        "go ahead.",
+        default=None,
+        minimum=0,
+    )
+    max_gpus: int | None = key(
+        "GPUs that the running jobs of one user have together; a part of one counts as one.",
+        default=None,
+        minimum=0,
+    )
+    max_cpu_ranks: int | None = key(
+        'Ranks of the running `device = "cpu"` jobs of one user together.', default=None, minimum=0
+    )
+    queue_bytes: int | str | None = key(
+        "What the records of one user's jobs, also of those that are over, may take of the queue: "
+        'bytes, or text such as `"256MiB"`. More is refused at submit.',
+        default="1GiB",
+    )
+    limits: Mapping[str, Mapping[str, int | str]] = key(
+        "These five for one user (`[users.limits.anna]`, or a uid) or for each member of a group "
+        '(`[users.limits."@lab"]`), in place of those of all. The own table counts before those of '
+        "groups, of which the most counts.",
+        factory=dict,
+    )
+
+
+def wrong_users(users: UsersConfig) -> Iterator[str]:
+    """Yield a sentence for each error in the table."""
+    if isinstance(users.allow, str) and users.allow != "all":
+        one = show([users.allow])
+        yield f'users.allow = {show(users.allow)}: must be "all" or a list, such as {one}'
+    tables = {
+        "": limits_of_all(users),
+        **{f"limits.{name}.": each for name, each in users.limits.items()},
+    }
+    for where, table in tables.items():
+        try:
+            limits_in(table)
+        except ValueError as error:
+            yield f"users.{where}{error}"
+    yield from _wrong_entries("allow", users.allow)
+    yield from _wrong_entries("administrators", users.administrators)
+
+
+def limits_of_all(users: UsersConfig) -> dict[str, int | str]:
+    """Return the limits that are set for every user."""
+    found = {name: getattr(users, name) for name in NAMES}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _wrong_entries(name: str, entries: str | tuple[str | int, ...] | None) -> Iterator[str]:
+    for entry in entries if isinstance(entries, tuple) else ():
+        if isinstance(entry, int):
+            if not 0 <= entry < 2**32 - 1:
+                yield f"users.{name}: {entry} is not a uid"
+        elif entry in ("", "@"):
+            yield f"users.{name}: {show(entry)} names nobody; name a user, or a group as @group"

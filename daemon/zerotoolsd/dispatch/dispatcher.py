@@ -1,0 +1,400 @@
+"""The daemon's loop: only it changes the state of jobs.
+
+It decides which work is due; `attempts.start_attempt`, `end.finalize_attempt` and `recovery` do it.
+All of it runs in the event loop's thread. Every decision is in the store before it takes effect,
+and its effects are found again in the run directories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from zerotools.io.files.mounts import ReadMounts, read_mounts
+from zerotools.jobs import states
+from zerotools.jobs.doctor.kernel import clock_is_synchronised
+from zerotools.sensors.topology import ReadTopology, read_topology
+from zerotoolsd.attempts import launch, rebuild_queue
+from zerotoolsd.attempts.attempt_watcher import Watcher
+from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchWay
+from zerotoolsd.attempts.backends.spawner import SupervisorSpawner
+from zerotoolsd.attempts.end.finalize_attempt import AttemptEnds
+from zerotoolsd.attempts.leftovers.overseer import LOOK_SECONDS, Overseer
+from zerotoolsd.attempts.metric_counters import MetricsTally
+from zerotoolsd.attempts.numa.placer import RankPlacer
+from zerotoolsd.attempts.recovery import LeftAttempts
+from zerotoolsd.attempts.start_attempt import AttemptStarter
+from zerotoolsd.attempts.start_backoff import PendingJobs
+from zerotoolsd.attempts.stop_attempts import StopAsking
+from zerotoolsd.attempts.warm_start.fork_server_pool import WarmServers
+from zerotoolsd.config.daemon_config import Config
+from zerotoolsd.dispatch import scheduling_loop
+from zerotoolsd.dispatch.cleaning.checkpoint_pins import NeededCheckpoints
+from zerotoolsd.dispatch.cleaning.cleaner import Cleaner
+from zerotoolsd.dispatch.elastic_growth import GrowingJobs
+from zerotoolsd.dispatch.host_memory_use import HostMemoryNow
+from zerotoolsd.dispatch.last_uploads import LastUploads
+from zerotoolsd.dispatch.memory_guard.host_reading import HostMemoryReader
+from zerotoolsd.dispatch.memory_guard.make_guards import memory_guards
+from zerotoolsd.dispatch.preemption.preempt_for_priority import RoomMaking
+from zerotoolsd.dispatch.priority_classes import PriorityClasses
+from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, PlacingRounds
+from zerotoolsd.file_checks.checkers import Ask
+from zerotoolsd.monitoring.history.recorder import HistoryRecorder
+from zerotoolsd.monitoring.notifications.notifier import JobNotifier
+from zerotoolsd.queue import clocks, fault_isolation
+from zerotoolsd.queue.fair_share.usage_report import FairShares
+from zerotoolsd.queue.fault_isolation import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
+from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
+from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
+from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
+from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.tables.preemption_table import YieldAsk
+from zerotoolsd.queue.transitions import Transitions, policy_of
+from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits
+from zerotoolsd.resources.gpu_sharing.arbiter import GpuArbiter
+from zerotoolsd.resources.gpu_sharing.over_use import SharedGpus
+from zerotoolsd.resources.leaked_gpu_memory.leak_watch import ResidueWatch
+from zerotoolsd.resources.machine_snapshot import SnapshotCache
+from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
+
+REST = 4.0
+"""The loop pauses this many times the processor time of a round."""
+LONGEST_STEP_SECONDS = 120.0
+"""A longer round waits in vain: NVML and files have deadlines."""
+log = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """Jobs from the queue to their end."""
+
+    def __init__(
+        self,
+        *,
+        state_dir: Path,
+        store: Store,
+        config: Config,
+        machine: SnapshotCache,
+        ask: Ask,
+        command: launch.RankCommand = launch.trainer_command,
+        umask: int = 0o022,
+        touch: Touch = lambda job_id, doing: None,
+        socket: Path | None = None,
+        way: LaunchWay = CHILDREN,
+        users: ServedUsers = OWN_ONLY,
+        mounted: ReadMounts = read_mounts,
+        topology: ReadTopology = read_topology,
+    ) -> None:
+        self.users = users
+        self.state_dir = state_dir
+        self.store = store
+        self.config = config
+        self.machine = machine
+        self._step_began: float | None = None
+        self._rounds = GuardedRounds()
+        self.changed = asyncio.Event()
+        self._wake = asyncio.Event()
+        self.tally = MetricsTally()
+        store.on_commit = self.tally.commits.observe
+        self.transitions = Transitions(store, policy_of(config.retry), self.announce)
+        machine.on_late_answer = self._wake.set
+        self._pending = PendingJobs(self._wake.set)
+        self._retries = clocks.RetryWaits(config.retry.most_seconds)
+        self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
+        self._guard = self._parking.guard
+        self.shares = FairShares(store, config.shares)
+        host = HostMemoryReader(in_units=way.program is not None)
+        self._host_now = HostMemoryNow(self._running, host.available)
+        self.placement = QueuePlacement(
+            store,
+            self._parking,
+            config.limits,
+            config.stop.grace_seconds,
+            memory_of_machine(config),
+            self.shares.ranks,
+            users.quotas,
+            self._host_now.read,
+            lambda: self.gpu_pressure.closed,
+            users.whose,
+        )
+        calendar = clocks.SteadyCalendar(clock_is_synchronised)
+        self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
+        self.residue = ResidueWatch(
+            *(store, machine, self._guard, self._running, config.limits.foreign_on),
+            *(self.announce, ask),
+        )
+        self._ends = AttemptEnds(
+            self.transitions,
+            self._guard,
+            self._wake.set,
+            self.machine.gpu_name,
+            self.machine.xids_of,
+            config.retry.fence_seconds,
+            self.tally,
+            self.residue.ended,
+            self.residue.settle,
+        )
+        self.spawner = SupervisorSpawner(way, config.stop.grace_seconds)
+        self.warm = WarmServers(config.warm_start, way)
+        self.placer = RankPlacer(lambda: machine.gpus, topology)
+        self._watcher = Watcher(
+            self._ends.over,
+            self._guard,
+            self._pending,
+            self.spawner,
+            lambda attempt, began: self._starter.found_running(attempt, began),
+            config.stop.kill_seconds,
+        )
+        self._overseer = Overseer(
+            self._watcher.live,
+            self._watcher.abandon,
+            self._guard,
+            grace_seconds=config.stop.grace_seconds,
+            kill_seconds=config.stop.kill_seconds,
+        )
+        self._starter = AttemptStarter(
+            self.transitions,
+            self._watcher,
+            self._ends.over,
+            self._pending,
+            self.jobs_dir,
+            config,
+            command,
+            umask,
+            socket,
+            lambda gpus: self.arbiter.told(gpus),
+            self.tally.queue_waits.observe,
+            users,
+            mounted,
+            self.warm,
+            self.machine.unaccounted,
+            self.placer,
+        )
+        self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
+        self._shared = SharedGpus(
+            store, machine, config.gpus, self._watcher.live, self._tell_over, self._tell_idle
+        )
+        self.arbiter = GpuArbiter(config.gpus.locks, self._left.lives_on, self._left.begins_on)
+        self._stopping = StopAsking(
+            self.transitions, self._watcher, self._left, self._pending, self._ends, self._guard
+        )
+        self.growing = GrowingJobs(store, config.elastic, self._guard, self._stopping.give_way)
+        self._room = RoomMaking(
+            *(store, self.placement, self._shared, config.preemption, self._guard),
+            self._stopping.give_way,
+        )
+        self.placing = PlacingRounds(
+            *(store, self.placement, machine, self.arbiter, self._shared),
+            *(self._starter, self._guard, self.growing, self._room),
+            pressed=lambda: self.pressure.why_none_starts,
+        )
+        machine.lets_go = lambda: self.placing.drained is not None and not self._running()
+        self.pressure, self.gpu_pressure = memory_guards(
+            *(store, config, self._parking, machine, self._running, self.placement, host),
+            *(self._host_now, self._stopping, self._watcher, self._wake.set),
+        )
+        self.priority_classes = PriorityClasses(config.priority)
+        self.notifier = JobNotifier(store, config.notify, self._guard, users)
+        self.last_uploads = LastUploads(store, self.announce, users)
+        self.cleaner = Cleaner(state_dir, store, self.announce, ask, users)
+        self.needed = NeededCheckpoints(state_dir, store, users)
+        self.history = HistoryRecorder(
+            *(state_dir, store, machine, config.history),
+            live=self._running,
+            use=self._shared.use_of_jobs,
+        )
+        self._needs_settled = time.monotonic()
+
+    @property
+    def waits(self) -> Mapping[int, str]:
+        """The reason that each queued job waits, as of the last round."""
+        return self.placing.waits
+
+    def _running(self) -> list[AttemptRow]:
+        return [attempt for attempt, _ in self._watcher.live()]
+
+    @property
+    def jobs_dir(self) -> Path:
+        """The parent of the run directories, by job id."""
+        return self.state_dir / "jobs"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Reattach to running jobs, then schedule until `stop` is set. Jobs continue afterwards."""
+        self._left.note_all()
+        self.residue.begin()
+        self.needed.begin()
+        stopping = asyncio.create_task(stop.wait())
+        cleaning = self.cleaner.keep_up(self.config.retention)
+        warm = self.warm.keep_up(self._starter.loads)
+        kept_up = (cleaning, self._oversee(), self._shared.keep_up(), self.notifier.keep_up(), warm)
+        more = self.history.keep_up(), self.pressure.keep_up(), self.gpu_pressure.keep_up()
+        every = (*kept_up, *more, self.residue.keep_up(), self.last_uploads.keep_up())
+        beside = [asyncio.create_task(each) for each in every]
+        try:
+            while not stop.is_set():
+                self._wake.clear()
+                self._step_began, used = time.monotonic(), time.thread_time()
+                pause = await self._rounds.go(self._step)
+                self._step_began = None
+                # A long queue takes a part of the processor, however often it changes.
+                await _until(stopping, REST * (time.thread_time() - used))
+                waking = asyncio.create_task(self._wake.wait())
+                await asyncio.wait(
+                    (stopping, waking), timeout=pause, return_when=asyncio.FIRST_COMPLETED
+                )
+                waking.cancel()
+        finally:
+            stopping.cancel()
+            for task in beside:
+                task.cancel()
+            self._watcher.close()
+            self.arbiter.close()
+            self.warm.close()
+            self.history.close()
+
+    async def _oversee(self) -> None:
+        while True:
+            due = time.monotonic() + LOOK_SECONDS
+            await asyncio.sleep(LOOK_SECONDS)
+            self.tally.late(max(0.0, time.monotonic() - due))
+            try:
+                self._overseer.look()
+                self._room.note_first_steps()
+            except sqlite3.OperationalError as error:  # an end is tried again by `_step`
+                log.error("the queue cannot be written now: %s", error)
+            except Exception:  # of memory, or a defect: attempts must be overseen all the same
+                log.exception("attempts cannot be looked at now")
+
+    def is_healthy(self, now: float) -> bool:
+        """Return whether the loop makes progress, at `now` of the monotonic clock: rounds must
+        end."""
+        return self._step_began is None or now - self._step_began < LONGEST_STEP_SECONDS
+
+    async def _step(self) -> float:
+        """Run one round; return the seconds until the next is due."""
+        all_held = self._parking.settle()
+        self.store.room.take()
+        if time.monotonic() - self._needs_settled >= IDLE_SECONDS:
+            self._needs_settled = time.monotonic()
+            self.needed.settle()
+        for job_id in self._pending.take_due():
+            self._left.note(job_id)
+        for job in self.store.jobs([states.LAUNCHING]):
+            if job.id not in self._pending:  # that it runs could not be committed
+                self._left.note(job.id)
+        if self._left.are_noted and not self.machine.gpus and self.store.leases():
+            await self.machine.snapshot()  # one may begin anew, next to GPUs that were not read yet
+        self._left.take_up()
+        if self._ends.wants_look:
+            await self.machine.snapshot(
+                most_age_seconds=0, patience_seconds=scheduling_loop.GPU_PATIENCE_SECONDS
+            )
+            self._ends.looked()
+        self._ends.retry()
+        pauses = [IDLE_SECONDS, *self._retry_due(), *self._stopping.ask_expired(clocks.now())]
+        if (until := self.conditions.settle()) is not None:
+            pauses.append(max(until, 0.0))
+        await asyncio.sleep(0)
+        while not self.placement.catch_up():
+            await asyncio.sleep(0)
+        pauses.append(await self.placing.go())
+        all_asked = self._watcher.request_again()
+        if self._ends.release_freed() or not (self._ends.all_committed and all_held and all_asked):
+            pauses.append(FAULT_SECONDS)
+        return min([*pauses, *self._pending.pauses])
+
+    def _retry_due(self) -> list[float]:
+        """Queue the jobs with an expired wait; return the remaining seconds of the others."""
+        waits: list[float] = []
+        for job in self.store.jobs([states.WAITING_RETRY]):
+            with self._guard(job.id, fault_isolation.RETRYING) as reach:
+                reach()
+                wait = self._retries.left(job.id, job.standing.eligible_at)
+                if wait > 0:
+                    waits.append(wait)
+                else:
+                    self._retries.over(job.id)
+                    self.transitions.take(job, Retry())
+        return waits
+
+    def _tell_over(self, lease: Lease, what: str) -> None:
+        self.announce()
+        job = self.store.job(lease.job_id)
+        if self.config.gpus.end_over_declared and job.state == states.RUNNING:
+            self.cancel(job, f"zerotoolsd ([gpus] end_over_declared): {what}")
+
+    def _tell_idle(self, lease: Lease, what: str) -> None:
+        self.announce()
+        job = self.store.job(lease.job_id)
+        if self.config.gpus.stop_idle and job.state == states.RUNNING:
+            self.cancel(job, f"zerotoolsd ([gpus] stop_idle): {what}")
+
+    def why_it_waits(self, job: JobRow) -> str | None:
+        """Return why the job waits, in one sentence, if there is a reason."""
+        if job.state == states.QUEUED:
+            waits = self.waits.get(job.id) or self._pending.why(job.id)
+            return "; ".join(filter(None, (job.standing.reason, waits))) or None
+        if job.state == states.WAITING:
+            after = self.store.dependencies.of(job.id)
+            return why_it_waits(job.begin, after, time.time())
+        if job.state == states.RUNNING and self._stopping.is_expired(job):
+            silent = self._overseer.silent.get(job.id)
+            asked = "its time limit is over: it was asked to save and stop"
+            return f"{asked}; {silent}" if silent else asked
+        why = self._watcher.held.get(job.id) or self._pending.why(job.id)
+        of_gpus = self._shared.over.why(job.id), self._shared.idle.why(job.id)
+        said = (self._overseer.silent.get(job.id), *of_gpus)
+        if any(said):
+            why = "; ".join(filter(None, (job.standing.reason, why, *said)))
+        return why if job.state in states.ACTIVE else None
+
+    def expect(self, job: JobRow) -> None:
+        """Wake the loop for a job that was queued or edited."""
+        self.placement.expect(job)
+        self.announce()
+
+    def cancel(self, job: JobRow, who: str) -> None:
+        """End the job. Raises NotAllowed: it is over."""
+        self._stopping.cancel(job, who)
+
+    def yield_job(self, job: JobRow, purpose: str, why: str, *, for_job: int | None = None) -> None:
+        """Let the job save and end its attempt, and continue later: `StopAsking.give_way`."""
+        self._stopping.give_way(job, YieldAsk(purpose=purpose, for_job=for_job), why)
+
+    def resume(self, job: JobRow) -> None:
+        """Resume a held job from its state, or reattach to its attempt.
+
+        Raises NotAllowed if it is not held.
+        """
+        if ran := rebuild_queue.look_again(self.jobs_dir, self.store, job.id, time.time()):
+            job = self.store.job(job.id)
+        event = Resume(live=bool(self.store.open_tokens(job.id)), waits=self.conditions.waits(job))
+        if job.state == states.HELD or not ran:
+            self.transitions.take(job, event)
+        if event.live:
+            self._left.take_up_job(job.id)
+
+    def _hold(self, job_id: int, why: str) -> None:
+        """Hold the job; a job that is being cancelled is ended, whatever its record contains."""
+        job = self.store.job(job_id)
+        if job.state in states.TERMINAL:
+            return
+        if job.state == states.STOPPING and self._ends.end_by_force(job, why):
+            return
+        event = Hold(why=why)
+        if self.transitions.after(job, event) != job.standing:
+            self.transitions.take(job, event)
+
+    def announce(self) -> None:
+        """Wake the loop and all waiters for events after a commit."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+        self._wake.set()
+
+
+async def _until(stopping: asyncio.Task[bool], seconds: float) -> None:
+    await asyncio.wait((stopping,), timeout=seconds)

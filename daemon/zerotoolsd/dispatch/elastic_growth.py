@@ -1,0 +1,194 @@
+"""Running elastic jobs grow: their requests to a pass, and the resources that it gives them.
+
+Example: job 7 has 2 of 4 GPUs, and the job with the other two ends. In the next pass job 7 asks for
+2 more, last of all (`scheduling.elastic_resize`). It gets them, so it is asked to save and end.
+Meanwhile it requests them at its own position, so that no job behind it gets them. Then it is
+queued, and the pass starts it with its largest possible size: 4. The queue stores only the yield: a
+restarted daemon makes the same request again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from zerotools.jobs import states
+from zerotools.runs import checkpoint_dirs
+from zerotoolsd.attempts import last_report
+from zerotoolsd.attempts.attempt_watcher import Guard
+from zerotoolsd.config.elastic_config import ElasticConfig
+from zerotoolsd.queue import clocks, fault_isolation, time_limit
+from zerotoolsd.queue.clocks import seconds_in
+from zerotoolsd.queue.placement import request_of
+from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.queue.scheduling.elastic_resize import (
+    Growth,
+    GrowthRule,
+    RunningSize,
+    growth,
+    why_it_grows,
+    wish,
+)
+from zerotoolsd.queue.scheduling.requests import Request
+from zerotoolsd.queue.scheduling.scheduler import Start
+from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.tables.preemption_table import RESIZE, YieldAsk, YieldRow
+
+GiveWay = Callable[[JobRow, YieldAsk, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """The requests of running jobs to a pass; `wait`: the seconds until another job may ask."""
+
+    requests: Sequence[Request] = ()
+    wait: float | None = None
+
+    @property
+    def wants_gpus(self) -> bool:
+        """Whether any of them asks for GPUs."""
+        return any(each.need.gpus is not None for each in self.requests)
+
+    @property
+    def ids(self) -> set[int]:
+        """The jobs that ask."""
+        return {each.job_id for each in self.requests}
+
+
+class GrowingJobs:
+    """The elastic jobs of the queue."""
+
+    def __init__(
+        self, store: Store, config: ElasticConfig, guard: Guard, give_way: GiveWay
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._rule = GrowthRule(after_seconds=config.after_seconds, factor=config.gain)
+        self._guard = guard
+        self._give_way = give_way
+
+    def wishes(self) -> Wishes:
+        """Return the requests to the next pass."""
+        requests: list[Request] = []
+        waits: list[float] = []
+        if not self._config.grow:
+            return Wishes()
+        for job in self._store.jobs([states.RUNNING, states.YIELDING]):
+            spec = job.reading.spec
+            if spec is None or len(spec.sizes) < 2:
+                continue
+            with self._guard(job.id, fault_isolation.NEEDING) as reach:
+                reach()
+                keeps = job.state == states.YIELDING
+                size = self._store.attempts(job.id)[-1].world_size
+                sizes = self._kept(job) if keeps else self._wanted(job, waits)
+                if sizes and size is not None:
+                    requests.append(wish(request_of(job), size, sizes, keeps=keeps))
+        return Wishes(requests=requests, wait=min(waits, default=None))
+
+    def _wanted(self, job: JobRow, waits: list[float]) -> tuple[int, ...]:
+        found = self._growth(job)
+        if found is None:
+            return ()
+        if found.wait is not None:
+            waits.append(found.wait)
+        return found.sizes
+
+    def _kept(self, job: JobRow) -> tuple[int, ...]:
+        """Return the larger sizes of a job that saves in order to grow."""
+        attempt, rows = self._store.attempts(job.id)[-1], self._store.yields.of(job.id)
+        if not rows or (rows[-1].attempt, rows[-1].purpose) != (attempt.number, RESIZE):
+            return ()
+        return tuple(size for size in job.spec.sizes if size > (attempt.world_size or 0))
+
+    def give(self, given: Sequence[Start]) -> None:
+        """Ask the running jobs that got resources in the pass to save and end."""
+        for start in given:
+            with self._guard(start.job_id, fault_isolation.STOPPING) as reach:
+                reach()
+                job = self._store.job(start.job_id)
+                now = self._now(job)
+                # It may have ended meanwhile, or have a part of the same GPU already.
+                if job.state != states.RUNNING or now is None or self._shares(start):
+                    continue
+                why = why_it_grows(now, now.size + _ranks_of(start, job, now))
+                self._give_way(job, YieldAsk(purpose=RESIZE), why)
+
+    def _shares(self, start: Start) -> bool:
+        attempt = self._store.attempts(start.job_id)[-1]
+        return not set(attempt.gpu_uuids).isdisjoint(start.gpu_uuids)
+
+    def why(self, job: JobRow) -> str | None:
+        """Return the sentence on the growth of the job, with numbers; None if it is not elastic or
+        not running."""
+        if job.state != states.RUNNING or job.reading.spec is None:
+            return None
+        if len(job.reading.spec.sizes) < 2:
+            return None
+        if not self._config.grow:
+            return "keeps the size that it started with: elastic.grow = false"
+        found = self._growth(job)
+        return None if found is None else found.why
+
+    def _growth(self, job: JobRow) -> Growth | None:
+        now = self._now(job)
+        return None if now is None else growth(now, job.spec.sizes, self._rule)
+
+    def _now(self, job: JobRow) -> RunningSize | None:
+        attempt = self._store.attempts(job.id)[-1]
+        if attempt.world_size is None or attempt.began is None:
+            return None
+        step = last_report.last_report(attempt).step or {}
+        return RunningSize(
+            size=attempt.world_size,
+            ran_seconds=clocks.now().seconds_since(attempt.began),
+            left=self._left(job, step),
+            cost=self._cost(attempt, step),
+        )
+
+    def _left(self, job: JobRow, step: Mapping[str, Any]) -> float | None:
+        left, attempts = seconds_in(step, "seconds_left"), self._store.attempts(job.id)
+        limit = time_limit.seconds_left(job.reading.spec, attempts, clocks.now())
+        return left if left is None or limit is None else max(0.0, min(left, limit))
+
+    def _cost(self, attempt: AttemptRow, step: Mapping[str, Any]) -> float:
+        """Return the cost of a change in seconds.
+
+        It is the time of the newest save, plus the time of this attempt to its first step; at least
+        `change_seconds` if one of them was not measured.
+        """
+        rows = self._store.yields.of(attempt.job_id)
+        start_up = _start_up_seconds(attempt, step)
+        if start_up is None or (saving := _saving_seconds(rows)) is None:
+            return max(self._config.change_seconds, start_up or 0.0)
+        return saving + start_up
+
+
+def _ranks_of(start: Start, job: JobRow, now: RunningSize) -> int:
+    """Return the number of additional ranks; by default, up to the next size."""
+    if start.size is not None or start.gpu_uuids:
+        return start.size or len(start.gpu_uuids)
+    return min(size for size in job.spec.sizes if size > now.size) - now.size
+
+
+def _saving_seconds(rows: Sequence[YieldRow]) -> float | None:
+    """Return the seconds from the request to the end of the newest attempt that yielded."""
+    ended = [max(0.0, row.ended - row.asked) for row in rows if row.ended is not None]
+    return ended[-1] if ended else None
+
+
+def _start_up_seconds(attempt: AttemptRow, step: Mapping[str, Any]) -> float | None:
+    """Return the time of the attempt outside its steps; None if unknown.
+
+    All steps are assumed to be as long as the last.
+    """
+    when, each, reached = (seconds_in(step, key) for key in ("time", "step_seconds", "step"))
+    if when is None or each is None or reached is None or attempt.started is None:
+        return None
+    begun = attempt.resumed_from
+    first = 0 if begun is None else checkpoint_dirs.step_of(PurePath(begun).name)
+    if first is None:
+        return None
+    return max(0.0, when - attempt.started - (reached - first) * each)

@@ -1,0 +1,209 @@
+"""The actions when the host's memory is running out: pure.
+
+    rung    when                                               action
+    WAIT    gone in 120 s and three tenths are left, or a      no job starts
+            25th is left, or the kernel has ended programs
+            for lack of it
+    SAVE    gone in 45 s and three tenths are left; or a 25th  the job of lowest value is asked to
+            is left and all tasks wait for a fifth of the      save and stop
+            time, or the kernel takes memory back at the
+            limit of the control group at every look
+    STOP    gone in 10 s, or less than the reserve is left     the job that was asked is ended; or
+            and it shrinks, or the kernel ends programs        the one of lowest value, at once
+
+A control group that has files in memory is always at its limit, and the kernel reclaims them.
+Reclaim means something only if memory that cannot be reclaimed has used up the rest.
+
+While jobs load (they have not taken a step yet and hold less than their expected maximum), memory
+is used fast and then no more: then STOP begins at 3 s, and SAVE is skipped.
+
+The memory of a job that was asked becomes free after a while: the next is asked `PAUSE_SECONDS`
+later at the earliest. Jobs may start again one rung at a time, each after `CALM_SECONDS` without a
+reason.
+
+The job of lowest value has the lowest priority, and among those the least unsaved work. Only jobs
+with a relevant part of the memory count, and, below STOP, only those that are known to save.
+Programs that are not ours are not touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from zerotoolsd.config.pressure_config import NOTHING, SAVE, STOP, WAIT
+from zerotoolsd.dispatch.memory_guard.host_forecast import (
+    LATELY_SECONDS,
+    MemorySample,
+    seconds_left,
+)
+
+GIB = 1 << 30
+
+
+class Rung(IntEnum):
+    """The rungs that the guard climbs, the mildest first."""
+
+    CALM = 0
+    WAIT = 1
+    SAVE = 2
+    STOP = 3
+
+
+HIGHEST = {NOTHING: Rung.CALM, WAIT: Rung.WAIT, SAVE: Rung.SAVE, STOP: Rung.STOP}
+"""The highest rung for each value of `[pressure] most`."""
+SECONDS = {Rung.WAIT: 120.0, Rung.SAVE: 45.0, Rung.STOP: 10.0}
+LOADING_SECONDS = 3.0
+SCARCE_PART = 0.3
+"""Above this part the slope counts only for STOP: any starting program takes memory fast."""
+WAIT_PART = 0.04
+STALLED_PERCENT = 20.0
+RECLAIM_SECONDS, RECLAIMS = 3.0, 4
+"""Memory was taken back before each of so many samples at least, and for so long."""
+RESERVE_PART, LEAST_RESERVE = 0.02, 256 << 20
+CALM_SECONDS = 15.0
+PAUSE_SECONDS, HURRY_SECONDS = 20.0, 3.0
+"""Least time in seconds between asking or ending one job and the next."""
+WORTH_PART = 0.02
+"""Part of all memory that a job must hold to be considered."""
+
+
+def reserve_of(total: int) -> int:
+    """Return the bytes below which the kernel may kill processes at any time."""
+    return max(LEAST_RESERVE, int(RESERVE_PART * total))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryHolder:
+    """A running job. `held` bytes; `unsaved_seconds` is its work since its last save; `saves`: it
+    is known to save; `loads`: it has not taken a step yet. `asked` and `ended` are the times of the
+    request to save and stop, and of its end (clock); None: not yet."""
+
+    job_id: int
+    priority: int
+    held: int
+    unsaved_seconds: float
+    saves: bool = True
+    loads: bool = False
+    asked: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True)
+class Act:
+    """Ask the job to save and stop, or (`at_once`) end it."""
+
+    job_id: int
+    at_once: bool
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The current rung. `wanted` is justified by the newest sample, with the reason `why`, and
+    determines the actions on jobs. `rung` follows it down slowly, and determines which jobs
+    start."""
+
+    rung: Rung = Rung.CALM
+    wanted: Rung = Rung.CALM
+    why: str = ""
+    calm_since: float | None = None
+
+    def after(self, samples: Sequence[MemorySample]) -> Ladder:
+        """Return the ladder after the newest of `samples`."""
+        return self.moved(*wanted_rung(samples), samples[-1].clock)
+
+    def moved(self, wanted: Rung, why: str, now: float) -> Ladder:
+        """Return the ladder when `wanted` is justified, at `now` of the monotonic clock."""
+        if wanted >= self.rung:
+            return Ladder(wanted, wanted, why)
+        since = now if self.calm_since is None else self.calm_since
+        if now - since < CALM_SECONDS:
+            return replace(self, wanted=wanted, calm_since=since, why=why or self.why)
+        return Ladder(Rung(self.rung - 1), wanted, why or self.why, now)
+
+
+def wanted_rung(samples: Sequence[MemorySample]) -> tuple[Rung, str]:
+    """Return the rung that the newest samples justify, and the reason in one sentence."""
+    newest = samples[-1]
+    reserve = reserve_of(newest.total)
+    left = seconds_left(samples, reserve)
+    found = rung_of(left, newest.part)
+    if newest.loading and found > Rung.WAIT:
+        found = Rung.STOP if left < LOADING_SECONDS else Rung.WAIT
+    struggles = _how_it_struggles(samples)
+    if struggles and newest.part < WAIT_PART:
+        found = max(found, Rung.SAVE)
+    killed = _has_killed(samples)
+    if newest.available <= reserve and (left < math.inf or killed):
+        found = Rung.STOP
+    if newest.part < WAIT_PART or killed:
+        found = max(found, Rung.WAIT)
+    said = _amounts(newest)
+    if left < math.inf:
+        said += f", and gone in about {left:.0f} s as it goes"
+    elif killed:
+        said += ", and the kernel has ended programs for want of it"
+    elif struggles:
+        said += f", and {struggles}"
+    return found, said if found else ""
+
+
+def rung_of(left: float, part: float) -> Rung:
+    """Return the rung for the seconds until the memory is used up, if `part` is left."""
+    found = max((rung for rung, most in SECONDS.items() if left < most), default=Rung.CALM)
+    return Rung.CALM if found < Rung.STOP and part > SCARCE_PART else found
+
+
+def _amounts(sample: MemorySample) -> str:
+    left, total = f"{sample.available / GIB:.1f}", f"{sample.total / GIB:.1f} GiB"
+    if sample.of_limit:
+        return f"{left} of the {total} of memory of the daemon's control group are left"
+    return f"{left} of the host's {total} of memory are left"
+
+
+def _how_it_struggles(samples: Sequence[MemorySample]) -> str | None:
+    """Return how the kernel reclaims memory, if it does so all the time."""
+    stalled = samples[-1].stalled_percent or 0.0
+    if stalled >= STALLED_PERCENT:
+        return f"all tasks waited for memory for {stalled:.0f} % of the last 10 s"
+    since = samples[-1].clock - RECLAIM_SECONDS
+    newest = list(samples)[-RECLAIMS:]
+    lately = [*newest, *(each for each in samples if each.clock > since)]
+    if len(newest) == RECLAIMS and all(each.reclaimed for each in lately):
+        return "the kernel takes memory back at its limit all the time"
+    return None
+
+
+def _has_killed(samples: Sequence[MemorySample]) -> bool:
+    since = samples[-1].clock - LATELY_SECONDS
+    return any(each.killed for each in samples if each.clock > since)
+
+
+def next_act(rung: Rung, holders: Sequence[MemoryHolder], total: int, now: float) -> Act | None:
+    """Return the next action; None if there is none yet."""
+    if rung < Rung.SAVE:
+        return None
+    asked = [each for each in holders if each.asked is not None]
+    if rung is Rung.STOP:
+        late = [each for each in asked if each.ended is None]
+        if late:
+            return Act(min(late, key=_value).job_id, at_once=True)
+    last = max((_last(each) for each in asked), default=-math.inf)
+    pause = HURRY_SECONDS if rung is Rung.STOP else PAUSE_SECONDS
+    if now - last < pause:
+        return None
+    worth = [each for each in holders if each.asked is None and each.held >= WORTH_PART * total]
+    able = [each for each in worth if each.saves or rung is Rung.STOP]
+    if not able:
+        return None
+    return Act(min(able, key=_value).job_id, at_once=rung is Rung.STOP)
+
+
+def _value(holder: MemoryHolder) -> tuple[int, float, int]:
+    return holder.priority, holder.unsaved_seconds, -holder.job_id
+
+
+def _last(holder: MemoryHolder) -> float:
+    return max(holder.asked or -math.inf, holder.ended or -math.inf)

@@ -1,0 +1,118 @@
+"""The loop that samples the host's memory, and acts according to the ladder."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zerotoolsd.attempts import last_report
+from zerotoolsd.config.pressure_config import NOTHING, PressureConfig
+from zerotoolsd.dispatch.memory_guard.escalation import HIGHEST, Ladder, Rung, next_act, wanted_rung
+from zerotoolsd.dispatch.memory_guard.host_forecast import LONG_SECONDS, MemorySample
+from zerotoolsd.dispatch.memory_guard.host_reading import HostReading
+from zerotoolsd.dispatch.preemption.preempt_for_memory import RoomAsking
+from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.queue.scheduling.declared_memory import HostNow
+
+MOST = 1.5
+"""Factor from the sure part of an estimate to its maximum: it may be off by a quarter."""
+IDLE_SECONDS = 2.0
+"""Between two looks while no job runs."""
+
+log = logging.getLogger(__name__)
+
+
+class PressureGuard:
+    """Asks only our own jobs. `live` gives the running attempts, `host_now` their use, `expected`
+    their expected use in all, by job. `read` gives the host's memory, and that of the daemon's
+    control group if it has a limit: each is checked separately."""
+
+    def __init__(
+        self,
+        config: PressureConfig,
+        asking: RoomAsking,
+        live: Callable[[], Sequence[AttemptRow]],
+        host_now: Callable[[], HostNow],
+        expected: Callable[[], Mapping[int, int]],
+        wake: Callable[[], None],
+        read: Callable[[], Sequence[HostReading]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._asking = config, asking
+        self._live, self._host_now, self._expected = live, host_now, expected
+        self._wake, self._read, self._clock = wake, read, clock
+        self._samples: dict[bool, deque[MemorySample]] = {}
+        """Samples of the host (False), and of the control group (True)."""
+        self._readings: dict[bool, HostReading] = {}
+        self._ladder = Ladder()
+
+    @property
+    def why_none_starts(self) -> str | None:
+        """The reason that no job starts now; None: jobs start."""
+        if min(self._ladder.rung, HIGHEST[self._config.most]) < Rung.WAIT:
+            return None
+        return f"no job starts while the memory of the host runs out: {self._ladder.why}"
+
+    async def keep_up(self) -> None:
+        """Check until cancelled."""
+        if self._config.most == NOTHING:
+            return
+        while True:
+            try:
+                self.look()
+            except sqlite3.OperationalError as error:
+                log.error("the queue cannot be written now: %s", error)
+            except Exception:  # out of memory, or a defect: the next check is independent
+                log.exception("the memory of the host cannot be looked at now")
+            busy = self._live() or self._ladder.rung
+            await asyncio.sleep(self._config.seconds if busy else IDLE_SECONDS)
+
+    def look(self) -> None:
+        """Run one check, and act on its result."""
+        live, now = self._live(), self._clock()
+        self._take(now)
+        if any(wanted_rung(each)[0] for each in self._samples.values()):
+            self._explain(live)  # the expected use of jobs is computed only then
+        found = {limit: wanted_rung(each) for limit, each in self._samples.items()}
+        worst = max(found, key=lambda limit: found[limit][0])
+        before, self._ladder = self._ladder, self._ladder.moved(*found[worst], now)
+        if (before.rung >= Rung.WAIT) != (self._ladder.rung >= Rung.WAIT):
+            log.warning("%s", self.why_none_starts or "the memory of the host is enough again")
+            self._wake()
+        self._asking.keep(live)
+        wanted = min(self._ladder.wanted, HIGHEST[self._config.most])
+        if wanted >= Rung.SAVE and live:
+            holders = self._asking.holders(live, self._host_now().held)
+            act = next_act(wanted, holders, self._samples[worst][-1].total, now)
+            if act is not None:
+                why = f"makes room as the memory of the host runs out: {self._ladder.why}"
+                self._asking.do(act, live, why, now)
+
+    def _take(self, now: float) -> None:
+        """Take one sample of each."""
+        found = {reading.of_limit: reading for reading in self._read()}
+        most = int(LONG_SECONDS / self._config.seconds) + 2
+        for limit, reading in found.items():
+            sample = reading.sample(now, self._readings.get(limit))
+            self._samples.setdefault(limit, deque(maxlen=most)).append(sample)
+        self._readings = found
+        self._samples = {limit: self._samples[limit] for limit in found}
+
+    def _explain(self, live: Sequence[AttemptRow]) -> None:
+        """Add the expected growth of jobs to the newest samples."""
+        expected = {job: size for job, size in self._expected().items() if size}
+        if not expected:
+            return
+        held = self._host_now().held
+        coming = sum(max(0, size - held.get(job, 0)) for job, size in expected.items())
+        below = {job for job, size in expected.items() if held.get(job, 0) < MOST * size}
+        loads = (each for each in live if each.job_id in below)
+        loading = any(last_report.report_so_far(Path(each.run_dir)).step is None for each in loads)
+        for samples in self._samples.values():
+            samples[-1] = replace(samples[-1], coming=coming, loading=loading)

@@ -1,0 +1,70 @@
+"""The priorities that a user may give to jobs: the classes that the administrator has set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY, why_not_priority
+from zerotoolsd.config.daemon_config import PriorityConfig
+from zerotoolsd.interface.api_errors import Forbidden
+from zerotoolsd.users.account import Account, UnknownAccount
+from zerotoolsd.users.name_service import NAME_SERVICE
+
+EVERYBODY = "*"
+ALL = LEAST_PRIORITY, MOST_PRIORITY
+
+
+class PriorityClasses:
+    """The classes of the configuration, by uid. Root and the daemon's user have all.
+
+    `find` and `groups` look up a uid.
+    """
+
+    def __init__(
+        self,
+        config: PriorityConfig,
+        find: Callable[[int], Account] = NAME_SERVICE.find,
+        groups: Callable[[Account], frozenset[str]] = NAME_SERVICE.groups,
+    ) -> None:
+        self._classes = config.classes
+        self._find, self._groups = find, groups
+
+    def range_of(self, uid: int) -> tuple[int, int]:
+        """Return the lowest and the highest priority that `uid` may have."""
+        if uid in (0, os.geteuid()) or not self._classes:
+            return ALL
+        names, groups = {str(uid)}, frozenset[str]()
+        try:
+            account = self._find(uid)
+            names.add(account.name)
+            groups = self._groups(account)
+        except UnknownAccount:  # it has the class of everybody else
+            pass
+        own = [bounds for name, bounds in self._classes.items() if name in names]
+        of_groups = [
+            bounds
+            for name, bounds in self._classes.items()
+            if name.startswith("@") and name[1:] in groups
+        ]
+        found = own or of_groups or [self._classes.get(EVERYBODY, ALL)]
+        return min(bounds[0] for bounds in found), max(bounds[1] for bounds in found)
+
+    def priority_for(self, uid: int, wanted: int | None) -> int:
+        """Return the priority of a job of `uid` that asked for `wanted`.
+
+        Raises BadRequest if it is not a priority, Forbidden if it is outside the user's class.
+        """
+        if wanted is not None and (why := why_not_priority(wanted)) is not None:
+            raise BadRequest(f"priority = {wanted}: {why}")
+        least, most = self.range_of(uid)
+        if wanted is None:
+            return min(max(0, least), most)
+        if not least <= wanted <= most:
+            raise Forbidden(
+                f"priority = {wanted}: jobs of uid {uid} may have {least} to {most}, as "
+                "[priority.classes] of the daemon's configuration says; choose one of these, or "
+                "ask the administrator"
+            )
+        return wanted

@@ -1,0 +1,112 @@
+"""Starts waiting jobs: reads the GPUs, asks the scheduler, and begins the chosen ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from zerotools.jobs import states
+from zerotools.sensors.snapshot import Snapshot
+from zerotoolsd.attempts.attempt_watcher import Guard
+from zerotoolsd.attempts.leftovers.leftover_processes import BesideJobs
+from zerotoolsd.attempts.start_attempt import AttemptStarter
+from zerotoolsd.dispatch.elastic_growth import GrowingJobs, Wishes
+from zerotoolsd.dispatch.preemption.preempt_for_priority import RoomMaking
+from zerotoolsd.queue import fault_isolation
+from zerotoolsd.queue.placement import QueuePlacement
+from zerotoolsd.queue.store import Store
+from zerotoolsd.resources.gpu_sharing.arbiter import GpuArbiter
+from zerotoolsd.resources.gpu_sharing.over_use import SharedGpus
+from zerotoolsd.resources.machine_snapshot import SnapshotCache
+
+POLL_SECONDS = 2.0
+"""Interval in seconds between reads of the GPUs while a job waits for them."""
+GPU_PATIENCE_SECONDS = 0.2
+"""Seconds that a round waits for the driver; an answer that comes later begins another."""
+IDLE_SECONDS = 60.0
+
+
+class PlacingRounds:
+    """Rounds over the line of `placement`. `drained`: why nothing starts, None: jobs start.
+    `waits`: why each job of the line waits, since the last round."""
+
+    def __init__(
+        self,
+        store: Store,
+        placement: QueuePlacement,
+        machine: SnapshotCache,
+        arbiter: GpuArbiter,
+        shared: SharedGpus,
+        starter: AttemptStarter,
+        guard: Guard,
+        growing: GrowingJobs,
+        room: RoomMaking,
+        pressed: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """Keep the collaborators. `pressed` returns why no job starts when memory runs out."""
+        self._pressed = pressed
+        self._store = store
+        self._placement = placement
+        self._machine = machine
+        self._arbiter = arbiter
+        self._shared = shared
+        self._starter = starter
+        self._guard = guard
+        self._growing = growing
+        self._room = room
+        self._beside = BesideJobs()
+        self.drained = store.drains.get()
+        self.waits: Mapping[int, str] = {}
+
+    async def go(self) -> float:
+        """Run one round; return the seconds until the next is due."""
+        wishes = Wishes() if self.drained is not None else self._growing.wishes()
+        wants_gpus = self._placement.line.wants_gpus or wishes.wants_gpus
+        leased = {lease.gpu_uuid for lease in self._store.leases()}
+        self._arbiter.keep(leased)
+        if not wants_gpus and not self._arbiter.lacks(leased):
+            return self._place(None, {}, wishes)
+        snapshot = None
+        if wants_gpus:  # jobs that want none do not wait for a driver that does not answer
+            snapshot = await self._machine.snapshot(patience_seconds=GPU_PATIENCE_SECONDS)
+        async with self._arbiter.round(snapshot, leased) as elsewhere:
+            pause = self._place(snapshot, elsewhere, wishes)
+            self._arbiter.keep({lease.gpu_uuid for lease in self._store.leases()})
+        return pause
+
+    def _place(
+        self, snapshot: Snapshot | None, elsewhere: Mapping[str, str], wishes: Wishes
+    ) -> float:
+        line = self._placement.line
+        idle = IDLE_SECONDS if wishes.wait is None else min(IDLE_SECONDS, wishes.wait)
+        if not line and not wishes.requests:
+            self.waits = {}
+            return idle
+        if self.drained is not None:
+            self.waits = dict.fromkeys(line, self.drained.sentence)
+            return IDLE_SECONDS
+        if (pressed := self._pressed()) is not None:
+            self.waits = dict.fromkeys(line, pressed)
+            return POLL_SECONDS
+        kept, wants_gpus = self._beside.waits(), line.wants_gpus or wishes.wants_gpus
+        own = self._shared.own_use(snapshot)
+        decisions = self._placement.decide(snapshot, kept, elsewhere, own, wishes.requests)
+        starts = [start for start in decisions.starts if start.job_id not in wishes.ids]
+        self._growing.give([start for start in decisions.starts if start.job_id in wishes.ids])
+        for start in starts:
+            job = self._store.job(start.job_id)
+            # It may have been cancelled while the snapshot was taken.
+            if job.state == states.QUEUED and self.drained is None:
+                with self._guard(job.id, fault_isolation.STARTING) as reach:
+                    reach()
+                    if self._beside.keeps(job.id, self._store.attempts(job.id)):
+                        kept = self._beside.waits()
+                    else:
+                        self._starter.launch(
+                            job, start.gpu_uuids, start.gpu_bytes, start.gpu_part, start.size
+                        )
+        self.waits = decisions.waits.passing_over(kept)
+        if line and not starts:
+            idle = min(idle, self._room.go(snapshot, kept, elsewhere, own))
+        all_start = len(starts) == len(line) and not wishes.requests
+        polls = kept or decisions.waits_for_host or (wants_gpus and not all_start)
+        return POLL_SECONDS if polls else idle

@@ -1,0 +1,170 @@
+"""The process that forks the processes that read files.
+
+It is forked before the daemon has threads, an event loop, its lock or its database, so its forks
+have none of them: one that hangs forever in the kernel holds nothing of the daemon. A fork takes a
+millisecond, a new interpreter would take 300.
+
+The daemon sends one end of a socket pair, and the user to become. The new process becomes that user
+permanently before it reads a request, sends its pid over the socket, and then handles requests
+until the socket is closed. A request is a pickle, because it comes from the daemon; a reply is
+JSON, because that process has read files of users.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import pickle
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.io.files import mounts
+from zerotoolsd.file_checks import message_frames
+from zerotoolsd.users import run_as_user
+from zerotoolsd.users.job_user import JobUser
+
+LONGEST_ORDER = 1 << 16
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+SIGN_OF_LIFE = "sign of life"
+"""A request that every such process accepts in addition to its looks: `mounts.answers`."""
+Look = Callable[..., Any]
+"""Function that reads files and returns values of JSON's types. It raises ZerotoolsError and
+OSError."""
+
+
+def start(looks: Mapping[str, Look], modules: Sequence[str] = ()) -> socket.socket:
+    """Start the nursery; return its socket; closing that ends it.
+
+    Call it before threads exist. It imports `modules`, which the daemon itself need not keep in
+    memory.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    daemon, pid = os.getpid(), os.fork()
+    if pid == 0:
+        ours.close()
+        _run(lambda: _nurse(theirs, {**looks, SIGN_OF_LIFE: mounts.answers}, modules), daemon)
+    theirs.close()
+    return ours
+
+
+def question_of(name: str, arguments: tuple[object, ...]) -> bytes:
+    """Return the message that requests a look by its name."""
+    return message_frames.framed(pickle.dumps((name, arguments)))
+
+
+def order(nursery: socket.socket, user: JobUser | None = None) -> socket.socket:
+    """Return the daemon's end of the socket to a new process of `user`, or of the daemon's user.
+
+    Raises OSError.
+    """
+    who = None if user is None else {**user.who, "env": user.least}
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        socket.send_fds(nursery, [json.dumps(who).encode()], [theirs.fileno()])
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return ours
+
+
+def _run(body: Callable[[], None], parent: int) -> None:
+    """Run `body` in a forked process, and nothing else of its stack.
+
+    It ends with its parent: a removal that continued would conflict with that of the next daemon.
+    """
+    status = 1
+    try:
+        _die_with(parent)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # Ctrl-C is for the daemon; its end is ours
+        body()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _die_with(parent: int) -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _nurse(orders: socket.socket, looks: Mapping[str, Look], modules: Sequence[str]) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
+    for name in modules:
+        import_module(name)
+    gc.freeze()
+    nurse = os.getpid()
+    while True:
+        who, descriptors, _, _ = socket.recv_fds(orders, LONGEST_ORDER, 1)
+        if not descriptors:
+            return
+        if os.fork() == 0:
+            orders.close()
+            with socket.socket(fileno=descriptors[0]) as link:
+                _run(partial(_answer_as, who, link, looks, nurse), nurse)
+        os.close(descriptors[0])
+
+
+def _as(who: Mapping[str, Any] | None, looks: Mapping[str, Look]) -> Mapping[str, Look]:
+    """Return `looks` for this process, which becomes the user `who`; if it cannot, each raises the
+    error."""
+    if who is None:
+        return looks
+    try:
+        if os.geteuid() == 0:
+            run_as_user.be_ended_first(run_as_user.FIRST)
+        run_as_user.limit({"open_files": who["open_files"]})
+        run_as_user.become(who["uid"], who["gid"], who["groups"])
+    except (run_as_user.NotDropped, OSError) as error:
+        why = f"the files of the job cannot be looked at as its user: {error}"
+        return {name: partial(_refuse, why) for name in looks}
+    os.umask(0o077)
+    os.environ.clear()
+    os.environ.update(who["env"])
+    return looks
+
+
+def _refuse(why: str, *_: object) -> None:
+    raise BadRequest(why)
+
+
+def _answer_as(who: bytes, link: socket.socket, looks: Mapping[str, Look], nurse: int) -> None:
+    _answer(link, _as(json.loads(who), looks), nurse)
+
+
+def _answer(link: socket.socket, looks: Mapping[str, Look], parent: int) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _die_with(parent)  # once more: a change of the user forgets it
+    with suppress(ConnectionError):
+        link.sendall(message_frames.framed(str(os.getpid()).encode()))
+        while (question := message_frames.receive(link)) is not None:
+            name, arguments = pickle.loads(question)
+            answer = json.dumps(answer_to(looks[name], *arguments))
+            link.sendall(message_frames.framed(answer.encode()))
+
+
+def answer_to(look: Look, *arguments: object) -> dict[str, Any]:
+    """Return `{"value": ...}`, or `{"error": its class, "message": ...}`."""
+    try:
+        return {"value": look(*arguments)}
+    except ZerotoolsError as error:
+        return {"error": type(error).__name__, "message": str(error)}
+    except OSError as error:
+        name = None if error.filename is None else os.fsdecode(error.filename)
+        said = {"errno": error.errno, "message": error.strerror or str(error), "filename": name}
+        return {"error": OSError.__name__, **said}
+    except Exception as error:  # a defect in a look at one job: the caller gets it
+        return {"error": None, "message": f"{type(error).__name__}: {error}"}

@@ -1,0 +1,1 @@
+"""HTTP: the API (`api`), and the page for browsers (`web`)."""

@@ -1,0 +1,382 @@
+"""Handlers of /v1/jobs and /v1/check: submit, check, list, show, cancel, resume."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.priorities import why_not_priority
+from zerotools.jobs.states import STATES
+from zerotools.jobs.sweeps import MOST_MEMBERS, count_of, each_member
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.text.secrets import HIDDEN
+from zerotoolsd.http.api import request_validation
+from zerotoolsd.http.api.app_keys import PEOPLE, SERVICE
+from zerotoolsd.http.api.authorization.authorize import Asked, asked
+from zerotoolsd.http.api.document.request_schemas import LARGEST_PID, LONGEST_SPAN, MOST_SHOWN
+from zerotoolsd.http.api.responses import answer, answer_unless_known, encode, parts_unless_known
+from zerotoolsd.http.api.visible_fields import named, view_for
+from zerotoolsd.interface.api_types import Adoption, JobView
+from zerotoolsd.interface.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
+from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.users.policy import Access
+
+MAX_JOBS = 1000
+MOST_ARRAY_BYTES = 16 << 20
+"""Limit for all members of an array together: they are queued in one transaction."""
+ME = "me"
+LONGEST_UID = 10
+ADOPTION_TEXTS = ("name", "checkpoint_dir")
+TERMS = ("priority", "hold", "begin", "after")
+"""Keys of a request that say how its job is to wait."""
+
+
+def view_json(view: JobView) -> dict[str, Any]:
+    """Return a job for a client. No value of its `[env]` leaves the daemon."""
+    tree = view.to_json()
+    spec = dict(tree["spec"])
+    env = spec.get("env")
+    if isinstance(env, Mapping):
+        spec["env"] = dict.fromkeys(env, HIDDEN)
+    return {**tree, "spec": spec}
+
+
+def in_a_list(view: JobView, by: Asked) -> dict[str, Any]:
+    """Return a job for a list, without long values that would repeat a hundred times."""
+    tree = view_json(view_for(view, by))
+    tree["spec"].pop("captured_env", None)
+    return tree
+
+
+async def list_text(request: web.Request, views: Sequence[JobView]) -> str:
+    """Return jobs as JSON text."""
+    return f"[{', '.join(await _texts(request, views))}]"
+
+
+async def _texts(request: web.Request, views: Sequence[JobView]) -> list[str]:
+    """Return each job as JSON text, and let other requests run meanwhile."""
+    by, time_slice, texts = asked(request), TimeSlice(), list[str]()
+    for view in await named(request, views):
+        await time_slice.pause_if_due()
+        texts.append(encode(in_a_list(view, by)))
+    return texts
+
+
+def terms_of(body: Mapping[str, Any]) -> QueueTerms:
+    """Return the queue terms of a request. Raises BadRequest."""
+    hold = request_validation.flag(body, "hold")
+    return QueueTerms(
+        priority=priority_of(body),
+        hold=hold,
+        begin=request_validation.moment(body, "begin"),
+        after=_dependencies(body.get("after")),
+    )
+
+
+def _dependencies(value: object) -> tuple[Dependency, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise BadRequest("after: must be null or a list of jobs")
+    found = [_dependency(each) for each in value]
+    if len({each.job_id for each in found}) < len(found):
+        raise BadRequest("after: names a job twice")
+    return tuple(found)
+
+
+def _dependency(tree: object) -> Dependency:
+    if not isinstance(tree, dict):
+        raise BadRequest('after: each entry must be an object, such as {"job": 3}')
+    request_validation.refuse_unknown(tree, ("job", "condition"), "key of after")
+    job_id, condition = tree.get("job"), tree.get("condition", OK)
+    if type(job_id) is not int or not 0 < job_id <= request_validation.LARGEST_INT:
+        raise BadRequest("after: job must be the number of a job")
+    if condition not in CONDITIONS:
+        raise BadRequest(f"after: condition must be one of {', '.join(CONDITIONS)}")
+    return Dependency(job_id=job_id, condition=str(condition))
+
+
+def priority_of(body: Mapping[str, Any]) -> int | None:
+    """Return the priority of a body; None if it has none. Raises BadRequest."""
+    value = body.get("priority")
+    if value is None:
+        return None
+    if (why := why_not_priority(value)) is not None:
+        raise BadRequest(f"priority: {why}")
+    return int(value)
+
+
+async def _answer(request: web.Request, view: JobView, status: int) -> web.Response:
+    """Return the response with the job as the caller may see it."""
+    (view,) = await named(request, [view])
+    await asyncio.sleep(0)  # a large one takes long to write
+    return answer(view_json(view), status=status)
+
+
+async def _spec_of(body: Mapping[str, Any]) -> JobSpec:
+    """Return the job of a request. A large one is read in parts, so that other requests run
+    between."""
+    await asyncio.sleep(0)
+    spec = job_from_dict(body["job"], source="job")
+    await asyncio.sleep(0)
+    return spec
+
+
+async def submit(request: web.Request) -> web.Response:
+    """POST /v1/jobs."""
+    uid = asked(request).uid
+    body = await request_validation.json_object(request, known=("job", "idempotency_key", *TERMS))
+    if "job" not in body:
+        raise BadRequest("the key 'job' is missing")
+    key = request_validation.idempotency_key(body.get("idempotency_key"))
+    spec = await _spec_of(body)
+    view, is_new = await request.app[SERVICE].submit(
+        spec, uid=uid, idempotency_key=key, terms=terms_of(body)
+    )
+    return await _answer(request, view, 201 if is_new else 200)
+
+
+async def submit_array(request: web.Request) -> web.Response:
+    """POST /v1/arrays."""
+    uid = asked(request).uid
+    known = ("job", "sweep", "count", "idempotency_key", *TERMS)
+    body = await request_validation.json_object(request, known=known)
+    if "job" not in body:
+        raise BadRequest("the key 'job' is missing")
+    key = request_validation.idempotency_key(body.get("idempotency_key"))
+    await _spec_of(body)  # refused as the job that it is, before it is many
+    sweep, count = _sweep(body.get("sweep")), _members(body.get("count"))
+    _refuse_large(body["job"], count_of(sweep, count))
+    time_slice, jobs = TimeSlice(), list[tuple[JobSpec, str]]()
+    for each in each_member(body["job"], sweep, count):
+        await time_slice.pause_if_due()
+        jobs.append((job_from_dict(each.tree, source="job"), each.label))
+    views = await request.app[SERVICE].submit_array(
+        jobs, uid=uid, idempotency_key=key, terms=terms_of(body)
+    )
+    text = await list_text(request, views)
+    return web.json_response(text=f'{{"jobs": {text}}}', status=201)
+
+
+def _refuse_large(job: object, members: int) -> None:
+    size = len(encode(job))
+    if size * members > MOST_ARRAY_BYTES:
+        raise BadRequest(
+            f"these are {members} jobs of {size:,} bytes, and an array has at most "
+            f"{MOST_ARRAY_BYTES:,} bytes in all; make several arrays, or write what is long into a "
+            "file and pass its path"
+        )
+
+
+def _sweep(value: object) -> Mapping[str, list[Any]]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(each, list) for each in value.values()):
+        raise BadRequest("sweep: must be null or an object with a list of values for each key")
+    return value
+
+
+def _members(value: object) -> int | None:
+    if value is None:
+        return None
+    if type(value) is not int or not 1 <= value <= MOST_MEMBERS:
+        raise BadRequest(f"count: must be null or a whole number from 1 to {MOST_MEMBERS}")
+    return value
+
+
+async def check(request: web.Request) -> web.Response:
+    """POST /v1/check."""
+    uid = asked(request).uid
+    body = await request_validation.json_object(request, known=("job", "model", "show", *TERMS))
+    if "job" not in body:
+        raise BadRequest("the key 'job' is missing")
+    if not isinstance(model := body.get("model", False), bool):
+        raise BadRequest("model: must be true or false")
+    show = body.get("show", 0)
+    if type(show) is not int or not 0 <= show <= MOST_SHOWN:
+        raise BadRequest(f"show: must be a whole number from 0 to {MOST_SHOWN}")
+    spec = await _spec_of(body)
+    found = await request.app[SERVICE].check(
+        spec, uid=uid, model=model or show > 0, show=show, terms=terms_of(body)
+    )
+    return answer({"notes": found.notes, **({"sample": found.sample} if show else {})})
+
+
+async def list_jobs(request: web.Request) -> web.Response:
+    """GET /v1/jobs?state=&limit=&after=&name=&array=&user=."""
+    state = request.query.get("state")
+    if state is not None and state not in STATES:
+        raise BadRequest(f"state={state[:40]!r}: must be one of {', '.join(STATES)}")
+    limit = request_validation.whole(request.query, "limit", 100, minimum=1, maximum=MAX_JOBS)
+    after = request_validation.whole(request.query, "after", None, minimum=0)
+    assert limit is not None
+    by, name = asked(request), request.query.get("name")
+    array = request_validation.whole(request.query, "array", None, minimum=1)
+    of = await _user(request, by)
+    # A filter by name or array must not reveal what the caller may not see.
+    if (name, array) != (None, None) and by.access is not Access.ALLOWED:
+        if of not in (None, by.uid):
+            return answer_unless_known(request, {"jobs": [], "next": None})
+        of = by.uid
+    views = await request.app[SERVICE].jobs(
+        state=state, limit=limit, after=after, name=name, array=array, uid=of, whole=by.sees
+    )
+    after = views[-1].id if len(views) == limit else None
+    texts = await _texts(request, views)
+    parts = [f"{text}, " for text in texts[:-1]] + texts[-1:]
+    return await parts_unless_known(
+        request, ['{"jobs": [', *parts, f'], "next": {encode(after)}}}']
+    )
+
+
+async def _user(request: web.Request, by: Asked) -> int | None:
+    """Return the uid of the `user` filter; None for all. Raises BadRequest if the user does not
+    exist."""
+    text = request.query.get("user")
+    if text in (None, ME):
+        return by.uid if text else None
+    if text.isascii() and text.isdigit() and len(text) <= LONGEST_UID:
+        return int(text)
+    uid = None if text.isdigit() else await request.app[PEOPLE].uid_of(text)
+    if uid is None:
+        raise BadRequest(f"user={text[:40]!r}: there is no such user; give a name, a uid or {ME!r}")
+    return uid
+
+
+async def show(request: web.Request) -> web.Response:
+    """GET /v1/jobs/{id}."""
+    (view,) = await named(
+        request, [await request.app[SERVICE].job(request_validation.job_id(request))]
+    )
+    return answer_unless_known(request, view_json(view_for(view, asked(request))))
+
+
+async def explain(request: web.Request) -> web.Response:
+    """GET /v1/jobs/{id}/explain."""
+    return answer(await request.app[SERVICE].explain(request_validation.job_id(request)))
+
+
+async def cancel(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/cancel."""
+    job_id = request_validation.job_id(request)
+    await request_validation.no_body(request)
+    view = await request.app[SERVICE].cancel(job_id, uid=asked(request).uid)
+    return await _answer(request, view, 202)
+
+
+async def edit(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/edit."""
+    job_id = request_validation.job_id(request)
+    body = await request_validation.json_object(request, known=("set", "unset", "after", "begin"))
+    changes, unset = body.get("set"), body.get("unset")
+    changes = {} if changes is None else changes
+    unset = [] if unset is None else unset
+    if not isinstance(changes, dict):
+        raise BadRequest("set: must be null or an object of dotted keys and their values")
+    if not isinstance(unset, list) or not all(isinstance(each, str) for each in unset):
+        raise BadRequest("unset: must be null or a list of dotted keys")
+    after = None if body.get("after") is None else _dependencies(body["after"])
+    begin = request_validation.moment(body, "begin")
+    wanted = JobEdit(set=changes, unset=tuple(unset), after=after, begin=begin)
+    view = await request.app[SERVICE].edit(job_id, wanted, uid=asked(request).uid)
+    return await _answer(request, view, 200)
+
+
+async def retry(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/retry."""
+    job_id = request_validation.job_id(request)
+    body = await request_validation.json_object(request, known=("output_dir", "from_start"))
+    output_dir, from_start = retry_wish(body)
+    uid = asked(request).uid
+    view = await request.app[SERVICE].retry(
+        job_id, uid=uid, output_dir=output_dir, from_start=from_start
+    )
+    return await _answer(request, view, 201)
+
+
+def retry_wish(body: dict[str, object]) -> tuple[str | None, bool]:
+    """Return `output_dir` and `from_start` of a retry. Raises BadRequest if they conflict.
+
+    Without `from_start` a job begins from the start, as before this key existed.
+    """
+    output_dir = request_validation.text(body, "output_dir")
+    from_start = request_validation.flag(body, "from_start", True)
+    if output_dir is not None and not from_start:
+        raise BadRequest("output_dir: is for from_start = true; a job continues where it was")
+    return output_dir, from_start
+
+
+async def adopt(request: web.Request) -> web.Response:
+    """POST /v1/adoptions."""
+    body = await request_validation.json_object(
+        request, known=("pid", *ADOPTION_TEXTS, "time_limit")
+    )
+    pid, limit = body.get("pid"), body.get("time_limit")
+    if type(pid) is not int or not 0 < pid <= LARGEST_PID:
+        raise BadRequest(f"pid: must be a whole number from 1 to {LARGEST_PID}")
+    if limit is not None and type(limit) is not int:
+        limit = request_validation.text(body, "time_limit", LONGEST_SPAN)
+    texts = {name: request_validation.text(body, name) for name in ADOPTION_TEXTS}
+    wanted = Adoption(pid=pid, time_limit=limit, **texts)
+    found = await request.app[SERVICE].adopt(wanted, uid=asked(request).uid)
+    (view,) = await named(request, [found.job])
+    watched = {"pid": pid, "below": list(found.below), "gpu_uuids": list(found.gpu_uuids)}
+    return answer({"job": view_json(view), "watched": watched}, status=201)
+
+
+async def set_priority(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/priority."""
+    job_id = request_validation.job_id(request)
+    body = await request_validation.json_object(request, known=("priority",))
+    if (priority := priority_of(body)) is None:
+        raise BadRequest("the key 'priority' is missing")
+    view = await request.app[SERVICE].set_priority(job_id, priority, uid=asked(request).uid)
+    return await _answer(request, view, 200)
+
+
+async def hold(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/hold."""
+    job_id = request_validation.job_id(request)
+    body = await request_validation.body_if_any(request, known=("lose_steps",))
+    lose_steps = request_validation.flag(body, "lose_steps")
+    view = await request.app[SERVICE].hold(job_id, uid=asked(request).uid, lose_steps=lose_steps)
+    return await _answer(request, view, 200)
+
+
+async def release(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/release."""
+    job_id = request_validation.job_id(request)
+    await request_validation.no_body(request)
+    view = await request.app[SERVICE].release(job_id, uid=asked(request).uid)
+    return await _answer(request, view, 200)
+
+
+async def pause(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/pause."""
+    job_id = request_validation.job_id(request)
+    body = await request_validation.json_object(request, known=("lose_steps",))
+    lose_steps = request_validation.flag(body, "lose_steps")
+    uid = asked(request).uid
+    view = await request.app[SERVICE].pause(job_id, uid=uid, lose_steps=lose_steps)
+    return await _answer(request, view, 202)
+
+
+async def unpause(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/unpause."""
+    job_id = request_validation.job_id(request)
+    await request_validation.no_body(request)
+    view = await request.app[SERVICE].unpause(job_id, uid=asked(request).uid)
+    return await _answer(request, view, 200)
+
+
+async def resume(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/resume."""
+    job_id = request_validation.job_id(request)
+    await request_validation.no_body(request)
+    view = await request.app[SERVICE].resume(job_id, uid=asked(request).uid)
+    return await _answer(request, view, 200 if view.id == job_id else 201)

@@ -1,0 +1,106 @@
+"""Handlers of /v1/machine, /v1/events, /v1/health and /metrics."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from zerotools.core.errors import BadRequest
+from zerotoolsd.http.api import request_validation
+from zerotoolsd.http.api.app_keys import PEOPLE, SERVICE
+from zerotoolsd.http.api.authorization.authorize import asked
+from zerotoolsd.http.api.responses import answer
+from zerotoolsd.http.api.visible_fields import event_for, machine_for, peak_for
+from zerotoolsd.interface.prometheus_text import OPENMETRICS_TYPE, TEXT_TYPE, wants_openmetrics
+
+LONGEST_WAIT_SECONDS = 60.0
+HISTORY_SECONDS, HISTORY_POINTS, PEAKS = 3600, 240, 100
+"""Defaults of the query."""
+LONGEST_WHY = 500
+"""Longest reason of a drain, in characters."""
+
+
+async def machine(request: web.Request) -> web.Response:
+    """GET /v1/machine."""
+    return answer(machine_for(await request.app[SERVICE].machine(), asked(request)))
+
+
+async def history(request: web.Request) -> web.Response:
+    """GET /v1/history?seconds=&points=."""
+    request_validation.check_query(request.query, ("seconds", "points"))
+    seconds = request_validation.whole(
+        request.query,
+        "seconds",
+        HISTORY_SECONDS,
+        minimum=1,
+        maximum=request_validation.MOST_HISTORY_SECONDS,
+    )
+    points = request_validation.whole(
+        request.query,
+        "points",
+        HISTORY_POINTS,
+        minimum=1,
+        maximum=request_validation.MOST_HISTORY_POINTS,
+    )
+    found = await request.app[SERVICE].history(seconds or HISTORY_SECONDS, points or HISTORY_POINTS)
+    return answer(found)
+
+
+async def peaks(request: web.Request) -> web.Response:
+    """GET /v1/peaks?job=&limit=."""
+    request_validation.check_query(request.query, ("job", "limit"))
+    job = request_validation.whole(request.query, "job", None, minimum=1)
+    limit = (
+        request_validation.whole(
+            request.query, "limit", PEAKS, minimum=1, maximum=request_validation.MOST_PEAKS
+        )
+        or PEAKS
+    )
+    by = asked(request)
+    found = [peak_for(each, by) for each in request.app[SERVICE].peaks(job, limit)]
+    return answer({"peaks": found})
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """GET /metrics."""
+    openmetrics = wants_openmetrics(request.headers.get("Accept", ""))
+    text = await request.app[SERVICE].metrics(openmetrics=openmetrics)
+    kind = OPENMETRICS_TYPE if openmetrics else TEXT_TYPE
+    return web.Response(body=text.encode("utf-8"), headers={"Content-Type": kind})
+
+
+async def shares(request: web.Request) -> web.Response:
+    """GET /v1/shares."""
+    tree = request.app[SERVICE].shares()
+    names = await request.app[PEOPLE].names(each["uid"] for each in tree["users"])
+    users = [{**each, "name": names[each["uid"]] or each["name"]} for each in tree["users"]]
+    return answer({**tree, "users": users})
+
+
+async def health(request: web.Request) -> web.Response:
+    """GET /v1/health."""
+    return answer(request.app[SERVICE].health())
+
+
+async def drain(request: web.Request) -> web.Response:
+    """POST /v1/drain."""
+    body = await request_validation.json_object(request, known=("why",))
+    why = request_validation.text(body, "why", LONGEST_WHY)
+    if why is not None and not why.isprintable():
+        raise BadRequest("why: must be one line of printable characters")
+    return answer(await request.app[SERVICE].drain(why, uid=asked(request).uid))
+
+
+async def undrain(request: web.Request) -> web.Response:
+    """POST /v1/undrain."""
+    await request_validation.no_body(request)
+    return answer(await request.app[SERVICE].undrain(uid=asked(request).uid))
+
+
+async def events(request: web.Request) -> web.Response:
+    """GET /v1/events?since=&wait= (`next` of one answer is `since` of the next)."""
+    since = request_validation.whole(request.query, "since", 0, minimum=0) or 0
+    wait = request_validation.seconds(request.query, "wait", maximum=LONGEST_WAIT_SECONDS)
+    found = await request.app[SERVICE].events(since, wait)
+    last = found[-1].seq if found else since
+    by = asked(request)
+    return answer({"events": [event_for(event, by).to_json() for event in found], "next": last})

@@ -1,0 +1,172 @@
+"""Handlers of a job's output: its logs and its progress, read by offset, never held open.
+
+An attempt may write anything into its directory, also a pipe or a link: only regular files are
+read, and reading never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.states import TERMINAL
+from zerotoolsd.http.api import request_validation
+from zerotoolsd.http.api.app_keys import SERVICE
+from zerotoolsd.http.api.responses import answer
+from zerotoolsd.interface.api_errors import NotFound
+from zerotoolsd.interface.api_types import AttemptView, JobView
+from zerotoolsd.users.open_as_user import opened
+
+LARGEST_PART = 1 << 20
+USUAL_PART = 1 << 16
+MAX_RECORDS = 1000
+
+
+class FileBytes(NamedTuple):
+    """Bytes of a file from `offset` on, and the size that it had."""
+
+    data: bytes
+    offset: int
+    size: int
+
+
+async def logs(request: web.Request) -> web.Response:
+    """GET /v1/jobs/{id}/logs?attempt=&rank=&offset=&limit= (bytes; see the headers)."""
+    view = await request.app[SERVICE].job(request_validation.job_id(request))
+    attempt = _attempt(view, request)
+    rank = request_validation.whole(request.query, "rank", 0, minimum=0) or 0
+    ranks = max(view.sizes or (view.world_size,))  # this attempt may have had fewer
+    if rank >= ranks > 0:  # 0: how many it has cannot be read, but their logs can
+        raise BadRequest(f"rank={rank}: job {view.id} has ranks 0 to {ranks - 1}")
+    offset = (
+        request_validation.whole(
+            request.query, "offset", 0, minimum=-request_validation.LARGEST_INT
+        )
+        or 0
+    )
+    limit = request_validation.whole(
+        request.query, "limit", USUAL_PART, minimum=0, maximum=LARGEST_PART
+    )
+    assert limit is not None
+    if attempt is None:
+        return _log_response(FileBytes(b"", 0, 0), 0, ended=view.state in TERMINAL)
+    path = _directory(request, view, attempt) / f"rank-{rank}.log"
+    part = await asyncio.to_thread(read_part, path, offset, limit)
+    return _log_response(part, attempt.number, ended=attempt.ended is not None)
+
+
+def _log_response(part: FileBytes, attempt: int, *, ended: bool) -> web.Response:
+    next_offset = part.offset + len(part.data)
+    over = ended and next_offset >= part.size
+    return web.Response(
+        body=part.data,
+        content_type="application/octet-stream",
+        headers={
+            "Zerotools-Attempt": str(attempt),
+            "Zerotools-Next-Offset": str(next_offset),
+            "Zerotools-Size": str(part.size),
+            "Zerotools-Over": "true" if over else "false",
+        },
+    )
+
+
+async def progress(request: web.Request) -> web.Response:
+    """GET /v1/jobs/{id}/progress?attempt=&since= (`next` of one answer is `since` of the next)."""
+    view = await request.app[SERVICE].job(request_validation.job_id(request))
+    attempt = _attempt(view, request)
+    since = request_validation.whole(request.query, "since", 0, minimum=0) or 0
+    if attempt is None:
+        return _progress_response([], 0, 0, over=view.state in TERMINAL)
+    path = _directory(request, view, attempt) / "progress.jsonl"
+    part = await asyncio.to_thread(read_part, path, since, LARGEST_PART)
+    records, used = parse_records(part.data)
+    over = attempt.ended is not None and (part.offset + len(part.data) >= part.size)
+    over = over and len(records) < MAX_RECORDS
+    return _progress_response(records, part.offset + used, attempt.number, over=over)
+
+
+def _progress_response(
+    records: list[dict[str, Any]], next_offset: int, attempt: int, *, over: bool
+) -> web.Response:
+    return answer({"records": records, "next": next_offset, "attempt": attempt, "over": over})
+
+
+def parse_records(data: bytes) -> tuple[list[dict[str, Any]], int]:
+    """Return the objects of the complete lines of `data`, at most a thousand, and their bytes.
+
+    Lines that are not a JSON object are left out: the job wrote them.
+    """
+    records: list[dict[str, Any]] = []
+    used = 0
+    while len(records) < MAX_RECORDS and (end := data.find(b"\n", used)) >= 0:
+        try:
+            record = json.loads(data[used:end])
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
+            records.append(record)
+        used = end + 1
+    if used == 0 and len(data) >= LARGEST_PART:
+        used = len(data)  # one endless line would block all followers
+    return records, used
+
+
+def _directory(request: web.Request, view: JobView, attempt: AttemptView) -> Path:
+    path = request.app[SERVICE].run_dir(view.id, attempt.number)
+    if attempt.ended is not None and not path.exists():
+        raise NotFound(
+            f"the logs and the progress of attempt {attempt.number} of job {view.id} were removed"
+        )
+    return path
+
+
+def _attempt(view: JobView, request: web.Request) -> AttemptView | None:
+    number = request_validation.whole(request.query, "attempt", None, minimum=1)
+    if number is None:
+        return view.attempt
+    for attempt in view.attempts:
+        if attempt.number == number:
+            return attempt
+    raise NotFound(f"job {view.id} has no attempt {number}; it had {len(view.attempts)} so far")
+
+
+def read_part(path: Path, offset: int, limit: int) -> FileBytes:
+    """Return at most `limit` bytes from `offset`, or from the end if that is negative.
+
+    A missing file is empty, and so is the part beyond the end.
+    """
+    try:
+        with opened(path.parent) as base:
+            descriptor = _open(base / path.name, is_pinned=base != path.parent)
+    except FileNotFoundError:
+        return FileBytes(b"", 0, 0)
+    except OSError as error:
+        raise NotFound(f"{path.name} cannot be read: {error.strerror}") from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise NotFound(f"{path.name} is not a regular file")
+        start = max(found.st_size + offset, 0) if offset < 0 else min(offset, found.st_size)
+        return FileBytes(os.pread(descriptor, limit, start), start, found.st_size)
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path, *, is_pinned: bool) -> int:
+    """Open a file; neither it nor the attempt's directory may be a link, and a pipe does not
+    block."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    if is_pinned:  # the path to it is a link of the kernel
+        return os.open(path, flags | os.O_NONBLOCK)
+    directory = os.open(path.parent, flags | os.O_DIRECTORY)
+    try:
+        return os.open(path.name, flags | os.O_NONBLOCK, dir_fd=directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,114 @@
+"""Every error as `application/problem+json` (RFC 9457), with a stable code."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+from aiohttp import web
+
+from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
+from zerotools.jobs.client.api_versions import API_VERSION
+from zerotoolsd.interface.api_errors import Conflict, Forbidden, NotFound, Unauthorized, Unavailable
+
+log = logging.getLogger(__name__)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+# The first that fits: subclasses stand before their parents.
+STATUS: tuple[tuple[type[ZerotoolsError], int, str], ...] = (
+    (NotFound, 404, "not_found"),
+    (Unauthorized, 401, "unauthorized"),
+    (Forbidden, 403, "forbidden"),
+    (Conflict, 409, "conflict"),
+    (Unavailable, 503, "unavailable"),
+    (Unsupported, 422, "unsupported"),
+    (BadFile, 422, "bad_file"),
+    (BadRequest, 400, "bad_request"),
+)
+CONTENT_TYPE = "application/problem+json"
+_VERSION = re.compile("/v([0-9]{1,9})(?:/|$)", re.ASCII)
+HTTP_CODES = {
+    404: "no_such_path",
+    405: "method_not_allowed",
+    408: "timeout",
+    413: "too_large",
+    415: "encoded",
+}
+
+
+def problem(status: int, code: str, detail: str) -> web.Response:
+    """Return a response that describes an error."""
+    return web.Response(status=status, text=_body(status, code, detail), content_type=CONTENT_TYPE)
+
+
+def problem_bytes(status: int, code: str, detail: str) -> bytes:
+    """Return the bytes of `problem`, for a client that may not send a request; then the connection
+    closes."""
+    body = _body(status, code, detail).encode()
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {CONTENT_TYPE}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def _body(status: int, code: str, detail: str) -> str:
+    tree = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail, "code": code}
+    return json.dumps(tree)
+
+
+_NO_MEMORY = _body(
+    503, "unavailable", "zerotoolsd has no memory left for this request; send it again later"
+).encode()
+"""Made in advance: when it is needed, memory for it is missing."""
+
+
+@web.middleware
+async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Convert the exception of a handler into a problem response; the daemon continues."""
+    try:
+        return await handler(request)
+    except ZerotoolsError as error:
+        for kind, status, code in STATUS:
+            if isinstance(error, kind):
+                return _with_challenge(problem(status, code, str(error)))
+        return problem(500, "failed", str(error))
+    except web.HTTPException as error:
+        return _http_problem(request, error)
+    except MemoryError:
+        log.error("no memory is left for %s %s", request.method, request.path)
+        return web.Response(status=503, body=_NO_MEMORY, content_type=CONTENT_TYPE)
+    except Exception:  # the last line of defence: one request fails, with its traceback in the log
+        log.exception("a defect in zerotoolsd: %s %s failed", request.method, request.path)
+        detail = "this is a defect in zerotoolsd; its log has the details"
+        return problem(500, "internal", detail)
+
+
+def _with_challenge(answer: web.Response) -> web.Response:
+    if answer.status == 401:
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
+
+
+def _http_problem(request: web.Request, error: web.HTTPException) -> web.Response:
+    code = HTTP_CODES.get(error.status, "http")
+    version = _VERSION.match(request.path)
+    if error.status == 404 and version and int(version[1]) != API_VERSION:
+        why = f"this daemon speaks version {API_VERSION} of the API, and not version {version[1]}"
+        return problem(404, "no_such_version", why)
+    detail = {
+        404: f"there is nothing at {request.path[:200]!r}",
+        408: "the body of the request did not come in time",
+        405: f"{request.method} does not work on {request.path[:200]!r}",
+        415: "the body of the request is compressed: send it without Content-Encoding",
+        413: f"the request is longer than {request.client_max_size} bytes",
+    }.get(error.status, error.reason)
+    answer = problem(error.status, code, detail)
+    if "Allow" in error.headers:
+        answer.headers["Allow"] = error.headers["Allow"]
+    if error.status in (408, 415):
+        answer.force_close()
+    return answer

@@ -1,0 +1,98 @@
+"""The HTTP application: routes, limits, and the error frame around every handler."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from zerotoolsd.http.api import (
+    arrays,
+    cleaning,
+    jobs,
+    machine,
+    openapi,
+    outputs,
+    page_links,
+    results,
+    stream,
+)
+from zerotoolsd.http.api.app_keys import ACTIONS, PAGE, PEOPLE, RIGHTS, SERVICE, TOKENS, TURNS
+from zerotoolsd.http.api.authorization.gate import gate
+from zerotoolsd.http.api.authorization.per_user_lock import RequestTurns
+from zerotoolsd.http.api.job_page import JobPage, NoPage
+from zerotoolsd.http.api.listeners.request_rate import RateLimit
+from zerotoolsd.http.api.listeners.tokens import BearerTokens
+from zerotoolsd.http.api.problems import problems
+from zerotoolsd.http.api.request_validation import LARGEST_BODY, routes_of
+from zerotoolsd.service.protocol import JobService
+from zerotoolsd.service.user_lookup import People
+from zerotoolsd.users.policy import Action, Rights
+
+ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
+    (web.post("/v1/jobs", jobs.submit), Action.SUBMIT),
+    (web.post("/v1/arrays", jobs.submit_array), Action.SUBMIT),
+    (web.post("/v1/adoptions", jobs.adopt), Action.ADOPT),
+    (web.post("/v1/check", jobs.check), Action.CHECK),
+    (web.get("/v1/jobs", jobs.list_jobs), Action.LIST),
+    (web.get("/v1/jobs/{id}", jobs.show), Action.SHOW),
+    (web.get("/v1/jobs/{id}/explain", jobs.explain), Action.EXPLAIN),
+    (web.post("/v1/jobs/{id}/cancel", jobs.cancel), Action.CANCEL),
+    (web.post("/v1/jobs/{id}/resume", jobs.resume), Action.RESUME),
+    (web.post("/v1/jobs/{id}/priority", jobs.set_priority), Action.SET_PRIORITY),
+    (web.post("/v1/jobs/{id}/hold", jobs.hold), Action.HOLD),
+    (web.post("/v1/jobs/{id}/release", jobs.release), Action.RELEASE),
+    (web.post("/v1/jobs/{id}/pause", jobs.pause), Action.PAUSE),
+    (web.post("/v1/jobs/{id}/unpause", jobs.unpause), Action.UNPAUSE),
+    (web.post("/v1/jobs/{id}/array", arrays.change), Action.CHANGE_ARRAY),
+    (web.post("/v1/jobs/{id}/array/retry", arrays.retry), Action.RETRY),
+    (web.post("/v1/jobs/{id}/edit", jobs.edit), Action.EDIT),
+    (web.post("/v1/jobs/{id}/retry", jobs.retry), Action.RETRY),
+    (web.get("/v1/jobs/{id}/logs", outputs.logs), Action.READ_LOGS),
+    (web.get("/v1/jobs/{id}/progress", outputs.progress), Action.READ_PROGRESS),
+    (web.get("/v1/jobs/{id}/curves", results.curves), Action.READ_PROGRESS),
+    (web.get("/v1/jobs/{id}/checkpoints", results.checkpoints), Action.READ_RESULTS),
+    (web.get("/v1/jobs/{id}/predictions", results.predictions), Action.READ_RESULTS),
+    (web.get("/v1/jobs/{id}/examples", results.examples), Action.READ_EXAMPLES),
+    (web.post("/v1/clean", cleaning.clean), Action.CLEAN),
+    (web.post("/v1/drain", machine.drain), Action.DRAIN),
+    (web.post("/v1/undrain", machine.undrain), Action.DRAIN),
+    (web.get("/v1/events", machine.events), Action.FOLLOW_EVENTS),
+    (web.get("/v1/events/stream", stream.stream, allow_head=False), Action.FOLLOW_EVENTS),
+    (web.get("/v1/openapi.json", openapi.openapi), Action.SEE_DAEMON),
+    (web.get("/v1/machine", machine.machine), Action.SEE_MACHINE),
+    (web.get("/v1/history", machine.history), Action.SEE_MACHINE),
+    (web.get("/v1/peaks", machine.peaks), Action.SEE_MACHINE),
+    (web.get("/v1/shares", machine.shares), Action.SEE_SHARES),
+    (web.post("/v1/web/links", page_links.make_link), Action.OPEN_PAGE),
+    (web.post("/v1/web/end", page_links.end_sessions), Action.OPEN_PAGE),
+    (web.get("/v1/health", machine.health), Action.SEE_DAEMON),
+    (web.get("/metrics", machine.metrics), Action.SEE_METRICS),
+)
+"""Every request that there is, and who may do it: a handler is never reached without a rule."""
+
+
+def make_app(
+    service: JobService,
+    tokens: BearerTokens | None = None,
+    rights: Rights | None = None,
+    people: People | None = None,
+    page: JobPage | None = None,
+    rate: RateLimit | None = None,
+) -> web.Application:
+    """Return the API over `service`.
+
+    `tokens` identify clients by TCP. `rights` authorize (default: a daemon of one user). `people`
+    has the names of users, `page` gives links to browsers, and `rate` limits the requests of each
+    user.
+    """
+    middlewares = [problems, gate(rate or RateLimit())]
+    app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)
+    app[SERVICE] = service
+    app[RIGHTS] = rights or Rights()
+    app[PEOPLE] = people or People()
+    app[PAGE] = page or NoPage()
+    app[TURNS] = RequestTurns()
+    app[ACTIONS] = {route.handler: action for route, action in ROUTES}
+    if tokens is not None:
+        app[TOKENS] = tokens
+    app.add_routes(routes_of(route for route, _ in ROUTES))
+    return app

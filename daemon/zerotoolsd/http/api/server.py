@@ -1,0 +1,120 @@
+"""The API on its socket, until it is closed; a removed socket is made again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from pathlib import Path
+
+from aiohttp import web
+
+from zerotools.core.errors import ZerotoolsError
+from zerotoolsd.http.api.job_page import JobPage
+from zerotoolsd.http.api.listeners.connections import Door, room_for_connections
+from zerotoolsd.http.api.listeners.listen import open_socket
+from zerotoolsd.http.api.listeners.request_rate import RateLimit
+from zerotoolsd.http.api.listeners.tcp import TcpDoor
+from zerotoolsd.http.api.listeners.user_connections import ConnectionShares
+from zerotoolsd.http.api.routes import make_app
+from zerotoolsd.service.protocol import JobService
+from zerotoolsd.service.user_lookup import People
+from zerotoolsd.users.policy import Rights
+
+CLOSE_SECONDS = 2.0
+LOOK_SECONDS = 5.0
+"""Seconds between two checks that the socket still exists."""
+
+log = logging.getLogger(__name__)
+
+
+class ApiServer:
+    """Serves at `listening`. `path` is the path of that socket, None for one that systemd keeps."""
+
+    def __init__(
+        self,
+        service: JobService,
+        listening: socket.socket,
+        path: Path | None,
+        *,
+        tcp: TcpDoor | None = None,
+        close_seconds: float = CLOSE_SECONDS,
+        most: int | None = None,
+        rights: Rights | None = None,
+        people: People | None = None,
+        page: JobPage | None = None,
+        rate: RateLimit | None = None,
+    ) -> None:
+        # A request is cancelled if its client is gone.
+        self._runner = web.AppRunner(
+            make_app(service, None if tcp is None else tcp.tokens, rights, people, page, rate),
+            shutdown_timeout=close_seconds,
+            handler_cancellation=True,
+        )
+        self._tcp = tcp
+        self._tcp_door: Door | None = None
+        self._first = listening
+        self._path = path
+        self._most = most
+        self._bound: tuple[int, int] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self.door: Door | None = None
+
+    @property
+    def address(self) -> object:
+        """The address at which it listens."""
+        return self._first.getsockname()
+
+    async def start(self) -> None:
+        """Accept connections."""
+        await self._runner.setup()
+        assert self._runner.server is not None
+        most = room_for_connections() if self._most is None else self._most
+        shares = ConnectionShares(most)
+        self.door = Door(self._first, self._runner.server, most=most, shares=shares)
+        if self._tcp is not None:
+            found = self._tcp
+            self._tcp_door = Door(
+                found.listening, self._runner.server, most=most, tls=found.tls, shares=shares
+            )
+        if self._path is not None:
+            self._bound = _identity(self._path)
+            self._keeper = asyncio.create_task(self._keep())
+
+    async def close(self) -> None:
+        """Stop accepting, and end the requests in progress."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+        for door in (self.door, self._tcp_door):
+            if door is not None:
+                door.close()
+        await self._runner.cleanup()
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.keep_socket()
+
+    def keep_socket(self) -> None:
+        """Make the socket again if it was removed or replaced; existing connections stay."""
+        assert self._path is not None
+        assert self.door is not None
+        if self._bound is not None and _identity(self._path) == self._bound:
+            return
+        try:
+            again = open_socket(self._path)
+        except (OSError, ZerotoolsError) as error:
+            log.warning("the socket is gone and cannot be made again now: %s", error)
+            return
+        self._bound = _identity(self._path)
+        self.door.move_to(again)
+        log.warning("the socket %s was removed by somebody: it was made again", self._path)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

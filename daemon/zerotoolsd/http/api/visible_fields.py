@@ -1,0 +1,100 @@
+"""The part of a job that other users may see: that it exists, and its use of the machine.
+
+Its owner and administrators see everything. Others see its number, owner, state, times and GPUs, so
+that they know why they wait. They do not see its name, paths, job file, reasons or output. A new
+field is hidden until it is declared visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import MISSING, fields, replace
+from typing import Any
+
+from aiohttp import web
+
+from zerotoolsd.http.api.app_keys import PEOPLE
+from zerotoolsd.http.api.authorization.authorize import Asked
+from zerotoolsd.interface.api_types import AttemptView, Event, JobView
+from zerotoolsd.users.policy import Access
+
+SEEN_OF_JOB = frozenset(
+    {
+        "id",
+        "state",
+        "uid",
+        "user",
+        "created",
+        "started",
+        "ended",
+        "attempts",
+        "world_size",
+        "sizes",
+        "device",
+    }
+)
+SEEN_OF_ATTEMPT = frozenset({"number", "state", "gpu_uuids", "started", "ended", "world_size"})
+_EMPTY: dict[str, Any] = {"output_dir": "", "spec": {}, "steps_done": 0, "run_dir": ""}
+"""Replacements of hidden fields that are never null."""
+
+
+def hidden_fields(kind: type[Any], seen: frozenset[str]) -> dict[str, Any]:
+    """Return the replacements for the fields of `kind` that others may not see."""
+    return {
+        each.name: _EMPTY.get(each.name, None if each.default is MISSING else each.default)
+        for each in fields(kind)
+        if each.name not in seen
+    }
+
+
+OUTLIVED = "a process that outlived it"
+_HIDDEN_OF_JOB = hidden_fields(JobView, SEEN_OF_JOB)
+_HIDDEN_OF_ATTEMPT = hidden_fields(AttemptView, SEEN_OF_ATTEMPT)
+
+
+async def named(request: web.Request, views: Sequence[JobView]) -> list[JobView]:
+    """Return the jobs with the names of their users."""
+    names = await request.app[PEOPLE].names(view.uid for view in views)
+    return [replace(view, user=names[view.uid]) for view in views]
+
+
+def view_for(view: JobView, by: Asked) -> JobView:
+    """Return the part of a job that the caller may see."""
+    if by.sees(view.uid):
+        return view
+    attempts = tuple(replace(attempt, **_HIDDEN_OF_ATTEMPT) for attempt in view.attempts)
+    shown = {**_HIDDEN_OF_JOB, "name": f"job-{view.id}", "attempts": attempts, "masked": True}
+    return replace(view, **shown)
+
+
+def event_for(event: Event, by: Asked) -> Event:
+    """Return the part of an event that the caller may see."""
+    return event if by.sees(event.uid) else replace(event, why=None)
+
+
+def machine_for(tree: dict[str, Any], by: Asked) -> dict[str, Any]:
+    """Return the part of the machine's state that the caller may see.
+
+    Memory and processes on its GPUs are visible to every user, as in /proc and by nvidia-smi.
+    """
+    leases = [_lease_for(lease, by) for lease in tree["leases"]]
+    launch = tree.get("launch")
+    if launch is not None and by.access is not Access.ALLOWED:
+        launch = {**launch, "trouble": None}  # it may quote the started command
+    tree = {**tree, "leases": leases, **({} if launch is None else {"launch": launch})}
+    warm = tree.get("warm_start")
+    if warm is not None and by.access is not Access.ALLOWED:  # it has the owners of interpreters
+        tree["warm_start"] = {**warm, "trouble": None, "servers": []}
+    return tree
+
+
+def peak_for(tree: dict[str, Any], by: Asked) -> dict[str, Any]:
+    """Return the part of an attempt's peak use that the caller may see."""
+    sees = tree["uid"] is not None and by.sees(tree["uid"])
+    return tree if sees else {**tree, "name": None}
+
+
+def _lease_for(lease: dict[str, Any], by: Asked) -> dict[str, Any]:
+    if not lease.get("held_by") or by.sees(lease["uid"]):
+        return lease
+    return {**lease, "held_by": OUTLIVED}

@@ -1,0 +1,151 @@
+"""The requests that a page may make: its files, its session, and some of those of the API."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+import zerotools
+from zerotoolsd.http.api import request_validation
+from zerotoolsd.http.api.app_keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TURNS
+from zerotoolsd.http.api.authorization.per_user_lock import RequestTurns
+from zerotoolsd.http.api.problems import problem, problems
+from zerotoolsd.http.api.request_validation import routes_of
+from zerotoolsd.http.api.responses import answer
+from zerotoolsd.http.api.routes import ROUTES
+from zerotoolsd.http.web import page_files
+from zerotoolsd.http.web.page_gate import close_to_strangers, page_gate
+from zerotoolsd.http.web.page_headers import add_headers
+from zerotoolsd.http.web.page_keys import COOKIES, OPEN, SESSION, SESSIONS, cookie_name
+from zerotoolsd.http.web.sessions import WebSessions
+from zerotoolsd.interface.api_errors import Forbidden, NotFound
+from zerotoolsd.service.protocol import JobService
+from zerotoolsd.service.user_lookup import People
+from zerotoolsd.users.policy import Rights
+
+OF_API = frozenset(
+    {
+        *("/v1/jobs", "/v1/jobs/{id}", "/v1/jobs/{id}/explain", "/v1/jobs/{id}/logs"),
+        *("/v1/jobs/{id}/progress", "/v1/jobs/{id}/curves", "/v1/jobs/{id}/checkpoints"),
+        *(
+            "/v1/jobs/{id}/predictions",
+            "/v1/jobs/{id}/examples",
+            "/v1/events",
+            "/v1/events/stream",
+            "/v1/machine",
+        ),
+        *("/v1/history", "/v1/peaks", "/v1/health"),
+    }
+)
+CHANGES = frozenset(f"/v1/jobs/{{id}}/{do}" for do in ("cancel", "release", "retry"))
+LARGEST_BODY = 1 << 12
+_NONCE = re.compile(r"[0-9a-f]{16,64}", re.ASCII)
+
+
+def make_page_app(
+    service: JobService,
+    sessions: WebSessions,
+    rights: Rights,
+    people: People,
+    gate: Middleware | None = None,
+) -> web.Application:
+    """Return the application of the page's port; requests pass `gate` (default: `page_gate()`)."""
+    middlewares = [close_to_strangers, problems, page_gate() if gate is None else gate]
+    app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)
+    app[SERVICE], app[RIGHTS], app[PEOPLE], app[TURNS] = service, rights, people, RequestTurns()
+    app[SESSIONS] = sessions
+    app[ACTIONS] = {route.handler: action for route, action in ROUTES}
+    app[OPEN] = frozenset({index, page_file, welcome, follow_link, hello})
+    own = [
+        web.get("/", index),
+        web.get("/page/{name:.+}", page_file),
+        web.get("/link/{token}", welcome, allow_head=False),
+        web.post("/link/{token}", follow_link),
+        web.get("/hello", hello),
+        web.get("/session", session),
+        web.post("/session/end", end_session),
+    ]
+    app.add_routes(routes_of([*own, *(route for route, _ in ROUTES if _is_of_page(route))]))
+    app.on_response_prepare.append(add_headers)
+    return app
+
+
+def _is_of_page(route: web.RouteDef) -> bool:
+    wanted = OF_API if route.method in ("GET", "HEAD") else CHANGES
+    return route.path in wanted
+
+
+async def index(request: web.Request) -> web.Response:
+    """GET /: the page, or how to get a session."""
+    if not request[COOKIES]:
+        return page_files.send(request, "no-session.html", status=401)
+    return page_files.send(request, "index.html")
+
+
+async def page_file(request: web.Request) -> web.Response:
+    """GET /page/{name}."""
+    return page_files.send(request, request.match_info["name"])
+
+
+async def welcome(request: web.Request) -> web.Response:
+    """GET /link/{token}: a page that follows the link. A preview of the address, as browsers and
+    messengers make it, does not use it up."""
+    return page_files.send(request, "welcome.html")
+
+
+async def follow_link(request: web.Request) -> web.Response:
+    """POST /link/{token}: a session for the link, with the secrets that its page keeps."""
+    await request_validation.no_body(request)
+    found = request.app[SESSIONS].redeem(request.match_info["token"])
+    if found is None:
+        raise Forbidden("this link is used up, or too old: type `zerotools web` for a new one")
+    cookie, of = found
+    response = answer({"id": of.id, "key": of.key, "secret": of.secret}, status=201)
+    response.set_cookie(
+        cookie_name(request.app, of), cookie, path="/", httponly=True, samesite="Strict"
+    )
+    return response
+
+
+async def hello(request: web.Request) -> web.Response:
+    """GET /hello?session=&nonce=: the proof that this daemon has the key of that session. A page
+    asks it without its cookie."""
+    request_validation.check_query(request.query, ("session", "nonce"))
+    nonce, found = request.query.get("nonce", ""), None
+    if _NONCE.fullmatch(nonce):
+        found = request.app[SESSIONS].named(request.query.get("session", ""))
+    if found is None:
+        raise NotFound("there is no such session: type `zerotools web` for a new link")
+    return answer({"proof": found.proof(nonce)})
+
+
+async def session(request: web.Request) -> web.Response:
+    """GET /session: the user of the page."""
+    of = request[SESSION]
+    caller = await request.app[PEOPLE].find(of.uid)
+    rights = request.app[RIGHTS]
+    tree: dict[str, Any] = {
+        "uid": of.uid,
+        "name": caller.name,
+        "administrator": rights.is_administrator(caller),
+        "host": socket.gethostname(),
+        "version": zerotools.__version__,
+    }
+    return answer(tree)
+
+
+async def end_session(request: web.Request) -> web.Response:
+    """POST /session/end."""
+    await request_validation.no_body(request)
+    of = request[SESSION]
+    request.app[SESSIONS].end(of)
+    response = problem(200, "ended", "the session has ended")
+    # Not del_cookie: that of aiohttp 3.9 takes no attributes.
+    response.set_cookie(
+        cookie_name(request.app, of), "", max_age=0, path="/", httponly=True, samesite="Strict"
+    )
+    return response

@@ -1,0 +1,171 @@
+"""The checks that every request of a browser passes before its handler.
+
+The page is at 127.0.0.1 of this machine. Any program, any web page that the user has open, and any
+other user can send requests there, too. So:
+
+Host            must name this machine: a foreign name that resolves here (DNS rebinding) would make
+                another web site the page's own origin.
+Sec-Fetch-Site  must show, if the browser sends it, that no other site or port sent the request.
+Origin          of a request that changes something: this page.
+cookie, header  identify the session and its page: browsers send the cookie to every port of this
+                address, the header only to this one. Without both, a request can only begin a
+                session.
+
+The rights of a session are decided as at the Unix socket (`http.api.authorization`), and are
+smaller: the page shows what its user may see, and changes only the user's own jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from zerotoolsd.http.api import request_validation
+from zerotoolsd.http.api.app_keys import SERVICE
+from zerotoolsd.http.api.authorization.authorize import decide, turn_of
+from zerotoolsd.http.api.listeners.connections import Connection
+from zerotoolsd.http.api.listeners.request_rate import RateLimit
+from zerotoolsd.http.api.openapi import query_keys
+from zerotoolsd.http.api.problems import problem
+from zerotoolsd.http.web.close_connections import broken_off_at_end
+from zerotoolsd.http.web.page_keys import COOKIES, OPEN, SESSION, SESSIONS, cookies_of
+from zerotoolsd.http.web.sessions import WebSession
+from zerotoolsd.interface.api_errors import Forbidden, Unauthorized
+from zerotoolsd.users.name_service import user_name
+
+SECRET_HEADER = "Zerotools-Page"
+SAFE = ("GET", "HEAD")
+STRANGERS_PER_SECOND, STRANGERS_AT_ONCE = 50.0, 200.0
+"""Requests without a session, of all together."""
+PER_SECOND, AT_ONCE = 100.0, 1000.0
+"""Limits for requests of one user's pages; and, separately, of clients that only have a user's
+cookie."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None) -> Middleware:
+    """Return the middleware, with these limits for each user and for strangers."""
+    rate = users or RateLimit(PER_SECOND, AT_ONCE)
+    rate_of_cookies = RateLimit(PER_SECOND, AT_ONCE)
+    rate_of_strangers = strangers or RateLimit(STRANGERS_PER_SECOND, STRANGERS_AT_ONCE)
+
+    @web.middleware
+    async def pass_gate(request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = request.protocol if isinstance(request.protocol, Connection) else None
+        if connection is not None:
+            connection.begin()
+        try:
+            request_validation.refuse_encoded(request)
+            refuse_other_sites(request)
+            refuse_other_origins(request)
+            now = asyncio.get_running_loop().time()
+            session = identify(request)
+            if session is not None:
+                wait = rate.wait_for(session.uid, now)
+            elif request[COOKIES]:
+                wait = rate_of_cookies.wait_for(request[COOKIES][0].uid, now)
+            else:
+                wait = rate_of_strangers.wait_for(0, now)
+            if wait > 0:
+                return _too_often(wait)
+            if request.match_info.handler in request.app[OPEN]:
+                return await handler(request)
+            return await _with_session(request, session, handler)
+        finally:
+            if connection is not None:
+                connection.end()
+
+    return pass_gate
+
+
+@web.middleware
+async def close_to_strangers(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Close connections without a session after their response, because there may be many."""
+    answer = await handler(request)
+    if not request.get(COOKIES):
+        answer.force_close()
+    return answer
+
+
+def _too_often(wait: float) -> web.Response:
+    answer = problem(429, "rate_limited", "too many requests; try again in a moment")
+    answer.headers["Retry-After"] = str(math.ceil(wait))
+    return answer
+
+
+async def _with_session(
+    request: web.Request, session: WebSession | None, handler: Handler
+) -> web.StreamResponse:
+    if session is None:
+        raise Unauthorized("this page needs a session: type `zerotools web` for a new link")
+    resource = request.match_info.route.resource
+    if request.query_string and resource is not None:
+        request_validation.check_query(
+            request.query, query_keys(resource.canonical, request.method)
+        )
+    if resource is None or not resource.canonical.startswith("/v1/"):
+        return await handler(request)
+    await decide(request, session.uid)
+    if request.method in SAFE:
+        with broken_off_at_end(request, request.app[SESSIONS], session):
+            return await handler(request)
+    _refuse_others_jobs(request, session)
+    async with turn_of(request):
+        return await handler(request)
+
+
+def refuse_other_sites(request: web.Request) -> None:
+    """Raise Forbidden if the request is not sent by a page of this address."""
+    hosts = request.headers.getall("Host", [])
+    if len(hosts) != 1 or not is_local(hosts[0]):
+        raise Forbidden("this page answers at 127.0.0.1 and localhost alone")
+    sites = request.headers.getall("Sec-Fetch-Site", [])
+    is_visit = request.method == "GET" and request.headers.get("Sec-Fetch-Mode") == "navigate"
+    if any(site not in ("same-origin", "none") for site in sites) and not is_visit:
+        raise Forbidden("another web page sent this request: it is not answered")
+
+
+def is_local(host: str) -> bool:
+    """Return whether a `Host` header names this machine itself; the port may be that of a
+    tunnel."""
+    name, colon, port = host.rpartition(":")
+    if not colon or host.endswith("]"):
+        name, port = host, ""
+    if port and not (port.isascii() and port.isdigit()):
+        return False
+    return name.lower() in ("127.0.0.1", "localhost", "[::1]")
+
+
+def refuse_other_origins(request: web.Request) -> None:
+    """Raise Forbidden if the request changes something and does not come from this page."""
+    origins = request.headers.getall("Origin", [])
+    if request.method not in SAFE and origins != [f"http://{request.headers['Host']}"]:
+        raise Forbidden("another web page sent this request: nothing was changed")
+
+
+def identify(request: web.Request) -> WebSession | None:
+    """Return the session of the requesting page, and set it as `SESSION`.
+
+    The sessions of its cookies, which other senders may have too, are set as `COOKIES`.
+    """
+    sessions, cookies = request.app[SESSIONS], cookies_of(request)
+    request[COOKIES] = sessions.known(cookies)
+    given = request.headers.getall(SECRET_HEADER, [])
+    found = sessions.find(cookies, given[0]) if len(given) == 1 else None
+    if found is not None:
+        request[SESSION] = found
+    return found
+
+
+def _refuse_others_jobs(request: web.Request, session: WebSession) -> None:
+    job_id = request_validation.job_id(request)
+    owner = request.app[SERVICE].owner(job_id)
+    if owner != session.uid:
+        raise Forbidden(
+            f"job {job_id} belongs to {user_name(owner)}: this page can change only your own; an "
+            "administrator can use the command line"
+        )

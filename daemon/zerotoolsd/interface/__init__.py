@@ -1,0 +1,8 @@
+"""The types with which the parts of the daemon speak of jobs, below all of them.
+
+api_types         arguments and results of requests
+api_errors        refusals of requests
+queue_terms       the terms of waiting jobs
+prometheus_text   metrics as text: Prometheus' format 0.0.4, and OpenMetrics 1.0
+time_slice        divides long work, so that other requests run meanwhile
+"""

@@ -1,0 +1,244 @@
+"""The types of arguments and results of the daemon's service.
+
+Times are seconds since the epoch, sizes are bytes. `to_json()` gives plain JSON values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from zerotools.jobs.states import TERMINAL
+
+
+@dataclass(frozen=True)
+class CheckedJob:
+    """The notes on a job that a submit would accept; `sample` shows its first examples as the model
+    gets them, if requested."""
+
+    notes: list[str]
+    sample: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptView:
+    """One start of a job. `state` is launching, running, or ended; `cause` is the reason of its
+    end, and `cause_kind` one of `queue.retry_causes`. `world_size` is None if an older version
+    started it. `binding` has the bindings of its ranks, each `{"ranks", "cpus", "memory_nodes",
+    "why"}`; None if unknown."""
+
+    number: int
+    state: str
+    gpu_uuids: tuple[str, ...]
+    started: float | None
+    ended: float | None
+    exit_code: int | None
+    signal: int | None
+    cause: str | None
+    resumed_from: str | None
+    peak_gpu_bytes: int | None
+    peak_host_bytes: int | None
+    steps_done: int
+    run_dir: str
+    cause_kind: str | None = None
+    world_size: int | None = None
+    binding: tuple[Mapping[str, Any], ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields, under their own names, as JSON values."""
+        return {**asdict(self), "gpu_uuids": list(self.gpu_uuids)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobView:
+    """A job as clients see it.
+
+    `reason` says why it waits, what it does before its first step, or why it ended; `progress` is
+    the last step's datagram, and `evaluation` that of the last evaluation; `evaluated_by` has the
+    newest job that evaluates its checkpoints on tasks, `{"job", "state", "step", "scores"}`, and is
+    None in lists; `phase`, of a job whose
+    ranks run, is `{"doing", "since", "last_progress", "quiet", "last_line"}` and what `standstill`
+    says; `usual_start_seconds` is how long starts of such jobs take here up to the first step, of
+    one that has not come there (in a list, of one that runs); `latest_checkpoint` is
+    `{"step", "path", "verified", "not_verified"}`; `uploaded` is the newest copy in a store,
+    `{"step", "path", "time", "why"}`, where `why` says why the next one failed;
+    `world_size` is that of the newest attempt, or the one with which it starts at least; `sizes`
+    are those that an elastic job may have, None of one that has a single size;
+    `stage` is None for a program of the user's own; `spec` has its `env` values blanked;
+    `set_keys` are the dotted keys that its author set, None of a job of the first version;
+    `begin` is when it may start at the earliest, `after` the jobs that it starts after, each
+    `{"job", "condition", "state"}`; `array` is `{"id", "index", "size", "label"}` of one of several
+    that were submitted as one;
+    `environment` says what its ranks begin with, where nothing was taken along at submit;
+    `user` is the name of `uid`, where it is known; `masked`: who asked sees that it is there, and
+    the rest is left out; `shortened`: it is in a list, and long parts of `spec` are left out.
+    """
+
+    id: int
+    name: str
+    state: str
+    reason: str | None
+    uid: int
+    created: float
+    started: float | None
+    ended: float | None
+    attempts: tuple[AttemptView, ...]
+    world_size: int
+    sizes: tuple[int, ...] | None = None
+    device: str
+    stage: int | None
+    output_dir: str
+    priority: int = 0
+    begin: float | None = None
+    after: tuple[Mapping[str, Any], ...] = ()
+    array: Mapping[str, Any] | None = None
+    latest_checkpoint: Mapping[str, Any] | None
+    uploaded: Mapping[str, Any] | None = None
+    progress: Mapping[str, Any] | None
+    evaluation: Mapping[str, Any] | None = None
+    evaluated_by: Mapping[str, Any] | None = None
+    phase: Mapping[str, Any] | None = None
+    usual_start_seconds: float | None = None
+    spec: Mapping[str, Any]
+    set_keys: tuple[str, ...] | None = None
+    environment: str | None = None
+    user: str | None = None
+    masked: bool = False
+    shortened: bool = False
+
+    @property
+    def attempt(self) -> AttemptView | None:
+        """The newest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields under their own names, and `attempt`, the newest of `attempts`."""
+        attempts = [attempt.to_json() for attempt in self.attempts]
+        return {
+            **{name: getattr(self, name) for name in self.__dataclass_fields__},
+            "attempts": attempts,
+            "attempt": attempts[-1] if attempts else None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One committed change. `seq` orders the feed; `kind` is the lifecycle event's name; `uid` is
+    the owner of the job, None if the job was removed since."""
+
+    seq: int
+    time: float
+    job_id: int | None
+    attempt: int | None
+    kind: str
+    from_state: str | None
+    to_state: str | None
+    why: str | None
+    uid: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields, under their own names, as JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanRequest:
+    """The ended jobs to remove.
+
+    `jobs`: only these; else all in `states` that ended `older_than_seconds` ago, except for the
+    `keep` that ended last. `outputs`: also their outputs in the state directory. `logs_only`: their
+    records stay. `dry_run`: nothing is removed.
+    """
+
+    jobs: tuple[int, ...] | None = None
+    states: frozenset[str] = TERMINAL
+    older_than_seconds: float | None = None
+    keep: int = 0
+    outputs: bool = False
+    logs_only: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanedJob:
+    """A job that goes, or is gone, with `size_bytes` of files; `outputs` are those among them that
+    its ranks wrote."""
+
+    id: int
+    name: str
+    state: str
+    ended: float | None
+    size_bytes: int
+    outputs: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields, under their own names, as JSON values."""
+        return {**vars(self), "outputs": list(self.outputs)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptJob:
+    """A selected job that stays; `why` is a sentence. `gone`: no job has this number."""
+
+    id: int
+    name: str
+    why: str
+    gone: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields, under their own names, as JSON values."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleaned:
+    """The jobs that a clean removed, or would remove."""
+
+    jobs: tuple[CleanedJob, ...]
+    kept: tuple[KeptJob, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields, under their own names, as JSON values."""
+        return {name: [each.to_json() for each in getattr(self, name)] for name in ("jobs", "kept")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adoption:
+    """A process that a user started by hand, and that a job will watch."""
+
+    pid: int
+    name: str | None = None
+    time_limit: int | str | None = None
+    checkpoint_dir: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptedView:
+    """The job that watches a process, the pids of the processes below that, and the GPUs that all
+    of them use now, by UUID."""
+
+    job: JobView
+    below: tuple[int, ...]
+    gpu_uuids: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayWish:
+    """An operation on all jobs of an array: one of `ARRAY_OPERATIONS`."""
+
+    do: str
+    priority: int | None = None
+    lose_steps: bool = False
+
+
+ARRAY_OPERATIONS = ("cancel", "hold", "release", "pause", "unpause", "priority")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayView:
+    """The changed jobs of an array in their new state, and the unchanged ones: the number, and why.
+    Ended jobs are in neither."""
+
+    jobs: tuple[JobView, ...]
+    kept: tuple[tuple[int, str], ...]

@@ -1,0 +1,9 @@
+"""What the daemon reports of itself and of jobs.
+
+metrics         `/metrics`, from the counters and the current state of the queue and the GPUs
+history         the use of the machine over time
+notifications   webhooks and commands of users
+
+No label of a metric has the name, the number or the owner of a job. So the number of series depends
+on the machine, never on its jobs, and a reader learns nothing about jobs of other users.
+"""

@@ -1,0 +1,165 @@
+"""The metrics of `/metrics`: their names are part of the interface."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import zerotools
+from zerotools.jobs import states
+from zerotools.sensors.snapshot import Gpu, Snapshot
+from zerotoolsd.attempts.metric_counters import MetricsTally
+from zerotoolsd.interface.prometheus_text import (
+    COUNTER,
+    GAUGE,
+    HISTOGRAM,
+    MetricFamily,
+    MetricSample,
+)
+from zerotoolsd.queue.rows import Lease
+
+MOST_GPUS = 64
+"""Limit of GPUs with series, whatever a driver reports."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsMoment:
+    """The current state. `jobs`: the number in each state. `fenced`: UUIDs. `uptime_seconds` of the
+    daemon. `outbox`: how many notifications wait, and the results of the others. `stalled`: how
+    many running jobs make no progress."""
+
+    jobs: Mapping[str, int]
+    leases: Collection[Lease]
+    fenced: Collection[str]
+    snapshot: Snapshot | None
+    uptime_seconds: float
+    outbox: Mapping[str, int]
+    stalled: int = 0
+
+
+def families(tally: MetricsTally, now: MetricsMoment) -> Iterator[MetricFamily]:
+    """Yield all families, each with at least one sample unless its value is unknown."""
+    yield _gauge("zerotools_build_info", "The daemon.", 1, version=zerotools.__version__)
+    yield _gauge("zerotools_uptime_seconds", "Since the daemon started.", now.uptime_seconds)
+    jobs = (
+        MetricSample(now.jobs.get(state, 0), {"state": state}) for state in sorted(states.STATES)
+    )
+    yield MetricFamily("zerotools_jobs", GAUGE, "Jobs by state.", tuple(jobs))
+    yield _gauge(
+        "zerotools_jobs_stalled",
+        "Running jobs that made no progress for longer than their deadline.",
+        now.stalled,
+    )
+    yield _histogram(
+        "zerotools_queue_wait_seconds",
+        "From the submit of a job to its first launch.",
+        tally.queue_waits.samples(),
+    )
+    attempts = (
+        MetricSample(count, {"outcome": outcome, "cause": cause})
+        for (outcome, cause), count in sorted(tally.attempts.items())
+    )
+    yield MetricFamily(
+        "zerotools_attempts", COUNTER, "Attempts that ended, by how and why.", tuple(attempts)
+    )
+    yield from _training(tally)
+    yield from _gpus(now)
+    yield _histogram(
+        "zerotools_db_commit_seconds", "Commits of the queue.", tally.commits.samples()
+    )
+    yield _gauge(
+        "zerotools_loop_lag_seconds",
+        "The longest that the daemon's event loop was late since it was asked last.",
+        tally.take_lag(),
+    )
+    yield _gauge(
+        "zerotools_notifications_waiting",
+        "Notifications that were not delivered yet.",
+        now.outbox.get("waiting", 0),
+    )
+    ends = (
+        MetricSample(now.outbox.get(result, 0), {"result": result})
+        for result in ("delivered", "dropped", "expired")
+    )
+    yield MetricFamily(
+        "zerotools_notifications", COUNTER, "Notifications that were dealt with.", tuple(ends)
+    )
+
+
+def _training(tally: MetricsTally) -> Iterator[MetricFamily]:
+    yield _counter(
+        "zerotools_attempt_seconds", "How long the attempts ran that ended.", tally.attempt_seconds
+    )
+    yield _counter(
+        "zerotools_training_seconds",
+        "Of zerotools_attempt_seconds: those of steps that were saved, or finished their job.",
+        tally.training_seconds,
+    )
+    ratio = tally.training_seconds / tally.attempt_seconds if tally.attempt_seconds else None
+    known = {
+        "zerotools_effective_training_ratio": (
+            "zerotools_training_seconds by zerotools_attempt_seconds.",
+            ratio,
+        ),
+        "zerotools_checkpoint_seconds": (
+            "How long the last save took of the attempt that ended last.",
+            tally.checkpoint_seconds,
+        ),
+        "zerotools_checkpoint_bytes": (
+            "The size of the last checkpoint of the attempt that ended last.",
+            tally.checkpoint_bytes,
+        ),
+        "zerotools_checkpoint_last_verified_timestamp_seconds": (
+            "When the newest verified checkpoint was saved of attempts that ended.",
+            tally.verified_at,
+        ),
+    }
+    for name, (meaning, value) in known.items():
+        if value is not None:
+            yield _gauge(name, meaning, value)
+
+
+def _gpus(now: MetricsMoment) -> Iterator[MetricFamily]:
+    if now.snapshot is None:
+        return
+    gpus = [gpu for gpu in now.snapshot.gpus[:MOST_GPUS] if gpu.uuid is not None]
+    yield MetricFamily(
+        "zerotools_gpu_memory_used_bytes",
+        GAUGE,
+        "Memory of each GPU in use, by whom: a job; what outlived one, where none is; or others.",
+        tuple(_memory(gpus, now.leases)),
+    )
+    yield MetricFamily(
+        "zerotools_gpu_fenced",
+        GAUGE,
+        "Whether the GPU is given to no job, as it is broken.",
+        tuple(MetricSample(gpu.uuid in now.fenced, {"gpu_uuid": str(gpu.uuid)}) for gpu in gpus),
+    )
+    if now.snapshot.gpus_age_seconds is not None:
+        yield _gauge(
+            "zerotools_nvml_age_seconds",
+            "How old what is known of the GPUs is.",
+            now.snapshot.gpus_age_seconds,
+        )
+
+
+def _memory(gpus: Iterable[Gpu], leases: Collection[Lease]) -> Iterator[MetricSample]:
+    of_jobs = {lease.gpu_uuid for lease in leases if lease.held_by is None}
+    outlived = {lease.gpu_uuid for lease in leases} - of_jobs
+    for gpu in gpus:
+        owner = "job" if gpu.uuid in of_jobs else "residue" if gpu.uuid in outlived else "foreign"
+        if gpu.memory_used_bytes is not None:
+            labels = {"gpu_uuid": str(gpu.uuid), "owner": owner}
+            yield MetricSample(gpu.memory_used_bytes, labels)
+
+
+def _gauge(name: str, meaning: str, value: float, **labels: str) -> MetricFamily:
+    return MetricFamily(name, GAUGE, meaning, (MetricSample(value, labels),))
+
+
+def _counter(name: str, meaning: str, value: float) -> MetricFamily:
+    return MetricFamily(name, COUNTER, meaning, (MetricSample(value),))
+
+
+def _histogram(name: str, meaning: str, samples: tuple[MetricSample, ...]) -> MetricFamily:
+    return MetricFamily(name, HISTOGRAM, meaning, samples)

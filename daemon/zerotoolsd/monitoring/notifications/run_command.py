@@ -1,0 +1,44 @@
+"""Runs one command, and kills its remaining children when it is over.
+
+`run_command.py PROGRAM [ARGUMENT...]`. Its exit status is that of the program, or 128 more than the
+signal that ended it. The program may become another user. On SIGTERM, or when the daemon dies, this
+process ends the program with all its children, also those in separate sessions: this process is the
+parent of all orphans below it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+KILL_SECONDS = 2.0
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command `arguments`; the exit status."""
+    from zerotoolsd.supervisor.ending.reaper import kill_all
+    from zerotoolsd.supervisor.ranks import become_subreaper
+
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    become_subreaper()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    try:
+        status = subprocess.Popen(arguments).wait()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        kill_all(KILL_SECONDS)
+    return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    DAEMON = Path(__file__).resolve().parents[3]
+    installed = (DAEMON / "zerotools" / "__init__.py").is_file()
+    sys.path[:0] = [str(DAEMON), *([] if installed else [str(DAEMON.parent)])]
+    sys.exit(main(sys.argv[1:]))

@@ -1,1 +1,0 @@
-"""Jobs that wait for a time or for other jobs, until their condition is met."""

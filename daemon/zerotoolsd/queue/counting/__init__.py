@@ -1,1 +1,0 @@
-"""Counts of each user's jobs in the queue."""

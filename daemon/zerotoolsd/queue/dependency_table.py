@@ -1,0 +1,108 @@
+"""The table `dependency`: which jobs start after which, and how those are that they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from zerotools.jobs import states
+from zerotoolsd.interface.queue_terms import ANY, Dependency
+from zerotoolsd.queue.changes import RunMany, RunSql
+from zerotoolsd.queue.rows import JobRow
+
+_AT_ONCE = 500
+"""Numbers in one statement."""
+
+
+_ENDS = {
+    states.FAILED: "has failed",
+    states.CANCELLED: "was cancelled",
+    states.HALTED: "was stopped at its time limit",
+}
+
+
+def how_it_ended(state: str | None) -> str:
+    """Describe the end of a job that can no longer succeed: `has failed`."""
+    return _ENDS.get(state or "", "is not known any more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DependencyRow:
+    """A job that another starts after. `state` is its state, the last one of a removed job, or None
+    if unknown."""
+
+    on_id: int
+    condition: str
+    state: str | None
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it has ended in the required way."""
+        if self.condition == ANY:
+            return self.state is None or self.state in states.TERMINAL
+        return self.state == states.SUCCEEDED
+
+    @property
+    def is_spoiled(self) -> bool:
+        """Whether it can no longer end in the required way."""
+        return not self.is_met and (self.state is None or self.state in states.TERMINAL)
+
+    @property
+    def words(self) -> str:
+        """The condition for people: `job 3 (running) to succeed`."""
+        how = "end" if self.condition == ANY else "succeed"
+        state = states.in_words(self.state or "unknown")
+        return f"job {self.on_id} ({state}) to {how}"
+
+
+class DependencyTable:
+    """The table, by `run` and `run_many`, which runs a statement for each of several rows; every
+    change is one of the caller's transaction."""
+
+    def __init__(self, run: RunSql, run_many: RunMany) -> None:
+        self._sql, self._sql_many = run, run_many
+
+    def add(self, jobs: Iterable[tuple[int, Iterable[Dependency]]]) -> None:
+        """Each job starts after those that stand with it."""
+        self._sql_many(
+            "INSERT OR REPLACE INTO dependency (job_id, on_id, condition) VALUES (?, ?, ?)",
+            ((job_id, each.job_id, each.condition) for job_id, after in jobs for each in after),
+        )
+
+    def replace(self, job_id: int, after: Iterable[Dependency]) -> None:
+        """Let `job_id` start after these, and no others."""
+        self._sql("DELETE FROM dependency WHERE job_id = ?", (job_id,))
+        self.add([(job_id, after)])
+
+    def take_any_end(self, job_id: int, on_ids: Iterable[int]) -> None:
+        """`job_id` starts however these have ended."""
+        for on_id in on_ids:
+            self._sql(
+                "UPDATE dependency SET condition = ? WHERE job_id = ? AND on_id = ?",
+                (ANY, job_id, on_id),
+            )
+
+    def removed(self, job: JobRow) -> None:
+        """Record how `job` ended, for jobs that wait for it, before it is removed."""
+        self._sql("DELETE FROM dependency WHERE job_id = ?", (job.id,))
+        self._sql("UPDATE dependency SET ended = ? WHERE on_id = ?", (job.state, job.id))
+
+    def of(self, job_id: int) -> list[DependencyRow]:
+        """Return the conditions of the job, by number."""
+        rows = self._sql(
+            "SELECT on_id, condition, coalesce(other.state, dependency.ended) AS state"
+            " FROM dependency LEFT JOIN job AS other ON other.id = on_id"
+            " WHERE job_id = ? ORDER BY on_id",
+            (job_id,),
+        )
+        return [DependencyRow(**row) for row in rows]
+
+    def dependents(self, on_ids: Collection[int]) -> set[int]:
+        """Return the jobs that start after any of these."""
+        wanted, found = list(on_ids), set[int]()
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE]
+            marks = ", ".join("?" * len(part))
+            rows = self._sql(f"SELECT job_id FROM dependency WHERE on_id IN ({marks})", part)
+            found |= {row["job_id"] for row in rows}
+        return found

@@ -1,0 +1,100 @@
+"""The jobs that write into each directory, so that no two unfinished ones share one."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from zerotools.jobs import states
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.interface.api_errors import Conflict
+from zerotoolsd.queue.store import Store
+
+
+class Writers:
+    """The jobs of a store by the directories that they named, with links resolved.
+
+    Jobs that write into their own directory below `jobs_dir` are not kept: its name contains their
+    number. Finished jobs are included; the caller checks for them.
+    """
+
+    def __init__(self, store: Store, jobs_dir: Path) -> None:
+        self._store = store
+        self._below = {f"{jobs_dir}/", f"{os.path.realpath(jobs_dir)}/"}
+        prefixes = "|".join(sorted(map(re.escape, self._below)))
+        self._own = re.compile(rf"(?:{prefixes})([0-9]{{1,18}})/output")
+        self._by_place: dict[str, set[int]] = {}
+        self._known: set[int] = set()
+        self._whole = False
+
+    def note(self, job_id: int, place: str | None) -> None:
+        """The job, which is being queued, writes into `place`, or into its own directory."""
+        if place is not None:
+            self._add(job_id, place)
+
+    def _add(self, job_id: int, place: str) -> None:
+        if not self._whole:
+            self._known.add(job_id)
+        self._by_place.setdefault(place, set()).add(job_id)
+
+    def unknown(self) -> dict[int, str]:
+        """Return the directories of unfinished jobs that were never recorded.
+
+        Those below `jobs_dir` are left out, because their names are their paths.
+        """
+        if self._whole:
+            return {}
+        found = {}
+        for job_id, given in self._store.places():
+            place = os.path.normpath(given)
+            if job_id in self._known or self._owner(place) == job_id:
+                continue
+            if place.startswith(tuple(self._below)):
+                self._add(job_id, place)
+            else:
+                found[job_id] = given
+        if not found:
+            self._all_known()
+        return found
+
+    def note_places(self, paths: Mapping[int, str], places: list[str]) -> None:
+        """Record the result of `unknown`, with links resolved."""
+        for job_id, place in zip(paths, places, strict=True):
+            self._add(job_id, place)
+        self._all_known()
+
+    def _all_known(self) -> None:
+        self._whole = True
+        self._known.clear()
+
+    def _owner(self, place: str) -> int | None:
+        """Return the job that has this as its own directory."""
+        found = self._own.fullmatch(place)
+        return None if found is None else int(found[1])
+
+    def forget(self, job_id: int) -> None:
+        """Forget the directories of the job, because it now writes elsewhere; record it again."""
+        for jobs in self._by_place.values():
+            jobs.discard(job_id)
+
+    def refuse_taken(self, spec: JobSpec, place: str | None, own: int | None = None) -> None:
+        """Raises Conflict: an unfinished job other than `own` writes into `place`."""
+        for job_id in [] if place is None else self._jobs_at(place):
+            state = self._store.state(job_id)  # None: it was removed, or its submit was undone
+            if state is not None and state not in states.TERMINAL and job_id != own:
+                raise Conflict(
+                    f"output_dir = {spec.output_dir}: job {job_id}, which is "
+                    f"{states.in_words(state)}, writes there; name another directory"
+                )
+
+    def _jobs_at(self, place: str) -> list[int]:
+        named, owner = self._by_place.get(place, set()), self._owner(place)
+        found = sorted(named)
+        if owner is not None and owner not in named:
+            given = self._store.output_dir(owner)
+            # It may have been told to write elsewhere.
+            if given is not None and self._owner(os.path.normpath(given)) == owner:
+                found.append(owner)
+        return found

@@ -1,0 +1,170 @@
+"""The expected memory of a job that declares none.
+
+It is the estimate of its submit; if an attempt has trained, the peaks of that attempt.
+
+    submit            the estimate goes into the job's row (`memory_check.expected_text`)
+    before a start    SURE of it counts, because it may be too high by a quarter
+    after an attempt  its peaks replace the estimate; for an elastic job, the larger counts,
+                      because the attempt may have had fewer ranks
+    after it yielded  because the host's memory ran out, and had saved nothing: a quarter more than
+                      it took, each time, so that this does not repeat forever
+    after it yielded  because the memory of a shared GPU ran out, and had saved nothing: GPUs that
+                      it does not share, whatever it declares
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU
+
+SURE = 0.75
+"""An estimate may be too high by a quarter with short sequences
+(benchmarks/results/memory-accuracy.md)."""
+ESTIMATED, MEASURED = "estimated", "as an earlier attempt took"
+RELIEVED = "more than an attempt took that had to make room as memory ran out"
+GROWTH = 1.25
+SMALL = 2**30
+"""A smaller use of host memory counts as none: the job waits for no memory, and delays no job
+behind one that does."""
+_DIGITS, _MOST_TIMES = 5, 64
+_KEPT = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedMemory:
+    """Expected bytes of the host for all ranks, and of each GPU at least; 0: nothing is expected.
+    `source` is one of ESTIMATED, MEASURED and RELIEVED; `less_host` is a setting that would need
+    less host memory. `alone`: it does not share GPUs."""
+
+    host_bytes: int = 0
+    gpu_bytes: int = 0
+    source: str = ESTIMATED
+    less_host: str | None = None
+    alone: bool = False
+
+
+NOTHING_EXPECTED = ExpectedMemory()
+
+
+def expected_of(
+    spec: JobSpec, text: str | None, attempts: Iterable[AttemptRow], context: int
+) -> ExpectedMemory:
+    """Return the expected memory of a job with `text` in its row, after these attempts.
+
+    `context` is the bytes of a GPU that CUDA uses in addition to the reports of ranks. The job's
+    own declarations are ignored.
+    """
+    estimate = _estimate(text)
+    results = [attempt.result for attempt in attempts if attempt.result]
+    trained = [result for result in results if _count(result, "steps_done")]
+    host = max((_count(result, "peak_host_bytes") for result in trained), default=0)
+    gpu = max((_count(result, "peak_gpu_bytes") for result in trained), default=0)
+    found = ExpectedMemory(
+        host_bytes=_counted(int(SURE * _count(estimate, "host"))),
+        gpu_bytes=int(SURE * _count(estimate, "gpu")),
+        less_host=_text(estimate, "less_host"),
+        alone=_is_alone(results),
+    )
+    if times := _relieved(results):
+        peak = max(_count(result, "peak_host_bytes") for result in results[-times:])
+        most = max(int(peak * GROWTH**times), host, found.host_bytes)
+        return replace(found, host_bytes=_counted(most), source=RELIEVED)
+    if not host:
+        return found
+    measured = ExpectedMemory(
+        host_bytes=_counted(host),
+        gpu_bytes=gpu + context if gpu else found.gpu_bytes,
+        source=MEASURED,
+        less_host=found.less_host,
+        alone=found.alone,
+    )
+    larger = spec.size_range is not None and found.host_bytes > measured.host_bytes
+    return found if larger else measured
+
+
+class ExpectedOfJobs:
+    """Looked up once for each change of a job: results of attempts may be long. `attempts` gives
+    those of a job, by its number."""
+
+    def __init__(self, attempts: Callable[[int], Sequence[AttemptRow]], context: int) -> None:
+        self._attempts, self._context = attempts, context
+        self._known: dict[int, ExpectedMemory] = {}
+
+    def of(self, job: JobRow) -> ExpectedMemory:
+        """Return the expected memory of a job, cached."""
+        spec = job.reading.spec
+        if spec is None or (job.started is None and job.expected is None):
+            return NOTHING_EXPECTED
+        if job.id not in self._known:
+            attempts = () if job.started is None else self._attempts(job.id)
+            self._known[job.id] = expected_of(spec, job.expected, attempts, self._context)
+        return self._known[job.id]
+
+    def forget(self, job_ids: Iterable[int]) -> None:
+        """Forget these jobs, because they have changed."""
+        for job_id in job_ids:
+            self._known.pop(job_id, None)
+
+    def forget_all(self) -> None:
+        """Forget all jobs, because any may have changed."""
+        self._known.clear()
+
+
+def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many of the newest attempts yielded because memory ran out, and had saved
+    nothing."""
+    times = 0
+    for result in reversed(results):
+        if result.get("stop_reason") != RELIEVE or result.get("checkpoint") is not None:
+            break
+        times += 1
+    return min(times, _MOST_TIMES)
+
+
+def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether an attempt yielded because of GPU memory, and none has saved a checkpoint
+    since."""
+    for result in reversed(results):
+        if result.get("checkpoint") is not None:
+            return False
+        if result.get("stop_reason") == RELIEVE_GPU:
+            return True
+    return False
+
+
+def rounded(size: int) -> int:
+    """Round up to five binary digits, at most 3 % more, so that similar jobs need the same
+    amount."""
+    shift = max(0, size.bit_length() - _DIGITS)
+    return -(-size >> shift) << shift
+
+
+def _counted(size: int) -> int:
+    return 0 if size < SMALL else rounded(size)
+
+
+@lru_cache(_KEPT)
+def _estimate(text: str | None) -> Mapping[str, Any]:
+    try:
+        tree = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        tree = {}
+    return MappingProxyType(tree if isinstance(tree, dict) else {})
+
+
+def _count(tree: Mapping[str, Any], key: str) -> int:
+    value = tree.get(key)
+    return value if type(value) is int and 0 <= value < 2**63 else 0
+
+
+def _text(tree: Mapping[str, Any], key: str) -> str | None:
+    value = tree.get(key)
+    return value if isinstance(value, str) else None

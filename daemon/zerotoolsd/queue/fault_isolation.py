@@ -1,0 +1,164 @@
+"""Isolates faults: unexpected data of one job holds that job, and no other.
+
+Code that reads a job's data runs inside `JobGuard.guard`. A held job keeps its reason, and the
+traceback in `held.log` in its directory; the others continue. No error ends the daemon's loop
+(`GuardedRounds`), except several rounds in a row without memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from zerotoolsd.queue.rows import UnreadableSpec
+from zerotoolsd.supervisor.transient_errors import is_of_machine
+
+TAKING_UP = "taking it up again"
+RETRYING = "queueing it again"
+WAITING_FOR = "looking at what it waits for"
+TIMING = "looking at its time limit"
+COUNTING = "counting its ranks"
+NEEDING = "working out what it needs"
+PLACING = "finding its place in the queue"
+STARTING = "starting it"
+STOPPING = "asking it to stop"
+ENDING = "recording its end"
+RELEASING = "freeing its GPUs"
+
+FAULT_SECONDS = 1.0
+"""Interval in seconds between retries."""
+STARVED_ROUNDS = 5
+"""After so many rounds one after another without memory the daemon ends: a new one has some."""
+
+HELD_LOG = "held.log"
+_MAX_LOG_BYTES = 1 << 20
+_LONGEST_MESSAGE = 300
+
+log = logging.getLogger(__name__)
+
+HoldJob = Callable[[int, str], None]
+"""(job, why): hold it. May raise sqlite3.OperationalError: not now."""
+Touch = Callable[[int, str], None]
+"""Function of (job, activity), called before a job's data is read; a test can make it fail."""
+
+
+DeferJob = Callable[[int, str], None]
+"""Function of (job, why): the machine had an error, so check the job again later."""
+
+
+def _ignore(job_id: int, why: str) -> None:
+    log.warning("job %d: %s", job_id, why)
+
+
+class JobGuard:
+    """The jobs to hold, kept until the queue's disk accepts the change."""
+
+    def __init__(
+        self, jobs_dir: Path, hold: HoldJob, touch: Touch, defer: DeferJob = _ignore
+    ) -> None:
+        self._jobs_dir = jobs_dir
+        self._hold = hold
+        self._defer = defer
+        self.touch = touch
+        self._waiting: dict[int, str] = {}
+        self._said: set[tuple[int, str]] = set()
+
+    @contextmanager
+    def guard(self, job_id: int, doing: str) -> Iterator[Callable[[], None]]:
+        """Hold the job if the body fails, except for transient errors of the machine; never raise.
+
+        The body must first call the yielded function, with which a test injects a fault.
+        """
+        try:
+            yield lambda: self.touch(job_id, doing)
+        except sqlite3.OperationalError:
+            raise
+        except UnreadableSpec as error:
+            log.warning("%s", error)
+            self._park(job_id, str(error))
+        except MemoryError:
+            self._defer(job_id, f"{doing} failed (the daemon has no memory left)")
+        except OSError as error:
+            if is_of_machine(error):
+                self._defer(job_id, f"{doing} failed ({error})")
+            else:
+                self._park(job_id, self._reason(job_id, doing, error))
+        except Exception as error:  # whatever it is, the other jobs have nothing to do with it
+            self._park(job_id, self._reason(job_id, doing, error))
+
+    def _reason(self, job_id: int, doing: str, error: Exception) -> str:
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"[:_LONGEST_MESSAGE]
+        why = f"{doing} failed ({what})"
+        path = self._jobs_dir / str(job_id) / HELD_LOG
+        if (job_id, why) not in self._said:
+            self._said.add((job_id, why))
+            log.error("job %d: %s", job_id, why, exc_info=error)
+            _append(path, why, error)
+        return f"{why}: a defect in zerotoolsd, or a damaged record; {path} has the details"
+
+    def _park(self, job_id: int, why: str) -> None:
+        self._waiting[job_id] = why
+        self.settle()
+
+    def settle(self) -> bool:
+        """Hold the jobs that could not be held yet; return whether none is left."""
+        for job_id, why in list(self._waiting.items()):
+            try:
+                self._hold(job_id, why)
+            except sqlite3.OperationalError as error:
+                log.error("job %d cannot be held yet: %s", job_id, error)
+            else:
+                del self._waiting[job_id]
+        return not self._waiting
+
+
+def _append(path: Path, why: str, error: Exception) -> None:
+    moment = time.strftime("%Y-%m-%d %H:%M:%S")
+    text = f"{moment} {why}\n{''.join(traceback.format_exception(error))}\n"
+    flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(path, flags, 0o600)
+        try:
+            if os.fstat(fd).st_size < _MAX_LOG_BYTES:
+                os.write(fd, text.encode(errors="backslashreplace")[:_MAX_LOG_BYTES])
+        finally:
+            os.close(fd)
+    except OSError as problem:
+        log.error("%s cannot be written: %s", path, problem.strerror)
+
+
+class GuardedRounds:
+    """Runs one round of the loop after another; running jobs continue, whatever happens in a
+    round."""
+
+    def __init__(self) -> None:
+        self._starved = 0
+
+    async def go(self, step: Callable[[], Awaitable[float]]) -> float:
+        """Run one round; return the seconds until the next is due.
+
+        Raises MemoryError after several rounds without memory.
+        """
+        try:
+            pause = await step()
+        except MemoryError:
+            self._starved += 1
+            if self._starved == STARVED_ROUNDS:
+                raise
+            log.error("no memory is left, next try in %g s", FAULT_SECONDS)
+            return FAULT_SECONDS
+        except sqlite3.OperationalError as error:
+            log.error("the queue cannot be written now, next try in %g s: %s", FAULT_SECONDS, error)
+            return FAULT_SECONDS
+        except Exception:  # no job's, or it would be held
+            log.exception("a defect in zerotoolsd: next try in %g s", FAULT_SECONDS)
+            return FAULT_SECONDS
+        self._starved = 0
+        return pause

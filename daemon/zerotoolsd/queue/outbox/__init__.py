@@ -1,4 +1,0 @@
-"""Notices about jobs, stored until they are delivered.
-
-notices   one notice, and the table of all
-"""

@@ -1,0 +1,169 @@
+"""The changes of a queue that is older than the run directories, in one transaction."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zerotools
+from zerotools.core.counts import bytes_of
+from zerotools.jobs import states
+from zerotoolsd.queue.job_texts import JOBS
+from zerotoolsd.queue.rows import ENDED, AttemptRow
+from zerotoolsd.queue.tables.usage_accounting import GpuTime, book_found
+
+REBUILD = "rebuild"
+"""Kind of the event of a job that was changed by it."""
+
+_REASONS = {
+    states.STOPPING: "cancelled",
+    states.PAUSING: "paused",
+    states.YIELDING: "asked to make room",
+}
+
+RunSql = Callable[..., sqlite3.Cursor]
+Append = Callable[..., object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundJob:
+    """A job that the run directories know better than the queue.
+
+    `state` is None if the queue has the job, else `spec` is set. `closed`: records of the attempts
+    that are open in the queue, by number. `attempts`: attempts that the queue does not have; the
+    last one is added as open. `used`: the GPU time of those that have ended, by number, if known.
+    """
+
+    id: int
+    uid: int
+    spec: Mapping[str, Any] | None
+    default_output: str
+    created: float
+    state: str | None
+    after: str
+    closed: Mapping[int, Mapping[str, Any]]
+    attempts: tuple[AttemptRow, ...]
+    used: Mapping[int, GpuTime]
+    restarts_used: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuild:
+    """The data of the run directories that the queue lacks.
+
+    `highest_id`: no number up to it is used again. Found jobs that are not over are held for the
+    reason `hold`; with `hold_others`, so are all other waiting jobs. `unreadable`: the reason why a
+    job's state is unknown, by its number; it is held, too.
+    """
+
+    found: Sequence[FoundJob]
+    highest_id: int
+    hold: str | None
+    hold_others: bool
+    unreadable: Mapping[int, str]
+
+    def carry_out(self, sql: RunSql, append: Append, now: float) -> None:
+        """Change the queue, in the caller's transaction."""
+        for job in self.found:
+            _take_in(sql, job, self.hold)
+            number = job.attempts[-1].number
+            append(now, job.id, number, REBUILD, job.state, job.after, self.hold)
+        others = _waiting(sql) if self.hold is not None and self.hold_others else []
+        why = dict.fromkeys(others, self.hold or "") | dict(self.unreadable)
+        taken = {job.id for job in self.found}
+        _hold(sql, append, {job: why[job] for job in why if job not in taken}, now)
+        _give_no_number_again(sql, self.highest_id)
+
+
+def _give_no_number_again(sql: RunSql, highest_id: int) -> None:
+    """Let the next job get a higher number than this."""
+    sequence = sql("SELECT seq FROM sqlite_sequence WHERE name = 'job'").fetchone()
+    if sequence is None:
+        sql("INSERT INTO sqlite_sequence (name, seq) VALUES ('job', ?)", (highest_id,))
+    elif sequence["seq"] < highest_id:
+        sql("UPDATE sqlite_sequence SET seq = ? WHERE name = 'job'", (highest_id,))
+
+
+def _take_in(sql: RunSql, job: FoundJob, hold: str | None) -> None:
+    if job.spec is not None:
+        name, output = job.spec.get("name"), job.spec.get("output_dir")
+        sql(
+            "INSERT INTO job (id, uid, name, spec, spec_version, output_dir, state, restarts_used,"
+            " best_step, created) VALUES (?, ?, ?, ?, ?, ?, '', 0, 0, ?)",
+            (
+                *(job.id, job.uid, name if isinstance(name, str) else f"job-{job.id}"),
+                *(json.dumps(job.spec, sort_keys=True), zerotools.__version__),
+                *(output if isinstance(output, str) else job.default_output, job.created),
+            ),
+        )
+    reason = _REASONS.get(job.after)
+    sql(
+        "UPDATE job SET state = ?, reason = ?, restarts_used = ?, eligible_at = NULL WHERE id = ?",
+        (job.after, hold if job.after == states.HELD else reason, job.restarts_used, job.id),
+    )
+    for number, record in job.closed.items():
+        sql(
+            "UPDATE attempt SET state = ?, result = ?, ended = coalesce(ended, ?)"
+            " WHERE job_id = ? AND number = ?",
+            (ENDED, json.dumps(record), job.created, job.id, number),
+        )
+        sql("DELETE FROM lease WHERE job_id = ? AND attempt = ?", (job.id, number))
+        book_found(sql, job.id, number, job.used.get(number))
+    for row in job.attempts:
+        _add(sql, row)
+        if row.state == ENDED or row.number in job.used:
+            book_found(sql, job.id, row.number, job.used.get(row.number))
+
+
+def _add(sql: RunSql, row: AttemptRow) -> None:
+    result = None if row.result is None else json.dumps(row.result)
+    sql(
+        "INSERT INTO attempt (job_id, number, token, state, run_dir, gpu_uuids, resumed_from,"
+        " started, ended, result, started_clock, boot_id, host, world_size, gpu_part)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(row.job_id, row.number, row.token, row.state, row.run_dir),
+            *(json.dumps(row.gpu_uuids), row.resumed_from, row.started, row.ended, result),
+            *(row.started_clock, row.boot_id, row.host, row.world_size, row.gpu_part),
+        ),
+    )
+    if row.state == ENDED:
+        return
+    share = _declared(sql, row.job_id)
+    for uuid in row.gpu_uuids:  # of two that the records name, the newer one has it
+        whole = "" if share is None else " AND bytes IS NULL"
+        sql(f"DELETE FROM lease WHERE gpu_uuid = ?{whole}", (uuid,))
+        sql(
+            "INSERT INTO lease (gpu_uuid, job_id, attempt, host, bytes) VALUES (?, ?, ?, ?, ?)",
+            (uuid, row.job_id, row.number, row.host, share),
+        )
+
+
+def _declared(sql: RunSql, job_id: int) -> int | None:
+    """Return the job's declared memory of each GPU; None if it declares none or cannot be read."""
+    row = sql(f"{JOBS} WHERE id = ?", (job_id,)).fetchone()
+    try:
+        return bytes_of(json.loads(row["spec"])["memory"]["per_gpu"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+
+
+def _waiting(sql: RunSql) -> list[int]:
+    rows = sql(
+        "SELECT id FROM job WHERE state IN (?, ?, ?, ?, ?)",
+        (states.ON_HOLD, states.WAITING, states.QUEUED, states.WAITING_RETRY, states.PAUSED),
+    ).fetchall()
+    return [row["id"] for row in rows]
+
+
+def _hold(sql: RunSql, append: Append, why: Mapping[int, str], now: float) -> None:
+    for job_id, reason in why.items():
+        before = sql("SELECT state FROM job WHERE id = ?", (job_id,)).fetchone()["state"]
+        sql(
+            "UPDATE job SET state = ?, reason = ?, eligible_at = NULL WHERE id = ?",
+            (states.HELD, reason, job_id),
+        )
+        append(now, job_id, None, states.HOLD, before, states.HELD, reason)

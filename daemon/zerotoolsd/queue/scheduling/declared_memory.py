@@ -1,0 +1,166 @@
+"""Declared memory: its free part on each GPU, and of the host's.
+
+A job that declares `memory.per_gpu` uses a share of each of its GPUs: that amount and the CUDA
+context. The shares of the leases on a GPU, the use by others and the driver's reserve never exceed
+the GPU. A lease without a share takes the whole GPU and excludes other leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from zerotools.sensors.snapshot import Gpu
+from zerotoolsd.queue.rows import Lease
+from zerotoolsd.queue.scheduling.requests import DECLARED, Request, ResourceNeed, job_of
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredMemory:
+    """The state of memory in addition to the leases, all in bytes.
+
+    `context` is the use of a GPU by a process before it computes anything. `own` is the use of a
+    GPU by our own jobs according to its driver, by UUID; for GPUs that are not in it, their
+    declarations count as their use. `host_total` is the limit of host memory that all jobs may
+    declare (None: no limit), of which the running ones have declared `host_used`. `host_first` is
+    the position of the job that waited for host memory before all others at the last pass: no job
+    behind it takes some. `host_free` is the free memory of the host minus the expected growth of
+    running jobs (None: unknown).
+    """
+
+    context: int = 0
+    own: Mapping[str, int] = field(default_factory=dict)
+    host_total: int | None = None
+    host_used: int = 0
+    host_first: int | None = None
+    host_free: int | None = None
+
+    def share(self, declared: int) -> int:
+        """Return the bytes of its GPU that a process with this declaration uses."""
+        return declared + self.context
+
+
+@dataclass(frozen=True)
+class HostNow:
+    """Bytes of the host's memory that programs may still take, and that jobs which run hold."""
+
+    available: int
+    held: Mapping[int, int] = field(default_factory=dict)
+
+    def beside(self, expected: Mapping[int, int]) -> int:
+        """Return the memory that remains when running jobs, by number, have reached their expected
+        use."""
+        coming = sum(max(0, size - self.held.get(job, 0)) for job, size in expected.items())
+        return self.available - coming
+
+
+NOTHING_DECLARED = DeclaredMemory()
+
+
+def rooms(
+    gpus: Sequence[Gpu],
+    leases: Sequence[Lease],
+    occupied: Mapping[int, str],
+    memory: DeclaredMemory,
+    closed: Container[str] = (),
+) -> dict[int, int]:
+    """Return the bytes that jobs may still use of each shareable GPU, by index.
+
+    A GPU is shareable if it has no lease without a share and no process that outlived its job, is
+    not in `closed` (UUIDs), and has no reason in `occupied` other than leases.
+    """
+    by_uuid: dict[str, list[Lease]] = {}
+    for lease in leases:
+        by_uuid.setdefault(lease.gpu_uuid, []).append(lease)
+    found = {}
+    for gpu in gpus:
+        on_it = by_uuid.get(gpu.uuid or "", [])
+        if (gpu.index in occupied and not on_it) or gpu.uuid in closed or not is_usable(gpu):
+            continue
+        if gpu.excluded:
+            continue
+        if any(lease.bytes is None or lease.held_by is not None for lease in on_it):
+            continue
+        room = room_of(gpu, on_it, memory)
+        if room is not None:
+            found[gpu.index] = room
+    return found
+
+
+def is_usable(gpu: Gpu) -> bool:
+    """Return whether the GPU works and its memory can be shared."""
+    return gpu.error is None and gpu.mig_instances is None and gpu.memory_used_bytes is not None
+
+
+def room_of(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory) -> int | None:
+    """Return the free bytes of a GPU that has only these leases, all with shares; None if
+    unknown."""
+    if gpu.memory_total_bytes is None:
+        return None
+    shares = sum(memory.share(lease.bytes or 0) for lease in leases)
+    used = gpu.memory_used_bytes or 0
+    own = memory.own.get(gpu.uuid or "", min(used, shares))
+    whole = gpu.memory_total_bytes - (gpu.memory_reserved_bytes or 0)
+    return max(0, whole - max(0, used - own) - shares)
+
+
+class HostRoom:
+    """The host's memory during a pass. It is reserved for a job that waits for it."""
+
+    def __init__(self, memory: DeclaredMemory) -> None:
+        self._total = memory.host_total
+        self._left = 0 if memory.host_total is None else memory.host_total - memory.host_used
+        self._is_idle = memory.host_used == 0
+        self._free, self._ours = memory.host_free, memory.host_used
+        self._before = memory.host_first
+        self.first: int | None = None
+        """Position of the first job that waits for it."""
+        self.said: dict[ResourceNeed, str] = {}
+        """The reason that jobs of a need wait for it."""
+
+    def has(self, request: Request, order: int) -> bool:
+        """Return whether the job at position `order` (`order_of`) gets its declared memory; else it
+        waits."""
+        need, wanted = request.need, request.need.host_bytes
+        if not wanted or self._total is None:
+            return True
+        behind = self._behind(order)
+        # More than the limit was taken while that was higher: it runs alone.
+        within = wanted <= self._left or self._is_idle
+        is_there = self._free is None or wanted <= self._free
+        if behind is None and within and is_there:
+            return True
+        head = f"needs {wanted / GIB:.1f} GiB of host memory ({need.host_from})"
+        if behind is not None:
+            self.said[need] = f"{head}: waits behind job {behind}"
+        elif not within:
+            self.first = order
+            why = f"{max(0, self._left) / GIB:.1f} of {self._total / GIB:.1f} GiB are left of what"
+            self.said[need] = f"{head}: {why} jobs may declare{_advice(need)}"
+        else:
+            # Memory that our jobs do not hold may never become free, so none is reserved meanwhile.
+            free = self._free or 0
+            self.first = order if wanted <= free + self._ours else None
+            why = f"{max(0, free) / GIB:.1f} GiB are free beside what running jobs still need"
+            self.said[need] = f"{head}: {why}{_advice(need)}"
+        return False
+
+    def _behind(self, order: int) -> int | None:
+        first = self._before if self.first is None else self.first
+        return job_of(first) if first is not None and first < order else None
+
+    def take(self, need: ResourceNeed) -> None:
+        """Record that a job with this need starts."""
+        self._left -= need.host_bytes
+        self._ours += need.host_bytes
+        self._free = None if self._free is None else self._free - need.host_bytes
+        self._is_idle = self._is_idle and not need.host_bytes
+
+
+def _advice(need: ResourceNeed) -> str:
+    if need.host_from == DECLARED:
+        return ""
+    less = f"{need.host_advice} would take less; " if need.host_advice else ""
+    return f"; {less}memory.host declares it, if you know better"

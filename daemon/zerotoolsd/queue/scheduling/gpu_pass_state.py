@@ -1,0 +1,224 @@
+"""The state of the GPUs during one pass: the user of each, until when, and reservations.
+
+A GPU is free, ours (leased, assigned in this pass, or reserved for a waiting job), or neither
+(strangers, errors, processes that outlived their job). During a pass, free GPUs become ours, the
+free part of shared ones decreases, and nothing else changes. The scheduler relies on that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zerotools.jobs.tables.size_range import MOST_RANKS
+from zerotools.sensors.gpu_choice import by_preference
+from zerotools.sensors.snapshot import Gpu
+from zerotoolsd.queue.scheduling.gpu_memory_parts import GpuShares
+from zerotoolsd.queue.scheduling.gpu_messages import NameJob, by_number
+from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.suitable_gpus import shortage, usable
+
+NOTHING_KEPT = "nothing is kept for it meanwhile"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloorView:
+    """The state that a waiting job found: the reasons of the GPUs that are not free, by index, and
+    which of them are ours."""
+
+    gpus: Sequence[Gpu]
+    occupied: dict[int, str]
+    ours: frozenset[int]
+    shares: GpuShares
+
+    def why(self, need: ResourceNeed) -> str:
+        """Return why a job with this need waits."""
+        wanted, missing = usable(need, self.gpus)
+        if missing is not None:
+            return missing
+        if need.gpu_bytes is not None:
+            return self.shares.why(need.gpu_bytes, need.world_size, wanted, self.occupied)
+        sentence = shortage(need.world_size, wanted, self.occupied)
+        free = sum(gpu.index not in self.occupied for gpu in wanted)
+        coming = sum(gpu.index in self.ours for gpu in wanted)
+        unkept = free and free + coming < need.world_size
+        return f"{sentence}; {NOTHING_KEPT}" if unkept else sentence
+
+
+class GpuFloor:
+    """The GPUs of one pass over the queue."""
+
+    def __init__(
+        self,
+        gpus: Sequence[Gpu],
+        occupied: dict[int, str],
+        now: float,
+        rooms: dict[int, int] | None = None,
+        context: int = 0,
+        named: NameJob = by_number,
+    ) -> None:
+        """Keep the GPUs. `rooms`: the free memory of GPUs that may be shared, by index.
+
+        `context` is a process's use in addition to its declaration, in bytes. `named` names a job.
+        """
+        self._named = named
+        self.gpus = gpus
+        self.context = context
+        self._shares = GpuShares(rooms or {}, context, now, named)
+        self.occupied = occupied
+        self._now = now
+        self._ours: dict[int, float | None] = {}
+        """Latest time at which our own jobs free a GPU, by index; None: unknown."""
+        self._kept: dict[int, float | None] = {}
+        """The GPUs kept for a waiting job, with the earliest time at which it can start."""
+
+    def runs_until(self, uuid: str, end: float | None) -> None:
+        """Record that one of our jobs holds the GPU `uuid`, until `end` at the latest."""
+        for gpu in self.gpus:
+            if gpu.uuid == uuid:
+                self._ours[gpu.index] = self._later(gpu.index, end)
+
+    def _later(self, index: int, end: float | None) -> float | None:
+        """Return when the last of our jobs on a GPU ends, if one of them ends at `end`."""
+        before = self._ours.get(index, -math.inf)
+        return None if end is None or before is None else max(before, end)
+
+    def view(self) -> FloorView:
+        """Return the current state."""
+        return FloorView(
+            gpus=self.gpus,
+            occupied=dict(self.occupied),
+            ours=frozenset(self._ours),
+            shares=self._shares.copy(),
+        )
+
+    def take(
+        self, request: Request, wanted: Sequence[Gpu], most: int = MOST_RANKS
+    ) -> list[Gpu] | None:
+        """Return the GPUs on which `request` starts, in the order of `wanted`; None if it waits.
+
+        It gets as many as are available, at most `most`.
+        """
+        if request.need.gpu_bytes is not None:
+            return self._take_shares(request, wanted, most)
+        chosen_by_job = isinstance(request.need.gpus, tuple)
+        in_turn = list(wanted) if chosen_by_job else by_preference(wanted)
+        free = [gpu.index for gpu in in_turn if gpu.index not in self.occupied]
+        lent = [gpu.index for gpu in in_turn if self._is_lent(gpu.index, request)]
+        size = request.need.size_within(min(most, len(free) + len(lent)))
+        if size is None:
+            return None
+        chosen = (free + lent)[:size]
+        given = [gpu for gpu in wanted if gpu.index in chosen]
+        self._give(given, request)
+        return given
+
+    def _take_shares(self, request: Request, wanted: Sequence[Gpu], most: int) -> list[Gpu] | None:
+        fits = self._shares.fitting(request, wanted)
+        size = request.need.size_within(min(most, len(fits)))
+        if size is None:
+            return None
+        chosen = {gpu.index for gpu in fits[:size]}
+        end = None if request.lasts is None else self._now + request.lasts
+        for index in chosen:
+            self._kept.pop(index, None)  # it stays closed to those that do not end in time
+            self._share(index, request, end, "shared by ")
+        return [gpu for gpu in wanted if gpu.index in chosen]
+
+    def _share(self, index: int, request: Request, end: float | None, how: str) -> None:
+        self._shares.take(index, request)
+        self._ours[index] = self._later(index, end)
+        self.occupied.setdefault(index, how + self._named(request.job_id))
+
+    def _is_lent(self, index: int, request: Request) -> bool:
+        start = self._kept.get(index)
+        return (
+            start is not None and request.lasts is not None and self._now + request.lasts <= start
+        )
+
+    def _give(self, gpus: Sequence[Gpu], request: Request) -> None:
+        end = None if request.lasts is None else self._now + request.lasts
+        for gpu in gpus:
+            self._kept.pop(gpu.index, None)
+            self._shares.forget(gpu.index)
+            self._ours[gpu.index] = end
+            self.occupied[gpu.index] = self._named(request.job_id)
+
+    def keep(self, request: Request, wanted: Sequence[Gpu]) -> bool:
+        """Reserve the free GPUs of `wanted` for `request`, if only our own jobs keep it waiting.
+
+        Returns whether anything was reserved.
+        """
+        if request.need.gpu_bytes is not None:
+            return self._keep_shares(request, wanted)
+        free = [gpu for gpu in wanted if gpu.index not in self.occupied]
+        coming = [gpu for gpu in wanted if gpu.index in self._ours]
+        lacking = request.need.world_size - len(free)
+        if len(coming) < lacking:
+            return False
+        start = self._when_given_back(coming, lacking)
+        for gpu in free:
+            # It is given back when the job that it may be lent to ends: that is before `start`.
+            self._ours[gpu.index] = None
+            self._kept[gpu.index] = start
+            self.occupied[gpu.index] = f"kept for {self._named(request.job_id)}"
+        soonest = sorted(coming, key=lambda gpu: _or_never(self._ours[gpu.index]))[:lacking]
+        return self._close([*free, *soonest], start, request) or bool(free)
+
+    def _close(self, gpus: Sequence[Gpu], start: float | None, request: Request) -> bool:
+        """Give no more shares of these; whether that is new of any."""
+        found = [
+            gpu.index
+            for gpu in gpus
+            if gpu.index in self._shares.rooms and not self._shares.is_closed(gpu.index)
+        ]
+        for index in found:
+            self._shares.close(index, start, request.job_id)
+        return bool(found)
+
+    def _keep_shares(self, request: Request, wanted: Sequence[Gpu]) -> bool:
+        fits = [
+            gpu
+            for gpu in self._shares.fitting(request, wanted)
+            if not self._shares.is_closed(gpu.index)
+        ]
+        coming = [gpu for gpu in wanted if gpu.index in self._ours and gpu not in fits]
+        lacking = request.need.world_size - len(fits)
+        if len(coming) < lacking:
+            return False
+        start = self._when_given_back(coming, lacking)
+        for gpu in fits:
+            self._share(gpu.index, request, None, "kept for ")
+        rooms = self._shares.rooms
+        roomy = sorted(coming, key=lambda gpu: -rooms.get(gpu.index, 0))[: max(0, lacking)]
+        return self._close(roomy, start, request) or bool(fits)
+
+    def _when_given_back(self, coming: Sequence[Gpu], number: int) -> float | None:
+        """Return the latest time at which `number` of these GPUs are free."""
+        ends = sorted(end for gpu in coming if (end := self._ours[gpu.index]) is not None)
+        return ends[number - 1] if len(ends) >= number else None
+
+    def latest_end(self, need: ResourceNeed, wanted: Sequence[Gpu]) -> float:
+        """Return the time by which a job of this need must end to borrow reserved GPUs; -inf if it
+        cannot."""
+        if need.gpu_bytes is not None:
+            return self._latest_end_of_shares(need, wanted)
+        free = sum(gpu.index not in self.occupied for gpu in wanted)
+        starts = [self._kept.get(gpu.index) for gpu in wanted]
+        known = sorted((start for start in starts if start is not None), reverse=True)
+        lacking = need.world_size - free
+        return known[lacking - 1] if 0 < lacking <= len(known) else -math.inf
+
+    def _latest_end_of_shares(self, need: ResourceNeed, wanted: Sequence[Gpu]) -> float:
+        share = self._shares.share(need.gpu_bytes or 0)
+        roomy = [gpu.index for gpu in wanted if self._shares.rooms.get(gpu.index, -1) >= share]
+        shut = [index for index in roomy if self._shares.is_closed(index)]
+        starts = [self._shares.start_of(index) for index in shut]
+        known = sorted((start for start in starts if start is not None), reverse=True)
+        lacking = need.world_size - (len(roomy) - len(shut))
+        return known[lacking - 1] if 0 < lacking <= len(known) else -math.inf
+
+
+def _or_never(end: float | None) -> float:
+    return math.inf if end is None else end

@@ -1,0 +1,131 @@
+"""The input of one scheduler pass as one value. It can also be changed to ask for the decisions
+after some running jobs have freed their resources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from zerotools.sensors.snapshot import Gpu, Snapshot
+from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.queue.rows import Lease
+from zerotoolsd.queue.scheduling.declared_memory import NOTHING_DECLARED, DeclaredMemory
+from zerotoolsd.queue.scheduling.gpu_messages import NameJob, by_number
+from zerotoolsd.queue.scheduling.pending_queue import WaitingLine
+from zerotoolsd.queue.scheduling.scheduler import TickDecisions, nobody, tick
+from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UsersNow, without_jobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningJob:
+    """A job that has GPUs (its leases), or `cpu_ranks`, and declared `host_bytes`.
+
+    `gpu_use` is its use of GPUs, in bytes by UUID, if known. Its attempt has run for `ran_seconds`;
+    `leaves`: it was asked to end already. `can_shrink`: it is elastic and has more than its
+    minimum, so it continues at once with the remaining GPUs.
+    """
+
+    job_id: int
+    uid: int = 0
+    priority: int = 0
+    cpu_ranks: int = 0
+    host_bytes: int = 0
+    gpu_use: Mapping[str, int] = field(default_factory=dict)
+    ran_seconds: float = 0.0
+    leaves: bool = False
+    can_shrink: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineNow:
+    """The arguments of `scheduler.tick`. `own` in `memory` has the use of each GPU by our jobs."""
+
+    now: float
+    snapshot: Snapshot | None
+    leases: Sequence[Lease]
+    cpu_ranks_used: int
+    limits: LimitsConfig
+    ends: Mapping[int, float] = field(default_factory=dict)
+    passed_over: Mapping[int, str] = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    closed: Mapping[str, str] = field(default_factory=dict)
+    memory: DeclaredMemory = NOTHING_DECLARED
+    users: UsersNow = ANYBODY
+    named: NameJob = by_number
+
+    def decide(self, line: WaitingLine, touch: Callable[[int], None] = nobody) -> TickDecisions:
+        """Run one pass over `line`. Raises OddRequest."""
+        return tick(
+            line,
+            now=self.now,
+            snapshot=self.snapshot,
+            leases=self.leases,
+            cpu_ranks_used=self.cpu_ranks_used,
+            limits=self.limits,
+            ends=self.ends,
+            passed_over=self.passed_over,
+            elsewhere=self.elsewhere,
+            closed=self.closed,
+            memory=self.memory,
+            users=self.users,
+            touch=touch,
+            named=self.named,
+        )
+
+    def without(self, jobs: Collection[RunningJob]) -> MachineNow:
+        """Return the state after these jobs have freed their resources.
+
+        GPU memory of other users stays in use; memory with an unknown owner counts as that of the
+        jobs.
+        """
+        gone = {job.job_id: job for job in jobs}
+        # A GPU that a process outliving its job holds is not freed by that job.
+        theirs = [x for x in self.leases if x.job_id in gone and x.held_by is None]
+        left = [x for x in self.leases if x not in theirs]
+        freed = self._freed(theirs, left, gone)
+        own = {uuid: max(0, used - freed.get(uuid, 0)) for uuid, used in self.memory.own.items()}
+        host_used = self.memory.host_used - sum(job.host_bytes for job in jobs)
+        snapshot, free = self.snapshot, self.memory.host_free
+        if snapshot is not None:
+            snapshot = replace(snapshot, gpus=tuple(_emptied(x, freed) for x in snapshot.gpus))
+        return replace(
+            self,
+            snapshot=snapshot,
+            leases=left,
+            cpu_ranks_used=self.cpu_ranks_used - sum(job.cpu_ranks for job in jobs),
+            ends={job_id: end for job_id, end in self.ends.items() if job_id not in gone},
+            memory=replace(
+                self.memory,
+                own=own,
+                host_used=max(0, host_used),
+                host_free=None if free is None else free + sum(job.host_bytes for job in jobs),
+            ),
+            users=without_jobs(
+                self.users,
+                [
+                    (job.uid, sum(x.job_id == job.job_id for x in theirs), job.cpu_ranks)
+                    for job in jobs
+                ],
+            ),
+        )
+
+    def _freed(
+        self, theirs: Sequence[Lease], left: Sequence[Lease], gone: Mapping[int, RunningJob]
+    ) -> dict[str, int]:
+        """Return the memory that becomes free on each GPU, in bytes by UUID."""
+        shared = {lease.gpu_uuid for lease in left}
+        freed: dict[str, int] = {}
+        for lease in theirs:
+            uuid = lease.gpu_uuid
+            known = gone[lease.job_id].gpu_use.get(uuid)
+            if known is None and uuid in shared:
+                known = self.memory.share(lease.bytes or 0)
+            # A whole GPU with memory of unknown owners: all of it.
+            freed[uuid] = freed.get(uuid, 0) + (2**63 if known is None else known)
+        return freed
+
+
+def _emptied(gpu: Gpu, freed: Mapping[str, int]) -> Gpu:
+    if gpu.memory_used_bytes is None or gpu.uuid is None or gpu.uuid not in freed:
+        return gpu
+    return replace(gpu, memory_used_bytes=max(0, gpu.memory_used_bytes - freed[gpu.uuid]))

@@ -1,0 +1,255 @@
+"""The GPUs that are suitable for a job, and the reason that one cannot be given away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from zerotools.sensors.foreign_memory import drawn_bytes, foreign_bytes
+from zerotools.sensors.snapshot import Gpu, Snapshot
+from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.queue.rows import Lease
+from zerotoolsd.queue.scheduling.declared_memory import GIB, DeclaredMemory, room_of
+from zerotoolsd.queue.scheduling.gpu_messages import MOST_LISTED, NameJob, by_number, together
+from zerotoolsd.queue.scheduling.requests import CapabilityNeed, ResourceNeed, count
+
+
+def blindness(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> str | None:
+    """Return the reason why the state of the GPUs is unknown or out of date; None if it is
+    usable."""
+    if snapshot is None:
+        return "no snapshot was taken yet"
+    if snapshot.gpus_error is not None:
+        return snapshot.gpus_error
+    age = now - snapshot.taken_at + (snapshot.gpus_age_seconds or 0.0)
+    if age > limits.snapshot_age_seconds:
+        return f"they were last seen {age:.0f} s ago"
+    return None
+
+
+def occupied(
+    gpus: Sequence[Gpu],
+    leases: Sequence[Lease],
+    limits: LimitsConfig,
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
+    closed: Mapping[str, str] = MappingProxyType({}),
+    named: NameJob = by_number,
+) -> dict[int, str]:
+    """Return the reason why each unavailable GPU cannot be used, by index; the others are free.
+
+    `elsewhere` has reasons of GPUs that belong to other daemons, and `closed` reasons of GPUs that
+    take no new jobs, by UUID; both complete "GPU 0 ". `named` names a job. Results complete "GPU 0:
+    ".
+    """
+    by_uuid: dict[str, list[Lease]] = {}
+    for lease in leases:
+        by_uuid.setdefault(lease.gpu_uuid, []).append(lease)
+    found = {}
+    for gpu in gpus:
+        why = _why_occupied(gpu, by_uuid.get(gpu.uuid or "", ()), limits, elsewhere, closed, named)
+        if why is not None:
+            found[gpu.index] = why.removeprefix("is ")
+    return found
+
+
+def _why_occupied(
+    gpu: Gpu,
+    leases: Sequence[Lease],
+    limits: LimitsConfig,
+    elsewhere: Mapping[str, str],
+    closed: Mapping[str, str],
+    named: NameJob,
+) -> str | None:
+    if (never := _never(gpu, limits)) is not None:
+        return never
+    if gpu.error is not None or gpu.uuid is None or _is_unreadable(gpu):
+        return f"cannot be relied on ({gpu.error or 'unreadable'})"
+    for lease in leases:
+        if lease.held_by is not None:
+            return f"in use by {lease.held_by}, which outlived {named(lease.job_id)}"
+    if gpu.uuid in closed:
+        return closed[gpu.uuid]
+    if leases:
+        return ", ".join(map(named, sorted(lease.job_id for lease in leases)))
+    if gpu.uuid in elsewhere:
+        return elsewhere[gpu.uuid]
+    if foreign_bytes(gpu) > limits.foreign_on(gpu):
+        return _foreign(gpu, foreign_bytes(gpu), limits.foreign_on(gpu))
+    return None
+
+
+def _is_shut(gpu: Gpu, limits: LimitsConfig) -> bool:
+    return gpu.unmeasured is not None and not limits.use_unmeasured_gpus
+
+
+def _is_unreadable(gpu: Gpu) -> bool:
+    return gpu.memory_used_bytes is None and gpu.unmeasured is None
+
+
+def _never(gpu: Gpu, limits: LimitsConfig) -> str | None:
+    """Return the reason why no job can ever start on the GPU in this configuration; None if one
+    can."""
+    if gpu.excluded:
+        return "excluded by gpus.exclude of the daemon's configuration"
+    if gpu.mig_instances is not None:
+        return gpu.error or "it is divided into MIG instances, on which zerotools does not train"
+    if _is_shut(gpu, limits):
+        return (
+            f"{gpu.unmeasured}, so nothing shows whether others use it; to use it anyway, "
+            "set limits.use_unmeasured_gpus = true in the daemon's configuration"
+        )
+    return None
+
+
+def _incapable(gpu: Gpu, need: CapabilityNeed | None) -> str | None:
+    """Return why the GPU lacks the compute capability of the job; None if it has it, or if
+    unknown."""
+    found = gpu.compute_capability
+    if need is None or found is None or found >= need.least:
+        return None
+    return (
+        f"{gpu.name or 'a GPU'} has compute capability {_dotted(found)}, and {need.what} needs "
+        f"{_dotted(need.least)}"
+    )
+
+
+def too_small(gpu: Gpu, need: ResourceNeed, memory: DeclaredMemory) -> str | None:
+    """Return why the whole GPU is smaller than the job's share; None if it is not, or if
+    unknown."""
+    if need.gpu_bytes is None or gpu.memory_total_bytes is None:
+        return None
+    empty = replace(gpu, memory_used_bytes=0)
+    if (room_of(empty, (), memory) or 0) >= memory.share(need.gpu_bytes):
+        return None
+    return (
+        f"{gpu.memory_total_bytes / GIB:.1f} GiB of memory, and memory.per_gpu is "
+        f"{need.gpu_bytes / GIB:.1f} GiB beside {memory.context / GIB:.1f} of the CUDA context"
+    )
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
+
+
+def _foreign(gpu: Gpu, used: int, limit: int) -> str:
+    total = f" of {gpu.memory_total_bytes / GIB:.1f}" if gpu.memory_total_bytes else ""
+    computing = [process.pid for process in gpu.processes if not process.graphics]
+    pids = ", ".join(map(str, computing[:MOST_LISTED]))
+    whom = f"pid {pids}, no job of this daemon" if pids else "processes that are no jobs"
+    return (
+        f"{used / GIB:.1f}{total} GiB in use by {whom} (limits.foreign_memory_bytes: "
+        f"{limit / GIB:.1f} GiB)"
+    )
+
+
+def usable(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
+    """Return the GPUs of `_named`, without unsuitable ones if enough suitable ones exist.
+
+    Unsuitable ones lack the compute capability or the expected memory.
+    """
+    wanted, missing = _named(need, gpus)
+    if not isinstance(need.gpus, tuple):
+        wanted = [gpu for gpu in wanted if not gpu.excluded]
+    able = [gpu for gpu in wanted if _incapable(gpu, need.capability) is None]
+    large = [gpu for gpu in able if _is_large(gpu, need)]
+    able = large if len(large) >= need.world_size else able
+    # Else the job was accepted before this check existed: it continues as before.
+    return (able if len(able) >= need.world_size else wanted), missing
+
+
+def _is_large(gpu: Gpu, need: ResourceNeed) -> bool:
+    whole = gpu.memory_total_bytes
+    return whole is None or whole - drawn_bytes(gpu) >= need.least_gpu_bytes
+
+
+def _named(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
+    """Return the possible GPUs, in the job's order, and a sentence on a named one that does not
+    exist."""
+    if not isinstance(need.gpus, tuple):
+        return list(gpus), None
+    chosen = []
+    for name in need.gpus:
+        found = [gpu for gpu in gpus if name in (gpu.index, gpu.uuid)]
+        if not found and (whole := _divided(name, gpus)) is not None:
+            return [], (
+                f"needs GPU {name}: that is a MIG instance of GPU {whole.index}, and zerotools "
+                "trains only on whole GPUs"
+            )
+        if not found:
+            return [], f"needs GPU {name}: there is none; {_inventory(gpus)}"
+        chosen += found
+    if len({gpu.index for gpu in chosen}) < len(chosen):
+        return [], "names one GPU by its index and by its UUID; leave one out"
+    return chosen, None
+
+
+def _divided(name: int | str, gpus: Sequence[Gpu]) -> Gpu | None:
+    """Return the GPU with the MIG instance `name`."""
+    for gpu in gpus:
+        for instance in gpu.mig_instances or ():
+            if str(name).startswith("MIG-") and instance.startswith(str(name)):
+                return gpu
+    return None
+
+
+def _inventory(gpus: Sequence[Gpu]) -> str:
+    names = ", ".join(str(gpu.index) for gpu in gpus)
+    return f"this machine has GPUs {names}" if gpus else "this machine has no GPU"
+
+
+def shortage(need: int, wanted: Sequence[Gpu], taken: Mapping[int, str]) -> str:
+    """Return the sentence on `need` GPUs of `wanted`, with the reasons of the `taken` ones."""
+    whys = {gpu.index: taken[gpu.index] for gpu in wanted if gpu.index in taken}
+    head = f"needs {count(need, 'GPU')}: {len(wanted) - len(whys)} of {len(wanted)} free"
+    return f"{head}: {together(whys)}" if whys else head
+
+
+def impossible(
+    need: ResourceNeed,
+    snapshot: Snapshot | None,
+    limits: LimitsConfig,
+    memory: DeclaredMemory | None = None,
+) -> str | None:
+    """Return why this machine can never satisfy the need; None if it may."""
+    size, memory = need.world_size, memory or DeclaredMemory()
+    if memory.host_total is not None and need.host_bytes > memory.host_total:
+        return (
+            f"memory.host is {need.host_bytes / GIB:.1f} GiB, and jobs may declare "
+            f"{memory.host_total / GIB:.1f} GiB together (limits.host_memory of this daemon); "
+            "declare less, or set that and restart it"
+        )
+    if need.gpus is None:
+        if size <= limits.cpu_ranks:
+            return None
+        return (
+            f"ranks = {size}: limits.cpu_ranks of this daemon is {limits.cpu_ranks} (its cores, "
+            "unless its configuration sets another number); ask for fewer, or set that and "
+            "restart it"
+        )
+    if snapshot is None:
+        return None
+    if snapshot.gpus_error is not None and not snapshot.gpus:
+        return (
+            f"gpus: the job needs {count(size, 'GPU')} and this machine shows none: "
+            f'{snapshot.gpus_error}; with device = "cpu" it runs on the CPU'
+        )
+    wanted, missing = _named(need, snapshot.gpus)
+    if missing is not None:
+        return f"gpus: the job {missing}"
+    if size > len(snapshot.gpus):
+        return f"gpus = {size}: {_inventory(snapshot.gpus)}"
+    never = {gpu.index: said for gpu in wanted if (said := _never(gpu, limits)) is not None}
+    others = [gpu for gpu in wanted if gpu.index not in never]
+    weak = {gpu.index: why for gpu in others if (why := _incapable(gpu, need.capability))}
+    never |= weak
+    for gpu in others:
+        if gpu.index not in never and (why := too_small(gpu, need, memory)) is not None:
+            never[gpu.index] = why
+    if size <= len(wanted) - len(never):
+        return None
+    advice = f"; {need.capability.instead}" if weak and need.capability else ""
+    return (
+        f"gpus: the job needs {count(size, 'GPU')} and can use {len(wanted) - len(never)} of "
+        f"{len(wanted)}: {together(never)}{advice}"
+    )

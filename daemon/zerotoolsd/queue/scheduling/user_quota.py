@@ -1,0 +1,124 @@
+"""The remaining limits of each user during a pass.
+
+A job beyond the administrator's limits waits and reserves nothing: jobs of other users go ahead.
+Jobs of the same user and need are equal here, and in a pass limits are only used up. So once one of
+them waits, those behind it wait as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from zerotools.jobs.tables.size_range import MOST_RANKS
+from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, count
+from zerotoolsd.users.user_limits import UserLimits
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserUse:
+    """The use by one user's running jobs: the number of jobs, their GPUs (each part of one counts
+    as one), and their CPU ranks."""
+
+    running: int = 0
+    gpus: int = 0
+    cpu_ranks: int = 0
+
+    def and_also(self, *, gpus: int, cpu_ranks: int) -> UserUse:
+        """Return the use with one more job."""
+        return replace(
+            self,
+            running=self.running + 1,
+            gpus=self.gpus + gpus,
+            cpu_ranks=self.cpu_ranks + cpu_ranks,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsersNow:
+    """The use of each user, by uid, and the limits. `limits_of` None: no limits."""
+
+    limits_of: Callable[[int], UserLimits] | None = None
+    used: Mapping[int, UserUse] = field(default_factory=dict)
+
+
+ANYBODY = UsersNow()
+
+
+def without_jobs(users: UsersNow, jobs: Iterable[tuple[int, int, int]]) -> UsersNow:
+    """Return `users` after these jobs are over: each with its uid, its GPUs and its CPU ranks."""
+    used = dict(users.used)
+    for uid, gpus, cpu_ranks in jobs:
+        has = used.get(uid, UserUse())
+        used[uid] = UserUse(
+            running=max(0, has.running - 1),
+            gpus=max(0, has.gpus - gpus),
+            cpu_ranks=max(0, has.cpu_ranks - cpu_ranks),
+        )
+    return replace(users, used=used)
+
+
+class UserRoom:
+    """One pass."""
+
+    def __init__(self, users: UsersNow) -> None:
+        self._limits_of = users.limits_of
+        self._used = dict(users.used)
+        self.said: dict[tuple[int, ResourceNeed], str] = {}
+        """The reason that jobs of a user and a need wait."""
+
+    def has(self, request: Request) -> bool:
+        """Return whether the job is within the limits of its user; else it waits."""
+        if self._limits_of is None:
+            return True
+        used = self._used.get(request.uid, UserUse())
+        why = why_beyond(self._limits_of(request.uid), used, request.need)
+        if why is None:
+            return True
+        self.said[request.uid, request.need] = why
+        return False
+
+    def most(self, request: Request) -> int:
+        """Return how many ranks the limits allow for a job that is within them."""
+        if self._limits_of is None or not request.need.is_elastic:
+            return MOST_RANKS
+        limits, used = self._limits_of(request.uid), self._used.get(request.uid, UserUse())
+        is_gpu = request.need.gpus is not None
+        limit = limits.max_gpus if is_gpu else limits.max_cpu_ranks
+        return MOST_RANKS if limit is None else limit - (used.gpus if is_gpu else used.cpu_ranks)
+
+    def take(self, request: Request, size: int) -> None:
+        """Record that the job starts with so many ranks."""
+        if self._limits_of is not None:
+            is_gpu = request.need.gpus is not None
+            used = self._used.get(request.uid, UserUse())
+            taken = {"gpus": size, "cpu_ranks": 0} if is_gpu else {"gpus": 0, "cpu_ranks": size}
+            self._used[request.uid] = used.and_also(**taken)
+
+
+def why_beyond(limits: UserLimits, used: UserUse, need: ResourceNeed) -> str | None:
+    """Return why a job of this need exceeds the limits next to the user's other jobs; None if it
+    does not."""
+    if limits.max_running is not None and used.running >= limits.max_running:
+        return f"waits for jobs of its own user: {used.running} of users.max_running = " + (
+            f"{limits.max_running} run"
+        )
+    what, has, most = (
+        ("GPU", used.gpus, limits.max_gpus)
+        if need.gpus is not None
+        else ("CPU rank", used.cpu_ranks, limits.max_cpu_ranks)
+    )
+    if most is None or has + need.world_size <= most:
+        return None
+    name = "max_gpus" if need.gpus is not None else "max_cpu_ranks"
+    return (
+        f"needs {count(need.world_size, what)}: jobs of its own user have {has} of "
+        f"users.{name} = {most}"
+    )
+
+
+def never_within(limits: UserLimits, need: ResourceNeed) -> str | None:
+    """Return why a job of this need exceeds its user's limits even without other jobs; None if
+    not."""
+    why = why_beyond(limits, UserUse(), need)
+    return None if why is None else f"{why}; ask for less, or ask the administrator"

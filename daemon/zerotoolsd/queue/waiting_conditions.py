@@ -1,0 +1,141 @@
+"""The conditions of waiting jobs, and which of these jobs enter the queue now.
+
+It follows the store by its events. A job is checked when it begins to wait, when a job that it
+waits for changes, and when its time has come; never all of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Sequence
+
+from zerotools.jobs import states
+from zerotoolsd.queue import fault_isolation
+from zerotoolsd.queue.dependency_table import DependencyRow, how_it_ended
+from zerotoolsd.queue.fault_isolation import JobGuard
+from zerotoolsd.queue.lifecycle import LifecycleEvent, PutOnHold, Ready
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.transitions import Transitions
+
+LOOK_SECONDS = 0.01
+"""How long waiting jobs are looked at before others get the event loop."""
+_AT_ONCE = 100
+_MOST_SAID = 3
+"""Most jobs that a reason names, for a job that waits for an array of a thousand."""
+
+
+def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float) -> str | None:
+    """Return the sentence on the conditions that the job waits for; None if all are met."""
+    said = []
+    if begin is not None and begin > now:
+        said.append(f"starts at {moment(begin)} at the earliest")
+    open_ones = [each.words for each in after if not each.is_met]
+    if open_ones:
+        more = len(open_ones) - _MOST_SAID
+        listed = open_ones[:_MOST_SAID] + ([f"{more} more jobs"] if more > 0 else [])
+        said.append(f"waits for {', and for '.join(listed)}")
+    return "; ".join(said) or None
+
+
+def why_spoiled(after: Sequence[DependencyRow]) -> str | None:
+    """Return the reason why the job can never start; None if it can."""
+    for each in after:
+        if each.is_spoiled:
+            how = how_it_ended(each.state)
+            return f"it was to start after job {each.on_id} had succeeded, which {how}"
+    return None
+
+
+def moment(when: float) -> str:
+    """Format a time by the calendar of this machine."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(when)).strip()
+
+
+class WaitingConditions:
+    """The waiting jobs of a store; `calendar` is the time of day, in seconds since the epoch."""
+
+    def __init__(
+        self, transitions: Transitions, guard: JobGuard, calendar: Callable[[], float]
+    ) -> None:
+        self._transitions = transitions
+        self._store = transitions.store
+        self._guard = guard
+        self._calendar = calendar
+        self._waiting: dict[int, float | None] = {}
+        """The waiting jobs, and when each may begin."""
+        self._times: list[tuple[float, int]] = []
+        """The times to come, the first one first; some may be of jobs that no longer wait."""
+        self._seen: int | None = None
+        self._unread: dict[int, None] = {}
+        """Jobs that may have begun or ceased to wait."""
+        self._due: set[int] = set()
+        """Jobs to check."""
+
+    def waits(self, job: JobRow) -> bool:
+        """Return whether the job has a condition that is not met now."""
+        after = self._store.dependencies.of(job.id)
+        return self.is_early(job) or any(not each.is_met for each in after)
+
+    def is_early(self, job: JobRow) -> bool:
+        """Return whether the time at which it may begin is in the future."""
+        return job.begin is not None and job.begin > self._calendar()
+
+    def settle(self, seconds: float = LOOK_SECONDS) -> float | None:
+        """Queue jobs with met conditions, for at most `seconds`; return seconds to the next call.
+
+        Returns None if that is unknown. Raises sqlite3.OperationalError if it cannot be done now.
+        """
+        now, deadline = self._calendar(), time.monotonic() + seconds
+        self._note_changes()
+        while self._unread and time.monotonic() < deadline:
+            part = list(self._unread)[:_AT_ONCE]
+            for job_id in part:
+                self._note(job_id)
+            self._due |= {*part, *self._store.dependencies.dependents(part)}
+            for job_id in part:
+                del self._unread[job_id]
+        while self._times and self._times[0][0] <= now:
+            self._due.add(heapq.heappop(self._times)[1])
+        for job_id in sorted(self._due):
+            if time.monotonic() > deadline:
+                break
+            if job_id in self._waiting:
+                with self._guard.guard(job_id, fault_isolation.WAITING_FOR) as reach:
+                    reach()
+                    self._look_at(job_id, now)
+            self._due.discard(job_id)
+        if self._unread or self._due:
+            return 0.0
+        return self._times[0][0] - now if self._times else None
+
+    def _look_at(self, job_id: int, now: float) -> None:
+        begin, after = self._waiting[job_id], self._store.dependencies.of(job_id)
+        event: LifecycleEvent
+        if (why := why_spoiled(after)) is not None:
+            event = PutOnHold(why=f"{why}; start it all the same: zerotools release {job_id}")
+        elif all(each.is_met for each in after) and (begin is None or begin <= now):
+            event = Ready()
+        else:
+            return
+        self._transitions.take(self._store.job(job_id), event)
+        del self._waiting[job_id]
+
+    def _note_changes(self) -> None:
+        newest = self._store.last_change
+        changed = None if self._seen is None else self._store.changed_since(self._seen)
+        if changed is None:
+            self._waiting.clear()
+            self._times.clear()
+            changed = self._store.ids(states.WAITING)
+        self._unread |= dict.fromkeys(changed)
+        self._seen = newest
+
+    def _note(self, job_id: int) -> None:
+        self._waiting.pop(job_id, None)
+        if self._store.state(job_id) != states.WAITING:  # or it was removed
+            return
+        job = self._store.job(job_id)
+        self._waiting[job_id] = job.begin
+        if job.begin is not None and job.begin > self._calendar():
+            heapq.heappush(self._times, (job.begin, job_id))

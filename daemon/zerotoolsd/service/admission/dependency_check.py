@@ -1,0 +1,79 @@
+"""Validates the jobs and the time that a job starts after."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs import states
+from zerotools.jobs.binding.durations import LONGEST_SECONDS
+from zerotoolsd.interface.api_errors import Conflict
+from zerotoolsd.interface.queue_terms import OK, Dependency
+from zerotoolsd.queue.dependency_table import DependencyTable, how_it_ended
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.waiting_conditions import moment
+
+MOST_DEPENDENCIES = 256
+LATE_SECONDS = 120.0
+"""A time that lies no longer ago than this when the request comes means: now."""
+
+
+def refuse_past(begin: float | None, now: float) -> None:
+    """Raise BadRequest if `begin` is in the past, or too far in the future."""
+    if begin is None:
+        return
+    if begin < now - LATE_SECONDS:
+        raise BadRequest(f"begin: {moment(begin)} is over; it is {moment(now)} here")
+    if begin > now + LONGEST_SECONDS:
+        days = LONGEST_SECONDS // 86400
+        raise BadRequest(f"begin: {begin:.0f} s since 1970 is more than {days} days ahead")
+
+
+def refuse_ring(table: DependencyTable, job_id: int, after: Sequence[Dependency]) -> None:
+    """Raise BadRequest if the job would wait for itself, directly or through others."""
+    ways: dict[int, tuple[int, ...]] = {each.job_id: (each.job_id,) for each in after}
+    open_ones = list(ways)
+    while open_ones:
+        number = open_ones.pop()
+        if number == job_id:
+            way = ", which is to start after job ".join(map(str, ways[number]))
+            raise BadRequest(
+                f"after: job {job_id} would wait for itself: it starts after job {way}"
+            )
+        for row in table.of(number):
+            if row.on_id not in ways:
+                ways[row.on_id] = (*ways[number], row.on_id)
+                open_ones.append(row.on_id)
+
+
+class DependableJobs:
+    """The jobs of a store that others may start after."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def refuse_hopeless(self, after: Sequence[Dependency], uid: int) -> None:
+        """Raise BadRequest or Conflict if a job of `uid` could never start after these."""
+        if len(after) > MOST_DEPENDENCIES:
+            raise BadRequest(f"after: {len(after)} jobs; at most {MOST_DEPENDENCIES} may be named")
+        for each in after:
+            job = self._find(each.job_id, uid)
+            hopeless = job.state in states.TERMINAL and job.state != states.SUCCEEDED
+            if each.condition == OK and hopeless:
+                raise Conflict(
+                    f"after: job {job.id} {how_it_ended(job.state)}, so it can no longer succeed; "
+                    f"to start however it has ended, say {job.id}:any, or retry it and name the "
+                    "new job"
+                )
+
+    def _find(self, job_id: int, uid: int) -> JobRow:
+        try:
+            job = self._store.job(job_id)
+        except (KeyError, OverflowError):
+            job = None
+        # Jobs that the user may not see do not exist for the user.
+        if job is None or uid not in (job.uid, os.geteuid(), 0):
+            raise BadRequest(f"after: there is no job {job_id}, or it is not yours")
+        return job

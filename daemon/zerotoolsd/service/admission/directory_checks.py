@@ -1,0 +1,59 @@
+"""Looks at directories of users before a job is queued, by a process that may hang."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.client.submissions import Places, conflicts
+from zerotoolsd.service.admission import checkpoint_listing
+
+
+def newest_undamaged(paths: list[str]) -> dict[str, Any]:
+    """Find the first of `paths` that is not damaged. May wait for a file system that hangs.
+
+    Returns its `path`, or None, and then `why` the first one is not taken. Raises OSError.
+    """
+    from zerotools.ops.inspection.completeness import damages  # readers of every format
+
+    why: str | None = None
+    for path in paths:
+        try:
+            found = next(damages(Path(path)), None)
+        except (FileNotFoundError, NotADirectoryError):
+            found = f"{path} is not there any more"
+        except ZerotoolsError as error:
+            found = str(error)
+        if found is None:
+            return {"path": path, "why": None}
+        why = why or found
+    return {"path": None, "why": why}
+
+
+def newest_step(output_dir: str) -> int | None:
+    """Return the step of the newest checkpoint in a job's directory."""
+    found = checkpoint_listing.newest(Path(output_dir))
+    return None if found is None else found.step
+
+
+def real_paths(paths: list[str]) -> list[str]:
+    """Return each path with its links resolved; unresolvable paths stay unchanged."""
+    return [_real(path) for path in paths]
+
+
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):  # a path that an odd record holds
+        return os.path.normpath(path)
+
+
+def clash_of(named: list[tuple[str, str | None, str | None]]) -> str | None:
+    """Return why jobs cannot be queued together, each with its source, `output_dir`, `resume_from`.
+
+    May wait for a file system that hangs.
+    """
+    problem = next(conflicts([Places(*each) for each in named]), None)
+    return None if problem is None else str(problem)

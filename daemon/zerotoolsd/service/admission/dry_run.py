@@ -1,0 +1,86 @@
+"""Asks the job's interpreter for the errors that its ranks would find in the model and the data."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.answer_times import REHEARSAL_SECONDS
+from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.tables.data import ENCODED, kind_of
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.interface.api_errors import Unavailable
+from zerotoolsd.interface.api_types import CheckedJob
+from zerotoolsd.service.admission.interpreter_check import ask
+from zerotoolsd.service.admission.preflight_data import needs_pyarrow
+from zerotoolsd.users.job_user import JobUser
+from zerotoolsd.users.open_as_user import rights_of
+
+PROGRAM = Path(__file__).parents[2] / "trainer" / "dry_run.py"
+
+
+async def rehearse(
+    spec: JobSpec,
+    python: str,
+    env: Mapping[str, str],
+    user: JobUser | None = None,
+    show: int = 0,
+    *,
+    directory: Path | None = None,
+) -> CheckedJob:
+    """Return notes on the model of `spec` and on the first examples of its data.
+
+    `python` builds the model without weights, with `env` and as `user`. The result has `show`
+    examples. It reads the job from a file in `directory` (None: the one for temporary files).
+
+    Raises:
+        BadRequest: the ranks would refuse the model or the data, or there is no result in time.
+        Unavailable: the file cannot be written.
+    """
+    with ExitStack() as stack:
+        try:
+            # Unbuffered: else closing it would try again to write what did not fit on the disk.
+            with rights_of(user):
+                file = stack.enter_context(
+                    tempfile.NamedTemporaryFile(suffix=".json", dir=directory, buffering=0)
+                )
+                _write_all(file, json.dumps(job_to_dict(spec)).encode())
+        except OSError as error:
+            raise Unavailable(
+                f"the job cannot be checked: a file in {directory or tempfile.gettempdir()} "
+                f"cannot be written: {error.strerror}; free some space there"
+            ) from None
+        output = await ask(
+            *(python, env, "-P", str(PROGRAM), file.name, str(show)),
+            deadline_seconds=REHEARSAL_SECONDS,
+            user=user,
+        )
+    try:
+        answer = json.loads(output.splitlines()[-1])
+        problem, notes = answer["problem"], [str(note) for note in answer["notes"]]
+        sample = answer["sample"]
+    except (ValueError, LookupError, TypeError):
+        raise BadRequest(
+            f"python = {python}: could not look at the model and the data, and did not say why; "
+            f'try it: {python} -c "import torch, transformers"'
+        ) from None
+    if problem is not None:
+        raise BadRequest(str(problem))
+    return CheckedJob(notes, sample)
+
+
+def reads_data(spec: JobSpec) -> bool:
+    """Return whether only the job's interpreter can check the data: tokenized data, and pyarrow
+    files."""
+    return kind_of(spec.data) in ENCODED or needs_pyarrow(spec)
+
+
+def _write_all(file: Any, data: bytes) -> None:
+    left = memoryview(data)
+    while left:  # a full disk takes a part, and refuses the rest
+        left = left[file.write(left) :]

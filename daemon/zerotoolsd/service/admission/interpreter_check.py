@@ -1,0 +1,267 @@
+"""The check that a job's interpreter has the packages for training, without importing them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from tempfile import NamedTemporaryFile
+from typing import IO, Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.packages import EXTRAS, distribution_of, install_command, is_older
+from zerotools.jobs.answer_times import DEEPSPEED_SECONDS, INTERPRETER_SECONDS
+from zerotools.jobs.jobfile.evaluation_job import HARNESS
+from zerotools.jobs.preflight import async_io, deepspeed_accepts, known_tasks
+from zerotools.jobs.tables.deepspeed import on_nvme
+from zerotools.jobs.tables.deepspeed_config import completed
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.service.admission.preflight_data import needs_pyarrow
+from zerotoolsd.users.job_user import JobUser, given_env
+from zerotoolsd.users.open_as_user import rights_of
+
+LONGEST_ANSWER = 1 << 16
+KILL_SECONDS = 2.0
+"""A child that SIGKILL does not end within this is left to the kernel."""
+_FAILED = b"zerotools cannot execute it: "
+_EXECUTE = (
+    "import os, sys\n"
+    "try:\n"
+    "    os.execvp(sys.argv[1], sys.argv[1:])\n"
+    "except OSError as error:\n"
+    "    os.write(1, b'%s' + str(error.errno).encode())"
+)
+"""Executing a users' program may never return, and the forking process waits for that. So asyncio
+waits for a child with the daemon's own interpreter, which then becomes theirs."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an interpreter must have: packages, as pip would be asked for them, its version,
+    DeepSpeed's `async_io`, or what that is compiled with, a DeepSpeed that takes the
+    `configuration` on so many ranks of a `device`, and the `tasks` of lm-evaluation-harness, some
+    of which may be in `task_dir`."""
+
+    packages: Mapping[str, str]
+    version: tuple[int, int]
+    async_io: bool = False
+    configuration: Mapping[str, Any] | None = None
+    world_size: int = 1
+    device: str = "cpu"
+    tasks: tuple[str, ...] = ()
+    task_dir: str | None = None
+
+
+TRAINER = Needs(EXTRAS["train"], (3, 11))
+DEEPSPEED = Needs({**TRAINER.packages, **EXTRAS["deepspeed"]}, TRAINER.version)
+LAUNCHERS = {
+    "torchrun": Needs({"torch": "torch"}, (3, 9)),
+    "accelerate": Needs({"accelerate": "accelerate"}, (3, 9)),
+    "deepspeed": Needs({"deepspeed": "deepspeed"}, (3, 9)),
+}
+_PROGRAM = """
+import sys, json, importlib.util as u
+def version(name):
+    try:
+        from importlib.metadata import version
+        return version(name)
+    except Exception:  # not installed, or its metadata is damaged: the version is not compared
+        return None
+asked = [each.split("=") for each in sys.argv[1:]]
+missing = [module for module, _ in asked if not u.find_spec(module)]
+print(json.dumps([sys.version_info[:2], missing, {m: version(name) for m, name in asked}]))
+"""
+
+
+def needs_of(spec: JobSpec) -> Needs | None:
+    """Return the requirements for the job's interpreter; None: any, because a program may be of any
+    kind."""
+    if spec.engine == "script":
+        if spec.script.command[:2] == HARNESS:
+            return Needs(EXTRAS["evals"], TRAINER.version)
+        return LAUNCHERS.get(spec.script.launcher)
+    needs = TRAINER
+    if spec.engine == "deepspeed":
+        needs = replace(
+            DEEPSPEED,
+            async_io=on_nvme(spec.deepspeed.tree),
+            configuration=completed(spec),
+            world_size=spec.all_ranks,
+            device=spec.device,
+        )
+    packages = dict(needs.packages)
+    if needs_pyarrow(spec):
+        packages |= EXTRAS["data"]
+    if spec.lora.rank is not None:
+        packages |= EXTRAS["lora"]
+    if spec.lora.packs_frozen:
+        packages |= EXTRAS["qlora"]
+    if spec.eval.predict_with_generate:
+        packages |= EXTRAS["scores"]
+    packages |= {name: EXTRAS["trackers"][name] for name in spec.metrics.trackers}
+    if spec.eval.tasks:
+        packages |= EXTRAS["evals"]
+        needs = replace(needs, tasks=spec.eval.tasks, task_dir=spec.eval.task_dir)
+    return replace(needs, packages=packages)
+
+
+def needs_from(tree: Mapping[str, Any]) -> Needs:
+    """Return the needs that became the JSON value `tree`."""
+    lists = {name: tuple(tree[name]) for name in ("version", "tasks")}
+    return Needs(**{**tree, **lists})
+
+
+async def check_interpreter(
+    python: str, env: Mapping[str, str], needs: Needs = TRAINER, user: JobUser | None = None
+) -> None:
+    """Ask `python`, in a child that has `env` and is run as `user`, what it lacks of `needs`.
+    Raises BadRequest."""
+    asked = [f"{module}={distribution_of(need)}" for module, need in needs.packages.items()]
+    output = await ask(python, env, "-c", _PROGRAM, *asked, user=user)
+    try:
+        version, missing, installed = json.loads(output)
+        old = tuple(version) < needs.version
+    except (ValueError, TypeError):
+        raise BadRequest(f"python = {python}: is not a Python interpreter") from None
+    if old:
+        least = ".".join(map(str, needs.version))
+        raise BadRequest(
+            f"python = {python}: is Python {version[0]}.{version[1]}; a job needs {least} or newer"
+        )
+    if missing:
+        command = install_command(*(needs.packages[name] for name in missing), python=python)
+        raise BadRequest(f"python = {python}: has no {' and no '.join(missing)}; run {command}")
+    for module, requirement in needs.packages.items():
+        if is_older(found := installed.get(module), requirement):
+            command = install_command(requirement, python=python)
+            raise BadRequest(
+                f"python = {python}: has {module} {found}; a job needs {requirement}; run {command}"
+            )
+    if needs.tasks and (unknown := await _unknown_tasks(python, env, needs, user)):
+        raise BadRequest(known_tasks.refusal(unknown))
+    if needs.async_io and (why := await _without_async_io(python, env, needs.device, user)):
+        raise BadRequest(f"python = {python}: {async_io.refusal(why)}")
+    if needs.configuration is not None and (why := await _refused(python, env, needs, user)):
+        raise BadRequest(f"deepspeed.config: the DeepSpeed of {python} does not accept it: {why}")
+
+
+async def _refused(
+    python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
+) -> str | None:
+    """Return DeepSpeed's error for the configuration, or None.
+
+    If it does not answer in time, or cannot be imported by the daemon, the ranks check again.
+    """
+    with ExitStack() as stack:
+        with rights_of(user):
+            asked = stack.enter_context(NamedTemporaryFile("w", encoding="utf-8", suffix=".json"))
+        question = {"world_size": needs.world_size, "device": needs.device}
+        json.dump({"config": needs.configuration, **question}, asked)
+        asked.flush()
+        try:
+            output = await ask(
+                *(python, env, "-P", deepspeed_accepts.__file__, asked.name),
+                deadline_seconds=DEEPSPEED_SECONDS,
+                user=user,
+            )
+            why = json.loads(output.decode("utf-8", "replace").rstrip().rsplit("\n", 1)[-1])
+        except (BadRequest, ValueError):
+            return None
+    return why if isinstance(why, str) else None
+
+
+async def _unknown_tasks(
+    python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
+) -> dict[str, list[str]]:
+    """Those that there are not, with the nearest names. Where nothing is said in time, as on a slow
+    file system, the job that evaluates finds out."""
+    arguments = ("-P", known_tasks.__file__, needs.task_dir or "", *needs.tasks)
+    try:
+        return dict(json.loads(await ask(python, env, *arguments, user=user)))
+    except (BadRequest, ValueError, TypeError):
+        return {}
+
+
+async def _without_async_io(
+    python: str, env: Mapping[str, str], device: str, user: JobUser | None
+) -> str | None:
+    output = await ask(python, env, "-P", async_io.__file__, device, user=user)
+    try:
+        return None if (why := json.loads(output)) is None else str(why)
+    except ValueError:  # such as a full disk for the test; the ranks check again
+        return None
+
+
+async def ask(
+    python: str,
+    env: Mapping[str, str],
+    *arguments: str,
+    deadline_seconds: float = INTERPRETER_SECONDS,
+    user: JobUser | None = None,
+) -> bytes:
+    """Return the output of `python` with `arguments` and `env`, run as `user` or as the daemon.
+
+    Raises BadRequest if it cannot be started, or does not end in time.
+    """
+    command = (sys.executable, "-I", "-S", "-c", _EXECUTE % _FAILED.decode(), python, *arguments)
+    if user is not None:
+        command, env = user.command(command, given=True), given_env(env)
+    # Not asyncio's own pipe, which cannot be closed while another process still writes into it.
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as answer:
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=writing,
+                stderr=asyncio.subprocess.DEVNULL,
+                cwd="/",
+                env=dict(env),
+            )
+        except OSError as error:
+            raise BadRequest(f"python = {python}: cannot be started: {error.strerror}") from None
+        finally:
+            os.close(writing)
+        try:
+            said = await asyncio.wait_for(_answer(child, answer), deadline_seconds)
+        except TimeoutError:
+            raise BadRequest(
+                f"python = {python}: did not answer within {deadline_seconds:g} s"
+            ) from None
+        finally:
+            # Killing a process that has just ended would take its status from the event loop.
+            if child.returncode is None:
+                with suppress(ProcessLookupError):
+                    child.kill()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(child.wait(), KILL_SECONDS)
+    if said.startswith(_FAILED):
+        why = os.strerror(int(said.removeprefix(_FAILED)))
+        raise BadRequest(f"python = {python}: cannot be started: {why}")
+    return said
+
+
+async def _answer(child: asyncio.subprocess.Process, pipe: IO[bytes]) -> bytes:
+    output = await _beginning(pipe)
+    if len(output) < LONGEST_ANSWER:
+        await child.wait()
+    return output
+
+
+async def _beginning(pipe: IO[bytes]) -> bytes:
+    """Return the output of the pipe, up to LONGEST_ANSWER: a longer one is not of Python."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    try:
+        output = b""
+        while len(output) < LONGEST_ANSWER and (part := await reader.read(LONGEST_ANSWER)):
+            output += part
+        return output
+    finally:
+        transport.close()

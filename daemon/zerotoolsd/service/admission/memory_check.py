@@ -1,0 +1,220 @@
+"""The check, before a job is accepted, that it can fit into this machine's memory at all.
+
+This is the estimate of `zerotools estimate`, made by the process that reads the job's files, with
+alternatives that would fit. A job is refused only if even `SURE` of the estimate is more than the
+machine has, because an estimate may be too high by a quarter with short sequences
+(benchmarks/results/memory-accuracy.md). The job's declarations in `[memory]` have precedence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.estimating.estimating import estimate_job, offload_of
+from zerotools.jobs.estimating.job_workload import with_ranks, workload_of
+from zerotools.jobs.estimating.tokenizers import tokenizing_bytes
+from zerotools.jobs.estimating.way_keys import keys_text, layout_keys
+from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.jobfile.parse import given_of
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.ops.estimate.chosen_way import excess
+from zerotools.ops.estimate.offload_table import Row, Workload, row_of_layout, rows_of
+from zerotools.ops.estimate.terms import NOT_MEASURED, Machine
+from zerotoolsd.queue.expected_memory import SURE
+
+GIB = 1 << 30
+LESS = 0.9
+"""A setting is recommended if it needs less than this part of the host memory."""
+MOST_WAYS = 3
+"""Number of alternatives that a refusal names."""
+_PROCESS = "process"
+
+
+@dataclass(frozen=True)
+class MachineMemory:
+    """Memory that a job can have: of each GPU (None: unknown, or no GPU is requested), and of the
+    host."""
+
+    gpu: int | None
+    host: int
+
+
+@dataclass(frozen=True)
+class ForeseenRow:
+    """Bytes of one setting: the most on a GPU, and that without what is not measured; of the host's
+    memory all ranks together, without their programs, or what tokenises the data before."""
+
+    gpu: int
+    gpu_tensors: int
+    host: int
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """The estimate of the job. `ways` are alternatives that would fit, as keys of the job, the
+    cheapest first; `nearest` is the closest one if none fits. `less_host` are keys that need less
+    host memory. Without `knows_activations`, the bytes cover only the state."""
+
+    asked: ForeseenRow
+    knows_activations: bool
+    ways: tuple[str, ...] = ()
+    nearest: str | None = None
+    less_host: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, for `foreseen_of`."""
+        return asdict(self)
+
+
+def foreseen_of(tree: Mapping[str, Any] | None) -> Foreseen | None:
+    """Return the object that `Foreseen.to_json` gave."""
+    if tree is None:
+        return None
+    asked = ForeseenRow(**tree["asked"])
+    return Foreseen(**{**tree, "asked": asked, "ways": tuple(tree["ways"])})
+
+
+def foresee(spec: JobSpec, memory: MachineMemory) -> Foreseen | None:
+    """Estimate the memory of a job, for an elastic one with the most ranks; None if it is unknown.
+
+    Reads the model's config, or the headers of its weights.
+    """
+    if spec.engine == "script":
+        return None
+    try:
+        if spec.sizes:
+            spec = with_ranks(spec, max(spec.sizes))
+        work = workload_of(spec, asks=False)
+    except (ZerotoolsError, OSError):  # errors of the model are reported by its own check
+        return None
+    on_gpu = spec.device == "cuda"
+    # Of nodes that other daemons serve, the memory is taken to be as large as here.
+    machine = Machine(
+        work.layout.world_size, memory.gpu or 0, memory.host, on_gpu, node_ranks=spec.world_size
+    )
+    row = row_of_layout(work, machine, work.layout, offload_of(work.layout))
+    asked = _row(row, machine)
+    less_host = _less_host(spec, asked, work, machine)
+    # They have ended when the job trains: the larger of the two is what it takes.
+    asked = replace(asked, host=max(asked.host, tokenizing_bytes(spec)))
+    found = Foreseen(asked, row.memory.knows_activations, less_host=less_host)
+    is_silent = on_gpu and memory.gpu is None
+    if is_silent or machine.has_room(asked.gpu, asked.host):
+        return found
+    return _with_ways(found, spec, work, machine)
+
+
+def _with_ways(found: Foreseen, spec: JobSpec, work: Workload, machine: Machine) -> Foreseen:
+    estimate = estimate_job(work, machine, job=given_of(spec))
+    near = estimate.search.nearest
+    nearest = None
+    if near is not None:
+        keys = keys_text(estimate.keys_of(near)) or "the job as it is"
+        at = replace(machine, gpus=near.row.layout.world_size)
+        nearest = f"the nearest, {keys}, {excess(at, near.row)}"
+    ways = filter(None, (keys_text(estimate.keys_of(way)) for way in estimate.ways))
+    return replace(found, ways=tuple(ways), nearest=nearest)
+
+
+def _row(row: Row, machine: Machine) -> ForeseenRow:
+    memory = row.memory
+    unsure = sum(memory.device.get(term, 0) for term in NOT_MEASURED)
+    host = sum(size for term, size in memory.host.items() if term != _PROCESS)
+    if not machine.on_gpu:
+        host += memory.peak
+    return ForeseenRow(memory.peak, memory.peak - unsure, host * machine.ranks_of_node)
+
+
+def _less_host(spec: JobSpec, asked: ForeseenRow, work: Workload, machine: Machine) -> str | None:
+    """Return the keys of the setting that needs least host memory, if the job needs more."""
+    again = [work]
+    if work.micro is not None and not work.micro.checkpointing:
+        again.append(replace(work, micro=replace(work.micro, checkpointing=True)))
+    best, text = LESS * asked.host, None
+    for each in again:
+        for row in rows_of(each, machine):
+            host = _row(row, machine).host
+            if host < best:
+                best, text = host, " and ".join(_settings(spec, row, each))
+    return text
+
+
+def why_never(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str | None:
+    """Return why the job can never fit; None if it may."""
+    asked = foreseen.asked
+    what = "" if foreseen.knows_activations else " for its state alone"
+    needs = None
+    on_gpu = spec.device == "cuda" and spec.memory.per_gpu is None and memory.gpu is not None
+    if on_gpu and SURE * asked.gpu_tensors > (memory.gpu or 0):
+        needs = (
+            f"{_size(asked.gpu_tensors)} of each GPU{what}, and the GPUs for it have "
+            f"{_size(memory.gpu or 0)}"
+        )
+        declared = "memory.per_gpu"
+    elif spec.memory.host is None and SURE * asked.host > memory.host:
+        needs = (
+            f"{_size(asked.host)} of host memory{what}, and this machine has {_size(memory.host)}"
+        )
+        declared = "memory.host"
+    if needs is None:
+        return None
+    return (
+        f"the job will not fit: it is estimated to need {needs}; {_would_fit(spec, foreseen)}, or "
+        f"declare {declared} if you know better (zerotools estimate shows all that it is made of)"
+    )
+
+
+def expected_text(foreseen: Foreseen | None) -> str | None:
+    """Return the estimate for the scheduler, for jobs without a declaration (`expected_memory`)."""
+    if foreseen is None:
+        return None
+    asked = foreseen.asked
+    return json.dumps(
+        {"gpu": asked.gpu_tensors, "host": asked.host, "less_host": foreseen.less_host}
+    )
+
+
+def note_of(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str:
+    """Return the estimate of an accepted job, in one sentence."""
+    asked = foreseen.asked
+    at_least = "" if foreseen.knows_activations else "for its state alone "
+    host = f", {_size(asked.host)} of the host's {_size(memory.host)} without its processes"
+    if not asked.host:
+        host = ", and of the host's what its processes take by themselves"
+    if spec.device != "cuda":
+        said = f"memory: {at_least}about {host.removeprefix(', ')}"
+    else:
+        of = "" if memory.gpu is None else f" of {_size(memory.gpu)}"
+        said = f"memory: {at_least}about {_size(asked.gpu)}{of} on each GPU{host}"
+    tight = memory.gpu is not None and spec.device == "cuda" and asked.gpu > memory.gpu
+    if tight or asked.host > memory.host:
+        said += f"; that is more than there is: {_would_fit(spec, foreseen)}"
+    return said
+
+
+def _would_fit(spec: JobSpec, foreseen: Foreseen) -> str:
+    """Describe the alternatives that fit, as keys of the job."""
+    if foreseen.ways:
+        return f"{'; or '.join(foreseen.ways[:MOST_WAYS])} would fit"
+    near = f": {foreseen.nearest}" if foreseen.nearest else ""
+    more = "more GPUs, shorter sequences" if spec.device == "cuda" else "shorter sequences"
+    return (
+        f"no offload, checkpointing or smaller batch makes it fit{near}; take {more} or a smaller "
+        "model"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / (1 << 20):.1f} MiB"
+
+
+def _settings(spec: JobSpec, row: Row, work: Workload) -> Iterator[str]:
+    """Yield the keys in which a row differs from the job."""
+    yield from filter(None, [keys_text(layout_keys(row.layout, memory_layout_of(spec)))])
+    again = work.micro is not None and work.micro.checkpointing
+    if again and not spec.train.activation_checkpointing:
+        yield "train.activation_checkpointing = true"

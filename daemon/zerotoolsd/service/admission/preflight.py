@@ -1,0 +1,191 @@
+"""The checks before a job is accepted: a mistake is reported at submit, not an hour later."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.stores.addresses import lies_in
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.preflight.resumable import not_resumable
+from zerotools.jobs.tables.checkpoint import EXPORT
+from zerotools.jobs.tables.far_places import in_store
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.ops.foreign.run import is_foreign, was_made_elsewhere
+from zerotools.runs import checkpoint_dirs
+from zerotoolsd.attempts.environment import job_environment
+from zerotoolsd.service.admission import (
+    adoptable,
+    checkpoint_listing,
+    preflight_data,
+    preflight_model,
+)
+from zerotoolsd.service.admission.machine_needs import lacking
+
+
+def check_files(spec: JobSpec) -> None:
+    """Check that every file that the job reads exists and passes a quick check.
+
+    Raises BadRequest that names each that fails.
+    """
+    problems = [*_missing(spec), *lacking(spec)]
+    if problems:
+        raise BadRequest("; ".join(problems))
+
+
+def _missing(spec: JobSpec) -> Iterator[str]:
+    if spec.engine == "script":
+        yield from _missing_of_script(spec)
+        return
+    yield from preflight_model.check_model(spec)
+    yield from preflight_model.check_tokenizer(spec)
+    if isinstance(spec.deepspeed.config, str):
+        yield (
+            f"deepspeed.config = {spec.deepspeed.config}: a job is queued with the configuration "
+            'itself, in which zerotools submit has resolved what is "auto"'
+        )
+    if (
+        spec.resume_from is not None
+        and not in_store(spec.resume_from)
+        and not goes_on_elsewhere(spec)
+    ):
+        path = Path(spec.resume_from)
+        if not path.exists():
+            yield f"resume_from = {path}: there is no such directory"
+        else:
+            yield from _unusable(spec, path)
+    yield from preflight_data.check_data(spec)
+    if spec.eval.task_dir is not None and not Path(spec.eval.task_dir).is_dir():
+        yield f"eval.task_dir = {spec.eval.task_dir}: there is no such directory"
+
+
+def _missing_of_script(spec: JobSpec) -> Iterator[str]:
+    if (process := spec.script.process) is not None:
+        yield from adoptable.missing(process)
+        return
+    script, first = spec.script, spec.script.command[0]
+    directory = Path(script.directory)
+    if not directory.is_dir():
+        yield f"script.directory = {directory}: there is no such directory"
+    elif not os.access(directory, os.X_OK):
+        yield f"script.directory = {directory}: the job may not enter it (chmod or chown it)"
+    elif first.endswith(".py") or "/" in first:
+        if not (directory / first).is_file():
+            yield f"script.command: there is no file {directory / first}"
+    elif first != "-m" and shutil.which(first, path=job_environment(spec)["PATH"]) is None:
+        yield f"script.command: there is no program {first} in PATH"
+    for key, path in (("resume_from", spec.resume_from), ("script.evaluates", script.evaluates)):
+        if path is not None and not Path(path).exists():
+            yield f"{key} = {path}: there is no such file or directory"
+
+
+def goes_on_elsewhere(spec: JobSpec) -> bool:
+    """Return whether the job continues from another program's checkpoint, by its file names.
+
+    Its contents can only be checked with the model: `rehearsal` does that.
+    """
+    if spec.engine == "script" or spec.resume_from is None or in_store(spec.resume_from):
+        return False
+    return is_foreign(Path(spec.resume_from))
+
+
+def has_begun_elsewhere(spec: JobSpec) -> bool:
+    """Return whether `goes_on_elsewhere`, or the checkpoint was converted for jobs."""
+    if goes_on_elsewhere(spec):
+        return True
+    own = spec.engine != "script" and spec.resume_from is not None
+    own = own and not in_store(spec.resume_from)
+    return own and was_made_elsewhere(Path(spec.resume_from or ""))
+
+
+def _unusable(spec: JobSpec, resume_from: Path) -> Iterator[str]:
+    """Yield why the checkpoint cannot be resumed. Sizes are compared here; the ranks compare
+    digests."""
+    try:
+        choice = checkpoint_dirs.resolve(resume_from, digests=False)
+        if choice.record is not None and choice.path is not None:
+            yield from not_resumable(spec, choice.record, choice.path)
+            yield from _nothing_left(spec, choice.record.step, choice.path)
+    except BadRequest as error:
+        yield str(error)
+    except BadFile as error:
+        yield f"resume_from = {resume_from}: {error}; name another checkpoint"
+
+
+def _nothing_left(spec: JobSpec, step: int, checkpoint: Path) -> Iterator[str]:
+    """Yield an error if no steps are left.
+
+    A run that continues in its own directory may still have to do its export.
+    """
+    steps, own = spec.train.steps, Path(spec.output_dir or "")
+    if steps is None or step < steps or (spec.output_dir and _is_within(str(checkpoint), own)):
+        return
+    yield (
+        f"train.steps = {steps}: counts from the beginning of the run, and resume_from = "
+        f"{checkpoint} is of step {step}; set a number above {step}"
+    )
+
+
+def check_output(spec: JobSpec) -> None:
+    """Check that `output_dir` can be written, and has no other run's checkpoints. Raises
+    BadRequest."""
+    if spec.output_dir is None:
+        return
+    output = Path(spec.output_dir)
+    if output.exists() and not output.is_dir():
+        raise BadRequest(f"output_dir = {output}: is not a directory")
+    parent = next(p for p in (output, *output.parents) if p.exists())
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise BadRequest(f"output_dir = {output}: {parent} cannot be written")
+    found = checkpoint_listing.newest(output) if spec.engine != "script" else None
+    if found is None:
+        _check_export(spec, output / EXPORT)
+        return
+    if _continues(spec, output):
+        if not in_store(spec.resume_from):
+            _check_is_newest(Path(spec.resume_from or ""), output)
+        return
+    raise BadRequest(
+        f"output_dir = {output}: already holds checkpoints, the newest of step {found.step}; "
+        f'name another directory, or resume from it with resume_from = "{output}"'
+    )
+
+
+def _continues(spec: JobSpec, output: Path) -> bool:
+    """Return whether it resumes from `output`, or from copies of that in a store.
+
+    The copies are checked when they are fetched.
+    """
+    given, place = spec.resume_from, spec.checkpoint.upload_to
+    if given is None:
+        return False
+    return _is_within(given, output) or (place is not None and lies_in(given, place))
+
+
+def _check_export(spec: JobSpec, path: Path) -> None:
+    """Raise BadRequest for an existing export: only a resumed run replaces its own."""
+    if spec.checkpoint.export_on_finish is not None and os.path.lexists(path):
+        raise BadRequest(
+            f"checkpoint.export_on_finish = {show(spec.checkpoint.export_on_finish)}: {path} "
+            "already exists and would be replaced; move it away, or name another output_dir"
+        )
+
+
+def _is_within(path: str, directory: Path) -> bool:
+    return Path(path).resolve().is_relative_to(directory.resolve())
+
+
+def _check_is_newest(resume_from: Path, output: Path) -> None:
+    """Raise BadRequest if `output` has a newer checkpoint, from which the ranks would resume."""
+    given = checkpoint_dirs.resolve(resume_from, digests=False).record
+    newest = checkpoint_dirs.choose(output, digests=False).record
+    if given is not None and newest is not None and newest.step > given.step:
+        raise BadRequest(
+            f"resume_from = {resume_from}: is at step {given.step}, but output_dir = {output} "
+            f"holds step {newest.step}, from which the job would resume; name another output_dir "
+            f"to resume at step {given.step}, or set "
+            f'resume_from = "{output}" to resume at step {newest.step}'
+        )

@@ -1,0 +1,82 @@
+"""All checks of the files that a job names, in one process, which may hang."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from zerotools.jobs.preflight.tracker_login import offline_notes
+from zerotools.jobs.slurm.slurm_commands import SlurmCommands
+from zerotools.jobs.tables.spec import SLURM, JobSpec
+from zerotoolsd.attempts.environment import job_environment
+from zerotoolsd.dispatch.cleaning.removal import Mention, mentions
+from zerotoolsd.service.admission.dry_run import reads_data
+from zerotoolsd.service.admission.interpreter_check import Needs, needs_from, needs_of
+from zerotoolsd.service.admission.memory_check import Foreseen, MachineMemory, foresee, foreseen_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """The results of the checks.
+
+    `place` is the job's output directory with links resolved, None for its own directory. `named`
+    are all paths that it names; `needs` are the requirements for its interpreter. `asked`: the
+    interpreter must check a foreign checkpoint, or data that the daemon cannot read.
+    """
+
+    place: str | None
+    named: tuple[Mention, ...]
+    needs: Needs | None
+    asked: bool
+    memory: Foreseen | None = None
+    """The estimate of its memory; None if unknown."""
+    notes: tuple[str, ...] = ()
+    """Notes for the submitter."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values, for `survey_of`."""
+        return asdict(self)
+
+
+NEEDS = ("zerotoolsd.service.admission.preflight",)
+"""Modules that `survey` imports: the server that forks such processes imports them once for all."""
+
+
+def survey_of(tree: Mapping[str, Any]) -> Survey:
+    """Return the object that `Survey.to_json` gave."""
+    needs = tree["needs"]
+    return Survey(
+        place=tree["place"],
+        named=tuple(Mention(**each) for each in tree["named"]),
+        needs=None if needs is None else needs_from(needs),
+        asked=tree["asked"],
+        memory=foreseen_of(tree.get("memory")),
+        notes=tuple(tree.get("notes", ())),
+    )
+
+
+def survey(spec: JobSpec, text: str, memory: MachineMemory) -> dict[str, Any]:
+    """Check the files of the job `spec`, with the JSON `text`, for a machine of this `memory`.
+
+    May wait for a file system that hangs.
+
+    Raises BadRequest that names the missing files, BadFile, Unsupported.
+    """
+    from zerotoolsd.service.admission import (
+        preflight,  # readers of every format, for such a process alone
+    )
+
+    if spec.backend == SLURM:  # the process that hands it over has the job's environment
+        SlurmCommands(job_environment(spec)).place_of("sbatch")
+    preflight.check_files(spec)
+    preflight.check_output(spec)
+    return Survey(
+        place=None if spec.output_dir is None else os.path.realpath(spec.output_dir),
+        named=tuple(mentions(text, spec.output_dir or "")),
+        needs=needs_of(spec),
+        asked=preflight.has_begun_elsewhere(spec) or reads_data(spec),
+        memory=foresee(spec, memory),
+        notes=tuple(offline_notes(spec.metrics, job_environment(spec))),
+    ).to_json()

@@ -1,0 +1,380 @@
+"""The dispatcher's `JobService`: authorization, and the checks before a job is accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs import states
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.dispatch.dispatcher import Dispatcher
+from zerotoolsd.file_checks.checkers import Ask
+from zerotoolsd.interface.api_errors import Conflict, Forbidden, NotFound, Unavailable
+from zerotoolsd.interface.api_types import (
+    AdoptedView,
+    Adoption,
+    ArrayView,
+    ArrayWish,
+    CheckedJob,
+    Cleaned,
+    CleanRequest,
+    Event,
+    JobView,
+)
+from zerotoolsd.interface.queue_terms import PLAIN_TERMS, JobEdit, QueueTerms
+from zerotoolsd.queue.group_commit import when_free
+from zerotoolsd.queue.lifecycle import NotAllowed
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.service.admission.dry_run import rehearse
+from zerotoolsd.service.admission.interpreter_check import check_interpreter
+from zerotoolsd.service.explain.explanation import explain
+from zerotoolsd.service.explain.resource_holders import holders_for, place_of, room_of
+from zerotoolsd.service.operations.adopt import Adopting
+from zerotoolsd.service.operations.change_arrays import STATES_OF, WholeArrays, cancelling
+from zerotoolsd.service.operations.change_jobs import ChangeJob, WaitingJobs
+from zerotoolsd.service.operations.drain import Draining
+from zerotoolsd.service.operations.hold import HeldJobs
+from zerotoolsd.service.operations.job_edits import JobEdits
+from zerotoolsd.service.operations.job_examples import JobExamples
+from zerotoolsd.service.operations.job_results import JobResults
+from zerotoolsd.service.operations.machine_state import MachineState
+from zerotoolsd.service.operations.rerun import JobsAgain
+from zerotoolsd.service.operations.show_jobs import JobViews
+from zerotoolsd.service.submission import Admittance, InterpreterCheck, Rehearsal
+from zerotoolsd.users.account import UnknownAccount
+from zerotoolsd.users.name_service import SilentNames, user_name
+
+EXPLAINING_EVENTS = 100
+_LARGEST_ID = 2**63 - 1
+
+
+class DispatcherService:
+    """The methods that the HTTP handlers call."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        *,
+        check_python: InterpreterCheck = check_interpreter,
+        rehearse: Rehearsal = rehearse,
+        ask: Ask,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._store = dispatcher.store
+        self._submission = Admittance(
+            dispatcher, check_python=check_python, rehearse=rehearse, ask=ask
+        )
+        self._waiting_jobs = WaitingJobs(dispatcher, self._find)
+        self._held_jobs = HeldJobs(dispatcher, self._find)
+        self._again = JobsAgain(dispatcher, self._submission, self._find, self._check_uid)
+        self._arrays = WholeArrays(dispatcher, self._find)
+        self._adopting = Adopting(dispatcher, self._submission, ask)
+        self._draining = Draining(dispatcher)
+        self._edits = JobEdits(dispatcher, self._submission, self._find)
+        self._state = MachineState(dispatcher)
+        self._views = JobViews(dispatcher, ask)
+        self._results = JobResults(dispatcher, self._submission, self._find)
+        self._examples = JobExamples(self._submission.examples)
+
+    async def submit(
+        self,
+        spec: JobSpec,
+        *,
+        uid: int,
+        idempotency_key: str | None,
+        terms: QueueTerms = PLAIN_TERMS,
+    ) -> tuple[JobView, bool]:
+        """Submit a job; see `JobService`."""
+        self._check_uid(uid)
+        job, new = await self._submission.submit(spec, uid=uid, key=idempotency_key, terms=terms)
+        return await self._views.of(job), new
+
+    async def submit_array(
+        self,
+        members: Sequence[tuple[JobSpec, str]],
+        *,
+        uid: int,
+        idempotency_key: str | None,
+        terms: QueueTerms = PLAIN_TERMS,
+    ) -> list[JobView]:
+        """Submit an array; see `JobService`."""
+        self._check_uid(uid)
+        jobs = await self._submission.submit_array(
+            members, uid=uid, key=idempotency_key, terms=terms
+        )
+        return await self._views.of_all(jobs)
+
+    async def check(
+        self,
+        spec: JobSpec,
+        *,
+        uid: int,
+        model: bool = False,
+        show: int = 0,
+        terms: QueueTerms = PLAIN_TERMS,
+    ) -> CheckedJob:
+        """Check a job; see `JobService`."""
+        self._check_uid(uid)
+        return await self._submission.check(spec, uid=uid, model=model, show=show, terms=terms)
+
+    def _check_uid(self, uid: int) -> None:
+        users = self._dispatcher.users
+        if uid not in (users.own, 0) and users.alone is not None:
+            raise Forbidden(
+                f"this daemon runs the jobs of uid {users.own}, and you are uid {uid} "
+                f"({users.alone}); start a zerotoolsd of your own"
+            )
+        try:
+            users.of(uid)
+        except SilentNames as error:
+            raise Unavailable(f"{error}; ask again") from None
+        except UnknownAccount as error:
+            raise Forbidden(str(error)) from None
+
+    async def jobs(
+        self,
+        *,
+        state: str | None = None,
+        limit: int = 100,
+        after: int | None = None,
+        name: str | None = None,
+        array: int | None = None,
+        uid: int | None = None,
+        whole: Callable[[int], bool] | None = None,
+    ) -> list[JobView]:
+        """Return jobs; see `JobService`."""
+        if state is not None and state not in states.STATES:
+            raise BadRequest(f"state = {state}: must be one of {', '.join(states.STATES)}")
+        wanted = None if state is None else [state]
+        below = None if after is None else min(after, _LARGEST_ID)
+        return await self._views.listed(
+            wanted, limit, below, name=name, array=array, uid=uid, whole=whole
+        )
+
+    async def job(self, job_id: int) -> JobView:
+        """Return a job; see `JobService`."""
+        return await self._views.of(self._find(job_id))
+
+    def owner(self, job_id: int) -> int:
+        """Return the uid of a job; see `JobService`."""
+        try:
+            return self._store.of_user.owner(min(job_id, _LARGEST_ID))
+        except KeyError:
+            raise NotFound(f"there is no job {job_id}") from None
+
+    def _find(self, job_id: int) -> JobRow:
+        try:
+            return self._store.job(min(job_id, _LARGEST_ID))
+        except KeyError:
+            raise NotFound(f"there is no job {job_id}") from None
+
+    async def cancel(self, job_id: int, *, uid: int) -> JobView:
+        """Cancel a job; see `JobService`."""
+        job = self._find(job_id)
+
+        async def cancel() -> None:
+            self._dispatcher.cancel(self._find(job_id), user_name(uid))
+
+        try:
+            await when_free(cancel)
+        except NotAllowed:
+            raise Conflict(f"job {job_id} is over: it {_how(job.state)}") from None
+        except sqlite3.OperationalError as error:
+            raise Unavailable(
+                f"job {job_id} cannot be cancelled: writing the queue failed: {error}"
+            ) from None
+        return await self._views.of(self._find(job_id))
+
+    async def set_priority(self, job_id: int, priority: int, *, uid: int) -> JobView:
+        """Set the priority; see `JobService`."""
+        await self._waiting_jobs.set_priority(job_id, priority, uid)
+        return await self._views.of(self._find(job_id))
+
+    async def hold(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
+        """Hold a job; see `JobService`."""
+        await self._held_jobs.hold(job_id, uid, lose_steps=lose_steps)
+        return await self._views.of(self._find(job_id))
+
+    async def release(self, job_id: int, *, uid: int) -> JobView:
+        """Release a job; see `JobService`."""
+        await self._held_jobs.release(job_id, uid)
+        return await self._views.of(self._find(job_id))
+
+    async def pause(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
+        """Pause a job; see `JobService`."""
+        await self._held_jobs.pause(job_id, uid, lose_steps=lose_steps)
+        return await self._views.of(self._find(job_id))
+
+    async def unpause(self, job_id: int, *, uid: int) -> JobView:
+        """Unpause a job; see `JobService`."""
+        await self._held_jobs.unpause(job_id, uid)
+        return await self._views.of(self._find(job_id))
+
+    async def resume(self, job_id: int, *, uid: int) -> JobView:
+        """Resume a job; see `JobService`."""
+        return await self._views.of(await self._again.resume(job_id, uid))
+
+    async def edit(self, job_id: int, edit: JobEdit, *, uid: int) -> JobView:
+        """See `JobService`."""
+        return await self._views.of(await self._edits.edit(job_id, edit, uid))
+
+    async def retry(
+        self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
+    ) -> JobView:
+        """Retry a job; see `JobService`."""
+        again = self._again
+        new = await (
+            again.retry(job_id, uid, output_dir)
+            if from_start
+            else again.retry_from_newest(job_id, uid)
+        )
+        return await self._views.of(new)
+
+    async def change_array(self, job_id: int, wish: ArrayWish, *, uid: int) -> ArrayView:
+        """Change an array; see `JobService`."""
+        change = self._array_change(wish, uid)
+        found = await self._arrays.change(job_id, change, STATES_OF.get(wish.do))
+        jobs = await self._arrays.jobs(found.changed)
+        return ArrayView(jobs=tuple(await self._views.of_all(jobs)), kept=found.kept)
+
+    def _array_change(self, wish: ArrayWish, uid: int) -> ChangeJob:
+        match wish.do:
+            case "cancel":
+                return cancelling(self._dispatcher, uid)
+            case "hold":
+                return self._held_jobs.holding(uid, lose_steps=wish.lose_steps)
+            case "release":
+                return self._held_jobs.releasing(uid)
+            case "pause":
+                return self._held_jobs.pausing(uid, lose_steps=wish.lose_steps)
+            case "unpause":
+                return self._held_jobs.unpausing(uid)
+            case _:
+                return self._waiting_jobs.prioritising(wish.priority or 0, uid)
+
+    async def retry_array(
+        self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
+    ) -> list[JobView]:
+        """Retry an array; see `JobService`."""
+        members = await self._arrays.members(job_id)
+        again = self._again
+        jobs = await (
+            again.retry_array(members, uid, output_dir)
+            if from_start
+            else again.retry_array_from_newest(members, uid)
+        )
+        return await self._views.of_all(jobs)
+
+    async def adopt(self, wanted: Adoption, *, uid: int) -> AdoptedView:
+        """Adopt a process; see `JobService`."""
+        self._check_uid(uid)
+        found = await self._adopting.adopt(wanted, uid)
+        view = await self._views.of(self._find(found.job.id))
+        return AdoptedView(job=view, below=found.below, gpu_uuids=found.gpu_uuids)
+
+    async def drain(self, why: str | None, *, uid: int) -> dict[str, Any]:
+        """Drain the daemon; see `JobService`."""
+        await self._draining.drain(why, uid)
+        return self.health()
+
+    async def undrain(self, *, uid: int) -> dict[str, Any]:
+        """End the drain; see `JobService`."""
+        await self._draining.undrain(uid)
+        return self.health()
+
+    async def clean(self, request: CleanRequest, *, uid: int, of: int | None) -> Cleaned:
+        """Remove ended jobs; see `JobService`."""
+        return await self._dispatcher.cleaner.clean(request, user_name(uid), of)
+
+    async def events(self, since: int, wait: float) -> list[Event]:
+        """Return events; see `JobService`."""
+        since = min(since, _LARGEST_ID)
+        changed = self._dispatcher.changed
+        found = self._store.events(since)
+        deadline = time.monotonic() + wait
+        while not found and (left := deadline - time.monotonic()) > 0:
+            try:
+                async with asyncio.timeout(left):  # wait_for would make a task for each client
+                    await changed.wait()
+            except TimeoutError:
+                break
+            changed = self._dispatcher.changed
+            found = self._store.events(since)
+        return found
+
+    async def explain(self, job_id: int) -> dict[str, Any]:
+        """Explain a job; see `JobService`."""
+        job = self._find(job_id)
+        engine = self._dispatcher
+        return explain(
+            job,
+            self._store.attempts(job.id),
+            await self._views.of(job),
+            self._store.events_of(job.id, EXPLAINING_EVENTS),
+            notices=self._store.outbox.of_job(job.id),
+            room=room_of(self._store, job),
+            size=engine.growing.why(job),
+            place=place_of(engine.placement, job.id),
+            holders=holders_for(
+                *(self._store, engine.placement, engine.machine.gpu_name, job.id),
+                engine.users.whose,
+            ),
+        )
+
+    async def curves(self, job_id: int, points: int) -> dict[str, Any]:
+        """Return curves; see `JobService`."""
+        return await self._results.curves(job_id, points)
+
+    async def checkpoints(self, job_id: int) -> dict[str, Any]:
+        """Return checkpoints; see `JobService`."""
+        return await self._results.checkpoints(job_id)
+
+    async def predictions(
+        self, job_id: int, step: int | None, first: int, count: int
+    ) -> dict[str, Any]:
+        """Return predictions; see `JobService`."""
+        return await self._results.predictions(job_id, step, first, count)
+
+    async def examples(self, job_id: int, show: int, wait: float) -> dict[str, Any]:
+        """See `JobService`."""
+        return await self._examples.read(self._find(job_id), show, wait)
+
+    def run_dir(self, job_id: int, attempt: int) -> Path:
+        """Return the directory of an attempt; see `JobService`."""
+        attempts = self._store.attempts(self._find(job_id).id)
+        if not 1 <= attempt <= len(attempts):
+            raise NotFound(f"job {job_id} has no attempt {attempt}; it has had {len(attempts)}")
+        return Path(attempts[attempt - 1].run_dir)
+
+    async def machine(self) -> dict[str, Any]:
+        """Return the machine's state; see `JobService`."""
+        return await self._state.machine()
+
+    async def metrics(self, *, openmetrics: bool) -> str:
+        """Return the metrics; see `JobService`."""
+        return await self._state.metrics(openmetrics=openmetrics)
+
+    async def history(self, seconds: int, points: int) -> dict[str, Any]:
+        """Return the machine's history; see `JobService`."""
+        return (await self._dispatcher.history.read(seconds, points)).to_json()
+
+    def peaks(self, job_id: int | None, limit: int) -> list[dict[str, Any]]:
+        """Return the peaks of attempts; see `JobService`."""
+        return [each.to_json() for each in self._dispatcher.history.peaks(job_id, limit)]
+
+    def shares(self) -> dict[str, Any]:
+        """Return the users' shares; see `JobService`."""
+        return self._state.shares()
+
+    def health(self) -> dict[str, Any]:
+        """Return the daemon's health; see `JobService`."""
+        return self._state.health()
+
+
+def _how(state: str) -> str:
+    return {"cancelled": "was cancelled already"}.get(state, state)

@@ -1,0 +1,117 @@
+"""Makes a job that watches a training that a user started by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from zerotools.core.counts import counted
+from zerotools.jobs import states
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotoolsd.dispatch.dispatcher import Dispatcher
+from zerotoolsd.file_checks.checkers import Ask
+from zerotoolsd.interface.api_errors import Conflict, Unavailable
+from zerotoolsd.interface.api_types import Adoption
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.service.admission.adoptable import look_at_process
+from zerotoolsd.service.submission import LOOK_SECONDS, Admittance
+
+MOST_WATCHED = 64
+"""Limit of watched processes of one user: they use no GPUs of the queue, but some memory."""
+_LONGEST_NAME = 60
+_WATCHES = '"adopted": "'
+"""Text that occurs in the specification of a job that watches a process."""
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """The job, the pids below the process, and the GPUs that they use now, by UUID."""
+
+    job: JobRow
+    below: tuple[int, ...]
+    gpu_uuids: tuple[str, ...]
+
+
+class Adopting:
+    """Queues jobs of the dispatcher that watch a process."""
+
+    def __init__(self, dispatcher: Dispatcher, submission: Admittance, ask: Ask) -> None:
+        self._dispatcher = dispatcher
+        self._submission = submission
+        self._ask = ask
+        self._turn = asyncio.Lock()
+        """Held while a process is adopted, so that one of two requests for it succeeds."""
+
+    async def adopt(self, wanted: Adoption, uid: int) -> Adopted:
+        """Adopt a process; see `JobService`."""
+        user = self._dispatcher.users.of(uid)
+        try:
+            found = await self._ask(
+                LOOK_SECONDS, look_at_process, wanted.pid, os.getpid(), user=user
+            )
+        except TimeoutError:
+            raise Unavailable(
+                f"process {wanted.pid} could not be looked at within {LOOK_SECONDS:g} s: "
+                "/proc does not answer"
+            ) from None
+        spec = job_from_dict(_tree(found, wanted), source=f"process {wanted.pid}")
+        async with self._turn:
+            self._refuse_watched(wanted.pid, str(spec.script.adopted), uid)
+            job, _ = await self._submission.submit(spec, uid=uid, key=None)
+        below = tuple(pid for pid in found["below"] if type(pid) is int)
+        return Adopted(job, below, await self._gpus({wanted.pid, *below}))
+
+    def _refuse_watched(self, pid: int, identity: str, uid: int) -> None:
+        """Raise Conflict if the process is watched already, or the limit is reached.
+
+        Jobs of other users do not count: their claims on a process may be false.
+        """
+        watched = 0
+        for job in self._dispatcher.store.jobs((*states.ACTIVE, states.QUEUED), uid=uid):
+            if identity in job.spec_text:
+                raise Conflict(f"process {pid} is watched already, by job {job.id}")
+            watched += _WATCHES in job.spec_text
+        if watched >= MOST_WATCHED:
+            raise Conflict(
+                f"{counted(watched, 'process', 'processes')} of yours "
+                f"{'is' if watched == 1 else 'are'} watched already, and each takes a few "
+                "more; cancel some of these jobs, which leaves what they watch alone"
+            )
+
+    async def _gpus(self, pids: set[int]) -> tuple[str, ...]:
+        snapshot = await self._dispatcher.machine.snapshot()
+        gpus = () if snapshot is None else snapshot.gpus
+        return tuple(
+            gpu.uuid
+            for gpu in gpus
+            if gpu.uuid is not None and any(each.pid in pids for each in gpu.processes or ())
+        )
+
+
+def _tree(found: Mapping[str, Any], wanted: Adoption) -> dict[str, Any]:
+    """Return the job file of the job that watches it."""
+    script = {name: found[name] for name in ("adopted", "command", "directory")}
+    script["checkpoint_dir"] = wanted.checkpoint_dir
+    tree = {
+        "name": wanted.name or _name_of(found["command"]),
+        "engine": "script",
+        "device": "cpu",
+        "max_restarts": 0,
+        "time_limit": wanted.time_limit,
+        "captured_env": {},
+        "script": {name: value for name, value in script.items() if value is not None},
+    }
+    return {name: value for name, value in tree.items() if value is not None}
+
+
+def _name_of(command: list[str]) -> str:
+    """Return `train` for `python -u train.py --lr 1e-4`; for a launcher, the name of its
+    program."""
+    words = [word for word in command if word.endswith(".py")]
+    name = PurePath(words[-1] if words else command[0]).name.removesuffix(".py")
+    printable = "".join(each for each in name if each.isprintable())
+    return printable[:_LONGEST_NAME] or "adopted"

@@ -1,0 +1,202 @@
+"""Hold and release: a held job keeps its position in the queue and starts after its release.
+
+    hold     of a waiting job         on_hold: it does not start
+    hold     of a running job         pausing: it saves and ends its attempt; then it is paused
+    release  of any of these, and of  queued, or waiting for its time or its jobs; it resumes from
+             one that the daemon held its newest checkpoint
+
+The stored states `on_hold`, `paused` and `held` show the holder of a job and whether it had saved;
+users see one word for them, "held". Pause and unpause are the older requests for the same: they
+stay until 0.5, and store `paused` also for a waiting job.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
+
+from zerotools.jobs import states
+from zerotoolsd.dispatch.dispatcher import Dispatcher
+from zerotoolsd.dispatch.preemption.savable import why_not_saved
+from zerotoolsd.interface.api_errors import Conflict, Unavailable
+from zerotoolsd.queue.changes import Changed
+from zerotoolsd.queue.group_commit import when_free
+from zerotoolsd.queue.lifecycle import NotAllowed, PutOnHold, Release, Unpause, name_of
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.tables.preemption_table import PAUSE
+from zerotoolsd.service.operations.change_jobs import ChangeJob, FindJob
+from zerotoolsd.users.name_service import user_name
+
+HELD_BY_USER = frozenset({states.ON_HOLD, states.PAUSING, states.PAUSED})
+
+
+class HeldJobs:
+    """The operations on the dispatcher's jobs; `find` gives a job by its number."""
+
+    def __init__(self, dispatcher: Dispatcher, find: FindJob) -> None:
+        self._dispatcher = dispatcher
+        self._store = dispatcher.store
+        self._find = find
+
+    async def hold(self, job_id: int, uid: int, *, lose_steps: bool = False) -> None:
+        """Hold a job; see `JobService`."""
+        await self._make(job_id, self.holding(uid, lose_steps=lose_steps), "be held")
+
+    def holding(self, uid: int, *, lose_steps: bool = False) -> ChangeJob:
+        """Return the function that holds one job."""
+        save = self.pausing(uid, lose_steps=lose_steps)
+
+        def change(job: JobRow) -> None:
+            if job.state in HELD_BY_USER:
+                return
+            if job.state in states.ACTIVE or job.state in states.TERMINAL:
+                save(job)
+                return
+            _refuse_held(job)
+            self._dispatcher.transitions.take(job, PutOnHold(why=f"held by {user_name(uid)}"))
+
+        return change
+
+    async def release(self, job_id: int, uid: int) -> None:
+        """Release a job; see `JobService`."""
+        await self._make(job_id, self.releasing(uid), "be released")
+
+    def releasing(self, uid: int) -> ChangeJob:
+        """Return the function that releases one job, regardless of the holder."""
+        go_on = self.unpausing(uid)
+
+        def change(job: JobRow) -> None:
+            if job.state == states.ON_HOLD:
+                self._release(job, uid)
+            elif job.state in (states.PAUSED, states.PAUSING):
+                go_on(job)
+            elif job.state == states.HELD:
+                if not self._store.open_tokens(job.id):
+                    _ = job.spec  # it would be held again at once, for the same reason
+                self._dispatcher.resume(job)
+            else:
+                raise Conflict(f"job {job.id} is not held: it is {_words(job.state)}{_do(job)}")
+
+        return change
+
+    def _release(self, job: JobRow, uid: int) -> None:
+        after = self._store.dependencies.of(job.id)
+        spoiled = [each.on_id for each in after if each.is_spoiled]
+        time_to_come = self._dispatcher.conditions.is_early(job)
+        waits = time_to_come or any(not each.is_met for each in after if not each.is_spoiled)
+        event = Release(waits=waits)
+        to, kind = self._dispatcher.transitions.after(job, event), name_of(job.standing, event)
+        why = f"by {user_name(uid)}"
+        if spoiled:
+            why += f", without waiting for job {', '.join(map(str, spoiled))}"
+        with self._store.change(job, to, kind, now=time.time(), why=why):
+            self._store.dependencies.take_any_end(job.id, spoiled)
+        self._dispatcher.transitions.publish(job, to)
+
+    async def pause(self, job_id: int, uid: int, *, lose_steps: bool = False) -> None:
+        """Pause a job; see `JobService`."""
+        await self._make(job_id, self.pausing(uid, lose_steps=lose_steps), "be held")
+
+    def pausing(self, uid: int, *, lose_steps: bool = False) -> ChangeJob:
+        """Return the function that lets one job save and end its attempt."""
+
+        def change(job: JobRow) -> None:
+            _refuse(job)
+            _refuse_watched(job)
+            if not lose_steps:
+                self._refuse_loss(job)
+            self._dispatcher.yield_job(job, PAUSE, f"held by {user_name(uid)}")
+
+        return change
+
+    def _refuse_loss(self, job: JobRow) -> None:
+        """Raise Conflict if the job runs and would lose its steps."""
+        if job.state not in (states.LAUNCHING, states.RUNNING, states.YIELDING):
+            return
+        if (why := why_not_saved(job, self._store.attempts(job.id))) is not None:
+            raise Conflict(
+                f"job {job.id} would not continue from where it is held: {why}; set "
+                "script.checkpoint_dir, or call zerotools.worker.checkpoint_written in the "
+                f"program; to hold it all the same: zerotools hold --lose-steps {job.id}"
+            )
+
+    async def unpause(self, job_id: int, uid: int) -> None:
+        """Unpause a job; see `JobService`."""
+        await self._make(job_id, self.unpausing(uid), "be released")
+
+    def unpausing(self, uid: int) -> ChangeJob:
+        """Return the function that queues one job again that was saved and held."""
+
+        def change(job: JobRow) -> None:
+            if job.state not in (states.PAUSED, states.PAUSING):
+                raise Conflict(f"job {job.id} is not paused: it is {_words(job.state)}{_do(job)}")
+            waits = self._dispatcher.conditions.waits(job)
+            event = Unpause(who=user_name(uid), waits=waits)
+            self._dispatcher.transitions.take(job, event)
+
+        return change
+
+    async def _make(self, job_id: int, change: ChangeJob, what: str) -> None:
+        """Make the change when the queue is free. Raises Conflict, Unavailable, NotFound."""
+
+        async def made() -> None:
+            change(self._find(job_id))
+
+        await _made(made, f"job {job_id} cannot {what}")
+
+
+def _refuse(job: JobRow) -> None:
+    """Raise Conflict if the job cannot be held."""
+    if job.state in states.TERMINAL:
+        raise Conflict(f"job {job.id} is over: it is {_words(job.state)}; it cannot be held")
+    if job.state == states.STOPPING:
+        raise Conflict(f"job {job.id} is being cancelled; it cannot be held")
+    _refuse_held(job)
+    if job.state == states.ON_HOLD:
+        raise Conflict(
+            f"job {job.id} is held already, and starts when it is released: zerotools release "
+            f"{job.id}"
+        )
+
+
+def _refuse_held(job: JobRow) -> None:
+    """Raise Conflict if the daemon holds the job, because a process of it may still run."""
+    if job.state == states.HELD:
+        raise Conflict(
+            f"job {job.id} is held by the daemon already ({job.standing.reason}), and continues "
+            f"when it is released: zerotools release {job.id}"
+        )
+
+
+def _refuse_watched(job: JobRow) -> None:
+    """Raise Conflict if the daemon can neither stop nor restart the job."""
+    spec = job.reading.spec
+    if spec is not None and (process := spec.script.process) is not None:
+        raise Conflict(
+            f"job {job.id} watches process {process.pid}, which somebody started by hand: nothing "
+            f"could start it again; to stop and continue it: kill -STOP {process.pid}, and later "
+            f"kill -CONT {process.pid}"
+        )
+
+
+def _do(job: JobRow) -> str:
+    """Return the command that lets the job run, if there is one."""
+    if job.state in states.TERMINAL:
+        return f"; to run it again: zerotools retry {job.id}"
+    held = job.state in (states.ON_HOLD, states.HELD)
+    return f"; zerotools release {job.id}" if held else ""
+
+
+async def _made(change: Callable[[], Awaitable[None]], what: str) -> None:
+    """Make a change when the queue is free. Raises Conflict, Unavailable, NotFound."""
+    try:
+        await when_free(change)
+    except (NotAllowed, Changed) as error:
+        raise Conflict(f"{what}: {error}") from None
+    except sqlite3.OperationalError as error:
+        raise Unavailable(f"{what}: writing the queue failed: {error}") from None
+
+
+def _words(state: str) -> str:
+    return states.in_words(state)

@@ -1,0 +1,162 @@
+"""Changes the job file of a job that has not started.
+
+All checks of a submit are repeated, and the job is changed in one transaction, unless it was
+started meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs import states
+from zerotools.jobs.jobfile.evaluation_job import is_evaluated
+from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
+from zerotools.jobs.sweeps import check_key, put_key, remove_key
+from zerotools.jobs.tables.eval import TASK_KEYS
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.dispatch.dispatcher import Dispatcher
+from zerotoolsd.interface.api_errors import Conflict, Unavailable
+from zerotoolsd.interface.queue_terms import AT_ANY_TIME, JobEdit
+from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.queue.changes import Changed, JobParts
+from zerotoolsd.queue.group_commit import when_free
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.service.admission.dependency_check import refuse_past, refuse_ring
+from zerotoolsd.service.operations.change_jobs import FindJob
+from zerotoolsd.service.results.evaluations import evaluations_of
+from zerotoolsd.service.submission import Admittance
+from zerotoolsd.users.name_service import user_name
+
+_EDITABLE = frozenset({states.ON_HOLD, states.WAITING, states.QUEUED})
+_OWN = frozenset({"captured_env"})
+
+
+class JobEdits:
+    """Edits of the dispatcher's jobs; `find` gives a job by its number."""
+
+    def __init__(self, dispatcher: Dispatcher, submission: Admittance, find: FindJob) -> None:
+        self._dispatcher = dispatcher
+        self._store = dispatcher.store
+        self._submission = submission
+        self._find = find
+
+    async def edit(self, job_id: int, edit: JobEdit, uid: int) -> JobRow:
+        """Return the edited job; see `JobService`."""
+        job = self._find(job_id)
+        self._refuse_started(job)
+        self._refuse_terms(job, edit, uid)
+        spec = await edited(job, edit)
+        self._refuse_evaluated(job, spec)
+        async with self._submission.edited(job, spec) as new:
+
+            async def commit() -> JobRow:
+                found = self._find(job.id)
+                self._refuse_started(found)
+                if _edited_part(found) != _edited_part(job):
+                    raise Conflict(
+                        f"job {job.id} was changed meanwhile; look at it, and edit again"
+                    )
+                # Others may have been edited, or have ended, during the check of the job file.
+                self._refuse_terms(found, edit, uid)
+                new.check()
+                why = f"by {user_name(uid)}: {', '.join(edit.words)}"
+                after, now = found.standing, time.time()
+                with self._store.change(found, after, states.EDIT, now=now, why=why) as change:
+                    place = spec.output_dir or str(new.default_output / str(job.id) / "output")
+                    parts = new.parts or JobParts.of(spec)
+                    name = spec.name or f"job-{job.id}"
+                    texts = parts.full_text, parts.set_text
+                    change.set_spec(name, *texts, place, new.expected)
+                    if edit.after is not None:
+                        self._store.dependencies.replace(job.id, edit.after)
+                    if edit.begin is not None:
+                        change.set_begin(None if edit.begin == AT_ANY_TIME else edit.begin)
+                return self._find(job.id).with_reading(parts.spec)
+
+            try:
+                row = await when_free(commit)
+            except Changed as error:
+                raise Conflict(f"job {job.id} cannot be edited: {error}") from None
+            except sqlite3.OperationalError as error:
+                raise Unavailable(
+                    f"job {job.id} cannot be edited: writing the queue failed: {error}"
+                ) from None
+        self._dispatcher.expect(row)
+        return row
+
+    def _refuse_started(self, job: JobRow) -> None:
+        if job.state not in _EDITABLE or self._store.attempts(job.id):
+            raise Conflict(
+                f"job {job.id} is {states.in_words(job.state)}: only a job that has never started "
+                "can be edited; submit a new one"
+            )
+
+    def _refuse_evaluated(self, job: JobRow, spec: JobSpec) -> None:
+        """Raises Conflict: the job that evaluates this one would no longer fit it."""
+        if _evaluated(job.spec) == _evaluated(spec):
+            return
+        others = evaluations_of(self._store, job)
+        both = f"job {job.id} and job {others[0].id}, which evaluates it" if others else "it"
+        raise Conflict(
+            f"job {job.id} cannot be edited: eval.tasks, their keys and the output_dir of a job "
+            f"that has them are settled when it is submitted; cancel {both}, and submit it anew"
+        )
+
+    def _refuse_terms(self, job: JobRow, edit: JobEdit, uid: int) -> None:
+        """Raise BadRequest or Conflict if the job cannot have these conditions."""
+        if job.state == states.QUEUED and (edit.after or edit.begin):
+            waits = "after others" if edit.after else "at a time"
+            raise Conflict(
+                f"job {job.id} is queued, and may start at any time; before it is to start "
+                f"{waits}, hold it: zerotools hold {job.id}"
+            )
+        if edit.begin != AT_ANY_TIME:
+            refuse_past(edit.begin, time.time())
+        if edit.after is not None:
+            self._submission.dependable.refuse_hopeless(edit.after, uid)
+            refuse_ring(self._store.dependencies, job.id, edit.after)
+
+
+def _evaluated(spec: JobSpec) -> object:
+    """Return what the job that evaluates this one is made of; None: there is no such job."""
+    if not is_evaluated(spec):
+        return None
+    return (
+        spec.output_dir,
+        spec.eval.tasks,
+        spec.eval.batch_size,
+        *(getattr(spec.eval, key) for key in TASK_KEYS),
+    )
+
+
+def _edited_part(job: JobRow) -> tuple[str, str | None, str]:
+    """Return what an edit starts from. Two job files may differ in the keys that were set alone."""
+    return job.spec_text, job.given_text, job.state
+
+
+async def edited(job: JobRow, edit: JobEdit) -> JobSpec:
+    """Return the changed job. Raises BadRequest, Unsupported, UnreadableSpec."""
+    tree: dict[str, Any]
+    time_slice = TimeSlice()
+    await asyncio.sleep(0)
+    tree = job_to_dict(job.spec) if job.given_text is None else json.loads(job.given_text)
+    for key in (*edit.set, *edit.unset):
+        await time_slice.pause_if_due()
+        check_key(key, "edit", _OWN)
+    for key in edit.unset:
+        await time_slice.pause_if_due()
+        remove_key(tree, key)
+    for key, value in edit.set.items():
+        await time_slice.pause_if_due()
+        put_key(tree, key, value)
+    await asyncio.sleep(0)
+    spec = job_from_dict(tree, source="job")
+    await asyncio.sleep(0)
+    if not edit.words:
+        raise BadRequest("nothing is to be changed; name a key in set or unset, after or begin")
+    return spec

@@ -1,0 +1,105 @@
+"""The state of the daemon and the machine, and the use by users."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+import zerotools
+from zerotools.jobs.client.api_versions import API_VERSION
+from zerotoolsd.dispatch.dispatcher import Dispatcher
+from zerotoolsd.interface.prometheus_text import render
+from zerotoolsd.monitoring.metrics import MetricsMoment, families
+from zerotoolsd.queue import clocks
+from zerotoolsd.queue.scheduling.faulty_gpus import with_fences
+from zerotoolsd.service.views import share_view
+from zerotoolsd.users.name_service import user_name
+
+METRICS_AGE_SECONDS, METRICS_PATIENCE_SECONDS = 10.0, 0.2  # of the state of the GPUs
+
+
+class MachineState:
+    """The state of the dispatcher's machine, since this object was made."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._store = dispatcher.store
+        self._started = time.monotonic()
+
+    async def machine(self) -> dict[str, Any]:
+        """Return the machine's state; see `JobService`."""
+        snapshot = await self._dispatcher.machine.snapshot()
+        snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
+        leases = [
+            {
+                "gpu_uuid": lease.gpu_uuid,
+                "job_id": lease.job_id,
+                "attempt": lease.attempt,
+                "held_by": lease.held_by,
+                "bytes": lease.bytes,
+                "uid": self._owner(lease.job_id),
+            }
+            for lease in self._store.leases()
+        ]
+        launch, choice = self._dispatcher.spawner.to_json(), self._dispatcher.machine.choice
+        return {
+            "snapshot": snapshot.to_json(),
+            "leases": leases,
+            "launch": launch,
+            "warm_start": self._dispatcher.warm.to_json(),
+            "gpu_locks": self._dispatcher.arbiter.to_json(),
+            "gpu_choice": {"unknown": list(choice.unknown(snapshot.gpus)) if snapshot.gpus else []},
+            "numa": self._dispatcher.placer.topology().to_json(),
+        }
+
+    async def metrics(self, *, openmetrics: bool) -> str:
+        """Return the metrics; see `JobService`."""
+        engine, now = self._dispatcher, clocks.now()
+        snapshot = await engine.machine.snapshot(
+            most_age_seconds=METRICS_AGE_SECONDS, patience_seconds=METRICS_PATIENCE_SECONDS
+        )
+        moment = MetricsMoment(
+            jobs=self._store.state_counts(),
+            leases=self._store.leases(),
+            fenced=[each.gpu_uuid for each in self._store.fences() if each.is_up(now)],
+            snapshot=snapshot,
+            uptime_seconds=time.monotonic() - self._started,
+            outbox=self._store.outbox.counts(),
+            stalled=len(engine.notifier.stalls.stalled),
+        )
+        return render(families(engine.tally, moment), openmetrics=openmetrics)
+
+    def shares(self) -> dict[str, Any]:
+        """Return the users' shares; see `JobService`."""
+        engine = self._dispatcher
+        waiting, gpus = engine.placement.line.waiting_for_gpus(), dict[int, float]()
+        for lease in self._store.leases():
+            uid = self._store.job(lease.job_id).uid
+            gpus[uid] = gpus.get(uid, 0) + 1
+        users = engine.shares.view({*waiting, *gpus}, time.time())
+        return {
+            "half_life_seconds": engine.shares.half_life,
+            "fair": engine.config.shares.fair,
+            "users": [share_view(each, gpus, waiting) for each in users],
+        }
+
+    def health(self) -> dict[str, Any]:
+        """Return the health; see `JobService`."""
+        drain = self._dispatcher.placing.drained
+        return {
+            "version": zerotools.__version__,
+            "pid": os.getpid(),
+            "schema": self._store.schema,
+            "uptime_seconds": time.monotonic() - self._started,
+            "api_versions": [API_VERSION],
+            "last_event": self._store.last_change,
+            "drain": replace(drain, user=user_name(drain.uid)).to_json() if drain else None,
+        }
+
+    def _owner(self, job_id: int) -> int | None:
+        try:
+            return self._store.of_user.owner(job_id)
+        except KeyError:
+            return None

@@ -1,0 +1,277 @@
+"""Runs an ended job once more: from its newest checkpoint, or from the start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs import states
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.attempts import last_report
+from zerotoolsd.dispatch.cleaning.removal import names_of
+from zerotoolsd.dispatch.dispatcher import Dispatcher
+from zerotoolsd.interface.api_errors import Conflict, Unavailable
+from zerotoolsd.interface.queue_terms import ANY, Dependency, QueueTerms
+from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.queue.group_commit import when_free
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.service.admission.directory_checks import newest_step, newest_undamaged, real_paths
+from zerotoolsd.service.operations.change_jobs import FindJob
+from zerotoolsd.service.submission import Admittance
+
+LOOKS_AT_ONCE = 8
+"""Jobs of an array of which the newest checkpoints are looked for at the same time."""
+
+
+class JobsAgain:
+    """Queues jobs of the dispatcher again; `check_uid` raises Forbidden for who may not submit."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        submission: Admittance,
+        find: FindJob,
+        check_uid: Callable[[int], None],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._store = dispatcher.store
+        self._submission = submission
+        self._find = find
+        self._check_uid = check_uid
+
+    async def retry(self, job_id: int, uid: int, output_dir: str | None) -> JobRow:
+        """Retry a job from the start; see `JobService`."""
+        job = self._find(job_id)
+        _check_over(job)
+        if output_dir is not None and not Path(output_dir).is_absolute():
+            raise BadRequest(f"output_dir = {output_dir}: must be an absolute path")
+        owner = self._owner_of_next(job, uid)
+        (spec,) = await self._from_the_start([job])
+        spec = spec if output_dir is None else replace(spec, output_dir=output_dir)
+        terms = self._terms_of_next(job, owner)
+        new, _ = await self._submission.submit(spec, uid=owner, key=None, terms=terms)
+        return new
+
+    async def retry_array(
+        self, members: Sequence[JobRow], uid: int, output_dir: str | None
+    ) -> list[JobRow]:
+        """Retry an array from the start; see `JobService`."""
+        for job in members:
+            _check_over(job)
+        if output_dir is not None and not Path(output_dir).is_absolute():
+            raise BadRequest(f"output_dir = {output_dir}: must be an absolute path")
+        owner = self._owner_of_next(members[0], uid)
+        specs = []
+        for job, spec in zip(members, await self._from_the_start(members), strict=True):
+            assert job.array is not None
+            if output_dir is not None:
+                spec = replace(spec, output_dir=str(Path(output_dir) / str(job.array.index)))
+            specs.append((spec, job.array.label))
+        return await self._submit_again(specs, members, owner)
+
+    async def _from_the_start(self, jobs: Sequence[JobRow]) -> list[JobSpec]:
+        """Return the jobs as they were first submitted. Paths are compared with links resolved."""
+        specs, real, time_slice = list[JobSpec](), dict[str, str](), TimeSlice()
+        for job in jobs:
+            specs.append(job.spec)
+            await time_slice.pause_if_due()
+        named = [path for spec in specs for path in (spec.output_dir, spec.resume_from) if path]
+        if any(spec.resume_from for spec in specs):
+            user = self._dispatcher.users.of(jobs[0].uid)
+            found = await self._submission.look(specs[0], real_paths, named, user=user)
+            real = dict(zip(named, map(str, found), strict=True))
+        own, first = names_of(str(self._dispatcher.jobs_dir)), list[JobSpec]()
+        for spec in specs:
+            first.append(from_the_start(spec, own, real))
+            await time_slice.pause_if_due()
+        return first
+
+    async def resume(self, job_id: int, uid: int) -> JobRow:
+        """Resume a job; see `JobService`."""
+        job = self._find(job_id)
+        return await (
+            self._resume_held(job)
+            if job.state == states.HELD
+            else self.retry_from_newest(job_id, uid)
+        )
+
+    async def retry_from_newest(self, job_id: int, uid: int) -> JobRow:
+        """Retry a job from its newest checkpoint; see `JobService.retry`."""
+        job = self._find(job_id)
+        _check_over(job)
+        if _has_done_all(job):
+            raise Conflict(
+                f"job {job_id} has succeeded: all its steps are done; to train longer, submit its "
+                f'job file with more steps and resume_from = "{job.output_dir}"; to run it again '
+                f"from the start: zerotools retry --from-start {job_id}"
+            )
+        spec, begun = await self._continued(job)
+        owner = self._owner_of_next(job, uid)
+        terms = self._terms_of_next(job, owner)
+        new, _ = await self._submission.submit(
+            spec, uid=owner, key=None, rehearse=not begun, terms=terms
+        )
+        return new
+
+    async def retry_array_from_newest(self, members: Sequence[JobRow], uid: int) -> list[JobRow]:
+        """Retry an array from the newest checkpoints; see `JobService.retry_array`."""
+        for job in members:
+            _check_over(job)
+        left, time_slice = list[JobRow](), TimeSlice()
+        for job in members:
+            left += [] if _has_done_all(job) else [job]
+            await time_slice.pause_if_due()
+        if not left:
+            raise Conflict(
+                f"all {len(members)} jobs of the array have succeeded: all their steps are done; "
+                f"to run them again from the start: zerotools retry --from-start @{members[0].id}"
+            )
+        specs = list[tuple[JobSpec, str]]()
+        for first in range(0, len(left), LOOKS_AT_ONCE):
+            some = left[first : first + LOOKS_AT_ONCE]
+            found = await asyncio.gather(*map(self._continued, some))
+            for job, (spec, _) in zip(some, found, strict=True):
+                assert job.array is not None
+                specs.append((spec, job.array.label))
+            await time_slice.pause_if_due()
+        owner = self._owner_of_next(left[0], uid)
+        return await self._submit_again(specs, left, owner)
+
+    async def _submit_again(
+        self, specs: Sequence[tuple[JobSpec, str]], members: Sequence[JobRow], owner: int
+    ) -> list[JobRow]:
+        """Submit the next array of `members`, each with its own terms."""
+        of_each, time_slice = list[QueueTerms](), TimeSlice()
+        for job in members:
+            of_each.append(self._terms_of_next(job, owner))
+            await time_slice.pause_if_due()
+        after = dict.fromkeys(each for terms in of_each for each in terms.after)
+        terms = replace(of_each[0], after=tuple(after))
+        return await self._submission.submit_array(
+            specs, uid=owner, key=None, terms=terms, of_each=of_each
+        )
+
+    async def _continued(self, job: JobRow) -> tuple[JobSpec, bool]:
+        """Return the job as it continues from its newest checkpoint, and False if it has none: it
+        begins as a new job does then."""
+        spec = replace(job.spec, output_dir=job.output_dir)
+        if spec.engine == "script":
+            return await self._from_newest(job, spec), True
+        if await self._newest_step(job) is not None:
+            return replace(spec, resume_from=job.output_dir), True
+        return spec, False
+
+    async def _from_newest(self, job: JobRow, spec: JobSpec) -> JobSpec:
+        """Set the newest checkpoint of a program's job: a reported one, else a found one.
+
+        Raises Conflict if all of these are damaged.
+        """
+        attempts = self._store.attempts(job.id)
+        paths = last_report.reported_by_program(attempts)
+        paths += [path for path in last_report.checkpoints_before(attempts) if path not in paths]
+        if not paths:
+            return spec
+        user = self._dispatcher.users.of(job.uid)
+        found = await self._submission.look(spec, newest_undamaged, paths, user=user)
+        if found["path"] is None:
+            raise Conflict(
+                f"job {job.id} cannot be resumed: none of its checkpoints is whole: "
+                f"{found['why']}; put one back that is whole, or begin anew: zerotools retry "
+                f"--from-start {job.id}"
+            )
+        return replace(spec, resume_from=str(found["path"]))
+
+    async def _newest_step(self, job: JobRow) -> int | None:
+        user = self._dispatcher.users.of(job.uid)
+        found = await self._submission.look(job.spec, newest_step, job.output_dir, user=user)
+        return None if found is None else int(found)
+
+    async def _resume_held(self, job: JobRow) -> JobRow:
+        if not self._store.open_tokens(job.id):
+            _ = job.spec  # it would be held again at once, for the same reason
+
+        async def resume() -> None:
+            self._dispatcher.resume(self._find(job.id))
+
+        try:
+            await when_free(resume)
+        except sqlite3.OperationalError as error:
+            raise Unavailable(
+                f"job {job.id} cannot be resumed: writing the queue failed: {error}"
+            ) from None
+        return self._find(job.id)
+
+    def _terms_of_next(self, job: JobRow, owner: int) -> QueueTerms:
+        """Return the terms of the job as far as they still hold: its priority, limited to what
+        `owner` may choose, its begin if that is to come, and the jobs it starts after that are not
+        over. The job that it evaluates is named in any case."""
+        least, most = self._dispatcher.priority_classes.range_of(owner)
+        evaluates, after = job.spec.script.evaluates is not None, list[Dependency]()
+        for each in self._store.dependencies.of(job.id):
+            state = self._store.state(each.on_id)
+            if state is not None and (state not in states.TERMINAL or evaluates):
+                condition = ANY if state in states.TERMINAL else each.condition
+                after.append(Dependency(job_id=each.on_id, condition=condition))
+        return QueueTerms(
+            priority=min(max(job.priority, least), most),
+            begin=job.begin if job.begin is not None and job.begin > time.time() else None,
+            after=tuple(after),
+        )
+
+    def _owner_of_next(self, job: JobRow, uid: int) -> int:
+        """Return the owner of the new job. Raises Forbidden.
+
+        The program of another user's job stays that user's, whoever runs it again.
+        """
+        owner = job.uid if self._dispatcher.users.own == 0 else uid
+        self._check_uid(owner)
+        return owner
+
+
+def _has_done_all(job: JobRow) -> bool:
+    """Return whether nothing is left to do. For a user's own program, only the user knows that."""
+    is_ours = job.spec.engine != "script" and not job.standing.reason
+    return job.state == states.SUCCEEDED and is_ours
+
+
+def _check_over(job: JobRow) -> None:
+    if states.in_words(job.state) in (states.HELD, states.in_words(states.PAUSING)):
+        words = states.in_words(job.state)
+        raise Conflict(f"job {job.id} is {words}; let it continue: zerotools release {job.id}")
+    if job.state not in states.TERMINAL:
+        raise Conflict(
+            f"job {job.id} is not over: it is {states.in_words(job.state)}; wait for its end, "
+            "or cancel it"
+        )
+
+
+def from_the_start(
+    spec: JobSpec, jobs_dirs: Sequence[str], real: Mapping[str, str] = MappingProxyType({})
+) -> JobSpec:
+    """Return the job before it was first resumed.
+
+    It has its own directory if it had one, and does not resume from its own checkpoints.
+    `jobs_dirs` are the names of the directory of all jobs, `real` are paths of the job with links
+    resolved.
+    """
+    place, start = spec.output_dir, spec.resume_from
+    pairs = {(start, place), (real.get(start or ""), real.get(place or ""))}
+    if any(one and other and _is_within(one, other) for one, other in pairs):
+        spec = replace(spec, resume_from=None)
+    own = "|".join(map(re.escape, jobs_dirs))
+    if place is not None and re.fullmatch(rf"(?:{own})/[0-9]+/output", place):
+        spec = replace(spec, output_dir=None)
+    return spec
+
+
+def _is_within(path: str, directory: str) -> bool:
+    path, directory = os.path.normpath(path), os.path.normpath(directory)
+    return path == directory or path.startswith(f"{directory}/")

@@ -1,0 +1,595 @@
+"""Takes a job into the queue: the checks before, and the last checks in the transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+import time
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.jobfile.evaluation_job import is_evaluated
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.attempts.environment import job_environment
+from zerotoolsd.attempts.job_limits import why_refused
+from zerotoolsd.dispatch.cleaning.checkpoint_pins import ComingJob
+from zerotoolsd.dispatch.cleaning.path_checks import CLEANING_LOOKS
+from zerotoolsd.dispatch.dispatcher import Dispatcher
+from zerotoolsd.file_checks.checkers import Ask
+from zerotoolsd.interface.api_errors import Conflict, Unavailable
+from zerotoolsd.interface.api_types import CheckedJob
+from zerotoolsd.interface.queue_terms import PLAIN_TERMS, QueueTerms
+from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.monitoring.notifications.webhook_addresses import why_job_refused
+from zerotoolsd.queue.changes import JobParts, NewJob
+from zerotoolsd.queue.directory_writers import Writers
+from zerotoolsd.queue.group_commit import GroupCommit, when_free
+from zerotoolsd.queue.job_texts import slices
+from zerotoolsd.queue.placement import gpu_memory_for, memory_of_host, memory_of_machine, need_of
+from zerotoolsd.queue.rows import ArrayPlace, JobRow
+from zerotoolsd.queue.scheduling.suitable_gpus import impossible
+from zerotoolsd.queue.scheduling.user_quota import never_within
+from zerotoolsd.service.admission.adoptable import look_at_process
+from zerotoolsd.service.admission.argv_limit import too_large
+from zerotoolsd.service.admission.dependency_check import DependableJobs, refuse_past
+from zerotoolsd.service.admission.directory_checks import (
+    clash_of,
+    newest_step,
+    newest_undamaged,
+    real_paths,
+)
+from zerotoolsd.service.admission.dry_run import rehearse
+from zerotoolsd.service.admission.evaluation_job import evaluation_of
+from zerotoolsd.service.admission.interpreter_check import Needs, check_interpreter
+from zerotoolsd.service.admission.memory_check import (
+    MachineMemory,
+    expected_text,
+    note_of,
+    why_never,
+)
+from zerotoolsd.service.admission.survey import Survey, survey, survey_of
+from zerotoolsd.service.results.result_readers import RESULT_LOOKS
+from zerotoolsd.service.user_lookup import uid_of, who_is
+from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.users.job_user import JobUser
+from zerotoolsd.users.name_service import user_name
+from zerotoolsd.users.user_limits import why_queued_too_much
+
+LOOK_SECONDS = 10.0
+"""Timeout for the check of a job's files at submit."""
+
+MOST_ARRAY_DEPENDENCIES = 4096
+"""Members of an array times the jobs that each starts after: all are written in one transaction."""
+MOST_ARRAY_EVALUATIONS = 100
+"""Members of an array with `eval.tasks`. Their evaluations are written in one transaction."""
+
+_LAST_REHEARSED = 16
+"""Number of jobs that a rehearsal has checked, and that are not checked again at their submit."""
+
+InterpreterCheck = Callable[[str, Mapping[str, str], Needs, JobUser | None], Awaitable[None]]
+"""Function of (interpreter, environment, requirements, user); raises BadRequest."""
+Rehearsal = Callable[[JobSpec, str, Mapping[str, str], JobUser | None, int], Awaitable[CheckedJob]]
+"""Function of (job, interpreter, environment, user, number of examples) that returns notes on the
+model and the data; raises BadRequest."""
+
+
+_OWN_LOOKS = (
+    *(clash_of, survey, newest_step, newest_undamaged, real_paths),
+    *(who_is, uid_of, look_at_process),
+)
+LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_LOOKS)}
+"""The functions of the child process that reads files."""
+
+
+@dataclass(frozen=True)
+class _LookedAt:
+    """A job that was looked at. `seen` is None for one that was queued before; `evaluation` makes
+    the job that evaluates it, where one does."""
+
+    parts: JobParts
+    seen: Survey | None
+    coming: ComingJob
+    writers: Writers
+    evaluation: Callable[[JobRow], NewJob] | None
+
+    def note(self, job_id: int) -> None:
+        """It is being queued: no other job may write where it writes."""
+        self.writers.note(job_id, self.seen.place if self.seen else None)
+
+    def queued(self, job_id: int) -> None:
+        """It is being queued: as `note`, and what it needs is kept under its number."""
+        self.note(job_id)
+        self.coming.taken(job_id)
+
+
+class Admittance:
+    """Takes jobs into the dispatcher's queue; `ask` looks at files."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        *,
+        check_python: InterpreterCheck = check_interpreter,
+        rehearse: Rehearsal = rehearse,
+        ask: Ask,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._check_python = check_python
+        self._rehearse = rehearse
+        self._ask = ask
+        self._group = GroupCommit(dispatcher.store)
+        self._writers = Writers(dispatcher.store, dispatcher.jobs_dir)
+        self.dependable = DependableJobs(dispatcher.store)
+        self._rehearsed: list[tuple[JobUser | None, str]] = []
+
+    async def submit(
+        self,
+        spec: JobSpec,
+        *,
+        uid: int,
+        key: str | None,
+        rehearse: bool = True,
+        terms: QueueTerms = PLAIN_TERMS,
+    ) -> tuple[JobRow, bool]:
+        """Submit a job; see `JobService.submit`. Without `rehearse` its interpreter is not
+        asked."""
+        try:
+            with self._group.coming():
+                job, new = await self._submit(spec, uid, key, rehearse, terms)
+        except sqlite3.OperationalError as error:
+            raise Unavailable(
+                f"the job cannot be queued: writing the queue failed: {error}"
+            ) from None
+        if new:
+            self._dispatcher.expect(job)
+        return job, new
+
+    async def _submit(
+        self, spec: JobSpec, uid: int, key: str | None, rehearse: bool, terms: QueueTerms
+    ) -> tuple[JobRow, bool]:
+        parts = await _parts_of(spec)
+        known = self._dispatcher.store.by_key(uid, key) is not None
+        if not known:
+            terms = self._may_come(uid, terms, size=len(parts.full_text), count=_count([spec]))
+        looked = self._looked_at(parts, uid, look=not known, rehearse=rehearse)
+        async with looked as coming:
+            # No other task runs between the check and the commit, because two submits may come at
+            # once.
+            check = partial(self._check_last, [coming], uid, terms)
+            new = self._new_job(coming, uid=uid, key=key, terms=terms)
+            return await self._group.submit(replace(new, check=check))
+
+    async def submit_array(
+        self,
+        members: Sequence[tuple[JobSpec, str]],
+        *,
+        uid: int,
+        key: str | None,
+        terms: QueueTerms = PLAIN_TERMS,
+        of_each: Sequence[QueueTerms] = (),
+    ) -> list[JobRow]:
+        """Submit an array; see `JobService.submit_array`.
+
+        `of_each` are the terms of the members, if these differ. Then `terms` name all jobs that any
+        of them starts after.
+        """
+        named = [
+            (label or str(spec.name), spec.output_dir, spec.resume_from) for spec, label in members
+        ]
+        _refuse_many(of_each or [terms] * len(members))
+        _refuse_many_evaluations(spec for spec, _ in members)
+        user = self._dispatcher.users.of(uid)
+        if (problem := await self.look(members[0][0], clash_of, named, user=user)) is not None:
+            raise BadRequest(problem)
+        known = self._dispatcher.store.by_key(uid, key) is not None
+        if not known:
+            terms = self._may_come(uid, terms, count=_count(spec for spec, _ in members))
+        async with AsyncExitStack() as stack:
+            looked = list[_LookedAt]()
+            for spec, _ in members:
+                parts, first = await _parts_of(spec), not looked
+                one = self._looked_at(parts, uid, look=not known, rehearse=first)
+                looked.append(await stack.enter_async_context(one))
+            labels = [label for _, label in members]
+            each_terms = of_each or [terms] * len(labels)
+            make = partial(self._new_members, looked, labels, uid, key, each_terms)
+            check = partial(self._check_last, looked, uid, terms)
+            try:
+                found, is_new = await self._write_array(looked, make, check, write=not known)
+            except sqlite3.OperationalError as error:
+                raise Unavailable(
+                    f"the jobs cannot be queued: writing the queue failed: {error}"
+                ) from None
+            queued = await _note_all(looked, found) if is_new else list(found)
+        self._dispatcher.announce()
+        return queued
+
+    async def _new_members(
+        self,
+        looked: Sequence[_LookedAt],
+        labels: Sequence[str],
+        uid: int,
+        key: str | None,
+        terms: Sequence[QueueTerms],
+        texts: Sequence[int],
+    ) -> list[NewJob]:
+        """Return the jobs of an array, in steps. `texts` are the numbers of their job files, if
+        these are written."""
+        jobs, time_slice, size = list[NewJob](), TimeSlice(), len(looked)
+        for index, (each, label) in enumerate(zip(looked, labels, strict=True)):
+            new = self._new_job(
+                each,
+                uid=uid,
+                key=None if index else key,
+                terms=terms[index],
+                array=ArrayPlace(id=0, index=index, size=size, label=label),
+                text_number=texts[index] if texts else None,
+            )
+            jobs.append(new)
+            await time_slice.pause_if_due()
+        return jobs
+
+    async def _write_array(
+        self,
+        looked: Sequence[_LookedAt],
+        make: Callable[[Sequence[int]], Awaitable[Sequence[NewJob]]],
+        check: Callable[[], None],
+        *,
+        write: bool,
+    ) -> tuple[Iterator[JobRow], bool]:
+        """Write the texts of the jobs in several transactions, then the jobs that `make` returns in
+        a short one. Return what `Store.submit_array` does."""
+        store, numbers = self._dispatcher.store, list[int]()
+        texts = [(each.parts.full_text, each.parts.set_text) for each in looked]
+
+        async def written(some: Sequence[tuple[str, str]]) -> list[int]:
+            return store.texts.write(some)
+
+        is_new = False
+        if write:
+            check()  # refused jobs are not written first
+        try:
+            for some in slices(texts) if write else ():
+                numbers += await when_free(partial(written, some))
+                await asyncio.sleep(0)
+            jobs = await make(numbers)
+            await asyncio.sleep(0)
+
+            async def commit() -> tuple[Iterator[JobRow], bool]:
+                return store.submit_array(jobs, check)
+
+            found, is_new = await when_free(commit)
+            return found, is_new
+        finally:
+            if numbers and not is_new:
+                store.texts.refuse(numbers)
+                with suppress(sqlite3.OperationalError):  # they are deleted with the next
+                    while store.texts.delete_refused():
+                        await asyncio.sleep(0)
+
+    @asynccontextmanager
+    async def edited(self, job: JobRow, spec: JobSpec) -> AsyncIterator[NewJob]:
+        """Check a changed job as `submit` does; its caller changes it inside the context."""
+        uid, parts = job.uid, await _parts_of(spec)
+        self._may_come(uid, PLAIN_TERMS, size=len(parts.full_text), own=job.id)
+        async with self._looked_at(parts, uid) as coming:
+            check = partial(self._check_last, [coming], uid, PLAIN_TERMS, job.id)
+            new = self._new_job(coming, uid=uid, key=None, terms=PLAIN_TERMS)
+            yield replace(new, check=check)
+            self._writers.forget(job.id)
+            self._dispatcher.store.of_user.forget()
+            coming.queued(job.id)
+
+    def _may_come(
+        self, uid: int, terms: QueueTerms, *, size: int = 0, count: int = 1, own: int | None = None
+    ) -> QueueTerms:
+        """Return the effective terms for `count` jobs with texts of `size` characters.
+
+        Raises Unavailable, BadRequest, Forbidden and Conflict if they may not be queued.
+        """
+        self._refuse_full()
+        self._refuse_over(uid, size, count, own)
+        return self._settled(terms, uid)
+
+    @asynccontextmanager
+    async def _looked_at(
+        self, parts: JobParts, uid: int, *, look: bool = True, rehearse: bool = True
+    ) -> AsyncIterator[_LookedAt]:
+        """Check a job, and yield it for the queue.
+
+        Without `look` nothing is checked: it was queued under its key before, and its files may be
+        gone.
+        """
+        spec, text = parts.spec, parts.full_text
+        user = self._dispatcher.users.of(uid)
+        with self._dispatcher.needed.coming(text, uid) as coming:
+            seen: Survey | None = None
+            if look:
+                seen = await self._check(spec, text, user)
+                coming.seen(seen.named)
+                if rehearse and seen.asked and (user, text) not in self._rehearsed:
+                    await self._ask_interpreter(spec, user)
+            jobs_dir = self._dispatcher.jobs_dir
+            evaluation = evaluation_of(spec, jobs_dir) if is_evaluated(spec) else None
+            yield _LookedAt(parts, seen, coming, self._writers, evaluation)
+        await asyncio.sleep(0)  # of many jobs, others are answered between two
+
+    def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
+        """Return the effective terms. Raises BadRequest, Forbidden."""
+        classes = self._dispatcher.priority_classes
+        self.dependable.refuse_hopeless(terms.after, uid)
+        refuse_past(terms.begin, time.time())
+        return replace(terms, priority=classes.priority_for(uid, terms.priority))
+
+    def _new_job(
+        self,
+        looked: _LookedAt,
+        *,
+        uid: int,
+        key: str | None,
+        terms: QueueTerms,
+        array: ArrayPlace | None = None,
+        text_number: int | None = None,
+    ) -> NewJob:
+        spec = looked.parts.spec
+        return NewJob(
+            uid=uid,
+            name=spec.name,
+            spec=spec,
+            output_dir=spec.output_dir,
+            default_output=self._dispatcher.jobs_dir,
+            idempotency_key=key,
+            now=time.time(),
+            priority=terms.priority or 0,
+            hold=f"held by {user_name(uid)} when it was submitted" if terms.hold else None,
+            begin=terms.begin,
+            after=terms.after,
+            array=array,
+            parts=looked.parts,
+            text_number=text_number,
+            queued=looked.queued if array is None else looked.note,
+            expected=expected_text(looked.seen.memory if looked.seen else None),
+            followed_by=looked.evaluation,
+        )
+
+    def _refuse_full(self) -> None:
+        """Raise Unavailable on a full disk: the rest is reserved for records of queued jobs."""
+        if (why := self._dispatcher.store.room.why_full()) is not None:
+            raise Unavailable(f"the job cannot be queued: {why}; make room there")
+
+    def _refuse_over(self, uid: int, size: int, count: int, own: int | None) -> None:
+        """Raise Conflict if `count` more jobs with `size` characters exceed the user's limits.
+
+        A changed job (`own`) does not count as a new one, and needs no bytes if it shrinks.
+        """
+        quota, rows = self._dispatcher.users.quotas.of(uid), self._dispatcher.store.of_user
+        if own is not None:
+            quota = replace(quota, max_queued=None)
+            size -= len(self._dispatcher.store.job(own).spec_text)
+            if size <= 0:
+                return
+        why = why_queued_too_much(
+            quota,
+            queued=0 if quota.max_queued is None else rows.waiting(uid),
+            queue_bytes=0 if quota.queue_bytes is None else rows.text_bytes(uid),
+            new_jobs=count,
+            new_bytes=size,
+        )
+        if why is not None:
+            raise Conflict(f"{'the job is' if count == 1 else 'the jobs are'} not queued: {why}")
+
+    def _check_last(
+        self, jobs: Sequence[_LookedAt], uid: int, terms: QueueTerms, own: int | None = None
+    ) -> None:
+        """Refuse jobs that come together for what may have changed since they were looked at."""
+        count = _count(job.parts.spec for job in jobs)
+        self._refuse_over(uid, sum(len(job.parts.full_text) for job in jobs), count, own)
+        self.dependable.refuse_hopeless(terms.after, uid)
+        places: dict[str, JobSpec] = {}
+        for job in jobs:
+            if job.seen is None:
+                continue
+            spec, place = job.parts.spec, job.seen.place
+            self._writers.refuse_taken(spec, place, own)
+            self._dispatcher.cleaner.refuse_going(job.seen.named)
+            if place is not None and places.setdefault(place, spec) is not spec:
+                raise Conflict(
+                    f"output_dir = {spec.output_dir}: another job of these writes there; name "
+                    "another directory"
+                )
+
+    async def check(
+        self,
+        spec: JobSpec,
+        *,
+        uid: int,
+        model: bool = False,
+        show: int = 0,
+        terms: QueueTerms = PLAIN_TERMS,
+    ) -> CheckedJob:
+        """Check a job; see `JobService.check`."""
+        self._settled(terms, uid)
+        text = (await _parts_of(spec)).full_text
+        user = self._dispatcher.users.of(uid)
+        seen = await self._check(spec, text, user)
+        self._writers.refuse_taken(spec, seen.place)
+        foreseen = [*seen.notes, *(await self._foreseen(spec, seen) if model else [])]
+        if spec.engine == "script" or not (model or seen.asked):
+            return CheckedJob(foreseen)
+        found = await self._ask_interpreter(spec, user, show)
+        self._rehearsed = [(user, text), *self._rehearsed[: _LAST_REHEARSED - 1]]
+        return replace(found, notes=[*found.notes, *foreseen])
+
+    async def _foreseen(self, spec: JobSpec, seen: Survey) -> list[str]:
+        """Return the memory estimate of the job, as notes."""
+        if seen.memory is None:
+            return []
+        snapshot = await self._dispatcher.machine.snapshot() if spec.device == "cuda" else None
+        memory = MachineMemory(gpu_memory_for(need_of(spec), snapshot), memory_of_host())
+        return [note_of(spec, seen.memory, memory)]
+
+    async def _check(self, spec: JobSpec, text: str, user: JobUser | None) -> Survey:
+        environment = job_environment(spec, user)
+        for refusal in too_large(spec, environment):
+            raise BadRequest(refusal)
+        await asyncio.sleep(0)
+        config, way = self._dispatcher.config, self._dispatcher.spawner.way
+        if (refused := why_refused(spec.limits, config.limits, way)) is not None:
+            raise BadRequest(refused)
+        if (refused := why_job_refused(spec.notify, config.notify)) is not None:
+            raise BadRequest(refused)
+        gpus = spec.device == "cuda"
+        snapshot = await self._dispatcher.machine.snapshot() if gpus else None
+        if snapshot is not None and snapshot.gpus_silent:
+            snapshot = None  # the memory is known when the driver responds: the job waits for that
+        why = impossible(need_of(spec), snapshot, config.limits, memory_of_machine(config))
+        uid = self._dispatcher.users.own if user is None else user.account.uid
+        why = why or never_within(self._dispatcher.users.quotas.of(uid), need_of(spec))
+        if why is not None:
+            raise BadRequest(why)
+        memory = MachineMemory(gpu_memory_for(need_of(spec), snapshot), memory_of_host())
+        seen = survey_of(await self.look(spec, survey, spec, text, memory, user=user))
+        if seen.memory is not None and (why := why_never(spec, seen.memory, memory)):
+            raise BadRequest(why)
+        if spec.output_dir is not None:
+            await self._note_earlier(spec)
+        if seen.needs is not None:
+            python = spec.python or sys.executable
+            await self._check_python(python, environment, seen.needs, user)
+        return seen
+
+    async def examples(self, spec: JobSpec, uid: int, show: int) -> CheckedJob:
+        """Return what `show` examples of the job look like to its model.
+
+        Raises:
+            ZerotoolsError: they cannot be shown.
+        """
+        return await self._ask_interpreter(spec, self._dispatcher.users.of(uid), show)
+
+    async def _ask_interpreter(
+        self, spec: JobSpec, user: JobUser | None, show: int = 0
+    ) -> CheckedJob:
+        python = spec.python or sys.executable
+        return await self._rehearse(spec, python, job_environment(spec, user), user, show)
+
+    async def _note_earlier(self, spec: JobSpec) -> None:
+        """Record the directories of jobs that an earlier daemon accepted, with links resolved."""
+        by_uid: dict[int, dict[int, str]] = {}
+        for job_id, path in self._writers.unknown().items():
+            by_uid.setdefault(self._dispatcher.store.job(job_id).uid, {})[job_id] = path
+        places: dict[int, str] = {}
+        for uid, paths in by_uid.items():
+            places |= zip(paths, await self._real(spec, uid, list(paths.values())), strict=True)
+        if places:
+            self._writers.note_places(places, list(places.values()))
+
+    async def _real(self, spec: JobSpec, uid: int, paths: list[str]) -> list[str]:
+        user = self._dispatcher.users.for_files(uid)
+        try:
+            found = await self.look(spec, real_paths, paths, user=user)
+        except Unavailable:
+            if user is None:
+                raise
+            return paths  # another user's file systems must not delay this
+        return [str(path) for path in found]
+
+    async def look(
+        self,
+        spec: JobSpec,
+        look: Callable[..., Any],
+        *arguments: object,
+        user: JobUser | None = None,
+    ) -> Any:
+        """Return the result of `look` on the files of `spec`, as `user`. Raises its errors.
+
+        Raises BadRequest if they may not be read, Unavailable if they do not respond.
+        """
+        try:
+            return await self._ask(LOOK_SECONDS, look, *arguments, user=user)
+        except TimeoutError:
+            raise Unavailable(
+                f"the files of the job could not be read within {LOOK_SECONDS:g} s: a file system "
+                f"does not answer; it names {_places(spec)}, and its data"
+            ) from None
+        except OSError as error:
+            who = "the daemon's user" if user is None else user.account.name
+            where = error.filename or _places(spec)
+            why = f"{where}: {error.strerror or error}, for {who}"
+            if is_of_machine(error):
+                raise Unavailable(f"the files of the job cannot be read now: {why}") from None
+            raise BadRequest(f"{why}; name another, or open it to that user") from None
+
+
+def _count(specs: Iterable[JobSpec]) -> int:
+    """Return how many jobs these are, with those that evaluate what they train."""
+    return sum(1 + is_evaluated(spec) for spec in specs)
+
+
+async def _parts_of(spec: JobSpec) -> JobParts:
+    """Return the stored parts of a job. For a large one they are made in steps, while other tasks
+    run."""
+    return await TimeSlice().run(JobParts.steps(spec))
+
+
+async def _note_all(looked: Sequence[_LookedAt], found: Iterable[JobRow]) -> list[JobRow]:
+    """Keep what the jobs of an array need under their numbers, and return them; others are answered
+    meanwhile."""
+    rows, time_slice = list[JobRow](), TimeSlice()
+    left = zip(looked, found, strict=True)
+    try:
+        for one, job in left:
+            one.coming.taken(job.id)
+            rows.append(job)
+            await time_slice.pause_if_due()
+    finally:
+        for one, job in left:  # where the request was cancelled
+            one.coming.taken(job.id)
+    return rows
+
+
+def _refuse_many(terms: Sequence[QueueTerms]) -> None:
+    """Raise BadRequest if jobs with these terms have too many dependencies for one transaction."""
+    count, most = sum(len(each.after) for each in terms), max(len(each.after) for each in terms)
+    if count > MOST_ARRAY_DEPENDENCIES:
+        raise BadRequest(
+            f"after: {len(terms):,} jobs that start after {most} others are {count:,} "
+            f"dependencies, and an array has at most {MOST_ARRAY_DEPENDENCIES:,}; let one job "
+            "start after the others, and the array after that job"
+        )
+
+
+def _refuse_many_evaluations(specs: Iterable[JobSpec]) -> None:
+    """Raise BadRequest if too many jobs would be followed by an evaluation: those are made in the
+    transaction of the array."""
+    count = sum(map(is_evaluated, specs))
+    if count > MOST_ARRAY_EVALUATIONS:
+        raise BadRequest(
+            f"eval.tasks: {count:,} jobs of an array would each be evaluated, and at most "
+            f"{MOST_ARRAY_EVALUATIONS} may be; submit several smaller arrays"
+        )
+
+
+def _places(spec: JobSpec) -> str:
+    """Return the directories that the job names, for a message."""
+    script = spec.script.directory if spec.engine == "script" else None
+    named = {
+        "script.directory": script,
+        "model.path": spec.model.path,
+        "output_dir": spec.output_dir,
+        "resume_from": spec.resume_from,
+        "python": spec.python,
+    }
+    return ", ".join(f"{key} = {path}" for key, path in named.items() if path) or "no directory"

@@ -1,0 +1,1 @@
+"""Jobs under Slurm: `watcher` submits a job and watches it, `runner` runs it there."""

@@ -1,0 +1,14 @@
+"""The processes in an allocation of Slurm: a job without a daemon.
+
+    batch script  ->  batch      one process on the first node: attempts, one after another
+      srun        ->  node       on every node: starts a supervisor there, and ends with it
+
+check_submission  the daemon's checks, before the job is submitted
+liveness_files    which processes live, by files that the nodes share
+single_runner     one attempt at a time, even if Slurm starts one twice
+slurm_job_state   the state of the job, kept in its directory for people
+node              a node's part of one attempt
+node_step         all nodes of one attempt: srun, stops, the end of each
+combined_end      how an attempt ended, from the records of its nodes
+run_attempts      attempts, one after another, until the job is over or Slurm wants its nodes
+"""

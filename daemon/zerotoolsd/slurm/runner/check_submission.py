@@ -1,0 +1,33 @@
+"""The daemon's checks before it accepts a job, for one that goes to Slurm without a daemon.
+
+`python -m zerotoolsd.slurm.runner.check_submission < spec.json` runs on the submitting machine,
+which must have the same files as the nodes. The exit status is 0, or that of the error, which is
+printed to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.jobs.jobfile.stored import read_stored
+from zerotoolsd.service.admission import preflight
+
+
+def main() -> int:
+    """Check the job on standard input; return the exit status."""
+    stored = read_stored(json.load(sys.stdin))
+    try:
+        if stored.spec is None or stored.problems:
+            raise BadRequest("; ".join(stored.problems))
+        preflight.check_files(stored.spec)
+        preflight.check_output(stored.spec)
+    except ZerotoolsError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

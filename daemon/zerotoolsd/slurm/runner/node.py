@@ -1,0 +1,224 @@
+"""A node's part of one attempt, started there by srun.
+
+It prepares the run directory as a daemon would, starts a supervisor in it, and stays next to it. It
+reports that the node lives, passes a stop on, and ends everything below it if a newer attempt
+began. If it is killed, the supervisor ends too, which saves first if it has time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.io.files.mounts import read_mounts
+from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.slurm.job_directory import JobDirectory, read_record
+from zerotools.jobs.tables.on_nodes import of_node
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.attempts import launch
+from zerotoolsd.attempts.backends.child import open_log, supervisor_command, supervisor_environment
+from zerotoolsd.config.daemon_config import Config
+from zerotoolsd.queue import lifecycle
+from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow
+from zerotoolsd.slurm.runner.liveness_files import BEAT_SECONDS, LifeSign
+from zerotoolsd.slurm.runner.slurm_job_state import read_job
+from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.ending.reaper import kill_all
+from zerotoolsd.supervisor.ending.stop_request_file import write_request
+from zerotoolsd.supervisor.plan import EXIT, RUN
+from zerotoolsd.supervisor.ranks import become_subreaper
+
+SETTINGS = "attempt.json"
+"""File in the attempt's directory: the settings of all of its nodes."""
+STOP = "stop.json"
+"""File in the attempt's directory: `reason` and `grace_seconds`, or `kill` to end at once."""
+SETTINGS_SECONDS = 60.0
+"""Seconds that a shared directory may take to show a file that another node has written."""
+LOOK_SECONDS = 0.5
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `JOB_DIRECTORY ATTEMPT` on the node in srun's variables; return 0 if its end is on
+    record."""
+    directory, attempt = JobDirectory(Path(arguments[0])), int(arguments[1])
+    node = int(os.environ["SLURM_NODEID"])
+    run_dir = directory.run_dir(attempt, node)
+    umask = os.umask(0o022)
+    os.umask(umask)
+    beat = LifeSign(directory.attempt_path(attempt), str(node))
+    beat.again()
+    try:
+        settings = _settings(directory, attempt)
+        prepare(directory, attempt, node, settings, umask)
+    except ZerotoolsError as error:
+        return _not_begun(run_dir, lifecycle.BAD_JOB, str(error))
+    except OSError as error:
+        return _not_begun(run_dir, lifecycle.CRASHED, f"{error.filename}: {error.strerror}")
+    return Companion(directory, attempt, run_dir, beat).run()
+
+
+def prepare(
+    directory: JobDirectory, attempt: int, node: int, settings: Mapping[str, Any], umask: int
+) -> None:
+    """Make the run directory of a node. Raises ZerotoolsError and OSError."""
+    job = read_job(directory, int(settings["submission"]))
+    nodes = int(settings["nodes"])
+    spec = of_node(job.spec, nodes, str(settings["address"]), node)
+    gpus = gpus_of(spec, os.environ)
+    row = AttemptRow(
+        job_id=job.id,
+        number=attempt,
+        token=f"{settings['token']}{node:04x}",
+        state=LAUNCHING,
+        run_dir=str(directory.run_dir(attempt, node)),
+        gpu_uuids=gpus,
+        resumed_from=None,
+        started=None,
+        ended=None,
+        result=None,
+        world_size=spec.world_size,
+    )
+    here = _row_of(job, spec)
+    reported = [str(each) for each in settings.get("reported", ())]
+    launch.prepare(
+        *(here, row, _config(), launch.trainer_command, umask, reported),
+        mounted=read_mounts(),
+        reported_by_program=[str(each) for each in settings.get("by_program", ())],
+    )
+
+
+def _row_of(job: JobRow, spec: JobSpec) -> JobRow:
+    spec = replace(spec, output_dir=job.output_dir)
+    return replace(job, spec_text=json.dumps(job_to_dict(spec))).with_reading(spec)
+
+
+def _config() -> Config:
+    """Return the configuration of a daemon without a file; Slurm groups the processes."""
+    config = Config()
+    return replace(config, limits=replace(config.limits, cgroups=False))
+
+
+def gpus_of(spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the GPUs that Slurm gave this node, in CUDA's names.
+
+    Raises BadRequest if these are fewer than the job needs.
+    """
+    if spec.device == "cpu":
+        return ()
+    given = [each for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    if len(given) < spec.world_size:
+        wanted = counted(spec.world_size, "GPU")
+        raise BadRequest(
+            f"node {socket.gethostname()}: Slurm gave it {counted(len(given), 'GPU')}, and the "
+            f"job wants {wanted} of each node; set gpus, or name nodes that have so many "
+            "(slurm.constraint, slurm.gpu_type)"
+        )
+    return tuple(given[: spec.world_size])
+
+
+def _settings(directory: JobDirectory, attempt: int) -> dict[str, Any]:
+    until = time.monotonic() + SETTINGS_SECONDS
+    path = directory.attempt_path(attempt) / SETTINGS
+    while (found := read_record(path)) is None:
+        if time.monotonic() > until:
+            raise BadRequest(
+                f"node {socket.gethostname()} does not see {path}: the job's directory is not the "
+                "same on all nodes; set ZEROTOOLS_SLURM_DIR to one that they share, and submit "
+                "the job again"
+            )
+        time.sleep(LOOK_SECONDS)
+    return found
+
+
+def _not_begun(run_dir: Path, outcome: str, cause: str) -> int:
+    run_dir.mkdir(parents=True, exist_ok=True)
+    write_json(run_dir / EXIT, {"outcome": outcome, "cause": cause, "ended": time.time()})
+    return 0
+
+
+class Companion:
+    """Stays next to a node's supervisor until that has ended."""
+
+    def __init__(
+        self, directory: JobDirectory, attempt: int, run_dir: Path, beat: LifeSign
+    ) -> None:
+        self._directory, self._attempt = directory, attempt
+        self._run_dir, self._beat = run_dir, beat
+        self._stop_path = directory.attempt_path(attempt) / STOP
+        self._asked: dict[str, Any] | None = None
+        self._signalled = False
+
+    def run(self) -> int:
+        """Start the supervisor, and wait for it."""
+        become_subreaper()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        with os.fdopen(open_log(self._run_dir), "wb") as log:
+            supervisor = subprocess.Popen(
+                supervisor_command(self._run_dir),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=supervisor_environment(),
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+        due = 0.0
+        while supervisor.poll() is None:
+            if (now := time.monotonic()) >= due:
+                due = now + BEAT_SECONDS
+                self._beat.again()
+                self._look(supervisor)
+            with suppress(subprocess.TimeoutExpired):
+                supervisor.wait(LOOK_SECONDS)
+        kill_all(10.0)  # the remaining processes of supervisor and keeper, killed together
+        return 0 if (self._run_dir / EXIT).exists() else 1
+
+    def _on_signal(self, *_: object) -> None:
+        self._signalled = True
+
+    def _look(self, supervisor: subprocess.Popen[bytes]) -> None:
+        if max(self._directory.attempts(), default=0) > self._attempt:
+            print("a newer attempt of this job began: this one is ended", flush=True)
+            supervisor.kill()
+            return
+        wanted = read_record(self._stop_path)
+        if wanted is None and self._signalled:
+            wanted = {"reason": "Slurm"}
+        if wanted is None or wanted == self._asked:
+            return
+        if wanted.get("kill") is True:
+            supervisor.kill()
+            return
+        if not (self._run_dir / RUN).exists():
+            return  # a SIGTERM would kill it now; it is asked after its start
+        try:
+            write_request(self._run_dir, str(wanted.get("reason")), wanted.get("grace_seconds"))
+        except OSError as error:
+            print(f"the supervisor cannot be asked to stop: {error.strerror}", file=sys.stderr)
+        supervisor.send_signal(signal.SIGTERM)
+        self._asked = wanted
+
+
+def _end_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,155 @@
+"""All nodes of one attempt: started by one srun, asked to stop, and the end of each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.slurm.job_directory import JobDirectory, read_record, write_record
+from zerotoolsd.attempts import last_report
+from zerotoolsd.queue import lifecycle
+from zerotoolsd.slurm.runner.node import SETTINGS, STOP
+from zerotoolsd.supervisor.plan import ENDED, EXIT, RUN
+from zerotoolsd.supervisor.transient_errors import NOT_READY
+
+STEP_LOG = "srun.log"
+PEER_SECONDS = 10.0
+"""Seconds that the nodes of an attempt may take to end after one of them has failed."""
+KILL_SECONDS = 30.0
+"""Seconds that they may take after that, before the rest of srun is killed."""
+
+
+class NodeStep:
+    """One attempt on `names`, the nodes of the allocation in the order of their numbers."""
+
+    def __init__(self, directory: JobDirectory, attempt: int, names: Sequence[str]) -> None:
+        self._directory, self._attempt, self._names = directory, attempt, names
+        self._place = directory.attempt_path(attempt)
+        self._srun: subprocess.Popen[bytes] | None = None
+        self._ending_since: float | None = None
+        self._asked: dict[str, Any] | None = None
+        self._killed_at: float | None = None
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes."""
+        return len(self._names)
+
+    def begin(self, settings: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        """Write the settings of all nodes, and start the nodes. Raises OSError."""
+        write_record(self._place / SETTINGS, {**settings, "nodes": self.nodes})
+        with (self._place / STEP_LOG).open("wb") as log:
+            self._srun = subprocess.Popen(
+                self.command(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=dict(environment),
+                # A signal to the batch script's processes must not reach srun: nodes are asked by
+                # file.
+                start_new_session=True,
+            )
+
+    def command(self, environment: Mapping[str, str]) -> list[str]:
+        """Return the srun command of this attempt."""
+        processors = environment.get("SLURM_CPUS_PER_TASK")
+        return [
+            "srun",
+            f"--nodes={self.nodes}",
+            f"--ntasks={self.nodes}",
+            "--ntasks-per-node=1",
+            *([f"--cpus-per-task={processors}"] if processors else []),
+            *("--kill-on-bad-exit=0", "--mpi=none", "--input=none", "--cpu-bind=none"),
+            "--export=ALL",
+            *(sys.executable, "-P", "-m", "zerotoolsd.slurm.runner.node"),
+            *(str(self._directory.path), str(self._attempt)),
+        ]
+
+    def began(self) -> dict[str, Any] | None:
+        """Return the run.json of node 0, if it exists."""
+        return read_record(self._run_dir(0) / RUN)
+
+    def is_over(self) -> bool:
+        """Return whether srun has ended; when a node has ended by itself, end the others."""
+        assert self._srun is not None
+        if self._srun.poll() is not None:
+            return True
+        self._end_peers()
+        return False
+
+    def _end_peers(self) -> None:
+        now = time.monotonic()
+        if self._ending_since is None:
+            if any(_ended_badly(self._record(node)) for node in range(self.nodes)):
+                self._ending_since = now
+            return
+        if now - self._ending_since > PEER_SECONDS and self._killed_at is None:
+            self.kill()
+        if self._killed_at is not None and now - self._killed_at > KILL_SECONDS:
+            assert self._srun is not None
+            self._srun.kill()
+
+    def ask(self, reason: str, grace_seconds: float | None = None) -> None:
+        """Ask all nodes to save and end. Raises OSError."""
+        wanted: dict[str, Any] = {"reason": reason}
+        if grace_seconds is not None:
+            wanted["grace_seconds"] = grace_seconds
+        if self._asked != wanted:
+            write_record(self._place / STOP, wanted)
+            self._asked = wanted
+
+    def kill(self) -> None:
+        """End all nodes at once."""
+        self._killed_at = time.monotonic()
+        write_record(self._place / STOP, {"reason": "killed", "kill": True})
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the record of each node, by its number, after the end of srun."""
+        return [self._record(node) or self._lost(node) for node in range(self.nodes)]
+
+    def _record(self, node: int) -> dict[str, Any] | None:
+        run_dir = self._run_dir(node)
+        return read_record(run_dir / EXIT) or read_record(run_dir / ENDED)
+
+    def _lost(self, node: int) -> dict[str, Any]:
+        run_dir = self._run_dir(node)
+        if read_record(run_dir / RUN) is None:
+            said = last_report.last_line(self._place / STEP_LOG)
+            cause = "its supervisor was not started" + (f": {said}" if said else "")
+            return {"outcome": NOT_READY, "cause": cause}
+        known = last_report.report_so_far(run_dir)
+        step, path = known.checkpoint_step, known.checkpoint_path
+        saved = {"step": step, "path": path, "found": known.checkpoint_found}
+        return {
+            "outcome": lifecycle.LOST,
+            "cause": "it ended without a word",
+            "steps_done": (known.step or {}).get("step"),
+            "progress": known.step,
+            "evaluation": known.evaluation,
+            "checkpoint": None if step is None else saved,
+        }
+
+    def _run_dir(self, node: int) -> Path:
+        return self._directory.run_dir(self._attempt, node)
+
+
+def settled_record(directory: JobDirectory, attempt: int, nodes: int) -> list[dict[str, Any]]:
+    """Return the records of the nodes of an attempt that an earlier copy started."""
+    return NodeStep(directory, attempt, [f"node {node}" for node in range(nodes)]).records()
+
+
+def _ended_badly(record: Mapping[str, Any] | None) -> bool:
+    good = (lifecycle.FINISHED, lifecycle.STOPPED)
+    return record is not None and record.get("outcome") not in good
+
+
+def step_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment of srun, without variables of sbatch that only concern the batch
+    script."""
+    dropped = ("SLURM_EXPORT_ENV", "SLURM_CPU_BIND", "SLURM_MEM_PER_NODE_FOR_STEP")
+    return {name: value for name, value in environment.items() if name not in dropped}

@@ -1,0 +1,392 @@
+"""The process of a batch script: runs attempts until the job ends or Slurm takes back the nodes.
+
+Inside one allocation a failed job is restarted by the daemon's rules, because the nodes are
+available. Slurm takes them back by SIGTERM (`--signal=B:TERM@120` before the end of the time,
+preemption, scancel): then the job saves, and is queued again if Slurm does not do so itself.
+
+    asked by             the job saves, and
+    its user             is over: cancelled              stop.json
+    its own time_limit   is over: stopped
+    Slurm: it runs       is queued again by us           end of the time, or preemption
+    Slurm: it is ending  continues only by Slurm         scancel, scontrol requeue
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
+from zerotools.jobs import states
+from zerotools.jobs.slurm.job_directory import JobDirectory
+from zerotools.jobs.slurm.slurm_commands import SlurmCommands
+from zerotools.jobs.slurm.submitting import own_of
+from zerotools.jobs.tables.job_rules import most_nodes
+from zerotoolsd.attempts import last_report
+from zerotoolsd.attempts.end.cause_of_end import saved_step
+from zerotoolsd.queue import lifecycle
+from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
+from zerotoolsd.slurm.runner.combined_end import combined
+from zerotoolsd.slurm.runner.liveness_files import BEAT_SECONDS, MASTER, LifeSign
+from zerotoolsd.slurm.runner.node_step import NodeStep, settled_record, step_environment
+from zerotoolsd.slurm.runner.single_runner import Turns
+from zerotoolsd.slurm.runner.slurm_job_state import JobState
+from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
+from zerotoolsd.supervisor.transient_errors import NOT_READY
+
+LOOK_SECONDS = 0.5
+BY_SLURM = "Slurm wants its nodes back"
+FORGOTTEN = (
+    "Slurm's controller does not know the job any more: it was started again before it had "
+    "written it down; retry it"
+)
+LAST_SECONDS = 20.0
+IN_VAIN = 3
+"""Starts in a row without a new saved step after which the job is halted."""
+_REQUEUE_TRIES = 6
+_REQUEUE_SECONDS = 5.0
+_KILLED_SECONDS = 120.0
+"""Seconds that Slurm may take to end a job that it queues again."""
+
+
+_OF_SIGNAL = (lifecycle.CRASHED, lifecycle.LOST, NOT_READY)
+"""Outcomes of ranks that Slurm's signal ended: they have not failed."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The allocation of Slurm: `job_id`, and the `names` of the nodes, of which this one is the
+    first."""
+
+    job_id: str
+    names: tuple[str, ...]
+    address: str
+
+
+class Master:
+    """The attempts of one start of a job by Slurm."""
+
+    def __init__(
+        self,
+        directory: JobDirectory,
+        submission: int,
+        allocation: Allocation,
+        commands: SlurmCommands,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._directory, self._submission = directory, submission
+        self._allocation, self._commands = allocation, commands
+        self._environment = environment
+        self._state = JobState(directory, submission, allocation.job_id)
+        self._signalled = False
+        self._turns = Turns(
+            directory, submission, _say, lambda: self._signalled or self._is_stopped()
+        )
+
+    def run(self) -> int:
+        """Run attempts until nothing is left to do here; return the exit status."""
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(each, self._on_signal)
+        self._directory.note_number(self._submission, self._allocation.job_id)
+        while True:
+            number = self._turns.take()
+            if number is None:
+                return self._without_turn()
+            # An earlier copy may have continued since this one began.
+            self._state = JobState(self._directory, self._submission, self._allocation.job_id)
+            beat = LifeSign(self._directory.attempt_path(number), MASTER)
+            beat.again()
+            self._settle_left_over()
+            if self._is_done():
+                return self._ended()
+            self._attempt(number, beat)
+            if self._turns.is_superseded(number):
+                _say("a newer attempt of this job began elsewhere; this copy ends")
+                return 1
+            if self._is_done():
+                return self._ended()
+            if self._state.standing.state == states.QUEUED:
+                return self._give_back()
+            if self._is_forgotten():
+                self._state.halt(FORGOTTEN)
+                return self._ended()
+            self._wait_for_retry()
+
+    def _on_signal(self, *_: object) -> None:
+        self._signalled = True
+
+    def _is_stopped(self) -> bool:
+        return self._directory.stop() is not None
+
+    def _is_done(self) -> bool:
+        return self._state.standing.state in states.TERMINAL
+
+    def _ended(self) -> int:
+        self._state.finish()
+        standing = self._state.standing
+        _say(f"the job {standing.state}: {standing.reason or 'all its steps are done'}")
+        return 0 if standing.state == states.SUCCEEDED else 1
+
+    def _without_turn(self) -> int:
+        end = self._directory.end(self._submission)
+        if end is not None:
+            return 0 if end.get("state") == states.SUCCEEDED else 1
+        newest = max(self._directory.submissions()) == self._submission
+        if not newest or self._turns.others():
+            return 1  # another copy has the job's records now
+        self._state = JobState(self._directory, self._submission, self._allocation.job_id)
+        self._settle_left_over()
+        if self._is_stopped() and not self._is_done():
+            self._cancel()
+        if self._is_done():
+            return self._ended()
+        return self._give_back() if self._signalled else 1
+
+    # -- one attempt
+
+    def _settle_left_over(self) -> None:
+        """Record the end of an attempt if its copy was ended before it could do so."""
+        row = self._state.open_attempt
+        if row is None:
+            return
+        nodes = max(1, (row.world_size or 1) // self._state.job.spec.world_size)
+        record = combined(
+            settled_record(self._directory, row.number, nodes),
+            [f"node {node}" for node in range(nodes)],
+        )
+        if record.get("outcome") not in (lifecycle.FINISHED, lifecycle.BAD_JOB):
+            cause = f"Slurm ended it before it said how it ended ({record.get('cause')})"
+            record |= {"outcome": lifecycle.KILLED, "cause": cause}
+        self._state.settle(record, BY_SLURM)
+
+    def _attempt(self, number: int, beat: LifeSign) -> None:
+        given, spec = self._allocation.names, self._state.job.spec
+        names = given[: most_nodes(spec, len(given))]
+        if len(names) < len(given):
+            _say(
+                f"note: the ranks of {len(given)} nodes do not divide the batch evenly: "
+                f"{counted(len(names), 'node')} train, and the others idle"
+            )
+        run_dir = self._directory.run_dir(number, 0)
+        before = self._state.attempts
+        reported = last_report.checkpoints_before(before)
+        row = AttemptRow(
+            job_id=self._state.job.id,
+            number=number,
+            token=secrets.token_hex(14),
+            state=LAUNCHING,
+            run_dir=str(run_dir),
+            gpu_uuids=(),
+            resumed_from=reported[0] if reported else spec.resume_from,
+            started=None,
+            ended=None,
+            result=None,
+            host=names[0],
+            world_size=len(names) * spec.world_size,
+        )
+        if self._state.standing.state != states.QUEUED:
+            self._state.wait_again("")
+        self._state.begin(row, len(names))
+        step = NodeStep(self._directory, number, names)
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = probe.getsockname()[1]
+        step.begin(
+            {
+                "token": row.token,
+                "submission": self._submission,
+                "job_id": self._allocation.job_id,
+                "address": f"{_bracketed(self._allocation.address)}:{port}",
+                "reported": reported,
+                "by_program": last_report.reported_by_program(before),
+            },
+            step_environment(self._environment),
+        )
+        where = ", ".join(names)
+        _say(f"attempt {number}: {len(names)} x {spec.world_size} ranks on {where}")
+        expired = self._watch(step, number, beat)
+        records = step.records()
+        called = [f"node {node} ({name})" for node, name in enumerate(names)]
+        record = combined(records, called)
+        _say(f"attempt {number} ended: {record.get('outcome')}: {record.get('cause')}")
+        if self._state.standing.state in (states.LAUNCHING, states.RUNNING):
+            # Slurm's signal reaches the ranks, too: they may have ended before the request.
+            if self._is_stopped():
+                self._cancel()
+            elif self._signalled or _was_asked_by_slurm(record):
+                self._state.advance(lifecycle.Yield(why=BY_SLURM))
+        if self._state.standing.state == states.YIELDING and record.get("outcome") in _OF_SIGNAL:
+            record |= {"outcome": lifecycle.KILLED}
+        self._state.over(record, asked=expired)
+
+    def _watch(self, step: NodeStep, number: int, beat: LifeSign) -> bool:
+        """Wait until the nodes have ended; return whether they were asked to, at the time limit."""
+        due, expired = 0.0, False
+        while not step.is_over():
+            now = time.monotonic()
+            self._note_began(step)
+            if now >= due:
+                due = now + BEAT_SECONDS
+                beat.again()
+                if self._turns.is_superseded(number):
+                    step.kill()
+                self._state.show()
+                expired = self._ask(step, expired)
+            time.sleep(LOOK_SECONDS)
+        self._note_began(step)
+        return expired
+
+    def _note_began(self, step: NodeStep) -> None:
+        if self._state.standing.state == states.LAUNCHING and (run := step.began()):
+            self._state.runs(run)
+
+    def _ask(self, step: NodeStep, expired: bool) -> bool:
+        state = self._state.standing.state
+        if state in (states.LAUNCHING, states.RUNNING, *states.GIVING_WAY) and self._is_stopped():
+            self._cancel()
+            step.ask("cancelled")
+        elif state in (states.LAUNCHING, states.RUNNING) and self._signalled:
+            self._state.advance(lifecycle.Yield(why=BY_SLURM))
+            warning = float(self._state.job.spec.slurm.warning_seconds)
+            # Kill remaining processes while there is time to queue the job again.
+            step.ask(BY_SLURM, max(warning / 2, warning - LAST_SECONDS))
+        left = self._state.seconds_left()
+        if state == states.RUNNING and left is not None and left <= 0 and not expired:
+            step.ask(TIME_LIMIT)
+            return True
+        return expired
+
+    def _cancel(self) -> None:
+        who = (self._directory.stop() or {}).get("who") or "its user"
+        self._state.advance(lifecycle.Cancel(who=str(who)))
+
+    # -- between attempts
+
+    def _is_forgotten(self) -> bool:
+        """Return whether the controller responds and does not know this job.
+
+        It was killed before it stored the job, and nothing can be started under its number any
+        more.
+        """
+        try:
+            found = self._commands.described(self._allocation.job_id)
+        except (SlurmUnreachable, BadRequest, Unsupported):
+            return False
+        return own_of(self._directory, found) is None
+
+    def _wait_for_retry(self) -> None:
+        until = self._state.standing.eligible_at or 0.0
+        while time.time() < until and not self._signalled and not self._is_stopped():
+            time.sleep(LOOK_SECONDS)
+        if self._is_stopped():
+            return  # the next turn reports it
+        self._state.advance(lifecycle.Retry())
+
+    def _give_back(self) -> int:
+        """Queue the job again, after it has saved because Slurm takes its nodes back."""
+        reason = self._state.standing.reason or BY_SLURM
+        try:
+            found = self._commands.described(self._allocation.job_id)
+        except (SlurmUnreachable, BadRequest, Unsupported):
+            found = None
+        if self._is_forgotten():
+            self._state.halt(f"{reason}; {FORGOTTEN}")
+            return self._ended()
+        if found is not None and found.state != "RUNNING":
+            _say(f"Slurm ends the job ({found.state}); what follows is Slurm's affair")
+            return 1
+        if self._is_in_vain():
+            self._state.halt(
+                f"{reason}; {IN_VAIN} starts in a row have saved no new step: set a longer "
+                "slurm.time or a shorter slurm.warning, and submit the job again"
+            )
+            return self._ended()
+        if not self._state.job.spec.slurm.requeue:
+            self._state.halt(f"{reason}; slurm.requeue = false: retry it by hand")
+            return self._ended()
+        why = self._requeue()
+        if why is None:
+            return 1  # Slurm has ended this process by now, or does not
+        self._state.halt(f"{reason}; it could not be queued again: {why}")
+        return self._ended()
+
+    def _is_in_vain(self) -> bool:
+        """Return whether the job would be started and stopped forever.
+
+        The saved steps of a user's program are not always known.
+        """
+        if self._state.job.spec.engine == "script":
+            return False
+        return is_in_vain([saved_step(each.result or {}) for each in self._state.attempts])
+
+    def _requeue(self) -> str | None:
+        """Ask Slurm to queue the job again; return why it does not, or None."""
+        why = ""
+        for again in range(_REQUEUE_TRIES):
+            if again:
+                time.sleep(_REQUEUE_SECONDS)
+            try:
+                self._state.wait_again(f"{self._state.standing.reason or BY_SLURM}; queued again")
+                self._commands.requeue(self._allocation.job_id)
+            except SlurmUnreachable as error:
+                why = str(error)
+                continue
+            except (BadRequest, Unsupported) as error:
+                return str(error)
+            time.sleep(_KILLED_SECONDS)
+            return None
+        return why
+
+
+def is_in_vain(steps: Sequence[int]) -> bool:
+    """Return whether the last IN_VAIN starts have saved nothing new.
+
+    `steps` has the newest step that each start had saved.
+    """
+    before, last = steps[:-IN_VAIN], steps[-IN_VAIN:]
+    return len(last) == IN_VAIN and max(last) <= max(before, default=0)
+
+
+def allocation_of(commands: SlurmCommands, environment: Mapping[str, str]) -> Allocation:
+    """Return the allocation from Slurm's variables. Raises KeyError outside a batch script of
+    Slurm."""
+    listed = environment["SLURM_JOB_NODELIST"]
+    own = environment.get("SLURMD_NODENAME") or socket.gethostname()
+    try:
+        said = subprocess.run(
+            [commands.place_of("scontrol"), "show", "hostnames", listed],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        names = tuple(said.stdout.split())
+    except (subprocess.SubprocessError, Unsupported):
+        names = ()
+    count = int(environment.get("SLURM_JOB_NUM_NODES") or environment.get("SLURM_NNODES") or 1)
+    if len(names) != count:
+        names = (own, *(f"node {node}" for node in range(1, count)))
+    return Allocation(
+        job_id=environment["SLURM_JOB_ID"], names=names, address=commands.node_address(own)
+    )
+
+
+def _was_asked_by_slurm(record: Mapping[str, Any]) -> bool:
+    """Return whether Slurm's own signal, to each of their processes, ended the nodes."""
+    return record.get("stop_reason") in ("Slurm", OUTSIDE)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)

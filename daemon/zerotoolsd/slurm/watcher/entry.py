@@ -1,0 +1,14 @@
+"""Starts the process that watches a job under Slurm: it imports the daemon next to it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    DAEMON = Path(__file__).resolve().parents[2]
+    installed = (DAEMON.parent / "zerotools" / "__init__.py").is_file()
+    sys.path[:0] = [str(DAEMON.parent), *([] if installed else [str(DAEMON.parents[1])])]
+    from zerotoolsd.slurm.watcher.watch_slurm_job import main
+
+    sys.exit(main())

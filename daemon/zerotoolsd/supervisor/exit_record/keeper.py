@@ -1,0 +1,154 @@
+"""The supervisor's parent: it waits, and writes `exit.json` if the supervisor no longer can.
+
+If a supervisor were killed between a rank's exit and `exit.json`, the rank's status would be lost,
+and a finished job would run again. So two processes always know it:
+
+    keeper          waits only for the supervisor; every process of the attempt is below it
+      supervisor    starts the ranks, and records the end of each in a shared `RankLedger`
+        ranks
+
+When the supervisor dies, ended ranks that were not reaped become children of the keeper, which gets
+their status from the kernel. The kernel kills the ranks that still run (PDEATHSIG), and the keeper
+kills all other processes below. When the keeper dies, the supervisor continues without it. When
+both die at the same time, the daemon reads the run directory's record of the ranks (`ledger`). The
+lock, the disk space of the records and their descriptors belong to both.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.cgroups.group import AttemptGroup
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, sync_directory
+from zerotoolsd.supervisor.ending import process_tree
+from zerotoolsd.supervisor.ending.reaper import kill_all
+from zerotoolsd.supervisor.exit_record.inferred_record import FOLLOWING, inferred, stop_reason
+from zerotoolsd.supervisor.exit_record.rank_ledger import RankLedger
+from zerotoolsd.supervisor.exit_record.reserved_record import ReservedRecord
+from zerotoolsd.supervisor.plan import ENDED, EXIT, LEDGER, NOTIFY, RUN, STOP, Plan
+from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.transient_errors import NOT_READY, is_of_machine
+
+KILLED = "its supervisor was killed"
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records that the attempt will write; `ended` is set if steps follow a finished run."""
+
+    exit: ReservedRecord
+    ended: ReservedRecord | None
+    group: AttemptGroup | None = None
+    """The group of the attempt's processes, if the machine supports it."""
+
+
+def keep(
+    plan: Plan,
+    supervise: Callable[[Records, RankLedger], None],
+    group: AttemptGroup | None = None,
+) -> int:
+    """Supervise in a child process, and write the record if it cannot. Returns the exit status.
+
+    Raises OSError if the disk has no space for the attempt's records; nothing was started then.
+    """
+    records = Records(
+        ReservedRecord(Path(EXIT), plan.processes),
+        ReservedRecord(Path(ENDED), plan.processes) if plan.follows else None,
+        group,
+    )
+    ledger = RankLedger(plan.processes, Path(LEDGER))
+    child = os.fork()
+    if not child:
+        _be_supervisor(records, ledger, supervise)
+    # The daemon knows this process, and asks it.
+    signal.signal(signal.SIGTERM, lambda *_: _pass_on(child))
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    if os.WIFSIGNALED(status):  # else the child has logged the reason itself
+        say(f"the supervisor, pid {child}, was ended by signal {os.WTERMSIG(status)}")
+    return _put_on_record(plan, records, ledger, _trouble(status))
+
+
+def _trouble(status: int) -> str | None:
+    """Return the sentence on the missing resource that ended the supervisor, or None.
+
+    `status` is its wait status.
+    """
+    number = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
+    error = OSError(number, os.strerror(number))
+    return f"its supervisor could not go on: {error.strerror}" if is_of_machine(error) else None
+
+
+def _be_supervisor(
+    records: Records, ledger: RankLedger, supervise: Callable[[Records, RankLedger], None]
+) -> None:
+    status = 1
+    try:
+        supervise(records, ledger)
+        status = 0
+    except OSError as error:  # the status informs the parent
+        status = error.errno if error.errno and is_of_machine(error) else 1
+        traceback.print_exc()
+    except BaseException:  # as above
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _pass_on(child: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(child, signal.SIGTERM)
+
+
+def _put_on_record(
+    plan: Plan, records: Records, ledger: RankLedger, trouble: str | None = None
+) -> int:
+    # Ends that a killed supervisor recorded: a later SIGKILL came from its own death.
+    told = {index for index, line in enumerate(ledger.lines()) if line.status is not None}
+    killed = kill_all(plan.kill_seconds, note=ledger.ended, group=records.group)
+    if records.group is not None:
+        records.group.remove()
+    with suppress(OSError):
+        Path(NOTIFY).unlink()
+    if Path(EXIT).exists():
+        sync_directory(Path.cwd())
+        return 0
+    run = _read(RUN)
+    if run is None:
+        return 1  # it has not begun: the daemon may start it again
+    record = _read(ENDED)
+    if record is None:
+        record = inferred(plan, ledger, told, run, stop_reason(Path(STOP)), KILLED)
+        if trouble is not None and record["outcome"] == "lost":
+            record |= {"outcome": NOT_READY, "cause": trouble}
+        record |= {"by_keeper": True, "ended": time.time(), "ran_seconds": _ran(run)}
+    cut_off = {"why": f"{KILLED} before this had ended"}
+    record |= {name: cut_off for name in FOLLOWING if name in record}
+    pids = ((line.pid, index) for index, line in enumerate(ledger.lines()))
+    record["unkillable"] = killed.left_behind({pid: n for pid, n in pids if pid is not None})
+    records.exit.write(record)
+    process_tree.forget(Path())
+    return 0
+
+
+def _ran(run: dict[str, Any]) -> float | None:
+    began = run.get("started_clock")
+    return time.monotonic() - began if isinstance(began, float) else None
+
+
+def _read(name: str) -> dict[str, Any] | None:
+    try:
+        return read_json(Path(name), LARGEST_RECORD)
+    except (OSError, ValueError) as error:
+        say(f"{name}: {error}")
+        return {} if name == RUN else None

@@ -1,0 +1,289 @@
+"""The outcome of an attempt, in one word and one sentence."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from zerotoolsd.supervisor.cgroups.group import AttemptGroup
+from zerotoolsd.supervisor.exit_record.first_failure import (
+    EXIT_BAD_CHECKPOINT,
+    EXIT_BAD_JOB,
+    EXIT_NOT_READY,
+    EndedRank,
+    Initiator,
+    initiator,
+    lost_elsewhere,
+)
+from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT, Plan
+from zerotoolsd.supervisor.transient_errors import NOT_READY
+
+EXIT_STOPPED = 75
+
+
+class Told(Protocol):
+    """The reports that the ranks sent before they ended."""
+
+    @property
+    def errors(self) -> Sequence[dict[str, Any]]: ...
+    @property
+    def trained(self) -> bool: ...
+    @property
+    def steps_done(self) -> int: ...
+    @property
+    def checkpoint(self) -> dict[str, Any] | None: ...
+    @property
+    def finished(self) -> bool:
+        """Whether the program has reported that the job is complete."""
+
+    @property
+    def awaited(self) -> int | None:
+        """The straggler at the last heartbeat: the rank that the others waited for."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`outcome` is one of the daemon's OUTCOMES; `rank` is the one that began it, if one did."""
+
+    outcome: str
+    cause: str
+    rank: EndedRank | None = None
+    status: int | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the rank that failed first, or the one that all ranks had."""
+        return self.status if self.rank is None else self.rank.exit_code
+
+
+class Judge(Protocol):
+    """Function that judges ranks that have all ended. `stop` is the reason of a requested stop;
+    `killed_because` is the reason why the ranks were killed when none had failed by itself."""
+
+    def __call__(
+        self,
+        ranks: Sequence[EndedRank],
+        progress: Told,
+        *,
+        stop: str | None,
+        killed_because: str | None,
+    ) -> Verdict: ...
+
+
+def is_abnormal(rank: EndedRank) -> bool:
+    """Return whether the rank ended by itself, neither finished nor stopped on request."""
+    return rank.status is not None and not rank.killed and rank.exit_code not in (0, EXIT_STOPPED)
+
+
+def judge_ranks(
+    ranks: Sequence[EndedRank],
+    progress: Told,
+    *,
+    stop: str | None,
+    killed_because: str | None,
+) -> Verdict:
+    """Judge ranks of the built-in trainer that have all ended.
+
+    `stop` is the reason of a requested stop; `killed_because` is the reason why the ranks were
+    killed when none had failed by itself.
+    """
+    broken = [rank for rank in ranks if is_abnormal(rank)]
+    if broken:
+        return _blame(_began(ranks, broken, progress), progress.errors)
+    if all(rank.exit_code == 0 for rank in ranks):
+        return _finished(progress)
+    if killed_because is not None:
+        idle_stop = stop not in (None, OUTSIDE) and not progress.trained
+        return Verdict("stopped" if idle_stop else "killed", killed_because)
+    saved = progress.checkpoint["step"] if progress.checkpoint else 0
+    if stop is None:
+        # As "stopped" it would be queued again at once, as often as it does so.
+        cause = f"stopped at step {progress.steps_done} without being asked to"
+        return Verdict("crashed", cause, status=EXIT_STOPPED)
+    if stop == OUTSIDE:
+        cause = f"saved at step {saved} and stopped by a SIGTERM that the daemon did not send"
+        return Verdict("crashed", cause, status=EXIT_STOPPED)
+    return Verdict("stopped", f"saved at step {saved} and stopped", status=EXIT_STOPPED)
+
+
+def judge_program(
+    ranks: Sequence[EndedRank],
+    progress: Told,
+    *,
+    stop: str | None,
+    killed_because: str | None,
+) -> Verdict:
+    """Judge a program of the user's.
+
+    After a requested stop it counts as stopped, whatever its exit status, unless it reported that
+    the job is complete. A launcher and the processes of `launcher = "plain"` are ranks here.
+    """
+    broken = [rank for rank in ranks if is_abnormal(rank)]
+    if stop is None or any(rank.signal not in (None, signal.SIGTERM) for rank in broken):
+        return judge_ranks(ranks, progress, stop=stop, killed_because=killed_because)
+    if progress.finished:
+        return _finished(progress)
+    if broken:
+        verdict = _blame(_began(ranks, broken, progress), progress.errors)
+        by_signal = verdict.rank is None or verdict.rank.signal is not None
+        return replace(
+            verdict,
+            outcome="killed" if by_signal or stop == OUTSIDE else "stopped",
+            cause=f"{verdict.cause}, after being asked to stop",
+        )
+    if killed_because is not None:
+        return Verdict("killed", killed_because)
+    saved = progress.checkpoint
+    how = f"saved at step {saved['step']} and stopped" if saved else "stopped without a checkpoint"
+    if stop == OUTSIDE:
+        return Verdict("crashed", f"{how} by a SIGTERM that the daemon did not send", status=0)
+    return Verdict("stopped", how, status=0)
+
+
+def judge_watched(
+    ranks: Sequence[EndedRank],
+    progress: Told,
+    *,
+    stop: str | None,
+    killed_because: str | None,
+) -> Verdict:
+    """Judge a process that a user started by hand, from the report of its watcher."""
+    verdict = judge_program(ranks, progress, stop=stop, killed_because=killed_because)
+    said = progress.errors[-1].get("message") if progress.errors else None
+    if stop is not None and any(rank.signal == signal.SIGTERM for rank in ranks):
+        # The watcher was asked before it had begun to listen, and has asked no process.
+        return Verdict("stopped", "watched no more; the process goes on")
+    if verdict.outcome == "crashed" and verdict.rank is not None:
+        failed = f"its watcher failed, and the process itself may go on: {verdict.cause}"
+        return replace(verdict, cause=said if isinstance(said, str) else failed)
+    if verdict.rank is not None or stop is None:
+        return verdict
+    if stop == TIME_LIMIT:
+        return replace(verdict, cause="ended as it was asked to")
+    why = ": its watcher got a SIGTERM that the daemon did not send" if stop == OUTSIDE else ""
+    return replace(verdict, cause=f"watched no more{why}; the process goes on")
+
+
+def judge_one_node(
+    ranks: Sequence[EndedRank],
+    progress: Told,
+    *,
+    stop: str | None,
+    killed_because: str | None,
+) -> Verdict:
+    """Judge the ranks of one of several nodes.
+
+    If ranks of another node ended, this node waits for them, which is not a failure of the job.
+    """
+    broken = [rank for rank in ranks if is_abnormal(rank)]
+    said = lost_elsewhere(broken, progress.errors, ranks) if broken else None
+    if said is None:
+        return judge_ranks(ranks, progress, stop=stop, killed_because=killed_because)
+    return Verdict(NOT_READY, f"another node of the job is gone ({said[:200]})")
+
+
+def judge_of(plan: Plan) -> Judge:
+    """Return the function that judges the ends of the attempt's ranks."""
+    if plan.watches:
+        return judge_watched
+    if plan.meeting and not plan.own_program:
+        return judge_one_node
+    return judge_program if plan.own_program else judge_ranks
+
+
+def judge_stalled(
+    verdict: Verdict,
+    cause: str,
+    index: int | None,
+    ranks: Sequence[EndedRank],
+    *,
+    own_program: bool,
+    complete: Told | None = None,
+) -> Verdict:
+    """Judge an attempt that was ended because its ranks made no progress.
+
+    `verdict` is the result for their ends without the stall, and `index` is the straggler. A
+    program of the user's may end with 0 at a requested stop, and is not finished then. `complete`
+    has its reports, if it reported that the job is complete.
+    """
+    if complete is not None:
+        done = _finished(complete)
+        return replace(done, cause=f"{done.cause}; ended, as {cause}")
+    if verdict.outcome == "finished" and not own_program:
+        return verdict
+    rank = next((rank for rank in ranks if rank.index == index), None)
+    saved = all(each.exit_code in (0, EXIT_STOPPED) for each in ranks)
+    then = "; continued, it saved and stopped" if saved else ""
+    return Verdict("crashed", f"ended, as {cause}{then}", rank)
+
+
+def with_limits(verdict: Verdict, group: AttemptGroup) -> Verdict:
+    """Return the verdict of an attempt in a control group, with the limit that it hit."""
+    if verdict.outcome not in ("crashed", "killed"):
+        return verdict
+    memory, processes, cause = group.memory_words, group.processes_words, verdict.cause
+    if memory is not None and verdict.rank is not None and verdict.rank.signal == signal.SIGKILL:
+        cause = f"rank {verdict.rank.index} was killed by {memory}"
+    elif memory is not None:
+        cause = f"{cause}; processes were killed by {memory}"
+    if processes is not None:
+        cause = f"{cause}; {processes}"
+    return replace(verdict, cause=cause)
+
+
+def was_out_of_memory(verdict: Verdict, group: AttemptGroup | None) -> bool:
+    """Return whether the kernel's OOM killer ended the rank that failed first.
+
+    The memory limit may be that of the machine or that of the control group.
+    """
+    rank = verdict.rank
+    if verdict.outcome != "crashed" or rank is None or rank.signal != signal.SIGKILL:
+        return False
+    return rank.oom_killed is True or (group is not None and group.memory_kills() > 0)
+
+
+def _finished(progress: Told) -> Verdict:
+    done = progress.steps_done
+    return Verdict("finished", f"finished after step {done}" if done else "finished", status=0)
+
+
+def _began(ranks: Sequence[EndedRank], broken: Sequence[EndedRank], progress: Told) -> Initiator:
+    return initiator(ranks, broken, progress.errors, progress.awaited)
+
+
+def _blame(found: Initiator, errors: Sequence[dict[str, Any]]) -> Verdict:
+    rank, outcomes = found.rank, {EXIT_BAD_JOB: "bad_job", EXIT_BAD_CHECKPOINT: "bad_checkpoint"}
+    outcome = outcomes.get(rank.exit_code or 0, "crashed")
+    own = [error for error in errors if error["rank"] == rank.index]
+    message = own[-1].get("message") if own else None
+    if rank.exit_code == EXIT_NOT_READY and own and own[-1].get("kind") == NOT_READY:
+        outcome = NOT_READY  # by its status alone, a program of the user's would run for ever
+    if found.told is not None:
+        how = f"rank {rank.index} did not answer the others, and was killed; they said: "
+        return Verdict("crashed", how + found.told, rank)
+    if rank.signal is not None:
+        how = f"rank {rank.index} was ended by signal {rank.signal} ({_signal_name(rank.signal)})"
+        if rank.signal == signal.SIGKILL:
+            how += _who_kills(rank)
+    else:
+        how = f"rank {rank.index} exited with {rank.exit_code}"
+    if not isinstance(message, str):
+        return Verdict(outcome, how, rank)
+    return Verdict(outcome, message if outcome != "crashed" else f"{how}: {message}", rank)
+
+
+def _who_kills(rank: EndedRank) -> str:
+    if rank.oom_killed:
+        return ": the kernel has just ended a process of this machine, as memory ran out"
+    if rank.oom_killed is None:
+        return ", as the kernel does when memory runs out"
+    return " of another program; the kernel did not end it for lack of memory"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

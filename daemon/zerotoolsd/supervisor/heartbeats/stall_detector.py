@@ -1,0 +1,165 @@
+"""The time that each rank has been quiet, and the decision that this is a stall. Pure: time is an
+argument.
+
+Time is measured by the supervisor's own clock: a late call counts `MOST_BETWEEN` seconds at most.
+So a change of the system clock has no effect. No time passes while the machine sleeps, or while the
+job and its supervisor are stopped.
+
+An attempt is as quiet as the rank that reported last, because the others may be waiting for that
+rank. It stalls when it is quiet for longer than the deadline of the straggler; if that is unknown,
+for longer than the deadlines of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from zerotoolsd.supervisor.heartbeats.rank_activity import Activity
+from zerotoolsd.supervisor.heartbeats.rank_phases import (
+    EASED,
+    FIRST_STEP,
+    PHASES,
+    SILENCE,
+    START,
+    STEPPING,
+    StallLimits,
+)
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Beat
+from zerotoolsd.supervisor.heartbeats.straggler import Sight, awaited
+
+MOST_BETWEEN = 5.0
+REMEMBERED = 50
+"""Number of steps in the median."""
+_WORKS = 0.1
+"""The part of a processor's time with which a rank counts as working."""
+
+
+@dataclass(frozen=True)
+class AttemptStall:
+    """An attempt without progress for `seconds`, with a deadline of `deadline` seconds. `rank` is
+    the straggler, or None if unknown. `is_silent`: no report and no output came at all, from ranks
+    that have unknown progress."""
+
+    rank: int | None
+    seconds: float
+    deadline: float
+    is_silent: bool = False
+
+
+@dataclass
+class _Known:
+    beat: Beat
+    quiet: float = 0.0
+    charged: float = 0.0
+    seen: Activity | None = None
+    seen_at: float = 0.0
+    works: bool = False
+
+
+class Attention:
+    """The ranks of one attempt. Call `look` about once a second."""
+
+    def __init__(self, limits: StallLimits) -> None:
+        self.limits = limits
+        self._known: dict[int, _Known] = {}
+        self._steps: deque[float] = deque(maxlen=REMEMBERED)
+        self._step, self._since_step, self._stepping = 0, 0.0, 0.0
+        self._last: float | None = None
+        self.has_stepped = False
+        self.silent = 0.0
+        """Seconds since anything was heard at all."""
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The median of the newest steps; None before there are any."""
+        # The module `statistics` would take a megabyte of each supervisor.
+        return sorted(self._steps)[len(self._steps) // 2] if self._steps else None
+
+    @property
+    def since_step(self) -> float:
+        """Seconds since a step was done, or since the beginning."""
+        return self._since_step
+
+    def look(
+        self, beats: Mapping[int, Beat], now: float, activities: Mapping[int, Activity | None]
+    ) -> list[Sight]:
+        """Update from the newest lines of the live ranks and the kernel's state of the quiet
+        ones."""
+        passed = 0.0 if self._last is None else min(max(0.0, now - self._last), MOST_BETWEEN)
+        self._last = now
+        self.silent += passed
+        for rank in self._known.keys() - beats.keys():
+            del self._known[rank]
+        for rank, beat in beats.items():
+            self._hear(rank, beat, passed, activities.get(rank))
+        self._count_steps(beats, passed)
+        return [
+            Sight(rank, known.beat, known.quiet, activities.get(rank))
+            for rank, known in sorted(self._known.items())
+        ]
+
+    def heard(self) -> None:
+        """Record that some process has reported."""
+        self.silent = 0.0
+
+    def _hear(self, rank: int, beat: Beat, passed: float, activity: Activity | None) -> None:
+        known = self._known.get(rank)
+        if known is None or beat.count != known.beat.count:
+            self._known[rank] = _Known(beat)
+            self.heard()
+            return
+        known.quiet += passed
+        known.charged += passed * self._weight(known, activity)
+
+    def _weight(self, known: _Known, activity: Activity | None) -> float:
+        """Return the fraction of the time that counts towards the deadline."""
+        if activity is None:
+            return 1.0
+        if activity.tracer:
+            return 0.0  # a debugger is attached
+        if activity is not known.seen:  # a new measurement: compare it with the last
+            since = known.quiet - known.seen_at
+            known.works = known.seen is not None and (
+                activity.work - known.seen.work >= _WORKS * since
+            )
+            known.seen, known.seen_at = activity, known.quiet
+        is_eased = known.works and self.limits.is_eased(known.beat.phase)
+        return 1.0 / EASED if is_eased else 1.0
+
+    def _count_steps(self, beats: Mapping[int, Beat], passed: float) -> None:
+        """Update the duration of steps. Time in other phases, and before the first step, does not
+        count."""
+        newest = max((beat.step for beat in beats.values()), default=0)
+        self._since_step += passed
+        if any(beat.phase == STEPPING for beat in beats.values()):
+            self._stepping += passed
+        if newest <= self._step:
+            return
+        if any(PHASES[beat.phase] != START or beat.phase == FIRST_STEP for beat in beats.values()):
+            self.has_stepped = True  # else it is the step from which the run continues
+        if self._step and self._stepping:
+            self._steps.append(self._stepping / (newest - self._step))
+        self._step, self._since_step, self._stepping = newest, 0.0, 0.0
+
+    def stall(self, sights: Sequence[Sight]) -> AttemptStall | None:
+        """Return the stall of the attempt, or None; `sights` are those of the last `look`."""
+        silence = (self.limits.seconds or {}).get(SILENCE)
+        if silence is not None and self.silent >= silence:
+            return AttemptStall(None, self.silent, silence, is_silent=True)
+        if not self._known:
+            return None
+        charged = min(known.charged for known in self._known.values())
+        late = awaited(sights)
+        deadline = self.deadline([late] if late is not None else sights)
+        if deadline is None or charged < deadline:
+            return None
+        quiet = [sight.quiet for sight in sights if late is None or sight.rank == late.rank]
+        return AttemptStall(None if late is None else late.rank, min(quiet), deadline)
+
+    def deadline(self, sights: Sequence[Sight]) -> float | None:
+        """Return the longest deadline of these ranks; None if one of them has no deadline."""
+        found = [self.limits.deadline(sight.beat.phase, self.step_seconds) for sight in sights]
+        known = [each for each in found if each is not None]
+        return max(known) if known and len(known) == len(found) else None

@@ -1,0 +1,12 @@
+"""A process that has imported a trainer's modules and becomes the supervisor of an attempt.
+
+It imports once, and forks for each attempt. The fork is the attempt's keeper, as if the daemon had
+started it; it forks the supervisor, and the ranks are forks of that. So every process has the same
+parents, control group and end as without the server. Nothing waits for the server, and it may be
+killed at any moment.
+
+imported_files   the imported files, and whether the process may be forked
+run_in_fork      a rank that is not executed: it continues in the memory of its fork
+forking          the process: imports, answers the daemon, forks
+entry            its start
+"""

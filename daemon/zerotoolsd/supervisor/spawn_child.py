@@ -1,0 +1,209 @@
+"""Starts a program without waiting for it, so only the child can hang.
+
+`subprocess.Popen` waits until the child has executed its program. If the working directory or the
+program is on a file system that does not respond, that wait never ends and cannot be cancelled. So
+the child reports its progress over a pipe, which closes when the program runs:
+
+    d             it enters the directory
+    dp            it executes the program
+    dp!  ENOENT   it could not: the number of the error follows, in decimal
+    !    ENOENT   it could not even enter its control group
+    dm1;p         its binding failed in part (`rank_binding`); it executes the program
+
+A child that hangs holds no descriptor of the supervisor, and so not the attempt's lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from zerotoolsd.supervisor.rank_binding import RankBinding, keep_to, kept_of
+
+OOM_SCORE = "500"
+NO_PROGRAM = 127
+"""The status of a child that could not execute its program."""
+_PR_SET_PDEATHSIG = 1
+_DIRECTORY, _PROGRAM, _FAILED = b"d", b"p", b"!"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+Execute = Callable[[Sequence[str], Mapping[str, str]], object]
+"""Function of (argv, environment) that the child calls last. It does not return."""
+
+
+def execute_program(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Replace this process with the program.
+
+    Raises OSError, and ValueError if an argument contains a NUL.
+    """
+    os.execvpe(argv[0], list(argv), dict(env))
+
+
+def execute_without_sigterm(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Replace this process with the program, with SIGTERM blocked.
+
+    A SIGTERM that arrives while the program loads stays pending until the program unblocks it.
+    Raises as `execute_program` does.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    execute_program(argv, env)
+
+
+class CannotStart(Exception):
+    """A program cannot be executed. `error` is the system's error; the message is a sentence.
+    `is_ours` means that the failure came before anything of the job: the daemon makes the control
+    group."""
+
+    def __init__(self, what: str, error: OSError, *, is_ours: bool = False) -> None:
+        super().__init__(f"{what}: {error.strerror}")
+        self.error = error
+        self.is_ours = is_ours
+
+
+class BegunProgram:
+    """A child that has been forked and has not executed its program yet."""
+
+    def __init__(self, pid: int, fd: int, program: str, directory: str) -> None:
+        self.pid = pid
+        self.fd = fd
+        self.began = time.monotonic()
+        self._program = program
+        self._directory = directory
+        self._said = b""
+
+    @property
+    def awaited(self) -> str:
+        """The step that has not completed yet."""
+        if not self._how_far:
+            return "its control group"
+        in_program = _PROGRAM in self._how_far
+        return self._program if in_program else f"the directory {self._directory}"
+
+    def kept(self, binding: RankBinding) -> RankBinding:
+        """Return the part of `binding` that the child kept."""
+        return kept_of(binding, self._how_far)
+
+    @property
+    def _how_far(self) -> bytes:
+        return self._said.partition(_FAILED)[0]
+
+    def is_over(self) -> bool:
+        """Return whether the program runs. Raises CannotStart."""
+        while True:
+            try:
+                part = os.read(self.fd, 64)
+            except BlockingIOError:
+                return False
+            if not part:
+                break
+            self._said += part
+        failed = self._said.partition(_FAILED)[2]
+        if failed:
+            error = OSError(int(failed), os.strerror(int(failed)))
+            how = "started" if _PROGRAM in self._how_far else "entered"
+            raise CannotStart(f"{self.awaited} cannot be {how}", error, is_ours=not self._how_far)
+        return True
+
+    def close(self) -> None:
+        """Close the pipe of the child's report."""
+        os.close(self.fd)
+
+
+def start(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str,
+    output: int,
+    umask: int,
+    entrance: str | None = None,
+    execute: Execute = execute_program,
+    binding: RankBinding | None = None,
+) -> BegunProgram:
+    """Start `argv` in `cwd`, with its output going to the descriptor `output`. Raises OSError.
+
+    `entrance` is the `cgroup.procs` file of the control group that the child enters first.
+    `binding` is applied as far as possible.
+
+    The calling process must have no threads.
+    """
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
+    # A child would take a SIGTERM at this moment for the supervisor's own, and continue.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        pid = os.fork()
+        if pid == 0:
+            arrange = die_with(parent, umask, entrance)
+            _become(argv, env, cwd, output, arrange, writing, execute, binding)
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    os.close(writing)
+    os.set_blocking(reading, False)
+    return BegunProgram(pid, reading, argv[0], cwd)
+
+
+def _become(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str,
+    output: int,
+    arrange: Callable[[], None],
+    report: int,
+    execute: Execute,
+    binding: RankBinding | None,
+) -> None:
+    """Run the child's side of the fork; never returns."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for each in (signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(each, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        null = os.open(os.devnull, os.O_RDONLY)
+        for descriptor, number in ((null, 0), (output, 1), (output, 2)):
+            os.dup2(descriptor, number)
+        os.closerange(3, report)
+        os.closerange(report + 1, os.sysconf("SC_OPEN_MAX"))
+        arrange()
+        os.write(report, _DIRECTORY)
+        if binding is not None:
+            os.write(report, keep_to(binding))
+        os.chdir(cwd)
+        os.write(report, _PROGRAM)
+        execute(argv, env)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+        code = getattr(error, "errno", None) or errno.EINVAL
+        os.write(report, _FAILED + str(code).encode())
+    finally:
+        os._exit(NO_PROGRAM)
+
+
+def die_with(parent: int, umask: int, entrance: str | None = None) -> Callable[[], None]:
+    """Return the function that the child calls between fork and exec.
+
+    It asks the kernel to SIGKILL the child when the supervisor ends, and enters a control group.
+    """
+
+    def arrange() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        if entrance is not None:
+            with open(entrance, "w", encoding="ascii") as procs:  # noqa: PTH123  # after a fork
+                procs.write("0")
+        os.umask(umask)
+        # When memory runs out the kernel is to end a rank, and never the daemon.
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
+
+    return arrange

@@ -1,0 +1,405 @@
+"""The supervisor's loop: copy output, take in progress, heed a stop, notice an end."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.cgroups.group import AttemptGroup
+from zerotoolsd.supervisor.checkpoint_commands import BesideRanks
+from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.ending.process_tree import FAMILY, FamilyNote
+from zerotoolsd.supervisor.ending.reaper import reap
+from zerotoolsd.supervisor.ending.stop_request_file import RequestReader
+from zerotoolsd.supervisor.ending.stopping import Stop
+from zerotoolsd.supervisor.exit_record.outcome import is_abnormal
+from zerotoolsd.supervisor.exit_record.rank_ledger import RankLedger
+from zerotoolsd.supervisor.exit_record.reserved_record import put
+from zerotoolsd.supervisor.finder_process import Finder, searched
+from zerotoolsd.supervisor.heartbeats.stalls import ASKED, Stalls
+from zerotoolsd.supervisor.host_memory import HostMemory
+from zerotoolsd.supervisor.plan import REQUEST, RUN, STOP, Plan
+from zerotoolsd.supervisor.procfs import oom_kills
+from zerotoolsd.supervisor.progress import Progress
+from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.ranks import SupervisedRank, hold_port, spawn
+from zerotoolsd.supervisor.signal_wakeup import SignalWaker
+from zerotoolsd.supervisor.spawn_child import BegunProgram, CannotStart, Execute, execute_program
+from zerotoolsd.supervisor.transient_errors import hangs
+
+TICK_SECONDS = 1.0
+ALIVE_SECONDS = 10.0
+"""Seconds between two updates of the sign of life, which is read after the supervisor died."""
+HANGS_SECONDS = 5.0
+"""After so long without a response, the job's reason names the cause of the wait."""
+LAST_KILL_SECONDS = 1.0
+"""Processes that are killed last have at least this long to end, even if ranks have not ended."""
+NOTE_SECONDS = 1.0
+"""Longest interval between records of the attempt's processes, if no control group holds them."""
+SETTLE_SECONDS = 1.0
+"""Seconds that the other ranks may still report after one has failed."""
+
+
+class RankMonitor:
+    """The ranks of one attempt until the last has ended. Works in the run directory."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        progress: Progress,
+        ledger: RankLedger,
+        group: AttemptGroup | None = None,
+        execute: Execute = execute_program,
+    ) -> None:
+        self._group = group
+        self._execute = execute
+        self.plan = plan
+        self.progress = progress
+        self._ledger = ledger
+        self.ranks: list[SupervisedRank] = []
+        self.killed_because: str | None = None
+        self.cannot_start: CannotStart | None = None
+        """The error because of which a rank could not be started."""
+        self._kill_at: float | None = None
+        self._kill_why = ""
+        self._give_up_at: float | None = None
+        self._requests = RequestReader(plan.grace_seconds)
+        self._stop = Stop(launcher=plan.launcher)
+        self._untold: str | None = None
+        """The reason of the stop, if it could not be written for the ranks yet."""
+        self.finder: Finder | None = None
+        self._identity: Mapping[str, Any] = {}
+        self._is_noted = True
+        """Whether RUN has the current state of the ranks; if not, it could not be written yet."""
+        self._beside = BesideRanks(plan, progress)
+        self._stop_by: float | None = None
+        self.stalls = Stalls(plan, progress)
+        # A group is complete at every moment; without one, the note is all that is left.
+        pause = NOTE_SECONDS if group is None else float("inf")
+        self._memory = HostMemory(note=FamilyNote(Path(FAMILY)).write, longest_pause=pause)
+        self._oom_kills = oom_kills()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(progress.socket, selectors.EVENT_READ, progress.drain)
+        self._signals = SignalWaker()
+        self._selector.register(self._signals.socket, selectors.EVENT_READ, self._signals.clear)
+        self._selector.register(self._stop, selectors.EVENT_READ, self._look_at_stop)
+        self._port: socket.socket | None = None
+
+    @property
+    def stop_reason(self) -> str | None:
+        """The reason of the requested stop, if any."""
+        return self._requests.reason
+
+    def stop_asked(self) -> bool:
+        """Return whether a stop is requested, even if the ranks do not know it yet."""
+        return self._signals.asked or Path(REQUEST).exists()
+
+    def out_of_time(self) -> bool:
+        """Return whether the grace period of a stop is over, for ranks that have saved and ended
+        before."""
+        self.heed_request()
+        return self._stop_by is not None and time.monotonic() >= self._stop_by
+
+    def heed(self, finder: Finder) -> None:
+        """Process the results of `finder` while the ranks run."""
+        self.progress.waits(None)
+        self.finder = finder
+        self._selector.register(finder.stdout, selectors.EVENT_READ, self._hear_finder)
+
+    def tell_of_finder(self, seconds: float) -> None:
+        """Report that the finder has searched for so long."""
+        if seconds >= HANGS_SECONDS:
+            self.progress.waits(f"looks for checkpoints in {searched()}", seconds)
+            _sign()
+
+    def _hear_finder(self) -> None:
+        if self.finder is not None and not self.finder.drain(self.progress):
+            self._selector.unregister(self.finder.stdout)
+            say("the search for checkpoints has ended: later checkpoints will not be found")
+
+    @property
+    def helpers(self) -> list[int]:
+        """Processes of the attempt that are not the job's."""
+        return [] if self.finder is None else [self.finder.pid]
+
+    def spawn(self) -> None:
+        """Begin to start all ranks; `run` shows whether each can start.
+
+        Raises OSError if the machine lacks resources for one; the ranks before it run.
+        """
+        self._port = hold_port()  # until the ranks have ended
+        port = int(self._port.getsockname()[1])
+        self.plan = replace(self.plan, env={**self.plan.env, **self.stalls.variables})
+        self._ledger.begin()
+        entrance = None if self._group is None else self._group.entrance
+        try:
+            for index in range(self.plan.processes):
+                log = Path(f"rank-{index}.log")
+                self._add(spawn(self.plan, index, port, log, entrance, self._execute))
+        except OSError:
+            for rank in self.ranks:  # the end takes descriptors, too
+                self._forget_start(rank)
+            raise
+
+    def note_ranks(self, identity: Mapping[str, Any]) -> None:
+        """Add the ranks to the attempt's record, for processes that find it without this one.
+
+        If the record cannot be written, it is tried again: the ranks run, and are not responsible
+        for a full disk.
+        """
+        self._identity, self._is_noted = identity, False
+        self._note_ranks()
+
+    def _note_ranks(self) -> None:
+        if self._is_noted:
+            return
+        lines = [{"rank": rank.index, "pid": rank.pid, **rank.bound} for rank in self.ranks]
+        try:
+            write_json(Path(RUN), {**self._identity, "ranks": lines})
+        except OSError as error:
+            say(f"{RUN}: {error}")
+        else:
+            self._is_noted = True
+
+    def _add(self, rank: SupervisedRank) -> None:
+        self._ledger.started(rank.index, rank.pid)
+        self.ranks.append(rank)
+        self._selector.register(rank.log.read_fd, selectors.EVENT_READ, rank)
+        if rank.start is not None:
+            hear = partial(self._hear_start, rank)
+            self._selector.register(rank.start.fd, selectors.EVENT_READ, hear)
+
+    def _hear_start(self, rank: SupervisedRank) -> None:
+        if rank.start is None:
+            return
+        try:
+            if not rank.start.is_over():
+                return
+        except CannotStart as error:
+            self.cannot_start = self.cannot_start or error
+            self._kill_in(0, str(error))
+        self._note_binding(rank, rank.start)
+        self._forget_start(rank)
+
+    def _note_binding(self, rank: SupervisedRank, start: BegunProgram) -> None:
+        planned = rank.binding
+        if planned is not None and (kept := start.kept(planned)) != planned:
+            rank.binding, self._is_noted = kept, False
+            say(f"rank {rank.index} is not bound as planned: {kept.why}")
+
+    def _forget_start(self, rank: SupervisedRank) -> None:
+        if rank.start is not None:
+            self._selector.unregister(rank.start.fd)
+            rank.start.close()
+            rank.start = None
+
+    def _tell_what_hangs(self, now: float) -> None:
+        """Report a directory or a program that does not respond: the attempt waits for it."""
+        starts = (rank.start for rank in self.ranks if rank.start is not None)
+        late = next((start for start in starts if now - start.began >= HANGS_SECONDS), None)
+        if late is None:
+            self.progress.waits(None)
+        else:
+            self.progress.waits(hangs(late.awaited), now - late.began)
+
+    def run(self) -> None:
+        """Return when every rank has ended, or the kernel does not end the killed ones."""
+        self._sample_memory()
+        next_sample = next_sign = time.monotonic() + TICK_SECONDS / 4
+        while self._goes_on():
+            self.heed_request()
+            self._wait()
+            self._note_ends(reap(self._note_end))
+            if not self._stop.seconds_left:
+                self._look_at_stop()
+            now = time.monotonic()
+            if self._kill_at is not None and now >= self._kill_at:
+                self._kill_ranks()
+            if self._give_up_at is not None and now >= self._give_up_at:
+                return
+            if now >= next_sample:
+                self._sample_memory()
+                self._tell_what_hangs(now)
+                self._tell_ranks()
+                self._note_ranks()
+                self._look_for_stall()
+                self._beside.look()
+                next_sample = now + TICK_SECONDS
+            if now >= next_sign:
+                _sign()
+                next_sign = now + ALIVE_SECONDS
+
+    def _look_for_stall(self) -> None:
+        if self.stalls.look(self.ranks) and self.stop_reason is None:
+            self._untold = ASKED
+            self._tell_ranks()
+            grace = self.stalls.end(self.ranks)
+            self._ask_programs(grace)
+            self._kill_in(grace, str(self.stalls.cause))
+
+    def _wait(self) -> None:
+        timeout = min(TICK_SECONDS, self._stop.seconds_left)
+        if self._kill_at is not None:
+            timeout = min(timeout, max(0.0, self._kill_at - time.monotonic()))
+        for key, _ in self._selector.select(timeout):
+            if isinstance(key.data, SupervisedRank):
+                if not key.data.log.drain():
+                    self._selector.unregister(key.fileobj)
+            else:
+                key.data()
+
+    def _note_ends(self, ended: dict[int, int]) -> None:
+        self._beside.ended(ended)
+        self.stalls.ended(ended)
+        by_pid = {rank.pid: rank for rank in self.ranks if rank.status is None}
+        for pid in ended.keys() & by_pid.keys():
+            rank = by_pid[pid]
+            rank.status = self._stop.status_of(pid, ended[pid])
+            rank.ended_clock = time.monotonic()
+            if rank.signal == signal.SIGKILL and not rank.killed:
+                self._note_oom(rank)
+            self._hear_start(rank)
+            if self._stop.has_begun:
+                continue  # the others may be saving, and have their grace for it
+            if is_abnormal(rank):
+                self._kill_in(SETTLE_SECONDS, f"rank {rank.index} had failed")
+            elif not self.plan.own_program:
+                limit = self.plan.straggler_seconds
+                why = f"rank {rank.index} had finished and another still ran {limit:g} s later"
+                self._kill_in(limit, why)
+
+    def _note_oom(self, rank: SupervisedRank) -> None:
+        before, self._oom_kills = self._oom_kills, oom_kills()
+        if before is not None and self._oom_kills is not None:
+            rank.oom_killed = self._oom_kills > before
+
+    def _kill_in(self, seconds: float, why: str) -> None:
+        at = time.monotonic() + seconds
+        if self._kill_at is None or at < self._kill_at:
+            self._kill_at, self._kill_why = at, why
+
+    def heed_request(self) -> None:
+        """Act on the current request to the attempt."""
+        request = self._requests.look(signalled=self._signals.asked)
+        if request is None:
+            return
+        self._untold = request.reason or self._untold
+        self._tell_ranks()
+        if request.is_first:
+            self._begin_stop(request.grace_seconds or 0.0)
+        elif request.grace_seconds is not None:  # it leaves less time than the first
+            grace = request.grace_seconds
+            self._stop_by = time.monotonic() + grace
+            left = f"{grace:g} s" if grace else "no time"
+            self._kill_in(grace, f"was left {left} to save and stop")
+
+    def _begin_stop(self, grace: float) -> None:
+        self.progress.drain()
+        for rank in self.ranks:
+            self._hear_start(rank)
+        # If one of several ranks runs already, it may save: it has its grace period.
+        if self.plan.own_program and all(rank.start is not None for rank in self.ranks):
+            self._kill_in(0, "stopped before it began")
+            return
+        self._ask_programs(grace)
+        if not self.plan.own_program and not self.progress.trained:
+            self._kill_in(0, "stopped before training began")
+            return
+        self._kill_in(grace, f"did not stop within {grace:g} s of being asked to")
+
+    def _ask_programs(self, grace: float) -> None:
+        self._stop_by = time.monotonic() + grace
+        if self.plan.own_program and self._running and not self._stop.has_begun:
+            beside = {*self.helpers, *self._beside.pids, *self.stalls.pids}
+            self._stop.begin(self._running, grace, beside)
+
+    def _look_at_stop(self) -> None:
+        self._stop.look(self._running)
+
+    @property
+    def _running(self) -> list[int]:
+        return [rank.pid for rank in self.ranks if rank.status is None]
+
+    def _goes_on(self) -> bool:
+        """Return whether a rank runs, or a program that was asked to stop and has time left."""
+        return bool(self._running) or not (self._stop.is_over or self.out_of_time())
+
+    def _note_end(self, pid: int, status: int) -> None:
+        self._ledger.ended(pid, self._stop.status_of(pid, status))
+
+    def _tell_ranks(self) -> None:
+        """Write the file that ranks check; if this fails, it is tried again.
+
+        Ranks that never see it are killed after their grace period.
+        """
+        if self._untold is None:
+            return
+        try:
+            put(Path(STOP), self._untold)
+        except OSError as error:
+            say(f"{STOP}: {error}")
+        else:
+            self._untold = None
+
+    def _kill_ranks(self) -> None:
+        self.killed_because = self._kill_why
+        self._note_ends(reap(self._note_end))
+        for rank in self.ranks:
+            if rank.status is None:
+                rank.killed = True
+                self._ledger.killed(rank.index)
+                # Not reaped yet, so the pid is still of this process.
+                os.kill(rank.pid, signal.SIGKILL)
+        self._kill_at = None
+        self._give_up_at = time.monotonic() + self.plan.kill_seconds
+
+    @property
+    def kill_seconds(self) -> float:
+        """Seconds that the remaining processes have to end after SIGKILL."""
+        if self._give_up_at is None:
+            return self.plan.kill_seconds
+        return max(LAST_KILL_SECONDS, self._give_up_at - time.monotonic())
+
+    def _sample_memory(self) -> None:
+        if self.plan.watches:
+            return  # the watched process holds the memory, and its watcher reports that
+        try:
+            beside = {*self.helpers, *self._beside.pids, *self.stalls.pids}
+            used = self._memory.measure(beside)
+        except OSError as error:  # no descriptors: the ranks have nothing to do with it
+            say(f"the memory of the ranks cannot be measured: {error}")
+            return
+        if used is not None:
+            self.progress.used_host(used)
+
+    def close(self) -> None:
+        """Copy the remaining output, and close all files."""
+        self.progress.drain()
+        if self._port is not None:
+            self._port.close()
+        for rank in self.ranks:
+            self._forget_start(rank)
+            rank.log.drain()
+            rank.log.close()
+        self.stalls.close()
+        self._stop.close()
+        self._selector.close()
+        self._signals.close()
+
+
+def _sign() -> None:
+    """Update the time of the attempt's record, which shows how long it ran at least.
+
+    Files of the ranks are not used, because their file system may hang.
+    """
+    with suppress(OSError):
+        os.utime(RUN)

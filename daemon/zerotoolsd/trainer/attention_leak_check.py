@@ -1,0 +1,140 @@
+"""The check that a model hides later tokens from a token, and packed examples from one another.
+
+The model itself is tested, by gradients that must be exactly 0.
+
+A model of the same layers with other widths is enough (`model.narrow`), and shows it before a GPU
+is used. Its weights are random, so that no gradient is 0 because of its initial values. Choices,
+such as the tokens that an indexer takes, have no gradient: for them the tokens that must be hidden
+are replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotoolsd.trainer.data.collating import collate
+from zerotoolsd.trainer.data.packing import join
+from zerotoolsd.trainer.data.sequences import Example
+from zerotoolsd.trainer.model.tiny_model import small_model
+
+LENGTH = 7
+"""Tokens of each of two examples; none of the ids 0 to `_FIRST_ID` - 1, which may be special."""
+SEED = 0
+TOLERANCE = 1e-3
+"""Tolerance of logits, relative to the largest: if experts sort tokens, rounding depends on all of
+them."""
+_FIRST_ID = 3
+
+
+def check_leaks(config: Any, *, packing: bool) -> None:
+    """Refuse a causal model that reads ahead, or in which packed examples influence each other.
+
+    Raises:
+        BadRequest: it reads ahead.
+        Unsupported: examples influence one another, or the test fails.
+    """
+    if config.is_encoder_decoder:
+        return
+    found = _leaks(config, packing=packing)
+    if found is not None and found.ahead:
+        raise BadRequest(
+            f"a {config.model_type} model with this config is bidirectional: each token sees those "
+            "after it, which it is to predict; set is_decoder = true in the model's config if it "
+            "has that key, or train a causal model"
+        )
+    if packing and found is None:
+        raise Unsupported(
+            "data.packing: whether packed examples influence one another cannot be found out for "
+            f"this {config.model_type} model: leave it out"
+        )
+    if packing and found is not None and found.mixed:
+        raise Unsupported(
+            f"data.packing: in a {config.model_type} model of transformers one packed example "
+            "influences the next (the gradient across them is not 0): leave it out"
+        )
+
+
+class _Leaks(NamedTuple):
+    """Whether a model reads ahead, and whether packed examples influence one another in it."""
+
+    ahead: bool
+    mixed: bool
+
+
+def _leaks(config: Any, *, packing: bool) -> _Leaks | None:
+    """Return the leaks; None if no small model can be tested."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        try:
+            model = small_model(config)
+            return None if model is None else _Leaks(_reads_ahead(model), packing and _mixes(model))
+        except Exception:  # whatever a model of any kind raises over widths it was not made for
+            return None
+
+
+def _reads_ahead(model: Any) -> bool:
+    """Return whether the first half of a sequence depends on the second."""
+    first, second, other = (_tokens(model) for _ in range(3))
+    whole, changed = (Example([*first, *rest], [0] * 2 * LENGTH) for rest in (second, other))
+    early, late = slice(0, LENGTH), slice(LENGTH, None)
+    return _depends(model, whole, changed, seeing=early, on=late)
+
+
+def _mixes(model: Any) -> bool:
+    """Return whether the second of two packed examples depends on the first."""
+    first, second, other = (Example(_tokens(model), [0] * LENGTH) for _ in range(3))
+    whole, changed = (join([before, second]) for before in (first, other))
+    early, late = slice(0, LENGTH), slice(LENGTH, None)
+    return _depends(model, whole, changed, seeing=late, on=early)
+
+
+def _depends(model: Any, whole: Example, changed: Example, *, seeing: slice, on: slice) -> bool:
+    """Return whether the model's output at the tokens `seeing` depends on the tokens `on`.
+
+    Only those differ in `changed`.
+    """
+    with _embeddings(model) as embedded:
+        said = _say(model, whole)[seeing]
+        # Of the sine, because a sum of logits may have no gradient at all.
+        [gradient] = torch.autograd.grad(said.sin().sum(), embedded, materialize_grads=True)
+        if bool(gradient[0, on].ne(0).any()):
+            return True
+        with torch.no_grad():
+            difference = (_say(model, changed)[seeing] - said).abs().max()
+        return not bool(difference <= TOLERANCE * said.abs().max())
+
+
+def _say(model: Any, example: Example) -> torch.Tensor:
+    arguments, _ = collate(model, [example], torch.device("cpu"))
+    torch.manual_seed(SEED)  # for its dropout
+    logits: torch.Tensor = model(**arguments, use_cache=False).logits
+    return logits[0].float()
+
+
+@contextmanager
+def _embeddings(model: Any) -> Iterator[list[torch.Tensor]]:
+    """Yield the embeddings of each token in the next forward pass: [1, tokens, width]."""
+    found: list[torch.Tensor] = []
+
+    def keep(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:
+        found[:] = [output.detach().requires_grad_()]
+        return found[0].clone()  # some models add to it in place
+
+    handle = model.get_input_embeddings().register_forward_hook(keep)
+    try:
+        yield found
+    finally:
+        handle.remove()
+
+
+def _tokens(model: Any) -> list[int]:
+    most = model.config.get_text_config().vocab_size
+    drawn = torch.randint(_FIRST_ID, most, (LENGTH,))
+    ids: list[int] = drawn.tolist()
+    return ids

@@ -1,0 +1,171 @@
+"""Reports the errors that a rank would find in its model and data, before a job is queued.
+
+`python -P dry_run.py SPEC SHOW`, under the job's interpreter: it builds the model of the job in
+the file SPEC on the meta device, without memory for weights. It compares the model with the
+tokenizer, with the names and shapes in the model's directory, and with the checkpoint of another
+program from which the job continues, and reads the first examples as the ranks would. Prints
+`{"problem": sentence or null, "notes": [sentences], "sample": null or the SHOW examples}`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zerotools.jobs.tables.spec import JobSpec
+    from zerotoolsd.trainer.data.preview import DataSample
+
+BYTE_VALUES = 256
+
+
+def rehearse(spec: JobSpec, show: int = 0) -> DataSample:
+    """Return notes on the job's model and its data, and `show` of its examples.
+
+    Raises:
+        ZerotoolsError: the model cannot be built for the job, or not be trained on its data.
+    """
+    from zerotools.jobs.jobfile.job_memory import memory_layout_of
+    from zerotools.jobs.tables.data import fixed_length, stated_length
+    from zerotools.ops.foreign.names import unused_order
+    from zerotools.ops.foreign.run import is_foreign, was_made_elsewhere
+    from zerotoolsd.trainer.attention_leak_check import check_leaks
+    from zerotoolsd.trainer.data.collating import check_decoder_start
+    from zerotoolsd.trainer.data.preview import sample_data
+    from zerotoolsd.trainer.data.reading import model_input_of, positions_of
+    from zerotoolsd.trainer.engine.adapter_start import read_adapter
+    from zerotoolsd.trainer.engine.conditional import check_alike_on_ranks
+    from zerotoolsd.trainer.engine.foreign_start import adopt
+    from zerotoolsd.trainer.engine.loss_choice import check_cut
+    from zerotoolsd.trainer.engine.router_bias import check_router_bias
+    from zerotoolsd.trainer.engine.router_loss import check_router_loss, unbalanced
+    from zerotoolsd.trainer.frozen_base import check_base
+    from zerotoolsd.trainer.model.attention import check_attention
+    from zerotoolsd.trainer.model.kept_fp32 import apart, cast_note, kept_in_fp32
+    from zerotoolsd.trainer.model.lora import refuse_two_types
+    from zerotoolsd.trainer.model.memory_estimate import predict
+    from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
+    from zerotoolsd.trainer.model.optimizer_groups import check_matrices
+    from zerotoolsd.trainer.model.pretrained import match
+    from zerotoolsd.trainer.reporting.utilization import flops_per_token
+    from zerotoolsd.trainer.sequence_parallel_check import check_stretches
+    from zerotoolsd.trainer.tensor_parallel_check import check_tensor_ranks
+
+    config = read_config(spec.model)
+    vocabulary = _vocabulary(spec)
+    length = fixed_length(spec.data, positions_of(config))
+    if vocabulary is not None:
+        check_fit(config, vocabulary, length or stated_length(spec.data))
+    meta_model = draw(config, spec.lora)
+    if spec.lora.path is not None and spec.resume_from is None:
+        read_adapter(spec.lora, meta_model.model)
+    if spec.engine == "torch":
+        refuse_two_types(memory_layout_of(spec))
+    check_matrices(spec.train, meta_model.model)
+    check_attention(spec, meta_model.model)
+    of_tensor_ranks = check_tensor_ranks(meta_model, spec.zero.tensor_ranks)
+    check_alike_on_ranks(meta_model.model, spec.all_ranks, spec.engine)
+    check_decoder_start(meta_model.model)
+    check_leaks(config, packing=spec.data.packing)
+    check_stretches(spec, config)
+    check_router_loss(spec, meta_model.model)
+    kept = kept_in_fp32(meta_model.model, spec.train)
+    if spec.engine == "torch":
+        apart(meta_model.model, kept)
+    router_notes = [unbalanced(config), check_router_bias(spec, meta_model.model)]
+    notes = [*_unknown_keys(spec, config), *filter(None, router_notes), *of_tensor_ranks]
+    notes += check_cut(spec, config)
+    if spec.engine == "deepspeed":
+        notes += cast_note(meta_model.model, kept)
+    if spec.model.path is not None and (spec.resume_from is None or spec.lora.packs_frozen):
+        pretrained = match(meta_model.plain, meta_model.aliases, Path(spec.model.path))
+        if spec.lora.packs_frozen:
+            check_base(spec, meta_model, pretrained)
+        notes += pretrained.notes()
+    begun = None if spec.resume_from is None else Path(spec.resume_from)
+    if begun is not None and (is_foreign(begun) or was_made_elsewhere(begun)):
+        notes += adopt(begun, spec, meta_model).notes
+    elif spec.resume_order is not None:
+        notes.append(unused_order(spec.resume_order, f"{begun} is a checkpoint of a job"))
+    fits = partial(check_fit, config, sequence_length=None)
+    sample = sample_data(spec, model_input_of(config), fits, show)
+    view = sample.view
+    if view is not None:
+        on_gpu = spec.device == "cuda"
+        memory = predict(meta_model, memory_layout_of(spec), None, on_gpu=on_gpu, kept=kept)
+        trained = flops_per_token(config, meta_model.parameter_count(), length or 0)
+        view = {**view, "memory": str(memory), "epoch": _with_operations(view["epoch"], trained)}
+    return replace(sample, notes=notes + sample.notes, view=view)
+
+
+def _with_operations(epoch: Any, per_token: float | None) -> Any:
+    if epoch is None or per_token is None:
+        return epoch
+    return {**epoch, "operations": epoch["tokens"] * per_token}
+
+
+def _vocabulary(spec: JobSpec) -> int | None:
+    """Return how many token ids the data needs at least; None for token files, which are not read.
+
+    Tokens that were added to a vocabulary may be absent from the data: Gemma 3 has no embedding of
+    the one for an image.
+    """
+    from zerotools.jobs.tables.data import BYTES, kind_of, tokenizer_of
+    from zerotoolsd.trainer.data.tokenizing import load_tokenizer
+
+    named = tokenizer_of(spec.data, spec.model.path)
+    if named is None:
+        return None
+    if named == BYTES:
+        return BYTE_VALUES
+    tokenizer = load_tokenizer(Path(named))
+    end = tokenizer.eos_token_id if kind_of(spec.data) == "text" else None
+    return max(int(tokenizer.vocab_size), 0 if end is None else int(end) + 1)
+
+
+def _unknown_keys(spec: JobSpec, config: Any) -> Iterator[str]:
+    """Yield the keys of a config in the job file that its kind does not have."""
+    if not isinstance(spec.model.config, dict):
+        return
+    known = vars(type(config)())
+    for key in spec.model.config:
+        if key not in known and not hasattr(type(config), key):
+            yield f"model.config.{key}: a {config.model_type} config has no such key; remove it"
+
+
+def main(path: Path, show: int) -> None:
+    """Print the answer for the job in `path`."""
+    entry = importlib.util.spec_from_file_location("entry", Path(__file__).with_name("entry.py"))
+    assert entry is not None
+    assert entry.loader is not None
+    module = importlib.util.module_from_spec(entry)
+    entry.loader.exec_module(module)
+    module.make_importable()
+    from zerotools.core.errors import ZerotoolsError
+    from zerotools.jobs.jobfile.stored import read_stored
+    from zerotools.jobs.tables.elastic import largest
+    from zerotoolsd.trainer.rank.failures import sentence
+
+    # The rules were checked already, for a job that resumes one of an older version.
+    spec, unread = read_stored(json.loads(path.read_text("utf-8")))
+    answer: dict[str, Any] = {"problem": "; ".join(unread) or None, "notes": [], "sample": None}
+    try:
+        if spec is not None and not unread:
+            found = rehearse(largest(spec), show)  # report problems of several ranks, too
+            answer |= {"notes": found.notes, "sample": found.view}
+    except ZerotoolsError as error:
+        answer["problem"] = sentence(error)
+    # Not as \uXXXX: the daemon takes 64 KiB, and a text may be Chinese.
+    line = json.dumps(answer, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(line + b"\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,236 @@
+"""Attention over sequences of which each rank has a stretch.
+
+Before it, ranks exchange heads for positions: each then has all positions of `heads / ranks` heads,
+and attends by one of the existing implementations, with the mask of the whole sequence. The results
+return the same way. With 2 ranks, 4 heads and 6 positions:
+
+    rank 0 has positions 0-2 of heads 0-3   <->   positions 0-5 of heads 0, 1
+    rank 1 has positions 3-5 of heads 0-3   <->   positions 0-5 of heads 2, 3
+
+Key/value heads that the ranks do not divide are sent to each rank with queries that need them.
+
+The base model gets a `WholeMask` in place of its mask, and passes it on to its layers, which also
+have it when activations are computed again. Without an active `Whole`, as in generation, each
+implementation works as without this module.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from math import gcd
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from zerotools.core.errors import Unsupported
+from zerotoolsd.trainer.sequence_parallel.all_to_all import Exchange, swapped
+
+OVER_RANKS = "_over_ranks"
+"""Suffix of these implementations' names in transformers' tables."""
+EAGER, _EAGER_FUNCTION = "eager", "eager_attention_forward"
+_SINKS, _SINKS_OPTION = "sinks", "s_aux"
+"""Per-head numbers that compete with the positions for attention, as in GPT-OSS: the attribute of a
+module, and the argument of implementations."""
+
+Seen = Callable[..., torch.Tensor]
+"""transformers' mask functions: by numbers of sequence, head, query and key, whether it is seen."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The sequences of which a model reads a stretch. `places` are their position ids, `[batch,
+    length]`, if these restart with each segment; `last` is the largest of all."""
+
+    exchange: Exchange
+    places: torch.Tensor | None
+    last: int | torch.Tensor
+
+    def places_of(self, length: int) -> torch.Tensor | None:
+        """Return the positions for a rank length of `length`; the first ones if that is shorter.
+
+        A test of a loss in parts uses such a length.
+        """
+        if self.places is None:
+            return None
+        by_rank = self.places.unflatten(1, (self.exchange.ranks, -1))
+        return by_rank[:, :, :length].flatten(1)
+
+
+_now: ContextVar[Whole | None] = ContextVar("sequences of which a stretch is read", default=None)
+
+
+@contextmanager
+def reading(whole: Whole) -> Iterator[None]:
+    """Let models read this rank's stretch of `whole`, inside."""
+    token = _now.set(whole)
+    try:
+        yield
+    finally:
+        _now.reset(token)
+
+
+def read_now() -> Whole | None:
+    """Return the sequences of which a stretch is being read."""
+    return _now.get()
+
+
+@dataclass(frozen=True)
+class WholeMask:
+    """Replaces a mask: has that of the whole sequences, in the form of the implementation."""
+
+    mask: Any
+    exchange: Exchange
+
+
+def over_ranks(implementation: str) -> str:
+    """Register an attention `implementation` of transformers over ranks; return its name."""
+    name = f"{implementation}{OVER_RANKS}"
+    if name not in ALL_ATTENTION_FUNCTIONS.valid_keys():
+        AttentionInterface.register(name, partial(_attend, implementation))
+        AttentionMaskInterface.register(name, partial(_mask, implementation))
+    return name
+
+
+def attend_over_ranks(model: Any, ranks: int) -> None:
+    """Let `model` attend with its implementation, over so many `ranks` when it reads a stretch.
+
+    Raises:
+        Unsupported: transformers cannot set it for this model.
+    """
+    if ranks == 1:
+        return
+    wanted = over_ranks(model.config.get_text_config()._attn_implementation)
+    try:
+        model.set_attn_implementation(wanted)
+    except (ValueError, ImportError) as error:
+        raise _cannot_set(model, ranks, f": {' '.join(str(error).split())}") from None
+    if model.config.get_text_config()._attn_implementation != wanted:
+        raise _cannot_set(model, ranks)
+
+
+def _cannot_set(model: Any, ranks: int, reason: str = "") -> Unsupported:
+    return Unsupported(
+        f"zero.sequence_ranks = {ranks}: transformers has no way to replace the attention of "
+        f"{type(model).__name__}, which would have to be computed over ranks; leave it out{reason}"
+    )
+
+
+def _mask(implementation: str, **arguments: Any) -> Any:
+    made = ALL_MASK_ATTENTION_FUNCTIONS[implementation]
+    whole = _now.get()
+    if whole is None:
+        return made(**arguments)
+    own = arguments["q_length"] if "q_length" in arguments else len(arguments["cache_position"])
+    length = own * whole.exchange.ranks
+    changed: dict[str, Any] = {"kv_length": length, "attention_mask": None}
+    if "q_length" in arguments:
+        changed["q_length"] = length
+    else:  # transformers 5.1
+        changed["cache_position"] = torch.arange(length, device=arguments["cache_position"].device)
+    places = whole.places_of(own)
+    if places is not None:
+        changed["mask_function"] = _within_segments(arguments["mask_function"], places)
+        changed["allow_is_causal_skip"] = False
+    return WholeMask(made(**{**arguments, **changed}), whole.exchange)
+
+
+def _within_segments(seen: Seen, places: torch.Tensor) -> Seen:
+    """Return `seen` by positions in segments, restricted to the same segment."""
+    begins = torch.diff(places, prepend=places[:, :1] - 1) != 1
+    segments = begins.cumsum(-1)
+
+    def within(row: Any, head: Any, query: Any, key: Any) -> torch.Tensor:
+        same = segments[row, query] == segments[row, key]
+        return same & seen(row, head, places[row, query], places[row, key])
+
+    return within
+
+
+# Else a block that is compiled would have the exchange in it.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _attend(
+    implementation: str,
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    **options: Any,
+) -> tuple[torch.Tensor, Any]:
+    """Attend; replaces an attention function of transformers.
+
+    Inputs are `[batch, heads, positions, width]` each, the result is `[batch, positions, heads,
+    width]`.
+    """
+    attend = _function(implementation, module)
+    if not isinstance(attention_mask, WholeMask):
+        found: tuple[torch.Tensor, Any] = attend(
+            module, query, key, value, attention_mask, **options
+        )
+        return found
+    exchange, heads = attention_mask.exchange, query.shape[1]
+    if heads % exchange.ranks:
+        raise Unsupported(
+            f"zero.sequence_ranks = {exchange.ranks}: must divide the {heads} attention heads of "
+            f"{type(module).__name__}"
+        )
+    copies = exchange.ranks // gcd(key.shape[1], exchange.ranks)
+    if copies > 1:
+        key, value = (each.repeat_interleave(copies, dim=1) for each in (key, value))
+    query, key, value = (_by_heads(each, exchange) for each in (query, key, value))
+    some = _SomeHeads(module, copies, exchange)
+    if options.get(_SINKS_OPTION) is not None:
+        options[_SINKS_OPTION] = some.own(options[_SINKS_OPTION])
+    result, _ = attend(some, query, key, value, attention_mask.mask, **options)
+    return _by_positions(result, exchange), None
+
+
+def _function(implementation: str, module: Any) -> Callable[..., Any]:
+    if implementation == EAGER:  # each model file has its own
+        files = (sys.modules.get(kind.__module__) for kind in type(module).__mro__)
+        own: Callable[..., Any] = next(
+            found for file in files if (found := getattr(file, _EAGER_FUNCTION, None)) is not None
+        )
+        return own
+    known: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS[implementation]
+    return known
+
+
+class _SomeHeads:
+    """An attention module with the heads of one rank, with `copies` of each of its key/value
+    heads."""
+
+    def __init__(self, module: Any, copies: int, exchange: Exchange) -> None:
+        self._module = module
+        self._exchange = exchange
+        if copies > 1:
+            self.num_key_value_groups = getattr(module, "num_key_value_groups", copies) // copies
+        if _SINKS in module._parameters:
+            self.sinks = self.own(module.sinks)
+
+    def own(self, of_heads: torch.Tensor) -> torch.Tensor:
+        """Return this rank's part of numbers of all heads, `[heads]`."""
+        return of_heads.chunk(self._exchange.ranks)[self._exchange.index]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _by_heads(own: torch.Tensor, exchange: Exchange) -> torch.Tensor:
+    """Convert `[batch, heads, stretch, width]` to `[batch, heads / ranks, positions, width]`."""
+    blocks = own.unflatten(1, (exchange.ranks, -1)).movedim(1, 0)
+    return swapped(blocks, exchange).movedim(0, 2).flatten(2, 3)
+
+
+def _by_positions(whole: torch.Tensor, exchange: Exchange) -> torch.Tensor:
+    """Convert `[batch, positions, heads / ranks, width]` to `[batch, stretch, heads, width]`."""
+    blocks = whole.unflatten(1, (exchange.ranks, -1)).movedim(1, 0)
+    return swapped(blocks, exchange).movedim(0, 2).flatten(2, 3)

@@ -1,0 +1,108 @@
+"""The stretch of a batch that a rank computes: as many positions on each rank of a share.
+
+Sequences with a length that the ranks do not divide are padded on the right with positions that are
+hidden and not learned. A token counts on the rank of its stretch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn import functional
+
+from zerotoolsd.trainer.data.sequences import IGNORED
+from zerotoolsd.trainer.rank.group import WorldGroup
+from zerotoolsd.trainer.sequence_parallel.all_to_all import Exchange, GroupExchange
+from zerotoolsd.trainer.sequence_parallel.rope import heed_whole_length
+from zerotoolsd.trainer.sequence_parallel.sequence_attention import Whole, reading
+
+_ATTRIBUTE = "own_stretch"
+_IDS, _POSITIONS = "input_ids", "position_ids"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """This rank's stretch of each sequence, one of `exchange.ranks` equal ones."""
+
+    exchange: Exchange
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the first: values that all ranks of a share know count there."""
+        return self.exchange.index == 0
+
+    def of(self, whole: torch.Tensor, filler: int = 0) -> torch.Tensor:
+        """Return this rank's part of `whole`, `[batch, length]`, padded if the ranks do not divide
+        the length."""
+        return self._of_filled(self._filled(whole, filler))
+
+    def read(
+        self, arguments: dict[str, torch.Tensor], labels: torch.Tensor
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor, Whole]:
+        """Return (a causal model's arguments for this rank's stretch, its labels, the whole
+        sequences)."""
+        ids, places = arguments[_IDS], arguments.get(_POSITIONS)
+        packed = None if places is None else self._filled(places, 0)
+        if packed is None:
+            places = torch.arange(ids.shape[1], device=ids.device)[None]
+        assert places is not None
+        own = self.of(ids)
+        read = {
+            _IDS: own,
+            _POSITIONS: self.of(places),
+            # With a mask, no model takes falling positions for segments of the stretch.
+            "attention_mask": torch.ones_like(own),
+        }
+        last = ids.shape[1] - 1 if packed is None else packed.max()
+        return read, self.of(labels, IGNORED), Whole(self.exchange, packed, last)
+
+    def _filled(self, whole: torch.Tensor, filler: int) -> torch.Tensor:
+        return functional.pad(whole, (0, -whole.shape[1] % self.exchange.ranks), value=filler)
+
+    def _of_filled(self, filled: torch.Tensor) -> torch.Tensor:
+        return filled.chunk(self.exchange.ranks, dim=1)[self.exchange.index].contiguous()
+
+
+def compute_stretches(model: Any, group: WorldGroup, sequence_ranks: int) -> None:
+    """Let `sequence_ranks` ranks compute the losses of `model`, a stretch each.
+
+    They are those of a share that have the same part of the layers. All ranks call it together.
+    """
+    if sequence_ranks == 1:
+        return
+    rank = group.rank
+    shape = (rank.shares, sequence_ranks, rank.tensor_ranks)
+    mesh = init_device_mesh(group.device.type, shape, mesh_dim_names=("share", "stretch", "part"))
+    index = rank.index // rank.tensor_ranks % sequence_ranks
+    give_stretch(model, Stretch(GroupExchange(mesh.get_group("stretch"), index, sequence_ranks)))
+
+
+def give_stretch(model: Any, stretch: Stretch) -> None:
+    """Let `model` read this `stretch` inside `own_stretch`."""
+    heed_whole_length(model)
+    setattr(model, _ATTRIBUTE, stretch)
+
+
+def stretch_of(model: Any) -> Stretch | None:
+    """Return the stretch of each sequence that `model` computes; None for all of it."""
+    found: Stretch | None = getattr(model, _ATTRIBUTE, None)
+    return found
+
+
+@contextmanager
+def own_stretch(
+    model: Any, arguments: dict[str, torch.Tensor], labels: torch.Tensor
+) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
+    """Yield (arguments, labels) of the model's part of a batch; call the model inside."""
+    stretch = stretch_of(model)
+    if stretch is None:
+        yield arguments, labels
+        return
+    read, own, whole = stretch.read(arguments, labels)
+    with reading(whole):
+        yield read, own

@@ -1,0 +1,176 @@
+"""A test that a model computes the same for a stretch of a sequence as for all of it.
+
+All layers but the attention must work position by position. A small model with the same layers
+detects others (state spaces, convolutions, positions that are counted instead of given). Threads
+compute a stretch each, like ranks; this shows it before a GPU is used.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.data.collating import collate
+from zerotoolsd.trainer.data.packing import join
+from zerotoolsd.trainer.data.sequences import Example
+from zerotoolsd.trainer.model.attention import set_attention
+from zerotoolsd.trainer.model.segments import segments_of
+from zerotoolsd.trainer.model.tiny_model import small_model
+from zerotoolsd.trainer.sequence_parallel.all_to_all import Exchange
+from zerotoolsd.trainer.sequence_parallel.in_threads import in_threads
+from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
+from zerotoolsd.trainer.sequence_parallel.split_batch import Stretch, give_stretch, own_stretch
+
+SEED = 0
+LENGTHS = (5, 2, 6)
+"""Lengths of the segments of a test sequence; 13 positions are padded to a multiple of the
+ranks."""
+NARROW = 4
+"""Positions of windows and the like, which are to end within a sequence that is tried."""
+TOLERANCE = 1e-3
+"""Tolerance of logits, relative to the largest: if experts sort tokens, rounding depends on all of
+them."""
+_FIRST_ID = 3
+_WINDOWS = (
+    *("sliding_window", "attention_window_size", "window_size", "attention_chunk_size"),
+    *("local_attention", "floor_scale", "original_max_position_embeddings"),
+)
+"""Keys of configs that count positions."""
+_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+
+
+def check_stretches(spec: JobSpec, config: Any) -> None:
+    """Refuse a job with sequence ranks that cannot compute a model of `config` together.
+
+    Raises:
+        BadRequest: they do not divide the heads.
+        Unsupported: the model has other layers than attention, or the test fails.
+    """
+    ranks = spec.zero.sequence_ranks
+    if ranks == 1:
+        return
+    said = f"zero.sequence_ranks = {ranks}"
+    if config.is_encoder_decoder:
+        raise Unsupported(
+            f"{said}: a {config.model_type} model has an encoder and a decoder, and only causal "
+            "models are computed over ranks; leave it out"
+        )
+    _check_heads(config, ranks, spec.zero.tensor_ranks)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(SEED)
+        why = _why_not(spec, config)
+    if why is not None:
+        raise Unsupported(
+            f"{said}: a {config.model_type} model of transformers cannot be computed in parts of "
+            f"its sequences: {why}; leave it out"
+        )
+
+
+def _check_heads(config: Any, ranks: int, tensor_ranks: int) -> None:
+    heads = _heads(config)
+    if heads is None or heads % tensor_ranks:  # the tensor ranks' own check reports these
+        return
+    own = heads // tensor_ranks
+    if own % ranks:
+        fitting = [str(count) for count in range(1, own + 1) if own % count == 0]
+        which = f"the model's {own} attention heads"
+        if tensor_ranks > 1:
+            which = f"the {own} attention heads that each of {tensor_ranks} tensor ranks has"
+        raise BadRequest(
+            f"zero.sequence_ranks = {ranks}: must divide {which}, of which each rank takes as "
+            f"many; these do: {', '.join(fitting)}"
+        )
+
+
+def _heads(config: Any) -> int | None:
+    text = config.get_text_config()
+    return next((v for name in _HEADS if type(v := getattr(text, name, None)) is int), None)
+
+
+def _why_not(spec: JobSpec, config: Any) -> str | None:
+    """Return why the small model does not agree; None if it does."""
+    try:
+        small = small_model(_with_narrow_windows(config))
+    except Exception as error:  # whatever a config class raises over values it was not made for
+        return f"a small one cannot be tried ({_first_line(error)})"
+    if small is None:
+        return "a small one cannot be made, on which it would be tried"
+    set_attention(spec, small.eval())
+    heads = _heads(small.config)
+    tried = 2 if heads is None or heads % 2 == 0 else heads
+    attend_over_ranks(copy.deepcopy(small), spec.zero.sequence_ranks)
+    for batch in _batches(small, packing=spec.data.packing):
+        try:
+            wanted = _whole(small, batch)
+            found = _in_stretches(small, batch, tried)
+        except Exception as error:  # whatever a model raises over a mask of another kind
+            return _first_line(error)
+        off = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
+        if not off <= TOLERANCE:
+            return (
+                "it looks at other positions otherwise than by its attention (its logits differ by "
+                f"{off:.2g} of the largest)"
+            )
+    return None
+
+
+def _with_narrow_windows(config: Any) -> Any:
+    return type(config).from_dict(_narrowed(config.to_dict()))
+
+
+def _narrowed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            found[name] = _narrowed(value)
+        else:
+            is_wide = name in _WINDOWS and type(value) is int and value > NARROW
+            found[name] = NARROW if is_wide else copy.deepcopy(value)
+    return found
+
+
+def _batches(model: Any, *, packing: bool) -> list[list[Example]]:
+    most = model.config.get_text_config().vocab_size
+
+    def example(length: int) -> Example:
+        ids: list[int] = torch.randint(_FIRST_ID, most, (length,)).tolist()
+        return Example(ids, ids)
+
+    rows = [[example(size) for size in LENGTHS] for _ in range(2)]
+    plain = [example(sum(LENGTHS)) for _ in range(2)]
+    return [plain, [join(row) for row in rows]] if packing else [plain]
+
+
+def _whole(model: Any, batch: Sequence[Example]) -> torch.Tensor:
+    arguments, _ = collate(model, batch, torch.device("cpu"))
+    with segments_of(model, [each.lengths for each in batch]):
+        logits: torch.Tensor = model(**arguments, use_cache=False).logits
+    return logits
+
+
+def _in_stretches(model: Any, batch: Sequence[Example], ranks: int) -> torch.Tensor:
+    def one(exchange: Exchange) -> torch.Tensor:
+        own = copy.deepcopy(model)
+        attend_over_ranks(own, ranks)
+        give_stretch(own, Stretch(exchange))
+        collated = collate(own, batch, torch.device("cpu"))
+        with (
+            torch.no_grad(),
+            segments_of(own, [each.lengths for each in batch]),
+            own_stretch(own, *collated) as (arguments, _),
+        ):
+            logits: torch.Tensor = own(**arguments, use_cache=False).logits
+        return logits
+
+    parts = in_threads(ranks, one)
+    return torch.cat(parts, dim=1)[:, : len(batch[0].inputs)]
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

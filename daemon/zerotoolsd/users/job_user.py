@@ -1,0 +1,93 @@
+"""Starts a program as the submitter of a job: with `as_user`, which becomes the user first.
+
+All starts use this one program, so that only one place must be read and tested. Transient units
+also have systemd's `User=`, which gives the user the control group.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.text.program_strings import too_long
+from zerotoolsd.users import run_as_user
+from zerotoolsd.users.account import Account
+
+USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
+_KEPT = ("LANG", "LC_ALL", "TZ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobUser:
+    """The user of a job, and the administrator's limits of their processes: processes of the user
+    (RLIMIT_NPROC), open files of each (RLIMIT_NOFILE); memory in bytes and processes of one attempt
+    (its unit)."""
+
+    account: Account
+    processes: int | None = None
+    open_files: int | None = None
+    job_memory: int | None = None
+    job_processes: int | None = None
+
+    def command(
+        self,
+        program: Sequence[str],
+        *,
+        umask: int = 0o077,
+        output: Path | None = None,
+        given: bool = False,
+        group: Mapping[str, Any] | None = None,
+    ) -> tuple[str, ...]:
+        """Return the command that runs `program`, with a path as first word, as this user.
+
+        `given`: with the environment that `given_env` prepared, and with a high OOM score. `group`:
+        in a separate control group (`as_user`).
+        """
+        text = None if output is None else str(output)
+        who = {**self.who, "umask": umask, "output": text, "given": given, "group": group}
+        return (sys.executable, "-I", "-S", str(run_as_user.__file__), json.dumps(who), *program)
+
+    @property
+    def who(self) -> dict[str, Any]:
+        """The object WHO of `as_user`."""
+        account = self.account
+        return {
+            "uid": account.uid,
+            "gid": account.gid,
+            "groups": account.groups,
+            "processes": self.processes,
+            "open_files": self.open_files,
+        }
+
+    def environment(self, found: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a program of the daemon itself as this user."""
+        return {**{name: found[name] for name in _KEPT if name in found}, **self.least}
+
+    @property
+    def least(self) -> dict[str, str]:
+        """The variables that every process of the user needs. Root's own PATH is not passed on."""
+        account = self.account
+        return {
+            "PATH": USUAL_PATH,
+            "HOME": account.home,
+            "USER": account.name,
+            "LOGNAME": account.name,
+        }
+
+
+def given_env(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` for `JobUser.command(given=True)`.
+
+    A user chose it, so its names get a prefix that means nothing to the interpreter and the loader,
+    which run before the process is the user's.
+    """
+    given = {f"{run_as_user.PREFIX}{name}": text for name, text in environment.items()}
+    longer = [name for name, text in given.items() if too_long(text, name) is not None]
+    for name in longer:  # it fits without the prefix
+        text = given[name]
+        given[name], given[run_as_user.REST + name] = text[: len(text) // 2], text[len(text) // 2 :]
+    return given

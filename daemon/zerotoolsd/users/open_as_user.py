@@ -1,0 +1,175 @@
+"""Opens files in directories of users, by the daemon itself, with the rights of their owners.
+
+A daemon of root takes the user's file rights (fsuid, fsgid) for one access. The kernel then refuses
+what the user may not do, gives new files to the user, and counts them to the user's quota. The
+rights apply to the whole thread, so no other task may run meanwhile.
+
+`opened` gives a path to a run directory by a descriptor: a link or another file system in its place
+is not followed. Inside it, `durable.open_regular` and similar functions open only regular files,
+follow no link and never block. A forged file changes only the daemon's view of that job.
+
+A daemon that is not root, and directories of root, are left as they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+
+from zerotoolsd.users.account import Account
+from zerotoolsd.users.job_user import JobUser
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_SYS_OPENAT2 = 437
+_NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x01, 0x02, 0x04, 0x08
+_NO_OPENAT2 = (errno.ENOSYS, errno.EPERM, errno.E2BIG)
+"""Errors of a kernel before 5.6, and of a filter that does not know the call."""
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class _How(ctypes.Structure):
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    )
+
+
+@contextmanager
+def file_rights(uid: int, gid: int) -> Iterator[None]:
+    """Take the file rights of this user for this thread. Raises PermissionError if that fails."""
+    if os.geteuid() != 0 or uid == 0:
+        yield
+        return
+    _set(uid, gid)
+    try:
+        yield
+    finally:
+        try:
+            _set(0, os.getegid())
+        except PermissionError:  # the thread must not continue with another user's rights
+            os.write(2, b"zerotoolsd: its own file rights cannot be taken back\n")
+            os._exit(1)
+
+
+def rights_of(user: JobUser | None) -> AbstractContextManager[None]:
+    """Take the `file_rights` of this user; keep the daemon's for None."""
+    return nullcontext() if user is None else file_rights(user.account.uid, user.account.gid)
+
+
+def _set(uid: int, gid: int) -> None:
+    _libc.setfsgid(gid)
+    _libc.setfsuid(uid)
+    # They return the previous value, even if they fail; -1 is an invalid id and changes nothing.
+    if (_libc.setfsuid(-1), _libc.setfsgid(-1)) != (_signed(uid), _signed(gid)):
+        raise PermissionError(errno.EPERM, f"the file rights of uid {uid}, gid {gid}")
+
+
+def _signed(number: int) -> int:
+    return ctypes.c_int(number).value
+
+
+def owner_of(directory: Path) -> int | None:
+    """Return the uid of another user who owns the directory; None if it is the daemon's or missing.
+
+    Only root can write in its parent, so the name cannot be given to another directory.
+    """
+    if os.geteuid() != 0:
+        return None
+    try:
+        found = directory.lstat()
+    except OSError:
+        return None
+    return found.st_uid or None
+
+
+@contextmanager
+def opened(run_dir: Path) -> Iterator[Path]:
+    """Yield a path to the directory, with the rights of its owner, for one access.
+
+    Raises OSError if a link or another file system is in its place.
+    """
+    if owner_of(run_dir) is None:
+        yield run_dir
+        return
+    fd = _open_directory(run_dir)
+    try:
+        found = os.fstat(fd)
+        base = Path(f"/proc/self/fd/{fd}")
+        with file_rights(found.st_uid, found.st_gid):
+            yield base
+    except OSError as error:
+        if isinstance(error.filename, (str, os.PathLike)):
+            error.filename = os.fspath(error.filename).replace(str(base), str(run_dir), 1)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _open_directory(directory: Path) -> int:
+    above = os.open(directory.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        resolve = _NO_XDEV | _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH
+        how = _How(_DIRECTORY, 0, resolve)
+        name = os.fsencode(directory.name)
+        fd = _libc.syscall(_SYS_OPENAT2, above, name, ctypes.byref(how), ctypes.sizeof(how))
+        if fd >= 0:
+            return int(fd)
+        code = ctypes.get_errno()
+        if code not in _NO_OPENAT2:
+            raise OSError(code, os.strerror(code), str(directory))
+        return os.open(directory.name, _DIRECTORY, dir_fd=above)
+    finally:
+        os.close(above)
+
+
+def make_owned(directory: Path, account: Account) -> None:
+    """Make the directory, mode 0700, in one of the daemon's own, and give it to the user.
+
+    Does nothing if that was done before. Raises OSError if it belongs to another user.
+    """
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if found.st_uid == account.uid:
+            return
+        if found.st_uid != os.geteuid() or os.listdir(fd):  # noqa: PTH208  # of what was opened
+            why = f"belongs to uid {found.st_uid}, not to uid {account.uid}"
+            raise PermissionError(errno.EPERM, why, str(directory))
+        os.fchmod(fd, 0o700)
+        os.fchown(fd, account.uid, account.gid)
+    finally:
+        os.close(fd)
+
+
+def let_through(directory: Path, mode: int) -> None:
+    """Set the mode of a directory of the daemon, so that users reach their own files in it.
+
+    Raises OSError.
+    """
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+            os.fchmod(fd, mode)
+    finally:
+        os.close(fd)
+
+
+def drop_groups() -> None:
+    """Drop the supplementary groups of a daemon of root.
+
+    Groups from a login must not add to the rights of users.
+    """
+    if os.geteuid() == 0 and sys.platform == "linux":
+        try:
+            os.setgroups([])
+        except PermissionError:  # it may not switch users either, and serves none
+            return

@@ -1,0 +1,215 @@
+"""The rights of users: every request is an `Action`, and `Rights.decide` decides on it.
+
+Administrators may do everything: root, the daemon's own user, and the users in `[users]
+administrators`. The user of a single-user daemon is its administrator, and any other user who
+reaches its socket only sees that jobs exist.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum, unique
+
+from zerotoolsd.users.caller import Caller, called
+
+OVERFLOW_UID = 65534
+"""The uid that the kernel reports for a user who is unknown in the daemon's user namespace."""
+
+Allowed = str | tuple[str | int, ...] | None
+"""The type of `[users] allow`: "all", or names of users, `@` and the name of a group, and uids.
+None: not set, and all may."""
+
+
+@unique
+class Reach(Enum):
+    """The owners of the jobs that an action concerns."""
+
+    NOBODY = "nobody"
+    """It concerns no jobs, or returns the same for all: every user may."""
+    USERS = "users"
+    """It makes jobs of the caller's own: every identified user may."""
+    GLANCE = "glance"
+    """For jobs of others, it shows only their existence and their use of the machine, and changes
+    nothing."""
+    OWN = "own"
+    """The owner of the job may, and administrators."""
+
+
+@unique
+class Action(Enum):
+    """The effect of a request: words for a refusal, and its reach."""
+
+    CHECK = "have jobs checked", Reach.USERS
+    SUBMIT = "submit jobs", Reach.USERS
+    ADOPT = "have a process watched", Reach.USERS
+    OPEN_PAGE = "open the page for browsers", Reach.USERS
+    LIST = "list it", Reach.GLANCE
+    SHOW = "see all of it", Reach.GLANCE
+    FOLLOW_EVENTS = "see why it changed", Reach.GLANCE
+    SEE_MACHINE = "see the machine", Reach.GLANCE
+    SEE_DAEMON = "see the daemon", Reach.NOBODY
+    SEE_SHARES = "see what users have used", Reach.NOBODY
+    EXPLAIN = "ask why it waits or ended", Reach.OWN
+    SET_PRIORITY = "change its priority", Reach.OWN
+    HOLD = "hold it", Reach.OWN
+    PAUSE = "pause it", Reach.OWN
+    UNPAUSE = "unpause it", Reach.OWN
+    EDIT = "edit it", Reach.OWN
+    CHANGE_ARRAY = "change its array", Reach.OWN
+    RETRY = "run it again", Reach.OWN
+    DRAIN = "drain the queue", Reach.OWN
+    RELEASE = "release it", Reach.OWN
+    SEE_METRICS = "see the metrics", Reach.NOBODY
+    READ_LOGS = "read its logs", Reach.OWN
+    READ_PROGRESS = "read its progress", Reach.OWN
+    READ_RESULTS = "see what it has produced", Reach.OWN
+    READ_EXAMPLES = "see its examples", Reach.OWN
+    CANCEL = "cancel it", Reach.OWN
+    RESUME = "resume it", Reach.OWN
+    CLEAN = "remove it", Reach.GLANCE
+
+    def __init__(self, words: str, reach: Reach) -> None:
+        self.words = words
+        self.reach = reach
+
+
+BEGINS = frozenset(
+    {
+        *(Action.CHECK, Action.SUBMIT, Action.ADOPT, Action.RESUME, Action.RETRY),
+        Action.READ_EXAMPLES,
+    }
+)
+"""What runs programs for the user: only those may whom `[users] allow` lets in."""
+
+
+@unique
+class Access(Enum):
+    """The decision."""
+
+    ALLOWED = "allowed"
+    MASKED = "masked"
+    """The response is cut down to the part that every user may see."""
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`why` is the sentence of a refusal, else empty."""
+
+    access: Access
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The owner of a job; `name` if known."""
+
+    uid: int
+    name: str | None = None
+
+
+class Rights:
+    """The rules of one daemon with the uid `own`. Entries of `administrators` are names, uids and,
+    with an `@`, groups."""
+
+    def __init__(
+        self,
+        administrators: Collection[str | int] = (),
+        own: int | None = None,
+        allow: Allowed = None,
+    ) -> None:
+        self._own = os.geteuid() if own is None else own
+        self._administrators = _Named(administrators)
+        self._admitted = None if isinstance(allow, str | None) else _Named(allow)
+
+    @property
+    def name_people(self) -> bool:
+        """Whether the rules depend on names."""
+        return self._administrators.name_people or (
+            self._admitted is not None and self._admitted.name_people
+        )
+
+    def is_administrator(self, caller: Caller) -> bool:
+        """Return whether the caller may act on all jobs like their owner."""
+        if caller.uid in (0, self._own):
+            return True
+        if caller.uid == OVERFLOW_UID:
+            return False
+        return self._administrators.has(caller)
+
+    def sees(self, caller: Caller, owner: int | None) -> bool:
+        """Return whether the caller may see all of a job of `owner` (None: the owner is
+        unknown)."""
+        return owner == caller.uid != OVERFLOW_UID or self.is_administrator(caller)
+
+    def decide(
+        self, caller: Caller, action: Action, owner: Owner | None = None, job_id: int | None = None
+    ) -> Decision:
+        """Return whether `caller` may do it with the job `job_id` of `owner`.
+
+        `owner` None: the action is not about one job, and jobs of others are masked in the
+        response.
+        """
+        if self.is_administrator(caller) or action.reach is Reach.NOBODY:
+            return Decision(Access.ALLOWED)
+        if action in BEGINS and (why := self._why_not_user(caller)) is not None:
+            return Decision(Access.REFUSED, why)
+        if action.reach is Reach.USERS:
+            return Decision(Access.ALLOWED)
+        if owner is not None and self.sees(caller, owner.uid):
+            return Decision(Access.ALLOWED)
+        if action.reach is Reach.GLANCE:
+            return Decision(Access.MASKED)
+        if owner is None:
+            return Decision(Access.REFUSED, f"only administrators may {action.words}")
+        whose, who = called(owner.uid, owner.name), called(caller.uid, caller.name)
+        job = "it" if job_id is None else f"job {job_id}"
+        return Decision(
+            Access.REFUSED,
+            f"{job} belongs to {whose}, and you are {who}: only its owner and administrators may "
+            f"{action.words}",
+        )
+
+    def _why_not_user(self, caller: Caller) -> str | None:
+        """Return why nothing runs for a user who is not an administrator; None if it does."""
+        if caller.uid == OVERFLOW_UID:
+            return (
+                f"you are uid {OVERFLOW_UID}, which is what the kernel says of all users that this "
+                "machine does not know, such as those of another user namespace: nobody could tell "
+                "your jobs from theirs; connect from outside it"
+            )
+        if self._admitted is None or self._admitted.has(caller):
+            return None
+        return (
+            f"users.allow of the daemon's configuration does not name you, "
+            f"{called(caller.uid, caller.name)}, nor a group of yours; ask the administrator of "
+            "this machine"
+        )
+
+
+def _is_uid(text: str) -> bool:
+    """Return whether the text may be a uid, as in the tables of `users.limits`."""
+    return text.isascii() and text.isdecimal() and len(text) <= 10
+
+
+class _Named:
+    """Users by name, by uid and, with an `@`, by group."""
+
+    def __init__(self, entries: Collection[str | int]) -> None:
+        words = [each for each in entries if isinstance(each, str)]
+        self._names = frozenset(each for each in words if not each.startswith("@"))
+        numbers = (int(each) for each in self._names if _is_uid(each))
+        self._uids = frozenset((*(each for each in entries if isinstance(each, int)), *numbers))
+        self._groups = frozenset(each[1:] for each in words if each.startswith("@"))
+
+    @property
+    def name_people(self) -> bool:
+        """Whether names count, and not only uids."""
+        return bool(self._names or self._groups)
+
+    def has(self, caller: Caller) -> bool:
+        """Return whether an entry matches this user."""
+        named = caller.uid in self._uids or caller.name in self._names
+        return named or not self._groups.isdisjoint(caller.groups)

@@ -1,0 +1,219 @@
+"""Become a user permanently, then a program of theirs: `as_user.py WHO PROGRAM [ARGUMENT...]`.
+
+WHO is a JSON object: `uid`, `gid`, `groups`. Optional keys: `processes` and `open_files` (limits),
+`umask`, `output` (a file for the program's output), and `group` (a control group that is made here
+and entered: `name` and `limits`, which stay root's). With `given`, the program's environment is
+made of the variables with names that begin with PREFIX, without it. Each is followed by the text of
+the variable that has REST before this name, if that exists. The environment of this program itself
+contains nothing that a user chose.
+
+No path of a job is opened before the process is the user's. A process that cannot become the user,
+or could become another one again, ends with NOT_DROPPED and one line with the reason.
+
+It needs the standard library only, like its imports, and is run by its path with `-I -S`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn
+
+PREFIX, REST = "to:", "rest:"
+NOT_DROPPED = 77
+"""EX_NOPERM of sysexits.h: no attempt to start again would end otherwise."""
+NOT_NOW = 75
+"""EX_TEMPFAIL: an error of the machine, or a limit of the user."""
+MOST_GROUPS = "1000"
+"""Control groups that a user may make in that of an attempt."""
+SUPERVISED, FIRST = "0", "500"
+"""OOM scores: for a supervisor, after its ranks; and for a short helper, which is killed first."""
+_PR_SET_NO_NEW_PRIVS, _PR_GET_NO_NEW_PRIVS = 38, 39
+_CAPABILITIES = (b"CapPrm:", b"CapEff:", b"CapAmb:")
+_LATER = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE),
+        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS, errno.ENOLCK),
+        *(errno.EADDRINUSE, errno.EADDRNOTAVAIL),
+        *(errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENODEV, errno.ENXIO, errno.EMLINK),
+        *(errno.ENOTCONN, errno.EREMOTEIO),
+    }
+)
+"""The errors of `supervisor.transient_errors`, which the user might not be able to
+read: the job waits."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class NotDropped(Exception):
+    """The process is not the user's, or not permanently; the message gives the reason."""
+
+
+class NoGroup(Exception):
+    """The control group is not available; the message gives the reason."""
+
+
+def become(uid: int, gid: int, groups: Collection[int]) -> None:
+    """Make this process the user's: real, effective and saved ids, and groups, irreversibly.
+
+    It may be the user's already. Raises NotDropped; OSError for a transient error of the machine.
+    """
+    if uid <= 0 or gid < 0:
+        raise NotDropped(f"uid {uid}, gid {gid}: a job of another user is not run so")
+    if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid):
+        try:
+            os.setgroups(sorted({gid, *groups}))
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+        except OSError as error:
+            if error.errno in _LATER:
+                raise
+            raise NotDropped(
+                f"the daemon cannot become uid {uid}, gid {gid}: {error.strerror}; it needs "
+                "CAP_SETUID and CAP_SETGID"
+            ) from None
+    check(uid, gid, groups)
+
+
+def check(uid: int, gid: int, groups: Collection[int]) -> None:
+    """Raise NotDropped if this process has other rights than the user's, or could get them."""
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or not _libc.prctl(
+        _PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0
+    ):
+        raise NotDropped(f"no_new_privs cannot be set: {os.strerror(ctypes.get_errno())}")
+    if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid):
+        raise NotDropped(f"it is {os.getresuid()} of {os.getresgid()}, not uid {uid}, gid {gid}")
+    if not set(os.getgroups()) <= {gid, *groups}:
+        raise NotDropped(f"it has groups {os.getgroups()} that uid {uid} has not")
+    for ids in ((-1, 0, -1), (0, 0, 0)):
+        try:
+            os.setresuid(*ids)
+        except OSError:
+            continue
+        raise NotDropped(f"it could become root again from uid {uid}")
+    kept = [name for name, value in _capabilities().items() if value]
+    if kept:
+        raise NotDropped(f"it keeps capabilities of the daemon ({', '.join(kept)})")
+
+
+def _capabilities() -> dict[str, int]:
+    # By descriptor and in bytes: a codec might have to be imported, which the user may not read.
+    fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        lines = os.read(fd, 1 << 16).split(b"\n")
+    finally:
+        os.close(fd)
+    found = (line.split() for line in lines if line.startswith(_CAPABILITIES))
+    return {words[0].decode().rstrip(":"): int(words[1], 16) for words in found}
+
+
+def limit(who: Mapping[str, Any]) -> None:
+    """Set the limits in `who`, none above the current ones of the process. Raises OSError."""
+    names = {"processes": resource.RLIMIT_NPROC, "open_files": resource.RLIMIT_NOFILE}
+    for name, number in names.items():
+        if who.get(name) is not None:
+            _, hard = resource.getrlimit(number)
+            most = int(who[name])
+            if hard != resource.RLIM_INFINITY:
+                most = min(most, hard)
+            resource.setrlimit(number, (most, most))
+
+
+def enter_group(group: Mapping[str, Any], uid: int, gid: int) -> None:
+    """Make a control group with limits, enter it, and let the user divide it.
+
+    The process cannot leave it again, because the groups above are root's. Without limits, a
+    failure is ignored. Raises NoGroup.
+    """
+    sys.path.insert(0, os.path.realpath(f"{__file__}/../../.."))
+    from zerotoolsd.supervisor.cgroups.delegation import NotDelegated, write
+    from zerotoolsd.supervisor.cgroups.group import make_group
+
+    limits = group["limits"]
+    try:
+        made = make_group(group["name"], limits, own=(os.getpid(),))
+        write(made.path / "cgroup.max.descendants", MOST_GROUPS)
+        write(made.path / "cgroup.procs", "0")
+        for name in ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"):
+            os.chown(made.path / name, uid, gid)
+    except (NotDelegated, OSError) as error:
+        if limits:
+            raise NoGroup(f"the limits of the job cannot be set: {error}") from None
+
+
+def be_ended_first(score: str) -> None:
+    """Set the OOM score, which the user must not choose: a protected daemon does not pass that
+    on."""
+    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, score.encode())
+    finally:
+        os.close(fd)
+
+
+def environment_of(who: Mapping[str, Any], found: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the program."""
+    if not who.get("given"):
+        return dict(found)
+    return {
+        name[len(PREFIX) :]: text + found.get(REST + name, "")
+        for name, text in found.items()
+        if name.startswith(PREFIX)
+    }
+
+
+def _status_of(error: OSError) -> int:
+    return NOT_NOW if error.errno in _LATER else NOT_DROPPED
+
+
+def _fail(status: int, why: str) -> NoReturn:
+    os.write(2, f"{why}\n".encode(errors="backslashreplace"))
+    raise SystemExit(status)
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Become the user, then the program; returns only by an exit status."""
+    who = json.loads(arguments[0])
+    program = list(arguments[1:])
+    try:
+        # Before the change: another user may not set it.
+        if os.geteuid() == 0:
+            be_ended_first(FIRST if who.get("given") else SUPERVISED)
+        if who.get("group"):
+            enter_group(who["group"], who["uid"], who["gid"])
+        limit(who)
+        become(who["uid"], who["gid"], who["groups"])
+    except NotDropped as error:
+        _fail(NOT_DROPPED, f"it was not started: {error}")
+    except NoGroup as error:
+        _fail(NOT_NOW, f"it was not started: {error}")
+    except OSError as error:
+        why = f"uid {who['uid']}, its groups and limits cannot be had: {error.strerror}"
+        _fail(_status_of(error), f"it was not started: {why}")
+    os.umask(int(who.get("umask", 0o077)))
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and passes on so
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        if who.get("output") is not None:
+            _write_to(who["output"])
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.execve(program[0], program, environment_of(who, os.environ))
+    except OSError as error:
+        name = error.filename or program[0]
+        _fail(_status_of(error), f"uid {who['uid']} cannot start {name}: {error.strerror}")
+
+
+def _write_to(path: str) -> None:
+    flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
+    for number in (1, 2):
+        os.dup2(fd, number)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

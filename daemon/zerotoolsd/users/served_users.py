@@ -1,0 +1,115 @@
+"""The users for whom this daemon runs jobs: its own, and all others if it can become them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+from zerotoolsd.users import run_as_user
+from zerotoolsd.users.account import Account, UnknownAccount
+from zerotoolsd.users.job_user import JobUser
+from zerotoolsd.users.name_service import NAME_SERVICE, user_name
+from zerotoolsd.users.open_as_user import file_rights
+from zerotoolsd.users.user_limits import LimitsOfUsers
+
+NEEDED = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}
+"""The capabilities that running jobs of others needs, and their numbers."""
+
+
+NOBODY = 65534
+"""The group of files without an owner."""
+
+
+class NotServed(BadRequest):
+    """The daemon cannot run anything as this user; the message gives the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedUsers:
+    """`alone`: why only jobs of the daemon's `own` uid run, as a sentence; None: all run. `limits`
+    are fields of JobUser, `quotas` the queue limits of each user."""
+
+    own: int
+    alone: str | None
+    limits: Mapping[str, int | None] = field(default_factory=dict)
+    find: Callable[[int], Account] = NAME_SERVICE.find
+    quotas: LimitsOfUsers = field(default_factory=LimitsOfUsers)
+
+    def whose(self, uid: int) -> str | None:
+        """Return the name of a job's user; None if this daemon runs jobs of only one user."""
+        return None if self.alone is not None else user_name(uid)
+
+    def of(self, uid: int) -> JobUser | None:
+        """Return the user as which a job of this uid runs; None for the daemon's own.
+
+        Raises NotServed and UnknownAccount if no job of this uid may run, SilentNames if that is
+        unknown now.
+        """
+        if uid == self.own or self.own != 0:
+            return None  # a daemon of a user runs all that it has taken as that user
+        if self.alone is not None:
+            raise NotServed(f"nothing can be run as uid {uid}: {self.alone}")
+        return JobUser(account=self.find(uid), **self.limits)
+
+    def for_files(self, uid: int) -> JobUser | None:
+        """Return the user as `of` does, for remaining files: also for a uid without a user."""
+        try:
+            return self.of(uid)
+        except UnknownAccount:
+            account = Account(uid=uid, gid=NOBODY, groups=(), name=f"uid {uid}", home="/")
+            return JobUser(account=account)
+
+
+OWN_ONLY = ServedUsers(own=os.geteuid(), alone="it serves its own user")
+
+
+def why_alone(
+    euid: int | None = None,
+    status: Path = Path("/proc/self/status"),
+    places: tuple[Path, ...] | None = None,
+    probe: Callable[[], None] = lambda: _probe(),
+) -> str | None:
+    """Return why this daemon cannot run jobs of other users; None if it can."""
+    if (os.geteuid() if euid is None else euid) != 0:
+        return "only a daemon that runs as root runs jobs of others"
+    lacking = _lacking(status)
+    if lacking:
+        return f"the daemon lacks {' and '.join(f'CAP_{name}' for name in lacking)}"
+    try:
+        probe()
+    except PermissionError as error:
+        return f"the kernel does not let it become others: {error.strerror} (a system call filter?)"
+    for place in places or (Path(sys.executable), Path(run_as_user.__file__)):
+        closed = _closed(place)
+        if closed is not None:
+            return f"other users may not read {closed}, which their jobs need; install it in /opt"
+    return None
+
+
+def _probe() -> None:
+    with file_rights(NOBODY, NOBODY):
+        return
+
+
+def _lacking(status: Path) -> list[str]:
+    lines = status.read_text(encoding="ascii", errors="replace").splitlines()
+    words = [line.split() for line in lines]
+    found = next((int(each[1], 16) for each in words if each[:1] == ["CapEff:"]), 0)
+    return [name for name, number in NEEDED.items() if not found >> number & 1]
+
+
+def _closed(place: Path) -> Path | None:
+    """Return the directory or file that prevents access of others to `place`, also through
+    links."""
+    for path in (place, place.resolve()):
+        for each in (*reversed(path.parents), path):
+            mode = each.stat().st_mode
+            wanted = stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
+            if not mode & wanted:
+                return each
+    return None

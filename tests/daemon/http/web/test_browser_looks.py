@@ -1,0 +1,107 @@
+"""How the page looks, for everybody who looks at it; and what its scripts compute."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.daemon.daemons import Daemon
+from tests.daemon.http.web.visits import VIEWS, script, submit, visiting
+from zerotools.jobs import states
+
+pytestmark = pytest.mark.browser
+
+WIDE = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 360), ("dark", 1280)])
+def test_every_view_fits_and_says_what_it_is(
+    browser: Any, daemon: Daemon, scheme: str, width: int
+) -> None:
+    """No view is wider than the window; all that is used has a name; text differs from its ground
+    by 4.5 to 1 (WCAG 2.2, 1.4.3)."""
+    job = submit(daemon, "steps=30 save=20 exit=0", name="x" * 200)
+    daemon.wait_for_end(job)
+    daemon.wait_for_end(submit(daemon, "steps=3 exit=0", name="W" * 200))
+    options = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
+    with visiting(browser, daemon, **options) as visit:
+        visit.page.get_by_label("All", exact=True).check()
+        visit.wait_for_text("table.jobs", "succeeded")
+        for view in (*VIEWS, "#/jobs/1/curves/2"):
+            visit.show(view)
+            visit.page.wait_for_timeout(400)
+            assert visit.page.evaluate(WIDE) <= 0, view
+            assert visit.page.evaluate(script("nameless")) == [], view
+            assert visit.page.evaluate(script("contrast")) == [], view
+
+
+def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
+    with visiting(browser, daemon) as visit:
+        found = visit.page.evaluate(script("computed"))
+    known = {name: set(names) for name, names in found["states"].items()}
+    running, ended = set(states.ACTIVE), set(states.TERMINAL)
+    everything = set(states.STATES)
+    assert known == {
+        "all": everything,
+        "over": ended,
+        "runs": running,
+        "open": everything - ended,
+    }
+    assert set(found["states"]["open"][: len(running)]) == running, "those come first"
+    assert found["shown"] == [
+        ["stalled", "bad"],
+        ["late", "warning"],
+        ["running", "busy"],
+        ["running", "busy"],
+        ["late", "warning"],
+        ["stopping", "warning"],
+    ]
+    assert found["speeds"] == [True, False, False, False]
+    assert found["bytes"] == ["0 B", "1023 B", "1.5 KiB", "1.0 TiB", "–", "–"]
+    assert found["duration"] == [
+        "0 s",
+        "1 min 00 s",
+        "1 min 01 s",
+        "1 h 01 min",
+        "1 d 01 h",
+        "–",
+        "–",
+    ]
+    assert found["measure"] == ["0", "1.000", "1.00e−5", "1.23e5", "−2.500", "–"]
+    assert found["quoted"][:-1] == ["/a/b-1.x", "'it'\\''s'", "'a b'", "'$(x)'", "''"]
+    pasted = found["quoted"][-1]
+    assert pasted.isprintable()
+    command = ["env", "LC_ALL=C.UTF-8", "bash", "-c", f"printf %s {pasted}"]
+    read = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.decode()
+    assert read == "/a\x1b[201~'\n\u202e\\b"
+    assert found["lines"] == ["20%", "x", "y", "ab\tc"]
+    assert found["smoothed"] == pytest.approx([2, 10 / 3, None, 6.0], nan_ok=True)
+    assert found["joined"] == [[1, 2, 3], [1, None, 3], [None, 20, 30]]
+    assert found["stacked"] == [[1, None, 3], [11, 20, 3]]
+    assert found["owners"] == {"owners": [{"job": 3, "values": [4, 25]}], "others": [6, 0]}
+    events = found["events"]
+    assert events == {"events": [{"id": 7, "kind": "x", "data": {"a": 1}}], "rest": "id: 8\nda"}
+    assert found["hex"] == ["00ff", [0, 255], []]
+    assert "zerotools reshard '/r/it'\\''s' '/r/it'\\''s-for-2' --world-size 2" in found["commands"]
+
+
+def test_ages_are_by_the_clock_of_the_daemon(browser: Any, daemon: Daemon) -> None:
+    daemon.wait_for_state(submit(daemon, "steps=1 hang"), "running")
+    slow = "{ const real = Date.now; Date.now = () => real() - 7200_000; }"
+    with visiting(browser, daemon, before=slow) as visit:
+        visit.show("#/jobs/1")
+        visit.wait_for_text(".facts", "just now")
+        assert visit.text(".facts").partition("Ran\n")[2].split("\n")[0].endswith(" s")
+
+
+def test_an_alert_is_heard_once(browser: Any, daemon: Daemon) -> None:
+    daemon.wait_for_state(submit(daemon, "nan hang", name="diverges"), "running")
+    with visiting(browser, daemon) as visit:
+        visit.wait_for_text("#alerts", "the loss is not a number")
+        visit.wait_for_text("#heard", "#1 diverges: the loss is not a number")
+        visit.page.evaluate("document.getElementById('heard').textContent = ''")
+        daemon.client.drain("new driver")
+        visit.wait_for_text("#heard", "drained")
+        assert "diverges" not in visit.text("#heard")

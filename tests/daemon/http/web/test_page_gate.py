@@ -1,0 +1,291 @@
+"""What the page refuses: every way in that is none."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.http.api.fakes import FakeService
+from tests.daemon.http.web.pages import ANNA, BOB, OWN, Browser, Served, serving_page
+from zerotoolsd.http.api.listeners.request_rate import RateLimit
+from zerotoolsd.http.web.page_app import CHANGES, OF_API
+from zerotoolsd.http.web.page_gate import is_local, page_gate
+from zerotoolsd.http.web.page_headers import HEADERS
+from zerotoolsd.http.web.page_keys import MOST_COOKIES
+
+OTHER_HOSTS = (
+    "evil.example",
+    "evil.example:{port}",
+    "127.0.0.1.evil.example:{port}",
+    "localhost.evil.example",
+    "evil.example#localhost:{port}",
+    "localhost:{port}:1",
+    "127.0.0.1:x",
+    "127.0.0.2:{port}",
+    "0.0.0.0:{port}",
+    "[::]:{port}",
+    "user@127.0.0.1:{port}",
+    "",
+)
+
+
+def targets() -> list[str]:
+    return [path.replace("{id}", "1") for path in sorted(OF_API)]
+
+
+def test_without_a_session_there_is_nothing(page: Served, service: FakeService) -> None:
+    service.add(uid=ANNA)
+    stranger = page.stranger()
+    for target in [*targets(), "/session"]:
+        answer = stranger.get(target)
+        assert (answer.status, answer.json["code"]) == (401, "unauthorized"), target
+        assert answer.headers["Connection"] == "close"
+    assert b"zerotools web" in stranger.get("/").body
+    assert stranger.get("/").status == 401
+    for path in sorted(CHANGES):
+        stranger.secrets = {"secret": "x"}
+        assert stranger.post(path.replace("{id}", "1")).status == 401
+    assert service.views[1].state == "queued"
+
+
+def test_a_cookie_that_is_none(page: Served) -> None:
+    browser = page.browser()
+    name, _, value = str(browser.cookie).partition("=")
+    for other in (f"{name}=", f"{name}={value[:-1]}", f"zerotools={value}", f"x{name}={value}"):
+        browser.cookie = other
+        assert browser.get("/v1/jobs").status == 401, other
+
+
+@pytest.mark.parametrize("host", OTHER_HOSTS)
+def test_another_host_is_not_answered(page: Served, host: str) -> None:
+    browser = page.browser()
+    name = host.format(port=browser.port)
+    for path in ("/", "/v1/jobs", "/page/style.css", "/hello", "/session"):
+        answer = browser.send("GET", path, ("Host", name), *browser.own.items())
+        assert answer.status in (400, 403), (host, path)
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.1:8730", True),
+        ("LOCALHOST:9000", True),
+        ("[::1]:8730", True),
+        ("[::1]", True),
+        ("::1", False),
+        ("localhost:", True),
+        ("localhost:٣", False),
+        ("localhost.", False),
+    ],
+)
+def test_which_names_are_this_machine(host: str, local: bool) -> None:
+    assert is_local(host) is local
+
+
+def test_two_hosts_are_none(page: Served) -> None:
+    browser = page.browser()
+    right = ("Host", f"127.0.0.1:{browser.port}")
+    answer = browser.send("GET", "/session", right, right, *browser.own.items())
+    assert answer.status in (400, 403)
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "x"])
+def test_requests_of_other_sites_and_ports_are_not_answered(page: Served, site: str) -> None:
+    browser = page.browser()
+    headers = (*browser.own.items(), ("Sec-Fetch-Site", site))
+    for path in ("/v1/jobs", "/session", "/page/js/main.js"):
+        assert browser.send("GET", path, *headers).status == 403
+    visit = ("Sec-Fetch-Mode", "navigate")
+    assert browser.send("GET", "/", *headers, visit).status == 200
+
+
+@pytest.mark.parametrize(
+    ("origin", "secret", "status"),
+    [
+        ("", None, 403),
+        ("null", None, 403),
+        ("http://evil.example", None, 403),
+        ("http://127.0.0.1:1", None, 403),
+        ("https://127.0.0.1:{port}", None, 403),
+        ("http://localhost:{port}", None, 403),
+        (None, "", 401),
+        (None, "0" * 64, 401),
+        (None, "\xe9", 401),
+    ],
+)
+def test_a_forged_change_changes_nothing(
+    page: Served, service: FakeService, origin: str | None, secret: str | None, status: int
+) -> None:
+    service.add(uid=ANNA)
+    browser = page.browser()
+    given = None if origin is None else origin.format(port=browser.port)
+    for path in ("/v1/jobs/1/cancel", "/v1/jobs/1/release", "/session/end"):
+        assert browser.post(path, origin=given, secret=secret).status == status
+    assert service.views[1].state == "queued"
+    assert browser.get("/v1/jobs").status == 200
+
+
+def test_the_secret_of_another_session_is_none(page: Served, service: FakeService) -> None:
+    service.add(uid=ANNA)
+    browser, other = page.browser(), page.browser()
+    assert browser.post("/v1/jobs/1/cancel", secret=other.secrets["secret"]).status == 401
+    assert browser.post("/v1/jobs/1/cancel").status == 202
+
+
+def test_a_cookie_that_another_port_was_sent_opens_nothing(
+    page: Served, service: FakeService
+) -> None:
+    service.add(uid=ANNA)
+    browser = page.browser()
+    thief = Browser(browser.port, browser.cookie)
+    for target in [*targets(), "/session"]:
+        assert thief.get(target).status == 401, target
+    for path in sorted(CHANGES):
+        assert thief.post(path.replace("{id}", "1")).status == 401
+    assert not set(browser.secrets.values()) & set(re.findall(r"\w+", thief.get("/").body.decode()))
+
+
+def test_a_thief_of_a_cookie_neither_keeps_the_session_alive_nor_slows_it_down(
+    service: FakeService, tmp_path: Path
+) -> None:
+    gate = page_gate(users=RateLimit(0.001, 5))
+    with serving_page(service, tmp_path / "page", gate=gate) as page:
+        browser = page.browser()
+        thief = Browser(browser.port, browser.cookie)
+        assert [thief.get("/v1/health").status for _ in range(9)] == [401] * 9
+        assert browser.get("/v1/health").status == 200
+
+
+def test_cookies_that_another_port_has_set_hide_none(page: Served) -> None:
+    browser = page.browser()
+    name = str(browser.cookie).partition("=")[0]
+    own = browser.cookie
+    for planted in (f"{name}=x; {own}", f'{name}="x; {own}', f"{own}; {name}=x", f"=; ;{own}"):
+        browser.cookie = planted
+        assert browser.get("/session").status == 200, planted
+
+
+def test_another_link_in_the_same_browser_leaves_an_open_page_as_it_is(page: Served) -> None:
+    anna, bob = page.browser(ANNA), page.browser(BOB)
+    anna.cookie = bob.cookie = f"{anna.cookie}; {bob.cookie}"
+    assert [each.me["uid"] for each in (anna, bob)] == [ANNA, BOB]
+
+
+def test_the_page_of_a_tunnel_has_another_port(page: Served, service: FakeService) -> None:
+    service.add(uid=ANNA)
+    browser = page.browser()
+    answer = browser.send(
+        "POST",
+        "/v1/jobs/1/cancel",
+        *(("Host", "localhost:9000"), ("Origin", "http://localhost:9000")),
+        *browser.own.items(),
+        body=b"{}",
+    )
+    assert answer.status == 202
+
+
+def test_jobs_of_others_are_seen_as_at_the_socket_and_never_changed(
+    page: Served, service: FakeService
+) -> None:
+    service.add(uid=BOB, name="secret")
+    anna, owner = page.browser(ANNA), page.browser(OWN)
+    (seen,) = anna.get("/v1/jobs").json["jobs"]
+    assert (seen["name"], seen["masked"]) == ("job-1", True)
+    assert anna.get("/v1/jobs/1/logs").status == 403
+    assert owner.get("/v1/jobs/1").json["name"] == "secret"
+    for browser in (anna, owner):
+        answer = browser.post("/v1/jobs/1/cancel")
+        assert (answer.status, answer.json["code"]) == (403, "forbidden")
+    assert b"this page can change only your own" in owner.post("/v1/jobs/1/release").body
+    assert service.views[1].state == "queued"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1/jobs", "/v1/arrays", "/v1/check", "/v1/adoptions", "/v1/clean", "/v1/drain"),
+        *("/v1/jobs/1/edit", "/v1/jobs/1/resume", "/v1/jobs/1/priority", "/v1/web/links"),
+        *("/v1/undrain", "/v1/jobs/1/hold", "/v1/jobs/1/array", "/metrics", "/v1/openapi.json"),
+    ],
+)
+def test_the_page_does_nothing_else(page: Served, service: FakeService, path: str) -> None:
+    service.add(uid=ANNA)
+    assert page.browser().post(path).status in (404, 405)
+    assert (service.uids, len(service.views), service.drained) == ([], 1, None)
+
+
+def test_unknown_keys_of_a_query_are_refused(page: Served, service: FakeService) -> None:
+    service.add(uid=ANNA)
+    browser = page.browser()
+    assert browser.get("/v1/jobs?colour=red").status == 400
+    assert browser.get("/v1/jobs/1/curves?points=0").status == 400
+
+
+def test_browsers_are_told_what_not_to_do(page: Served, service: FakeService) -> None:
+    service.add(uid=ANNA)
+    browser = page.browser()
+    for path in ("/", "/v1/jobs", "/v1/jobs/9", "/nowhere", "/page/js/main.js", "/session"):
+        answer = browser.get(path)
+        for name, value in HEADERS.items():
+            assert answer.headers[name] == value, path
+        kept = "no-cache" if path.startswith("/page/") or path == "/" else "no-store"
+        assert answer.headers["Cache-Control"] == kept, path
+    policy = HEADERS["Content-Security-Policy"]
+    assert "unsafe" not in policy
+    assert "http" not in policy
+
+
+def test_who_asks_too_often_waits_and_others_do_not(service: FakeService, tmp_path: Path) -> None:
+    gate = page_gate(users=RateLimit(0.001, 5), strangers=RateLimit(0.001, 4))
+    with serving_page(service, tmp_path / "page", gate=gate) as page:
+        anna, bob = page.browser(ANNA), page.browser(BOB)
+        stranger = page.stranger()
+        found = [stranger.get("/page/icon.svg").status for _ in range(4)]
+        assert found == [200, 200, 429, 429]
+        found = [anna.get("/v1/health").status for _ in range(6)]
+        assert found == [200] * 5 + [429]
+        assert int(str(anna.get("/v1/health").headers["Retry-After"])) > 0
+        assert bob.get("/v1/health").status == 200
+
+
+def test_a_body_that_is_too_long(page: Served, service: FakeService) -> None:
+    service.add(uid=ANNA)
+    browser = page.browser()
+    headers = {**browser.own, "Origin": browser.origin}
+    answer = browser.send(
+        "POST", "/v1/jobs/1/cancel", *headers.items(), body=b'{"a": "' + b"x" * 9000 + b'"}'
+    )
+    assert answer.status == 413
+    assert service.views[1].state == "queued"
+
+
+def test_nothing_is_said_of_another_method(page: Served) -> None:
+    browser: Browser = page.browser()
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+        headers = {**browser.own, "Origin": browser.origin}
+        assert browser.send(method, "/v1/jobs/1", *headers.items()).status in (404, 405)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "elsewhere.example"])
+def test_a_compressed_body_is_refused_and_not_inflated(page: Served, host: str) -> None:
+    bomb = gzip.compress(bytes(400 << 20), 1)
+    began = time.process_time()
+    headers = (("Host", host), ("Content-Encoding", "gzip"))
+    answer = page.stranger().send("POST", "/v1/jobs/1/cancel", *headers, body=bomb)
+    assert answer.status == 415
+    assert time.process_time() - began < 0.5, "inflated, it takes a second"
+
+
+def test_of_a_thousand_cookies_few_are_hashed(page: Served) -> None:
+    browser = page.browser()
+    name = str(browser.cookie).partition("=")[0]
+    many = ("Cookie", "; ".join(f"{name}={number}" for number in range(250)))
+    assert page.stranger().send("GET", "/v1/jobs", many).status == 401
+    last = [*[("Cookie", f"{name}=x")] * (MOST_COOKIES - 1), ("Cookie", str(browser.cookie))]
+    secret = tuple(browser.own.items())[1:]
+    assert page.stranger().send("GET", "/v1/jobs", *last[-100:], *secret).status == 200

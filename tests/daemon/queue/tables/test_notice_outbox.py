@@ -1,0 +1,90 @@
+"""The outbox: bounded, fair, and one with the change that it tells of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.daemons import make_job
+from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.tables.notice_outbox import Notice
+
+
+def a_notice(key: str = "k", **changes: Any) -> Notice:
+    usual: dict[str, Any] = {
+        "key": key,
+        "uid": 1,
+        "job_id": 1,
+        "notice": "failed",
+        "channel": "webhook",
+        "target": "https://host/",
+        "body": "{}",
+        "created": 0.0,
+        "next_at": 0.0,
+    }
+    return Notice(**{**usual, **changes})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(tmp_path)) as opened:
+        yield opened
+
+
+def test_a_change_and_what_is_told_of_it_are_one(store: Store, tmp_path: Path) -> None:
+    job, _ = store.submit(
+        uid=1,
+        name="x",
+        spec=make_job(""),
+        output_dir=None,
+        default_output=tmp_path,
+        idempotency_key=None,
+        now=1.0,
+    )
+    store.tell = lambda job, after, event, attempt, now: [a_notice(f"{event}-{after.state}")]
+    with pytest.raises(ZeroDivisionError), store.change(job, Standing(state="held"), "x", now=2.0):
+        raise ZeroDivisionError
+    assert store.outbox.of_job(1) == []
+    with store.change(job, Standing(state="held"), "hold", now=2.0):
+        pass
+    assert [each.key for each in store.outbox.of_job(1)] == [f"{store.last_change}-held"]
+
+
+def test_the_same_notice_is_there_once(store: Store) -> None:
+    store.outbox.put([a_notice(), a_notice()], 1.0)
+    store.outbox.put([a_notice(body="other")], 1.0)
+    assert [each.body for each in store.outbox.of_job(1)] == ["{}"]
+
+
+def test_the_oldest_of_a_user_go_first_and_are_counted(store: Store) -> None:
+    store.outbox.most_per_user, store.outbox.most = 3, 5
+    store.outbox.put([a_notice("other", uid=2)], 1.0)
+    store.outbox.put([a_notice(f"{number}") for number in range(10)], 1.0)
+    assert [each.key for each in store.outbox.of_job(1)] == ["other", "7", "8", "9"]
+    store.outbox.put([a_notice(f"more {number}", uid=number) for number in (3, 4)], 1.0)
+    assert [each.key for each in store.outbox.of_job(1)] == ["7", "8", "9", "more 3", "more 4"]
+    assert store.outbox.counts() == {"delivered": 0, "dropped": 8, "expired": 0, "waiting": 5}
+
+
+def test_nobody_keeps_others_waiting(store: Store) -> None:
+    store.outbox.put([a_notice(f"{number}") for number in range(50)], 1.0)
+    store.outbox.put([a_notice("theirs", uid=2)], 1.0)
+    assert [each.key for each in store.outbox.due(1.0, 8)] == ["0", "1", "theirs"]
+    assert store.outbox.due(-1.0, 8) == []
+
+
+def test_what_becomes_of_a_notice(store: Store) -> None:
+    store.outbox.put([a_notice("a"), a_notice("b"), a_notice("c")], 1.0)
+    first, second, third = store.outbox.of_job(1)
+    store.outbox.delivered(first)
+    store.outbox.expired(second)
+    store.outbox.failed(third, 50.0, "status 500" * 99)
+    (left,) = store.outbox.of_job(1)
+    assert (left.key, left.tries, left.next_at, len(left.trouble or "")) == ("c", 1, 50.0, 300)
+    assert store.outbox.next_due() == 50.0
+    assert store.outbox.counts() == {"delivered": 1, "dropped": 0, "expired": 1, "waiting": 1}

@@ -1,0 +1,105 @@
+"""An allocation without Slurm: `srun` starts all nodes here, and `scontrol` knows one job."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.started import Started
+from tests.daemon.waiting import wait_for
+from tests.jobs.slurm.fake_programs import calls, programs
+from tests.jobs.tables.test_slurm import job
+from zerotools.jobs.slurm.job_directory import JobDirectory
+from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
+from zerotools.jobs.slurm.submitting import submit_job
+
+SRUN = """
+nodes=1
+for each in "$@"; do case "$each" in --nodes=*) nodes=${each#--nodes=};; esac; done
+while [ "${1#-}" != "$1" ]; do shift; done
+node=0
+while [ $node -lt $nodes ]; do SLURM_NODEID=$node "$@" & node=$((node + 1)); done
+wait
+"""
+SCONTROL = """
+case "$*" in
+*hostnames*) printf 'n1\\nn2\\nn3\\n' | head -n "$SLURM_JOB_NUM_NODES";;
+*"show node"*) echo NodeName=n1 NodeAddr=127.0.0.1;;
+*"show job"*) cat $0.job;;
+esac
+"""
+UNKNOWN = "slurm_load_jobs error: Invalid job id specified"
+
+
+class FakeAllocation:
+    """The job `command` of the engine script, submitted, and allocated `nodes`."""
+
+    def __init__(
+        self, directory: Path, command: Sequence[str], nodes: int = 1, **changes: Any
+    ) -> None:
+        self._directory, self._nodes = directory, nodes
+        tree = {
+            "engine": "script",
+            "ranks": 1,
+            "model": None,
+            "data": None,
+            "train": None,
+            "script": {"command": list(command), "directory": str(directory)},
+            "output_dir": str(directory / "out"),
+            "max_restarts": 0,
+            **changes,
+        }
+        slurm = tree.pop("slurm", {})
+        commands = programs(directory, srun=SRUN, scontrol=SCONTROL, squeue="exit 0")
+        self.home = directory / "home"
+        self.job: JobDirectory
+        self.job, _ = submit_job(commands, self.home, job({"nodes": nodes, **slurm}, **tree))
+        self.jobs = SlurmJobs(commands, self.home)
+        self.controller_says("RUNNING")
+
+    def controller_says(self, state: str | None) -> None:
+        """What `scontrol show job` answers; None: it does not know the job."""
+        token = (self.job.submission(1) or {})["token"]
+        text = f"JobId=4711 JobState={state} Reason=None Comment=zerotools:{token} NumNodes=1"
+        path = self._directory / "bin" / "scontrol.job"
+        path.write_text(text if state else "")
+
+    def begin(self, submission: int = 1) -> Started:
+        """Slurm starts a copy of the batch script of a submission."""
+        root = Path(__file__).resolve().parents[4]
+        env = {
+            **os.environ,
+            "PATH": f"{self._directory / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{root}:{root / 'daemon'}",
+            "SLURM_JOB_ID": "4711",
+            "SLURM_JOB_NODELIST": "n[1-3]",
+            "SLURM_JOB_NUM_NODES": str(self._nodes),
+            "SLURMD_NODENAME": "n1",
+        }
+        words = ["-P", "-m", "zerotoolsd.slurm.runner.batch", str(self.job.path), str(submission)]
+        with (self._directory / "batch.log").open("ab") as log:
+            return Started([sys.executable, *words], env=env, stdout=log, stderr=subprocess.STDOUT)
+
+    def log(self) -> str:
+        """What all copies said."""
+        return (self._directory / "batch.log").read_text()
+
+    def lines(self, attempt: int = 1, node: int = 0) -> list[str]:
+        """What rank 0 of a node wrote."""
+        path = self.job.run_dir(attempt, node) / "rank-0.log"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def asked(self, program: str) -> list[str]:
+        """How a program of Slurm was called."""
+        return calls(self._directory, program)
+
+    def wait_for(self, is_there: Callable[[], object], what: str) -> None:
+        """Raises AssertionError: it does not come."""
+        try:
+            wait_for(is_there, what, 60.0)
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{self.log()}") from None

@@ -1,0 +1,194 @@
+"""When ranks that say nothing new stall, by a clock of the test's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from zerotoolsd.supervisor.heartbeats.rank_activity import Activity
+from zerotoolsd.supervisor.heartbeats.rank_phases import StallLimits
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Beat
+from zerotoolsd.supervisor.heartbeats.stall_detector import AttemptStall, Attention
+from zerotoolsd.supervisor.heartbeats.straggler import Sight
+
+SECONDS = {"start": 7200, "data": 7200, "step": 600, "evaluation": 1800, "save": 7200}
+
+
+class Clocked:
+    """An attempt of ranks that do what the test says, looked at once a second."""
+
+    def __init__(
+        self, ranks: int = 2, phase: str = "step", *, on_gpus: bool = False, **limits: Any
+    ) -> None:
+        tree = {"action": "end", "factor": 120, **SECONDS, **limits}
+        self.attention = Attention(StallLimits.from_plan(tree, on_gpus=on_gpus))
+        self.beats = {rank: Beat(1, phase) for rank in range(ranks)}
+        self.activities: dict[int, Activity | None] = {}
+        self.now = 1000.0
+        self.sights: list[Sight] = []
+        self.look()
+
+    def look(self, between: float = 1.0) -> AttemptStall | None:
+        self.now += between
+        self.sights = self.attention.look(self.beats, self.now, self.activities)
+        return self.attention.stall(self.sights)
+
+    def pass_seconds(self, seconds: int) -> AttemptStall | None:
+        found = None
+        for _ in range(seconds):
+            found = self.look()
+        return found
+
+    def beat(self, *ranks: int, **changes: Any) -> None:
+        for rank in ranks or self.beats:
+            before = self.beats[rank]
+            self.beats[rank] = replace(before, count=before.count + 1, **changes)
+
+    def steps(self, count: int, seconds: int) -> None:
+        for _ in range(count):
+            self.pass_seconds(seconds - 1)
+            self.beat(step=self.beats[0].step + 1)
+            self.look()
+
+
+def test_a_step_that_takes_longer_than_its_deadline_is_a_stall() -> None:
+    it = Clocked()
+    it.steps(20, 2)
+    assert it.pass_seconds(599) is None
+    it.beats[1] = replace(it.beats[1])
+    found = it.look()
+    assert found == AttemptStall(None, 600.0, 600.0)
+
+
+def test_slow_steps_have_a_longer_deadline_and_one_that_is_a_hundred_times_slower_passes() -> None:
+    it = Clocked()
+    it.steps(20, 10)
+    assert it.attention.step_seconds == 10.0
+    assert it.pass_seconds(1000) is None, "a hundred times the median"
+    it.beat(step=it.beats[0].step + 1)
+    assert it.look() is None
+    assert it.attention.step_seconds == 10.0, "one slow step changes no median"
+    assert it.pass_seconds(1199) is None
+    assert it.look() is not None
+
+
+def test_the_attempt_gets_on_while_any_rank_does() -> None:
+    it = Clocked(phase="evaluating", evaluation=30)
+    for _ in range(200):
+        it.beat(0)
+        assert it.look() is None, "rank 1 waits for it"
+    assert it.pass_seconds(29) is None
+    assert it.look() is not None
+
+
+def test_time_between_steps_is_not_that_of_steps() -> None:
+    it = Clocked()
+    it.steps(10, 4)
+    it.beat(phase="evaluating")
+    assert it.pass_seconds(900) is None
+    it.beat(phase="step")
+    it.steps(5, 4)
+    assert it.attention.step_seconds == 4.0
+
+
+def test_time_in_which_nobody_looked_does_not_count() -> None:
+    it = Clocked()
+    for between in (86400.0, -86400.0, 1e9):  # asleep, or a clock that was set
+        assert it.look(between) is None
+    assert it.sights[0].quiet <= 15.0
+    assert it.pass_seconds(580) is None
+
+
+def test_a_rank_that_works_where_it_cannot_say_how_far_has_six_times_as_long() -> None:
+    it = Clocked(ranks=1, phase="saving", save=60)
+    for second in range(300):
+        it.activities = {0: Activity("D", work=second * 0.2)}
+        assert it.look() is None, second
+    assert it.sights[0].quiet == 300.0, "what is shown is the whole time"
+    found = None
+    for _ in range(20):
+        it.activities = {0: Activity("D", work=60.0)}
+        found = it.look()
+    assert found is not None
+
+
+def test_an_old_look_at_what_a_rank_does_counts_until_the_next() -> None:
+    it = Clocked(ranks=1, phase="saving", save=60)
+    for second in range(300):
+        if second % 4 == 0:
+            it.activities = {0: Activity("D", work=second * 0.2)}
+        assert it.look() is None, second
+
+
+def test_work_within_a_step_is_no_progress() -> None:
+    it = Clocked(ranks=1)
+    for second in range(599):
+        it.activities = {0: Activity("R", work=float(second))}
+        assert it.look() is None
+    assert it.look() is not None, "NCCL waits at full speed"
+
+
+@pytest.mark.parametrize(
+    ("phase", "on_gpus", "is_eased"),
+    [
+        ("first step", True, False),
+        ("evaluating", True, False),
+        ("first step", False, True),
+        ("evaluating", False, True),
+        ("loading", True, True),
+        ("saving", True, True),
+    ],
+)
+def test_a_rank_that_spins_in_a_collective_on_a_gpu_does_not_work(
+    phase: str, on_gpus: bool, is_eased: bool
+) -> None:
+    it = Clocked(phase=phase, on_gpus=on_gpus, start=60, evaluation=60, save=60)
+    found = None
+    for second in range(61):
+        it.activities = {rank: Activity("R", work=float(second)) for rank in (0, 1)}
+        found = it.look()
+    assert (found is None) is is_eased
+
+
+def test_time_in_a_debugger_does_not_count() -> None:
+    it = Clocked(ranks=1)
+    it.activities = {0: Activity("t", tracer=77)}
+    assert it.pass_seconds(5000) is None
+    it.activities = {}
+    assert it.pass_seconds(599) is None
+    assert it.look() is not None
+
+
+def test_a_phase_without_a_deadline_never_stalls() -> None:
+    it = Clocked(step=None)
+    assert it.pass_seconds(5000) is None
+
+
+def test_silence_counts_from_the_last_sign() -> None:
+    it = Clocked(ranks=0, silence=60)
+    assert it.pass_seconds(50) is None
+    it.attention.heard()
+    assert it.pass_seconds(59) is None
+    assert it.look() == AttemptStall(None, 60.0, 60.0, is_silent=True)
+
+
+def test_the_deadline_is_that_of_the_rank_that_is_waited_for() -> None:
+    it = Clocked(save=5000)
+    it.steps(3, 1)
+    it.beat(0, phase="saving", waits=True)
+    it.beat(1)
+    found = it.pass_seconds(601)
+    assert found is not None
+    assert (found.rank, found.deadline) == (1, 600.0)
+
+
+def test_the_step_that_a_run_goes_on_from_is_none_of_its_own() -> None:
+    it = Clocked(phase="loading")
+    it.beat(step=40)
+    it.look()
+    assert not it.attention.has_stepped
+    it.beat(phase="first step")
+    it.steps(1, 3)
+    assert it.attention.has_stepped
