@@ -23,7 +23,7 @@ def quick_start(page: Path) -> list[Block]:
 def test_both_languages_have_the_same_blocks() -> None:
     assert quick_start(CHINESE) == quick_start(README)
     assert [block.language for block in quick_start(README)] == [
-        *("bash", "bash", "bash"),
+        *("bash", "bash"),
         *("sh", "toml", "sh", "sh"),
     ]
 
@@ -72,6 +72,11 @@ def test_the_first_command_needs_no_daemon(
     monkeypatch.chdir(tmp_path)
     assert run(build(), first_block(README)[0].split()[1:]) == 0
     assert "wrote model" in capsys.readouterr().out
+
+
+def test_the_readme_is_short() -> None:
+    for page in (README, CHINESE):
+        assert len(page.read_text("utf-8").splitlines()) <= 150
 
 
 def test_the_first_block_fits_a_terminal_of_80_columns() -> None:
