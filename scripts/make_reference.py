@@ -3,7 +3,9 @@
 docs/reference/job-file.md comes from `zerotools.jobs.tables`,
 docs/reference/command-line.md from the commands themselves, docs/reference/python.md from the
 functions of `zerotools`, docs/reference/zerotoolsd.md from `zerotoolsd.config.daemon_config`,
-docs/reference/openapi.json from `zerotoolsd.http.api.openapi`.
+docs/reference/openapi.json from `zerotoolsd.http.api.openapi`. The table of
+docs/how-to/hold-a-job.md and the words of the page for browsers come from
+`zerotools.jobs.job_words`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from python_reference import python_page
 
 from zerotools.cli.command_table import SECTIONS
 from zerotools.cli.main import build
+from zerotools.jobs import job_words, states
 from zerotools.jobs.binding.bind import table_of
 from zerotools.jobs.binding.declaration import keys_of
 from zerotools.jobs.tables.spec import JobSpec
@@ -28,7 +31,12 @@ from zerotoolsd.app.command_line import make_parser
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.http.api.openapi import document
 
-REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+HOLD_PAGE = ROOT / "docs" / "how-to" / "hold-a-job.md"
+WORDS_BEGIN = "<!-- Written by scripts/make_reference.py from zerotools/jobs/job_words.py. -->"
+WORDS_END = "<!-- The table ends. -->"
+WORDS_SCRIPT = ROOT / "daemon/zerotoolsd/http/web/files" / "js" / "job_words.js"
 
 JOB_FILE_HEAD = """\
 # The job file
@@ -256,27 +264,50 @@ def openapi() -> str:
     return json.dumps(document(), indent=1) + "\n"
 
 
+def hold_page() -> str:
+    before, rest = HOLD_PAGE.read_text().split(WORDS_BEGIN)
+    after = rest.split(WORDS_END)[1]
+    return f"{before}{WORDS_BEGIN}\n\n{job_words.markdown_table()}\n\n{WORDS_END}{after}"
+
+
+def words_script() -> str:
+    rows = [
+        {"job": each.job} | {verb: getattr(each, verb) for verb in job_words.VERBS}
+        for each in job_words.STANDINGS
+    ]
+    return (
+        "// Written by scripts/make_reference.py from zerotools/jobs/job_words.py; do not edit.\n\n"
+        "/** The words for stored states that people read otherwise. */\n"
+        f"export const WORDS = {json.dumps(dict(states.WORDS), indent=2)};\n\n"
+        "/** What each verb does to a job. */\n"
+        f"export const VERBS = {json.dumps(job_words.VERBS)};\n"
+        f"export const STANDINGS = {json.dumps(rows, indent=2)};\n"
+    )
+
+
 PAGES = {
-    "job-file.md": job_file,
-    "python.md": python_page,
-    "command-line.md": command_line,
-    "zerotoolsd.md": daemon,
-    "openapi.json": openapi,
+    REFERENCE / "job-file.md": job_file,
+    REFERENCE / "python.md": python_page,
+    REFERENCE / "command-line.md": command_line,
+    REFERENCE / "zerotoolsd.md": daemon,
+    REFERENCE / "openapi.json": openapi,
+    HOLD_PAGE: hold_page,
+    WORDS_SCRIPT: words_script,
 }
 
 
 def main(arguments: list[str]) -> int:
     stale = []
-    for name, render in PAGES.items():
-        path, text = REFERENCE / name, render()
+    for path, render in PAGES.items():
+        text = render()
         if not path.exists() or path.read_text() != text:
-            stale.append(name)
+            stale.append(path.relative_to(ROOT))
             if "--check" not in arguments:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
     verb = "out of date" if "--check" in arguments else "written"
     for name in stale:
-        print(f"docs/reference/{name}: {verb}")
+        print(f"{name}: {verb}")
     return 1 if stale and "--check" in arguments else 0
 
 

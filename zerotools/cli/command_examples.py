@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from zerotools.jobs import job_words
+
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "inspect": (
         "zerotools inspect output/checkpoint-2000",
@@ -141,8 +143,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 
 
 def epilog(name: str) -> str | None:
-    """Return the examples of a command in click's form, or None."""
+    """Return the end of a command's help page in click's form, or None: what a verb for jobs does
+    to each kind of job, and examples."""
     lines = EXAMPLES.get(name)
     if lines is None:
         return None
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+    words = f"\b\n{job_words.help_of(name)}\n\n" if name in job_words.VERBS else ""
+    return words + "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -164,8 +164,6 @@ COMMANDS: dict[str, CommandEntry] = {
     "help": CommandEntry("zerotools.cli.commands.help", MACHINE, "Show a page of the manual."),
 }
 
-OLD_NAMES_END = "0.5"
-"""The release that removes old names of commands."""
 OLD_NAMES: dict[str, OldName] = {
     "pause": OldName("zerotools.cli.commands.hold", "zerotools hold"),
     "unpause": OldName("zerotools.cli.commands.release", "zerotools release"),

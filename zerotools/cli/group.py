@@ -14,8 +14,9 @@ from click.shell_completion import CompletionItem
 
 from zerotools.cli.command_examples import epilog
 from zerotools.cli.command_synonyms import suggest_commands
-from zerotools.cli.command_table import OLD_NAMES, OLD_NAMES_END, SECTIONS, CommandEntry
+from zerotools.cli.command_table import OLD_NAMES, SECTIONS, CommandEntry
 from zerotools.cli.output.messages import HOST
+from zerotools.jobs.job_words import OLD_NAMES_END
 
 
 def debug_option() -> click.Option:

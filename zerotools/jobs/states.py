@@ -56,13 +56,29 @@ GIVING_WAY = frozenset({PAUSING, YIELDING})
 ACTIVE = frozenset({LAUNCHING, RUNNING, STOPPING, *GIVING_WAY})
 """States in which an attempt's processes may exist."""
 
-_WORDS = {ON_HOLD: HELD, PAUSED: HELD, PAUSING: "holding"}
+HOLDING = "holding"
+"""The word for PAUSING: it saves, and is held then."""
+WORDS: Mapping[str, str] = MappingProxyType({ON_HOLD: HELD, PAUSED: HELD, PAUSING: HOLDING})
+"""The word for a state, where users read another than the stored one."""
+STATE_WORDS = tuple(dict.fromkeys(WORDS.get(state, state) for state in STATES))
+"""Every word, once."""
+
+
+def word_of(state: str) -> str:
+    """Return the word for a stored state: `held` or `holding` for each kind of hold, otherwise the
+    state itself."""
+    return WORDS.get(state, state)
+
+
+def states_of(word: str) -> tuple[str, ...]:
+    """Return the stored states with this word; an empty tuple if no state has it."""
+    return tuple(state for state in STATES if word_of(state) == word)
 
 
 def in_words(state: str) -> str:
     """Return the words for a state that users read: "waiting retry", and "held" for each state in
-    which a job starts only after a release. JSON has the stored state."""
-    return _WORDS.get(state, state.replace("_", " "))
+    which a job starts only after a release. JSON has the stored state, too."""
+    return word_of(state).replace("_", " ")
 
 
 ADMIT = "admit"

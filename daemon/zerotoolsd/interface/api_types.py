@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from zerotools.jobs.states import TERMINAL
+from zerotools.jobs.states import TERMINAL, word_of
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,12 @@ class JobView:
         return self.attempts[-1] if self.attempts else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields under their own names, and `attempt`, the newest of `attempts`."""
+        """Return all fields under their own names, `state_word`, and `attempt`, the newest of
+        `attempts`."""
         attempts = [attempt.to_json() for attempt in self.attempts]
         return {
             **{name: getattr(self, name) for name in self.__dataclass_fields__},
+            "state_word": word_of(self.state),
             "attempts": attempts,
             "attempt": attempts[-1] if attempts else None,
         }

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs import states
+from zerotools.jobs.states import STATES
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks.checkers import Ask
@@ -139,7 +139,7 @@ class DispatcherService:
     async def jobs(
         self,
         *,
-        state: str | None = None,
+        states: Collection[str] | None = None,
         limit: int = 100,
         after: int | None = None,
         name: str | None = None,
@@ -148,9 +148,9 @@ class DispatcherService:
         whole: Callable[[int], bool] | None = None,
     ) -> list[JobView]:
         """Return jobs; see `JobService`."""
-        if state is not None and state not in states.STATES:
-            raise BadRequest(f"state = {state}: must be one of {', '.join(states.STATES)}")
-        wanted = None if state is None else [state]
+        if unknown := sorted(set(states or ()) - set(STATES)):
+            raise BadRequest(f"state = {unknown[0]}: must be one of {', '.join(STATES)}")
+        wanted = None if states is None else list(states)
         below = None if after is None else min(after, _LARGEST_ID)
         return await self._views.listed(
             wanted, limit, below, name=name, array=array, uid=uid, whole=whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,7 +74,7 @@ class JobService(Protocol):
     async def jobs(
         self,
         *,
-        state: str | None = None,
+        states: Collection[str] | None = None,
         limit: int = 100,
         after: int | None = None,
         name: str | None = None,
@@ -82,10 +82,11 @@ class JobService(Protocol):
         uid: int | None = None,
         whole: Callable[[int], bool] | None = None,
     ) -> list[JobView]:
-        """Return jobs by descending id: only those below `after`, of this `name` and this `uid`.
+        """Return jobs by descending id: only those in `states`, below `after`, of this `name` and
+        this `uid`.
 
         For a job with a uid that is not `whole` (None: all are), only the public part is returned,
-        and no file of it is opened. Raises BadRequest (unknown state).
+        and no file of it is opened. Raises BadRequest (an unknown state).
         """
 
     async def job(self, job_id: int) -> JobView:

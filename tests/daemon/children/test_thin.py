@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,12 @@ class Daemon(FakeService):
         self.asks = 0
         self.comes: JobView | None = None
 
-    async def jobs(self, *, state: str | None = None, **keys: Any) -> list[JobView]:
-        if state == "queued" and self.comes is not None:
+    async def jobs(self, *, states: Collection[str] | None = None, **keys: Any) -> list[JobView]:
+        if states == ("queued",) and self.comes is not None:
             self.asks -= 1
             if self.asks < 0:
                 self.views[self.comes.id] = self.comes
-        return await super().jobs(state=state, **keys)
+        return await super().jobs(states=states, **keys)
 
 
 @pytest.fixture

@@ -353,9 +353,9 @@ def test_jobs_are_listed_by_state(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         await it.reach((await submit(it)).id, "succeeded")
         other = await submit(it, "release")
-        assert [job.id for job in await it.service.jobs(state="succeeded")] == [1]
+        assert [job.id for job in await it.service.jobs(states=["succeeded"])] == [1]
         assert [job.id for job in await it.service.jobs(limit=1)] == [other.id]
-        await refusal(it.service.jobs(state="asleep"), BadRequest)
+        await refusal(it.service.jobs(states=["asleep"]), BadRequest)
 
     tell(tmp_path / "state", story)
 

@@ -233,7 +233,7 @@ class SlurmJobs:
         except BadFile as error:  # the other jobs are shown all the same
             view, reason = {**NO_VIEW, "name": directory.path.name}, str(error)
         view["id"] = f"{PREFIX}{number or directory.path.name}"
-        view["state"], view["reason"] = state, reason
+        view |= {"state": state, "state_word": states.word_of(state), "reason": reason}
         if state in states.TERMINAL:
             view["phase"] = None
             view["ended"] = view.get("ended") or (end or {}).get("time") or _changed(directory)

@@ -11,7 +11,7 @@ from aiohttp import web
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.priorities import why_not_priority
-from zerotools.jobs.states import STATES
+from zerotools.jobs.states import STATE_WORDS, STATES, states_of
 from zerotools.jobs.sweeps import MOST_MEMBERS, count_of, each_member
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN
@@ -208,10 +208,8 @@ async def check(request: web.Request) -> web.Response:
 
 
 async def list_jobs(request: web.Request) -> web.Response:
-    """GET /v1/jobs?state=&limit=&after=&name=&array=&user=."""
-    state = request.query.get("state")
-    if state is not None and state not in STATES:
-        raise BadRequest(f"state={state[:40]!r}: must be one of {', '.join(STATES)}")
+    """GET /v1/jobs?state=&state_word=&limit=&after=&name=&array=&user=."""
+    wanted = _states(request)
     limit = request_validation.whole(request.query, "limit", 100, minimum=1, maximum=MAX_JOBS)
     after = request_validation.whole(request.query, "after", None, minimum=0)
     assert limit is not None
@@ -224,7 +222,7 @@ async def list_jobs(request: web.Request) -> web.Response:
             return answer_unless_known(request, {"jobs": [], "next": None})
         of = by.uid
     views = await request.app[SERVICE].jobs(
-        state=state, limit=limit, after=after, name=name, array=array, uid=of, whole=by.sees
+        states=wanted, limit=limit, after=after, name=name, array=array, uid=of, whole=by.sees
     )
     after = views[-1].id if len(views) == limit else None
     texts = await _texts(request, views)
@@ -232,6 +230,19 @@ async def list_jobs(request: web.Request) -> web.Response:
     return await parts_unless_known(
         request, ['{"jobs": [', *parts, f'], "next": {encode(after)}}}']
     )
+
+
+def _states(request: web.Request) -> tuple[str, ...] | None:
+    """Return the stored states of the filters `state` and `state_word`; None for all."""
+    wanted = None
+    for key, known in (("state", STATES), ("state_word", STATE_WORDS)):
+        if (given := request.query.get(key)) is None:
+            continue
+        if given not in known:
+            raise BadRequest(f"{key}={given[:40]!r}: must be one of {', '.join(known)}")
+        found = (given,) if key == "state" else states_of(given)
+        wanted = found if wanted is None else tuple(each for each in wanted if each in found)
+    return wanted
 
 
 async def _user(request: web.Request, by: Asked) -> int | None:

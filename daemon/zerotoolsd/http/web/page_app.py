@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 import zerotools
+from zerotools.jobs.job_words import VERBS
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TURNS
 from zerotoolsd.http.api.authorization.per_user_lock import RequestTurns
@@ -41,7 +42,7 @@ OF_API = frozenset(
         *("/v1/history", "/v1/peaks", "/v1/health"),
     }
 )
-CHANGES = frozenset(f"/v1/jobs/{{id}}/{do}" for do in ("cancel", "release", "retry"))
+CHANGES = frozenset(f"/v1/jobs/{{id}}/{do}" for do in ("cancel", *VERBS))
 LARGEST_BODY = 1 << 12
 _NONCE = re.compile(r"[0-9a-f]{16,64}", re.ASCII)
 

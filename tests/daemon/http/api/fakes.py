@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -168,7 +168,7 @@ class FakeService:
     async def jobs(
         self,
         *,
-        state: str | None = None,
+        states: Collection[str] | None = None,
         limit: int = 100,
         after: int | None = None,
         name: str | None = None,
@@ -179,7 +179,7 @@ class FakeService:
         found = [
             view
             for job_id, view in sorted(self.views.items(), reverse=True)
-            if (state is None or view.state == state)
+            if (states is None or view.state in states)
             and (after is None or job_id < after)
             and (name is None or view.name == name)
             and (array is None or (view.array or {}).get("id") == array)

@@ -17,6 +17,7 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import JOB, an_attempt
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.location import connect
+from zerotools.jobs.job_words import OLD_VERBS
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.http.api.document.answer_schemas import answer_components
 from zerotoolsd.http.api.document.explanation_schema import explanation_components
@@ -235,6 +236,35 @@ def test_a_page_says_where_the_next_one_begins(full: FakeService, client: Daemon
     _, last = ask(client, "GET", f"/v1/jobs?limit=2&after={first['next']}")
     assert [job["id"] for job in last["jobs"]] == [1]
     assert (first["next"], last["next"]) == (2, None)
+
+
+def test_jobs_are_found_by_the_words_for_their_states(
+    full: FakeService, client: DaemonClient
+) -> None:
+    held = [full.add(state=state).id for state in ("on_hold", "paused", "held")]
+    holding = full.add(state="pausing").id
+    _, body = ask(client, "GET", "/v1/jobs?state_word=held")
+    assert [job["id"] for job in body["jobs"]] == held[::-1]
+    assert {job["state_word"] for job in body["jobs"]} == {"held"}
+    assert [job["state"] for job in body["jobs"]] == ["held", "paused", "on_hold"], "as stored"
+    for query, found in (
+        ("state_word=holding", [holding]),
+        ("state=held", held[-1:]),
+        ("state=paused&state_word=held", held[1:2]),
+        ("state=running&state_word=held", []),
+    ):
+        _, body = ask(client, "GET", f"/v1/jobs?{query}")
+        assert [job["id"] for job in body["jobs"]] == found, query
+    response, body = ask(client, "GET", "/v1/jobs?state_word=on_hold")
+    assert (response.status, body["code"]) == (400, "bad_request")
+
+
+def test_older_names_are_marked_in_the_document() -> None:
+    paths = document()["paths"]
+    marked = {
+        path.rpartition("/")[2] for path in paths if paths[path].get("post", {}).get("deprecated")
+    }
+    assert marked == set(OLD_VERBS)
 
 
 @pytest.mark.parametrize("target", ["/v1/jobs", "/v1/jobs/1"])

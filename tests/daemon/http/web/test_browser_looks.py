@@ -50,6 +50,8 @@ def test_what_the_scripts_compute(browser: Any, daemon: Daemon) -> None:
         "open": everything - ended,
     }
     assert set(found["states"]["open"][: len(running)]) == running, "those come first"
+    assert {each: found["words"][each] for each in states.WORDS} == dict(states.WORDS)
+    assert found["words"]["held"] == "held"
     assert found["shown"] == [
         ["stalled", "bad"],
         ["late", "warning"],

@@ -89,6 +89,7 @@ def test_own_jobs_are_changed_by_the_words_of_the_page(page: Served, service: Fa
     assert browser.post("/v1/jobs/1/retry").status == 201
     held = service.add(uid=ANNA, state="on_hold")
     assert browser.post(f"/v1/jobs/{held.id}/release").json["state"] == "queued"
+    assert browser.post(f"/v1/jobs/{held.id}/hold").json["state_word"] == "held"
 
 
 def test_events_are_streamed(page: Served) -> None:

@@ -210,7 +210,7 @@ def test_jobs_of_others_are_seen_as_at_the_socket_and_never_changed(
     [
         *("/v1/jobs", "/v1/arrays", "/v1/check", "/v1/adoptions", "/v1/clean", "/v1/drain"),
         *("/v1/jobs/1/edit", "/v1/jobs/1/resume", "/v1/jobs/1/priority", "/v1/web/links"),
-        *("/v1/undrain", "/v1/jobs/1/hold", "/v1/jobs/1/array", "/metrics", "/v1/openapi.json"),
+        *("/v1/undrain", "/v1/jobs/1/pause", "/v1/jobs/1/array", "/metrics", "/v1/openapi.json"),
     ],
 )
 def test_the_page_does_nothing_else(page: Served, service: FakeService, path: str) -> None:

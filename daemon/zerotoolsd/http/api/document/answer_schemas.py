@@ -52,6 +52,7 @@ def _job_components() -> dict[str, Schema]:
     views = answers_of(JobView, AttemptView, ArrayPlace)
     views["JobView"] = of_answer(
         JobView,
+        state_word=TEXT,
         attempt=or_null(ref("AttemptView")),
         after=list_of(ref("JobDependency")),
         array=or_null(ref("ArrayPlace")),

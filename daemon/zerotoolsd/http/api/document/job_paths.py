@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from zerotools.jobs.states import STATES
+from zerotools.jobs.job_words import OLD_VERBS
+from zerotools.jobs.states import STATE_WORDS, STATES
 from zerotoolsd.http.api.document.json_schemas import Schema, of_type, ref
 from zerotoolsd.http.api.document.operation_terms import (
     ATTEMPT,
@@ -26,7 +27,7 @@ _CHANGED = ("403", "409")
 def job_paths() -> dict[str, dict[str, Schema]]:
     """Return the operations by path and method."""
     job, jobs = ref("JobView"), ref("JobList")
-    return {
+    paths = {
         "/v1/jobs": {
             **post(
                 "submitJob",
@@ -42,6 +43,11 @@ def job_paths() -> dict[str, dict[str, Schema]]:
                 "Jobs, the newest first; 304: none has changed since the `ETag`",
                 {"200": ref("JobPage"), "304": None},
                 query_of("state", {"type": "string", "enum": list(STATES)}, "in this state alone"),
+                query_of(
+                    "state_word",
+                    {"type": "string", "enum": list(STATE_WORDS)},
+                    "in the states with this word: `held` finds every kind of hold",
+                ),
                 query_of("limit", {**NUMBER, "maximum": 1000}, "default: 100"),
                 query_of("after", COUNT, "ids below this: `next` of the page before"),
                 query_of("name", TEXT, "of this name alone"),
@@ -209,3 +215,6 @@ def job_paths() -> dict[str, dict[str, Schema]]:
             body="CleanRequest",
         ),
     }
+    for old in OLD_VERBS:
+        paths[f"/v1/jobs/{{id}}/{old}"]["post"]["deprecated"] = True
+    return paths

@@ -6,6 +6,7 @@ async () => {
   const hex = await import('/page/js/hex.js');
   const checkpoints = await import('/page/js/job_checkpoints.js');
   return {
+    words: Object.fromEntries(Object.entries(format.STATES).map(([state, [word]]) => [state, word])),
     states: { all: Object.keys(format.STATES), over: [...format.OVER], runs: [...format.RUNS], open: format.OPEN },
     shown: [[{ stalled: true, late: true }, 'running'], [{ late: true, last_step: 0 }, 'running'], [{ step_is_old: true, name: 'saving' }, 'running'], [null, 'running'], [{ quiet: true }, 'running'], [{ stalled: true }, 'stopping']].map(([phase, state]) => format.stateOf({ state, phase }).slice(0, 2)),
     speeds: [{}, { step_is_old: true }, { stalled: true }, { quiet: true }].map((phase) => format.hasSpeed({ state: 'running', phase, progress: { tokens_per_second: 5 } })),

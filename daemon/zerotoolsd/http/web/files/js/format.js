@@ -1,5 +1,7 @@
 // Numbers, times and names as people read them.
 
+import { WORDS } from "./job_words.js";
+
 const MINUS = "−";
 export const UNKNOWN = "–";
 
@@ -130,15 +132,15 @@ export function plainName(name) {
 }
 
 export const STATES = {
-  on_hold: ["held", "warning", "‖"],
+  on_hold: [WORDS.on_hold, "warning", "‖"],
   waiting: ["waiting", "quiet", "…"],
   queued: ["queued", "quiet", "…"],
   launching: ["starting", "busy", "▸"],
   running: ["running", "busy", "▶"],
   stopping: ["stopping", "warning", "■"],
-  pausing: ["holding", "warning", "‖"],
+  pausing: [WORDS.pausing, "warning", "‖"],
   yielding: ["making room", "warning", "↷"],
-  paused: ["held", "warning", "‖"],
+  paused: [WORDS.paused, "warning", "‖"],
   waiting_retry: ["waits to retry", "warning", "↻"],
   held: ["held", "bad", "!"],
   succeeded: ["succeeded", "good", "✓"],

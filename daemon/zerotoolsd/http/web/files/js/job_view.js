@@ -8,6 +8,7 @@ import { CurvesPart } from "./job_curves.js";
 import { ExamplesPart } from "./job_examples.js";
 import { LogPart } from "./job_log.js";
 import { PredictionsPart } from "./job_predictions.js";
+import { STANDINGS, VERBS } from "./job_words.js";
 import { badge, doneOf, secondsLeft, whyOf } from "./jobs_view.js";
 import { later } from "./later.js";
 import { passes } from "./session.js";
@@ -46,7 +47,7 @@ export class JobView {
   constructor(page, id, rest) {
     this.#page = page;
     this.#id = id;
-    this.element = h("article", {}, h("p", { class: "crumb" }, h("a", { href: "#/jobs" }, "Jobs"), " / ", h("span", {}, `#${id}`)), this.#head, this.#facts, this.#tabs, this.#place);
+    this.element = h("article", {}, h("p", { class: "crumb" }, h("a", { href: "#/jobs" }, "Jobs"), " / ", h("span", {}, `#${id}`)), this.#head, this.#facts, this.#tabs, this.#place, wordsTable());
     this.#tabs.append(...Object.entries(PARTS).map(([name, [words]]) => h("a", { href: `#/jobs/${id}/${name}`, "data-part": name }, words)));
     this.listen = (event) => event.detail.jobs.has(this.#id) && this.#soon(0);
     page.store.addEventListener("events", this.listen);
@@ -111,8 +112,8 @@ export class JobView {
     setText(this.#why, whyOf(job));
     this.#why.hidden = whyOf(job) === "";
     fillOnce(this.#state, `${words} ${meaning}`, () => badge(words, meaning, sign));
-    const action = own ? this.#action() : null;
-    fillOnce(this.#actions, action?.words ?? "", () => action && h("button", { type: "button", class: action.kind, onclick: action.act }, action.words));
+    const actions = own ? this.#offered() : [];
+    fillOnce(this.#actions, actions.map(({ words }) => words).join(" "), () => actions.map(({ words, kind, act }) => [h("button", { type: "button", class: kind, onclick: act }, words), " "]));
     this.#progress.hidden = done === null;
     const steps = done === null ? "" : `step ${count(job.progress.step)} of ${count(job.progress.steps)}`;
     fillOnce(this.#progress, steps, () => [h("progress", { max: 1, value: done ?? 0, "aria-label": "Steps done" }), h("span", {}, steps)]);
@@ -120,12 +121,14 @@ export class JobView {
     this.#showPart();
   }
 
-  #action() {
+  #offered() {
     const { state } = this.job;
-    if (RETRIED.has(state)) return { words: "Retry", kind: "primary", act: () => this.#do("retry", "", { from_start: false }) };
-    if (HELD.has(state)) return { words: "Release", kind: "primary", act: () => this.#do("release", "released") };
-    if (!OVER.has(state) && state !== "stopping") return { words: "Cancel", kind: "danger", act: () => this.#cancel() };
-    return null;
+    if (RETRIED.has(state)) return [{ words: "Retry", kind: "primary", act: () => this.#do("retry", "", { from_start: false }) }];
+    if (HELD.has(state)) return [{ words: "Release", kind: "primary", act: () => this.#do("release", "released") }];
+    if (OVER.has(state) || state === "stopping") return [];
+    const cancel = { words: "Cancel", kind: "danger", act: () => this.#cancel() };
+    if (state === "pausing") return [{ words: "Release", kind: "primary", act: () => this.#do("release", "is queued again when it has saved") }, cancel];
+    return [{ words: "Hold", kind: "plain", act: () => this.#do("hold", RUNS.has(state) ? "saves, then it is held" : "held") }, cancel];
   }
 
   async #cancel() {
@@ -213,4 +216,11 @@ function attemptsTable(job) {
     h("td", { "data-label": "Resumed from" }, h("code", {}, plainName(attempt.resumed_from ?? UNKNOWN))),
     h("td", { "data-label": "How it ended" }, plainName(attempt.cause ?? (attempt.ended ? UNKNOWN : "it runs")))));
   return h("table", { class: "plain-table" }, h("caption", { class: "unseen" }, "Attempts"), h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows));
+}
+
+/** What hold, release and retry do to each job; the manual has the same table. */
+function wordsTable() {
+  const heads = ["a job that", ...VERBS].map((head) => h("th", { scope: "col" }, head));
+  const rows = STANDINGS.map((row) => h("tr", {}, h("th", { scope: "row" }, row.job), VERBS.map((verb) => h("td", { "data-label": verb }, row[verb]))));
+  return h("details", { class: "numbers" }, h("summary", {}, "What hold, release and retry do"), h("table", { class: "plain-table" }, h("caption", { class: "unseen" }, "Verbs for jobs"), h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows)));
 }

@@ -1,0 +1,55 @@
+// Written by scripts/make_reference.py from zerotools/jobs/job_words.py; do not edit.
+
+/** The words for stored states that people read otherwise. */
+export const WORDS = {
+  "on_hold": "held",
+  "paused": "held",
+  "pausing": "holding"
+};
+
+/** What each verb does to a job. */
+export const VERBS = ["hold", "release", "retry"];
+export const STANDINGS = [
+  {
+    "job": "waits",
+    "hold": "it does not start: it is held",
+    "release": "refused",
+    "retry": "refused"
+  },
+  {
+    "job": "runs",
+    "hold": "it saves and stops (holding), then it is held",
+    "release": "refused",
+    "retry": "refused"
+  },
+  {
+    "job": "is stopping after a cancel",
+    "hold": "refused",
+    "release": "refused",
+    "retry": "refused"
+  },
+  {
+    "job": "is held, or holding",
+    "hold": "nothing changes",
+    "release": "it takes its old place, and continues",
+    "retry": "refused: release it"
+  },
+  {
+    "job": "is held by the daemon",
+    "hold": "refused: it is held already",
+    "release": "it continues; running ranks are kept",
+    "retry": "refused: release it"
+  },
+  {
+    "job": "failed, or was stopped",
+    "hold": "refused",
+    "release": "refused",
+    "retry": "a new job continues from its checkpoint"
+  },
+  {
+    "job": "has succeeded",
+    "hold": "refused",
+    "release": "refused",
+    "retry": "refused, unless --from-start is given"
+  }
+];
