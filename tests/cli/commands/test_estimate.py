@@ -16,6 +16,7 @@ from tests.cli.conftest import Command, Done
 from tests.golden_files import DEEPSPEED
 from tests.ops.estimate.tiny_configs import config
 from zerotools.cli.main import build, run
+from zerotools.cli.output.wide_lines import columns_of, has_wide
 from zerotools.jobs.jobfile.parse import parse_job
 from zerotools.ops.estimate.architecture import FAMILIES
 
@@ -452,3 +453,20 @@ def test_ranks_that_compute_together_are_said_and_printed(
         done = estimate(str(job), *MACHINE[2:], "--print", other)
         assert done.status == 2
         assert f"--print {other}: 4 ranks of this job compute the same sequences" in done.err
+
+
+def test_the_verdict_is_chinese_for_who_reads_that_and_the_json_is_not(
+    estimate: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("13B", "--gpus", "4x24", "--ram", "128")
+    english = estimate(*asked, "--json")
+    monkeypatch.setenv("ZEROTOOLS_LANG", "zh")
+    assert estimate(*asked, "--json").out == english.out
+    verdict, assumed, _, *rest = estimate(*asked).out.splitlines()
+    assert verdict.startswith("能：13B 放得下，条件是激活检查点、")
+    assert has_wide(assumed)
+    ways = rest[: rest.index("")]
+    assert max(map(columns_of, rest)) <= 80
+    assert all(has_wide(line) for line in ways if line.lstrip()[:2] in ("1.", "2.", "3.", "4."))
+    assert estimate("70B", "--gpus", "1x24", "--ram", "32").out.startswith("不能：")
+    assert estimate("tiny.json", "--gpus", "8x80").out == "", "an error is no report"

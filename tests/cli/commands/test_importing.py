@@ -9,6 +9,7 @@ import pytest
 
 from tests.jobs.imports import pages
 from zerotools.cli.main import build, run
+from zerotools.cli.output.wide_lines import columns_of, has_wide
 from zerotools.jobs.imports.recipes.launch_line import read_launch
 from zerotools.jobs.jobfile.parse import parse_job
 
@@ -395,3 +396,22 @@ def test_the_report_fits_a_terminal(capsys: pytest.CaptureFixture[str], here: Pa
         in_text = line.endswith("with these repairs:") if is_head else in_text
         prose += is_head or not in_text
     assert prose <= 30
+
+
+def test_the_report_is_chinese_for_who_reads_that_and_its_json_is_not(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "blog.txt").write_text(pages.BLOG)
+    english = imported(capsys, "blog.txt", "--json")
+    monkeypatch.setenv("ZEROTOOLS_LANG", "zh")
+    chinese = imported(capsys, "blog.txt", "--json")
+    assert chinese.out == english.out
+    lines = chinese.err.splitlines()
+    assert max(map(columns_of, lines)) <= 80
+    heads = [line for line in lines if line.startswith("# ") and not line.startswith("#  ")]
+    assert all(has_wide(line) for line in heads if " with " not in line), heads
+    told = chinese.err[chinese.err.index("# 在这里训练") :]
+    listed = [line for line in told.splitlines() if line.startswith("#   ") and line[4] != " "]
+    commands = ("hf ", "zerotools ")
+    assert all(has_wide(line) for line in listed if not line[4:].startswith(commands)), listed
+    assert "行：" in chinese.err, "lines of repairs"

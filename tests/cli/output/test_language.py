@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from zerotools.cli.output.failure import Failure
-from zerotools.cli.output.language import CATALOGUE, chinese_hint, language, read_catalogue
+from zerotools.cli.output.language import (
+    CATALOGUE,
+    REPORT,
+    chinese_hint,
+    language,
+    read_catalogue,
+    told,
+)
 from zerotools.cli.output.messages import say_error
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -91,8 +98,29 @@ def test_who_imports_a_page_is_helped_in_chinese(said: str, hint: str) -> None:
     assert (chinese_hint(said) or "").startswith(hint)
 
 
-def test_the_places_of_each_hint_are_those_of_its_message() -> None:
-    entries = list(read_catalogue(CATALOGUE.read_text("utf-8")))
+def test_a_sentence_of_a_report_is_in_the_language_of_the_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = "data.jsonl is not here; put it there, or set data.examples"
+    monkeypatch.setenv("ZEROTOOLS_LANG", "zh")
+    assert told(said) == "这里没有 data.jsonl；把它放到那里，或者设置 data.examples"
+    assert told("in no catalogue") == "in no catalogue"
+    assert told(said, TextIOWrapper(BytesIO(), encoding="ascii")) == said
+    assert chinese_hint(said) is None, "a sentence of a report is no hint"
+    monkeypatch.setenv("ZEROTOOLS_LANG", "en")
+    assert told(said) == said
+
+
+def test_entries_are_read_by_their_context() -> None:
+    text = 'msgid ""\nmsgstr "head"\n\nmsgid "a"\nmsgstr "1"\n\n'
+    text += 'msgctxt "report"\nmsgid "b"\nmsgstr "2"\n\nmsgid "c"\nmsgstr ""\n"3"\n'
+    assert list(read_catalogue(text)) == [("a", "1"), ("c", "3")]
+    assert list(read_catalogue(text, "report")) == [("b", "2")]
+
+
+@pytest.mark.parametrize("context", ["", REPORT])
+def test_the_places_of_each_hint_are_those_of_its_message(context: str) -> None:
+    entries = list(read_catalogue(CATALOGUE.read_text("utf-8"), context))
     assert len(entries) >= 30
     for msgid, msgstr in entries:
         assert set(re.findall(r"\{\w+\}", msgstr)) <= set(re.findall(r"\{\w+\}", msgid)), msgid
@@ -107,11 +135,13 @@ def test_the_messages_are_those_of_the_program() -> None:
         for folder in folders
         for path in folder.rglob("*.py")
     )
+    composed = {"": r"\{\w+\}", REPORT: r"\{\w+\}|[:;,] | (?=with |at )| other way"}
     of_click = ("no such option ", "missing argument ", "missing option ", "invalid value for ")
     lost = [
         piece
-        for msgid, _ in read_catalogue(CATALOGUE.read_text("utf-8"))
-        for piece in re.split(r"\{\w+\}", msgid)
+        for context in ("", REPORT)
+        for msgid, _ in read_catalogue(CATALOGUE.read_text("utf-8"), context)
+        for piece in re.split(composed[context], msgid)
         if len(piece) >= LEAST_PIECE and piece not in source and piece not in of_click
     ]
     assert lost == []

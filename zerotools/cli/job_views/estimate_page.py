@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zerotools.cli.output import render
+from zerotools.cli.output.language import told
 from zerotools.cli.output.style import paint
+from zerotools.cli.output.wide_lines import has_wide, wrap_wide
 from zerotools.core.counts import counted
 from zerotools.jobs.estimating.estimating import Estimate
 from zerotools.jobs.estimating.way_keys import keys_text
 from zerotools.ops.estimate.offload_table import Row
 from zerotools.ops.estimate.terms import NOT_MEASURED
-from zerotools.ops.estimate.ways import FitChange
+from zerotools.ops.estimate.ways import FitChange, Way, listed
 
 _COLUMNS = 80
 MOST_WAYS = 8
@@ -24,7 +26,7 @@ MOST_WAYS = 8
 def page(found: Estimate) -> list[str]:
     """Lines for people: the verdict first, then the ways that fit, and what they are made of."""
     lines = wrapped(verdict(found))
-    lines += [*([] if found.assumed is None else wrapped(found.assumed)), ""]
+    lines += [*([] if found.assumed is None else wrapped(told(found.assumed))), ""]
     ways = _ways(found)
     lines += [*ways, ""] if ways else []
     lines += [*_head(found), "", *_table(found), ""]
@@ -51,7 +53,11 @@ def page(found: Estimate) -> list[str]:
 
 
 def verdict(found: Estimate) -> str:
-    """Return one sentence: whether it fits, and with which changes."""
+    """Return one sentence in the language of the user: whether it fits, and with which changes."""
+    return told(_verdict(found))
+
+
+def _verdict(found: Estimate) -> str:
     model, best = _name(found.work.model.source), found.search.best
     at_least = "" if found.work.model.architecture is not None else ", activations aside"
     if found.asked is not None and found.asked.fits is not False:
@@ -60,10 +66,16 @@ def verdict(found: Estimate) -> str:
         some = f"; {counted(len(found.ways), 'other way')} would do" if found.ways else ""
         return f"no: {found.choice.reason}{some}"
     stage = f"stage {best.row.stage}"
-    needs = f"with {best.words}, at {stage}" if best.changes else f"at {stage}"
+    needs = f"with {_changes(best)}, at {stage}" if best.changes else f"at {stage}"
     if found.asked is not None:
         return f"no: the job does not fit as it is written; it fits {needs}{at_least}"
     return f"yes: {model} fits {needs}{at_least}"
+
+
+def _changes(way: Way) -> str:
+    words = way.change_words
+    translated = [told(each) for each in words]
+    return listed(words) if translated == words else "、".join(translated)
 
 
 def _name(source: str) -> str:
@@ -80,19 +92,19 @@ def _ways(found: Estimate) -> list[str]:
     title = "faster, and fits too:" if fits_as_written else "what makes it fit, cheapest first:"
     if fits_as_written and not _is_faster(found):
         return []
-    lines = [title]
+    lines = [told(title)]
     for number, way in enumerate(ways[:MOST_WAYS], 1):
         row = way.row
-        place = f"{row.peak_bytes / 2**30:.1f} GiB of each GPU, " if found.machine.on_gpu else ""
-        place += f"{row.host_bytes / 2**30:.1f} GiB of host memory"
+        places = [f"{row.peak_bytes / 2**30:.1f} GiB of each GPU"] if found.machine.on_gpu else []
+        places.append(f"{row.host_bytes / 2**30:.1f} GiB of host memory")
         if way.disk_bytes:
-            place += f", {way.disk_bytes / 2**30:.1f} GiB of disk"
-        what = way.words or f"stage {row.stage}"
-        slow = "" if way.is_as_asked else _OTHERWISE[FitChange.LORA in way.changes]
-        lines += textwrap.wrap(
-            f"{number}. {what} ({way.slowdown.words}{slow})", _COLUMNS, subsequent_indent="   "
-        )
-        lines += textwrap.wrap(place, _COLUMNS, initial_indent="   ", subsequent_indent="   ")
+            places.append(f"{way.disk_bytes / 2**30:.1f} GiB of disk")
+        what = _changes(way) or f"stage {row.stage}"
+        slow = told(way.slowdown.words)
+        if not way.is_as_asked and FitChange.LORA in way.changes:
+            slow += told("; trains adapters, not all weights")
+        lines += _indented(f"{number}. {what} ({slow})", "")
+        lines += _indented(", ".join(map(told, places)), "   ")
         keys = keys_text(found.keys_of(way))
         lines += textwrap.wrap(
             render.clean(keys),
@@ -107,9 +119,6 @@ def _ways(found: Estimate) -> list[str]:
 def _is_faster(found: Estimate) -> bool:
     best, asked = found.search.best, found.asked
     return best is not None and asked is not None and best.row.layout != asked.layout
-
-
-_OTHERWISE = {True: "; trains adapters, not all weights", False: ""}
 
 
 def _head(found: Estimate) -> Iterator[str]:
@@ -206,6 +215,14 @@ def _gib(count: int) -> str:
 
 def wrapped(text: str) -> list[str]:
     """Return the lines of a sentence, 80 columns wide."""
+    if has_wide(text):
+        return wrap_wide(render.clean(text), _COLUMNS, first="", later="  ")
     return textwrap.wrap(
         render.clean(text), _COLUMNS, subsequent_indent="  ", break_on_hyphens=False
     )
+
+
+def _indented(text: str, first: str) -> list[str]:
+    if has_wide(text):
+        return wrap_wide(text, _COLUMNS, first=first, later="   ")
+    return textwrap.wrap(text, _COLUMNS, initial_indent=first, subsequent_indent="   ")

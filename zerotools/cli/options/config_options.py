@@ -14,12 +14,22 @@ import click
 
 from zerotools.cli.options.grouped import LAUNCHERS, option
 from zerotools.cli.options.recipe_options import RECIPE_OPTIONS, RecipeOptions, named_file
+from zerotools.cli.output.language import told
 from zerotools.cli.output.render import clean
+from zerotools.cli.output.wide_lines import has_wide, wrap_wide
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.accelerate.accelerate_yaml import YAML_KEYS
 from zerotools.jobs.imports.combine import CONFIG, Imported, JobFile, import_configs
 from zerotools.jobs.imports.reading.job_keys import look_up
-from zerotools.jobs.imports.reading.report import next_steps, render
+from zerotools.jobs.imports.reading.report import (
+    ENGLISH,
+    FIRST,
+    LATER,
+    WIDTH,
+    Wording,
+    next_steps,
+    render,
+)
 from zerotools.jobs.imports.recipes.accelerate_flags import joined
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.jobfile.parse import read_tree
@@ -31,6 +41,20 @@ from zerotools.jobs.text.yaml_text import parse_yaml
 
 Closing = Callable[[Imported, Recipe | None], Iterable[str]]
 """The next steps with an imported job."""
+
+
+def _translated(text: str) -> str:
+    return told(text, sys.stderr)
+
+
+def _wrapped(line: str) -> Iterable[str]:
+    if has_wide(line):
+        return wrap_wide(line, WIDTH, first=FIRST, later=LATER)
+    return ENGLISH.wrapped(line)
+
+
+WORDING = Wording(_translated, _wrapped)
+"""Reports in the language of the user."""
 
 
 def write_report(lines: Iterable[str]) -> None:
@@ -108,13 +132,15 @@ class Configs(NamedTuple):
         ]
         lines = [
             f"# {' with '.join(sources)}",
-            *render(result.findings, written=closing is not None),
+            *render(result.findings, written=closing is not None, wording=WORDING),
         ]
         if result.changes:
-            lines += ["# what DeepSpeed gets of it", *(f"#   {x}" for x in result.changes)]
+            head = told("what DeepSpeed gets of it", sys.stderr)
+            lines += [f"# {head}", *(f"#   {x}" for x in result.changes)]
         if result.problem is not None:
             return result
-        lines += next_steps(result.findings, () if closing is None else closing(result, recipe))
+        ending = () if closing is None else closing(result, recipe)
+        lines += next_steps(result.findings, ending, WORDING)
         write_report(lines)
         return result
 

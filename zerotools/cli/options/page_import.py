@@ -9,6 +9,7 @@ from pathlib import Path
 
 from zerotools.cli.options.config_options import Configs
 from zerotools.cli.options.recipe_options import RecipeOptions
+from zerotools.cli.output.language import told
 from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.imports.combine import Imported
@@ -44,8 +45,9 @@ def page_import(
             "without one: zerotools init asks for the model and the GPUs, zerotools estimate says "
             "which way of training fits them"
         )
-    for line in (f"# {clean(source)} has these blocks", *listed(blocks)):
-        sys.stderr.write(f"{clean(line)}\n" if line.startswith("#") else f"#   {clean(line)}\n")
+    sys.stderr.write(f"# {told(f'{clean(source)} has these blocks', sys.stderr)}\n")
+    for line in listed(blocks):
+        sys.stderr.write(f"#   {clean(line)}\n")
     chosen = _of_numbers(blocks, source, numbers) or _only_ones(blocks, source)
     recipe = next((_recipe(each, source) for each in chosen if each.kind is BlockKind.LAUNCH), None)
     configs = Configs(None, None, RecipeOptions(), lenient=True)

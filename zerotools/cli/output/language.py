@@ -1,8 +1,9 @@
-"""Hints in the language of the user: English, or Chinese for the most frequent messages.
+"""Hints and reports in the language of the user: English, or Chinese for the most frequent ones.
 
 `zh.po` next to this module has the translations. It is read only to show a message to a user with
-the Chinese language, so nothing else pays for it. The message itself stays English, because people
-search for it, and so does all JSON.
+the Chinese language, so nothing else pays for it. An error itself stays English, because people
+search for it, and so does all JSON. Entries with the context `report` are headlines and sentences
+of the reports of `import` and `estimate`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from typing import TextIO
 
 ENGLISH, CHINESE = "en", "zh"
 VARIABLE = "ZEROTOOLS_LANG"
 CATALOGUE = Path(__file__).with_name("zh.po")
 _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")
 _PLACE = re.compile(r"\{(\w+)\}")
+REPORT = "report"
+"""The context of entries for reports; those of hints have none."""
 
 
 def language(environment: Mapping[str, str] = os.environ) -> str:
@@ -30,21 +36,54 @@ def language(environment: Mapping[str, str] = os.environ) -> str:
 
 def chinese_hint(message: str) -> str | None:
     """Return the hint in Chinese for a whole message, or None if the catalogue has none."""
-    for msgid, msgstr in read_catalogue(CATALOGUE.read_text("utf-8")):
-        if found := re.fullmatch(_pattern(msgid), message, re.DOTALL):
+    return _translation(message, "")
+
+
+def told(text: str, stream: TextIO | None = None) -> str:
+    """Return a sentence of a report in the language of the user.
+
+    It stays English if the catalogue lacks it, or if `stream` (default: stdout) cannot show it.
+    """
+    if language() != CHINESE:
+        return text
+    found = _translation(text, REPORT)
+    return text if found is None or not can_show(found, stream or sys.stdout) else found
+
+
+def can_show(text: str, stream: TextIO) -> bool:
+    """Return whether the encoding of the stream has every character of the text."""
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _translation(text: str, context: str) -> str | None:
+    for pattern, msgstr in _patterns(context):
+        if found := pattern.fullmatch(text):
             return msgstr.format(**found.groupdict())
     return None
 
 
-def read_catalogue(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each msgid with its msgstr of a PO file; its header is left out."""
+@cache
+def _patterns(context: str) -> list[tuple[re.Pattern[str], str]]:
+    entries = read_catalogue(CATALOGUE.read_text("utf-8"), context)
+    return [(re.compile(_pattern(msgid), re.DOTALL), msgstr) for msgid, msgstr in entries]
+
+
+def read_catalogue(text: str, context: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each msgid with its msgstr of a PO file, of those with this msgctxt; its header is left
+    out."""
     entry: dict[str, str] = {}
     key = ""
-    for line in [*text.splitlines(), "msgid"]:
+    for line in [*text.splitlines(), "msgctxt"]:
         word, _, rest = line.partition(" ")
-        if word == "msgid" and entry.get("msgid"):
-            yield entry["msgid"], entry["msgstr"]
-        if word in ("msgid", "msgstr"):
+        if word in ("msgctxt", "msgid") and "msgstr" in entry:
+            if entry.get("msgid") and entry.get("msgctxt", "") == context:
+                yield entry["msgid"], entry["msgstr"]
+            entry = {}
+        if word in ("msgctxt", "msgid", "msgstr"):
             key, entry[word] = word, ""
             line = rest
         if line.startswith('"'):

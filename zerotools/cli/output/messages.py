@@ -21,7 +21,7 @@ import sys
 from typing import TextIO
 
 from zerotools.cli.output import render
-from zerotools.cli.output.language import CHINESE, chinese_hint, language
+from zerotools.cli.output.language import CHINESE, can_show, chinese_hint, language
 from zerotools.cli.output.style import paint
 from zerotools.cli.output.wide_lines import columns_of, has_wide, wrap_wide
 
@@ -76,18 +76,10 @@ def say_error(message: str, stream: TextIO | None = None) -> None:
     what, hint = split(message)
     say("error", what, stream)
     translated = chinese_hint(message) if language() == CHINESE else None
-    if translated is not None and _can_show(translated, stream or sys.stderr):
+    if translated is not None and can_show(translated, stream or sys.stderr):
         say(HINT_IN_CHINESE, translated, stream)
     elif hint:
         say("hint", hint, stream)
-
-
-def _can_show(text: str, stream: TextIO) -> bool:
-    try:
-        text.encode(stream.encoding or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return False  # a stream of ASCII: the English hint is of more use than escapes
-    return True
 
 
 def say(label: str, text: str, stream: TextIO | None = None) -> None:

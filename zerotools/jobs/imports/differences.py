@@ -24,8 +24,10 @@ def differences(tree: Mapping[str, Any], rows: list[ReportRow], program: str) ->
         yield "text: one stream of all files, in windows of data.sequence_length tokens"
     if look_up(tree, "eval.predict_with_generate"):
         beams = look_up(tree, "eval.num_beams") or 1
-        how = f"{beams} beams" if beams > 1 else "no beam search (eval.num_beams)"
-        yield f"scores: BLEU and ROUGE by zerotools[scores], {how}"
+        if beams > 1:
+            yield f"scores: BLEU and ROUGE by zerotools[scores], {beams} beams"
+        else:
+            yield "scores: BLEU and ROUGE by zerotools[scores], no beam search (eval.num_beams)"
     yield f"checkpoints: step-N of zerotools; {program} does not read them"
     if any(row.outcome is KeyOutcome.UNKNOWN for row in rows):
         yield f"the arguments above that are unknown: only {program} reads them"

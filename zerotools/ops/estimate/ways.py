@@ -149,7 +149,12 @@ class Way:
     @property
     def words(self) -> str:
         """The changes, as a part of a sentence."""
-        return listed([_words(change, self) for change in self.changes])
+        return listed(self.change_words)
+
+    @property
+    def change_words(self) -> list[str]:
+        """Each change in words."""
+        return [_words(change, self) for change in self.changes]
 
     @property
     def of_the_program(self) -> str:

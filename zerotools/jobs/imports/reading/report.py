@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -25,7 +25,9 @@ class KeyOutcome(StrEnum):
 
 WIDTH = 80
 """Columns of a line of the report, unless one word is longer."""
+FIRST, LATER = "#   ", "#     "
 AUTO_WHY = '"auto"'
+AUTO_BECAME = '"auto" became'
 NOT_TAKEN = "not taken: "
 USUAL = "default"
 _IN_FILE = (KeyOutcome.MAPPED, KeyOutcome.DEFAULT)
@@ -37,6 +39,29 @@ HEADS = {
     KeyOutcome.IGNORED: "ignored",
     KeyOutcome.UNKNOWN: "unknown, not read",
 }
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(
+        line,
+        WIDTH,
+        initial_indent=FIRST,
+        subsequent_indent=LATER,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+@dataclass(frozen=True)
+class Wording:
+    """The language of a report. `translated` returns a sentence in it, and `wrapped` the lines of a
+    translated sentence, which begin with FIRST and LATER."""
+
+    translated: Callable[[str], str] = str
+    wrapped: Callable[[str], Iterable[str]] = _wrapped
+
+
+ENGLISH = Wording()
 
 
 @dataclass(frozen=True)
@@ -106,42 +131,49 @@ def note_mends(findings: Findings, document: Document) -> None:
         findings.mended[document.source] = document.mended
 
 
-def render(findings: Findings, *, written: bool = False) -> Iterator[str]:
+def render(
+    findings: Findings, *, written: bool = False, wording: Wording = ENGLISH
+) -> Iterator[str]:
     """Yield lines of the report; each begins with `#`, so that they are comments in TOML too.
 
     Keys of one outcome and one reason share a line. `written` is for a job file that is printed
     with the source of every key: its keys and defaults are omitted, and so are reasons. A refused
-    job has no report, only its problems.
+    job has no report, only its problems. Headlines and fixed sentences are in the language of
+    `wording`; names of keys and the reasons of single keys are not translated.
     """
+    tell = wording.translated
     if findings.wrong or findings.unsupported:
         return
     if findings.accepted:
-        yield "# repaired as by --lenient"
-        yield from _listed(_by_file(findings.accepted))
+        yield f"# {tell('repaired as by --lenient')}"
+        yield from _listed(_by_file(findings.accepted, wording), wording)
     for source, text in findings.mended.items():
-        yield f"# {_printable(source)}, with these repairs:"
+        yield f"# {tell(f'{_printable(source)}, with these repairs:')}"
         lines = text.expandtabs().strip("\n").split("\n")
         yield from (f"#   {_printable(line)}".rstrip() for line in lines)
     if findings.autos and not written:
-        yield '# "auto" became'
-        yield from _listed([", ".join(f"{a.key} = {_value(a.value)}" for a in findings.autos)])
+        yield f"# {tell(AUTO_BECAME)}"
+        values = ", ".join(f"{a.key} = {_value(a.value)}" for a in findings.autos)
+        yield from _listed([values], wording)
     for outcome, head in HEADS.items():
         rows = [row for row in findings.rows if row.outcome is outcome]
         lines = [*(_in_short(rows) if written else _with_reasons(rows))]
         if lines:
-            yield f"# {head}"
-            yield from _listed(lines)
+            yield f"# {tell(head)}"
+            yield from _listed(lines, wording)
     if findings.differs:
-        yield "# trained here, it differs from the program"
-        yield from _listed(findings.differs)
+        yield f"# {tell('trained here, it differs from the program')}"
+        yield from _listed(findings.differs, wording)
 
 
-def next_steps(findings: Findings, closing: Iterable[str] = ()) -> Iterator[str]:
+def next_steps(
+    findings: Findings, closing: Iterable[str] = (), wording: Wording = ENGLISH
+) -> Iterator[str]:
     """Yield lines with the actions to take before the job runs, and then `closing`."""
     steps = [*findings.steps, *closing]
     if steps:
-        yield "# next"
-        yield from _listed(steps)
+        yield f"# {wording.translated('next')}"
+        yield from _listed(steps, wording)
 
 
 def _with_reasons(rows: Sequence[ReportRow]) -> Iterator[str]:
@@ -187,20 +219,13 @@ def _named(row: ReportRow) -> str:
     return f"{row.key} -> {row.job}"
 
 
-def _listed(lines: Iterable[str]) -> Iterator[str]:
+def _listed(lines: Iterable[str], wording: Wording) -> Iterator[str]:
     """Yield each line, wrapped below it if it is wider than a terminal."""
     for line in lines:
-        yield from textwrap.wrap(
-            _printable(line),
-            WIDTH,
-            initial_indent="#   ",
-            subsequent_indent="#     ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        yield from wording.wrapped(wording.translated(_printable(line)))
 
 
-def _by_file(notes: Sequence[str]) -> Iterator[str]:
+def _by_file(notes: Sequence[str], wording: Wording) -> Iterator[str]:
     """Yield the mends of each file, each kind once with its lines."""
     files: dict[str, list[tuple[int, str]]] = {}
     for note in notes:
@@ -210,28 +235,30 @@ def _by_file(notes: Sequence[str]) -> Iterator[str]:
         else:
             files.setdefault(found[1], []).append((int(found[2]), found[3]))
     for source, mends in files.items():
-        yield f"{source}: {by_kind(mends)}"
+        yield f"{source}: {by_kind(mends, wording)}"
 
 
-def by_kind(mends: Iterable[tuple[int, str]]) -> str:
+def by_kind(mends: Iterable[tuple[int, str]], wording: Wording = ENGLISH) -> str:
     """Return each kind of mend once with its lines; `mends` has lines and kinds."""
     kinds: dict[str, list[int]] = {}
     for line, what in mends:
         kinds.setdefault(what, []).append(line)
-    return "; ".join(_on_lines(what, lines) for what, lines in kinds.items())
+    tell = wording.translated
+    told = ((tell(what), _on_lines(lines, tell)) for what, lines in kinds.items())
+    return "; ".join(f"{what} ({where})" for what, where in told)
 
 
-def _on_lines(what: str, lines: list[int]) -> str:
+def _on_lines(lines: list[int], tell: Callable[[str], str]) -> str:
     if len(lines) == 1:
-        return f"{what} (line {lines[0]})"
+        return tell(f"line {lines[0]}")
     spans: list[list[int]] = []
     for line in lines:
         if spans and line == spans[-1][1] + 1:
             spans[-1][1] = line
         else:
             spans.append([line, line])
-    shown = [str(begin) if begin == end else f"{begin} to {end}" for begin, end in spans]
-    return f"{what} ({len(lines)} lines: {', '.join(shown)})"
+    shown = [str(begin) if begin == end else tell(f"{begin} to {end}") for begin, end in spans]
+    return tell(f"{len(lines)} lines: {', '.join(shown)}")
 
 
 def _value(value: Any) -> str:
