@@ -219,6 +219,7 @@ CONSOLE_PROGRAMS: Mapping[str, frozenset[str]] = {
     "llamafactory-cli": frozenset(("train",)),
     "axolotl": frozenset(("train",)),
     "swift": frozenset(("sft", "pt", "rlhf", "dpo")),
+    "trl": frozenset(("sft", "dpo", "kto", "grpo", "orpo", "cpo", "reward", "rloo")),
     "xtuner": frozenset(("train",)),
     "litgpt": frozenset(
         (

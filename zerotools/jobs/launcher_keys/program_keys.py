@@ -71,6 +71,92 @@ QWEN_TARGETS: Mapping[str, tuple[str, ...]] = {
     "qwen1.5": ALL_LINEAR["qwen2"],
 }
 """Layers that have adapters if none are named, by the models of the repository."""
+MEDICAL_TEXT, MEDICAL_DPO = "pretraining", "dpo_training"
+MEDICAL_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    MEDICAL_TEXT: {
+        **TRAINER_DEFAULTS,
+        "sequence_length": 1024,
+        "lora_rank": 8,
+        "lora_alpha": 32,
+        "lora_dropout": 0.05,
+    },
+    "supervised_finetuning": {
+        **TRAINER_DEFAULTS,
+        "sequence_length": 512,
+        "lora_rank": 8,
+        "lora_alpha": 32,
+        "lora_dropout": 0.05,
+    },
+    MEDICAL_DPO: {
+        **TRAINER_DEFAULTS,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 4,
+        "max_source_length": 2048,
+        "max_target_length": 512,
+        "learning_rate": 5e-4,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 100,
+        "precision": "fp16",
+        "gradient_checkpointing": True,
+        "save_steps": 50,
+        "lora_rank": 8,
+        "lora_alpha": 16,
+        "lora_dropout": 0.05,
+    },
+}
+"""Part of the name of a program of MedicalGPT -> its defaults."""
+MEDICAL_COLUMNS: Mapping[str, str] = {
+    "prompt_column": "question",
+    "chosen_column": "response_chosen",
+    "rejected_column": "response_rejected",
+}
+MEDICAL_DPO_SETS: Mapping[str, object] = {"max_steps": 200, "eval_strategy": "steps"}
+"""Arguments of its DPO that have other defaults than those of a Trainer, which has none."""
+MEDICAL_IGNORED: Mapping[str, str] = {
+    "template_name": "examples are rendered by the chat template of the tokenizer",
+    "max_train_samples": "the whole data is read; write a shorter file",
+    "torch_dtype": "train.precision says in what the model computes",
+    "device_map": "the daemon gives each rank its GPU",
+}
+MEDICAL_DPO_IGNORED: Mapping[str, str] = {
+    **MEDICAL_IGNORED,
+    "weight_decay": "the program has this argument and does not use it",
+}
+TRL_LAUNCH = frozenset(
+    (
+        "config_file",
+        "deepspeed_config_file",
+        "gpu_ids",
+        "machine_rank",
+        "main_process_ip",
+        "main_process_port",
+        "mixed_precision",
+        "num_machines",
+        "num_processes",
+        "offload_optimizer_device",
+        "offload_param_device",
+        "rdzv_backend",
+        "zero3_init_flag",
+        "zero3_save_16bit_model",
+        "zero_stage",
+    )
+)
+"""Options of `accelerate launch` with a value that no script of TRL has."""
+_SEVERAL = {"num_processes": 8}
+TRL_PRESETS: Mapping[str, Mapping[str, object]] = {
+    "single_gpu": {"num_processes": 1},
+    "multi_gpu": {"multi_gpu": True, **_SEVERAL},
+    **{f"zero{n}": {"use_deepspeed": True, "zero_stage": n, **_SEVERAL} for n in (1, 2, 3)},
+    "fsdp1": {"use_fsdp": True, "fsdp_sharding_strategy": "FULL_SHARD", **_SEVERAL},
+    "fsdp2": {
+        "use_fsdp": True,
+        "fsdp_version": 2,
+        "fsdp_reshard_after_forward": "true",
+        **_SEVERAL,
+    },
+}
+"""Name of a config that TRL brings -> its options of `accelerate launch`. All are for bf16, which
+TRL's own arguments say."""
 TRL_OWN = frozenset(("dataset_name", "dataset_mixer", "dataset_mixture", "use_peft"))
 """One of these is always given to a program of TRL; others are called sft.py as well."""
 TRL_DEFAULTS: Mapping[str, object] = {

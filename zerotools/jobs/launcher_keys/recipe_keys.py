@@ -49,6 +49,7 @@ AXOLOTL_NAMES: Mapping[str, str] = {
     "tokenizer_config": "tokenizer_name",
     "tensor_parallel_size": "tensor_ranks",
     "context_parallel_size": "sequence_ranks",
+    **dict.fromkeys(("rl_beta", "dpo_beta"), "dpo_beta"),
     "sequence_parallel_degree": "sequence_ranks",
 }
 AXOLOTL_DEFAULTS: Mapping[str, object] = {
@@ -108,6 +109,27 @@ EXAMPLE_TYPES: Mapping[str, str] = {
     "completion": "",
 }
 """`type` of a dataset -> `data.format`; empty: plain text."""
+
+AXOLOTL_PAIRS: Mapping[str, Mapping[str, str]] = {
+    "argilla": {
+        "prompt_column": "instruction",
+        "chosen_column": "chosen_response",
+        "rejected_column": "rejected_response",
+    },
+    "icr": {"prompt_column": "input"},
+    "intel": {"prompt_column": "question"},
+    "prompt_pairs": {"prompt_column": "prompt"},
+    "default": {"prompt_column": "messages"},
+}
+"""The last part of the `type` of a dataset of pairs -> its columns, where they are not `chosen` and
+`rejected`. `ultra` and `argilla_chat` repeat the prompt in each answer, and are not read."""
+NOT_PACKED = "pairs of answers are not packed"
+AXOLOTL_PAIR_FIELDS: Mapping[str, str] = {
+    "field_messages": "prompt_column",
+    "field_prompt": "prompt_column",
+    "field_chosen": "chosen_column",
+    "field_rejected": "rejected_column",
+}
 
 SWIFT_NAMES: Mapping[str, str] = {
     "model": "model_name_or_path",

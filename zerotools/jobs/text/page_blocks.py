@@ -37,7 +37,8 @@ class PageBlock:
 _BLANK = rf"[ \t{ODD}]"
 _LAUNCHER = re.compile(
     rf"{_BLANK}*(?:[$%>]+{_BLANK}+)?(?:(?:nohup|env|time|sudo|exec|[A-Za-z_]\w*=\S*){_BLANK}+)*"
-    rf"(?:deepspeed|torchrun|accelerate{_BLANK}+launch|python[\d.]*{_BLANK}+-m{_BLANK}+"
+    rf"(?:deepspeed|torchrun|accelerate{_BLANK}+launch|(?:llamafactory-cli|axolotl){_BLANK}+train|"
+    rf"(?:swift|trl){_BLANK}+(?:sft|dpo)|python[\d.]*{_BLANK}+-m{_BLANK}+"
     rf"(?:torch\.distributed\.\w+|deepspeed\S*|accelerate\S*)){_BLANK}+\S"
 )
 _SETS = re.compile(

@@ -122,7 +122,7 @@ def test_weights_of_4_bits_without_adapters_are_refused(tmp_path: Path) -> None:
         ("load_in_8bit: false", "load_in_8bit: true", "does not support this yet"),
         ("type: alpaca", "type: input_output", 'type = "input_output": is not supported'),
         ("strict: false", "neftune_noise_alpha: 5", "does not support this yet"),
-        ("strict: false", "rl: dpo", "does not support this yet"),
+        ("strict: false", "rl: kto", "is not supported; those that are: dpo"),
         ("optimizer: adamw_torch", "optimizer: lion_8bit", "is not supported"),
     ],
 )
@@ -178,3 +178,37 @@ def test_data_of_a_hub_is_missing(tmp_path: Path) -> None:
 def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match=r"LLaMA-Factory's is given with --llamafactory"):
         imported(tmp_path, "model_name_or_path: m\n")
+
+
+PAIRS = CONFIG.replace("type: alpaca", "type: {type}").replace(
+    "strict: false", "rl: dpo\nrl_beta: 0.2"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [
+        ("chatml.intel", ("question", "chosen", "rejected")),
+        ("llama3.argilla", ("instruction", "chosen_response", "rejected_response")),
+        ("chatml.prompt_pairs", ("prompt", "chosen", "rejected")),
+        ("chat_template.default", ("messages", "chosen", "rejected")),
+        ("chat_template.default\n    field_chosen: good", ("messages", "good", "rejected")),
+        ("{{field_prompt: q, field_rejected: bad}}", ("q", "chosen", "bad")),
+    ],
+)
+def test_preferences_have_the_columns_of_their_type(
+    kind: str, columns: tuple[str, str, str], tmp_path: Path
+) -> None:
+    job = imported(tmp_path, PAIRS.replace("{type}", kind.replace("{{", "{").replace("}}", "}")))
+    assert key(job, "data.preferences") == [str(tmp_path / "a.jsonl")]
+    assert key(job, "dpo.beta") == 0.2
+    names = ("prompt_column", "chosen_column", "rejected_column")
+    found = [key(job, f"data.{name}") for name in names]
+    usual = ("prompt", "chosen", "rejected")
+    assert tuple(mine or own for mine, own in zip(found, usual, strict=True)) == columns
+
+
+@pytest.mark.parametrize("kind", ["chatml.ultra", "zephyr.nectar", "{prompt_format: '[{prompt}]'}"])
+def test_preferences_of_other_types_are_refused(kind: str, tmp_path: Path) -> None:
+    problem = imported(tmp_path, PAIRS.replace("{type}", kind)).problem
+    assert "is not supported; those that are end with: argilla, icr" in str(problem)

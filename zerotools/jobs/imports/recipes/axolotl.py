@@ -17,11 +17,15 @@ from zerotools.jobs.launcher_keys.recipe_keys import (
     AXOLOTL_DEFAULTS,
     AXOLOTL_IGNORED,
     AXOLOTL_NAMES,
+    AXOLOTL_PAIR_FIELDS,
+    AXOLOTL_PAIRS,
     EXAMPLE_TYPES,
+    NOT_PACKED,
 )
 from zerotools.jobs.text.document import Document
 
 _OF_8_BITS = "llm_int8_"
+_READ = ("path", "type", "data_files", "ds_type")
 
 
 def read_axolotl(document: Document, beside: Path) -> Recipe:
@@ -31,16 +35,20 @@ def read_axolotl(document: Document, beside: Path) -> Recipe:
     yaml = YamlRecipe(document, "axolotl", "base_model", others)
     adapter = yaml.left.get("adapter")
     adapters = yaml.choice("adapter", AXOLOTL_ADAPTERS, "")
-    found, examples = _data(yaml)
+    preference = yaml.take("rl")
+    pairs = preference is not None and bool(preference.value)
+    found, examples = (_pairs(yaml), True) if pairs else _data(yaml)
     packed = yaml.left.get("load_in_4bit")
     if adapter is not None and adapter.value == "qlora" and not (packed and packed.value):
         yaml.refuse(adapter, "needs load_in_4bit: true, as axolotl itself does")
     linear = yaml.take("lora_target_linear")
-    for name in ("rl", "reward_model", "relora_steps", "lora_model_dir", "peft_use_dora"):
+    if preference is not None and pairs and preference.value not in ("dpo", True):
+        yaml.refuse(preference, "is not supported; those that are: dpo")
+    for name in ("reward_model", "relora_steps", "lora_model_dir", "peft_use_dora"):
         given = yaml.take(name)
         if given is not None and given.value:
             yaml.refuse(given, "the engine torch does not support this yet")
-    yaml.ignore(AXOLOTL_IGNORED)
+    yaml.ignore({**AXOLOTL_IGNORED, **({"sample_packing": NOT_PACKED} if pairs else {})})
     named = yaml.take("deepspeed")
     _unpack(yaml, document)
     given_all = {**yaml.renamed(AXOLOTL_NAMES), **found}
@@ -62,6 +70,7 @@ def read_axolotl(document: Document, beside: Path) -> Recipe:
         deepspeed=named if named is not None and named.value else None,
         launcher="axolotl",
         examples=examples,
+        preferences=pairs,
         findings=yaml.findings,
     )
 
@@ -123,6 +132,44 @@ def _data(yaml: YamlRecipe) -> tuple[dict[str, ConfigValue], bool]:
     return given, bool(kind)
 
 
+def _pairs(yaml: YamlRecipe) -> dict[str, ConfigValue]:
+    """Return the files of `datasets` of preferences, and their columns."""
+    listed = yaml.take("datasets")
+    if listed is None:
+        return {}
+    entries = listed.value if isinstance(listed.value, list) else [listed.value]
+    tables = [entry if isinstance(entry, Mapping) else {"path": entry} for entry in entries]
+    columns = [_columns(yaml, listed, table) for table in tables]
+    if any(each != columns[0] for each in columns):
+        yaml.refuse(listed, "has datasets with other columns; a job takes one")
+    found = [_files(yaml, listed, table) for table in tables]
+    for table in tables:
+        whole = ("split",) if table.get("split") == "train" else ()
+        _report_rest(yaml, listed, table, (*_READ, *whole, *AXOLOTL_PAIR_FIELDS))
+    given = {name: replace(listed, name=name, value=each) for name, each in columns[0].items()}
+    if found and all(found):
+        files = [file for each in found for file in each]
+        given["train_file"] = replace(listed, name="train_file", value=files)
+    return given
+
+
+def _columns(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> Mapping[str, str]:
+    kind = table.get("type", "chat_template.default")
+    own = {**kind, "type": None} if isinstance(kind, Mapping) else table
+    name = "prompt_pairs" if isinstance(kind, Mapping) else str(kind).rpartition(".")[2]
+    if name not in AXOLOTL_PAIRS or own.get("prompt_format") or own.get("chosen_format"):
+        known = ", ".join(AXOLOTL_PAIRS)
+        yaml.findings.unsupported.append(
+            f"{listed.said}: type = {show(kind) if isinstance(kind, str) else 'a table'}: is not "
+            f"supported; those that are end with: {known}; set data.prompt_column, "
+            "data.chosen_column and data.rejected_column"
+        )
+        return {}
+    fields = AXOLOTL_PAIR_FIELDS.items()
+    named = {column: str(own[field]) for field, column in fields if own.get(field)}
+    return {**AXOLOTL_PAIRS[name], **named}
+
+
 def _kind(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> str:
     kind = table.get("type", "alpaca")
     name = str(kind).split(".")[0].split(":")[0]
@@ -135,12 +182,14 @@ def _kind(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> st
     return ""
 
 
-_READ = ("path", "type", "data_files", "ds_type")
-
-
-def _report_rest(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> None:
+def _report_rest(
+    yaml: YamlRecipe,
+    listed: ConfigValue,
+    table: Mapping[str, Any],
+    read: tuple[str, ...] = _READ,
+) -> None:
     for name, value in table.items():
-        if name not in _READ:
+        if name not in read:
             title = f"{listed.title}.{name}"
             why = "is not taken over; set what it says in [data]"
             yaml.row(KeyOutcome.UNKNOWN, replace(listed, title=title, value=value), None, why)

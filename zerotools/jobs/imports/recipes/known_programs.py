@@ -1,19 +1,23 @@
 """Programs that take the arguments of a Trainer, and have defaults of their own.
 
 alpaca-lora (finetune.py, and programs made after it), the programs of DeepSpeed-Chat, Qwen's
-finetune.py, and those of TRL and of the alignment handbook, which are known by their names.
+finetune.py, MedicalGPT's, and those of TRL and of the alignment handbook, which are known by their
+names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zerotools.jobs.imports.reading.report import KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.imports.recipes.accelerate_flags import flags_document
 from zerotools.jobs.imports.recipes.recipe import Recipe
+from zerotools.jobs.imports.recipes.trl_command import PRESET, SCRIPTS, preset_options
 from zerotools.jobs.launcher_keys.program_keys import (
     ALPACA_LORA_DEFAULTS,
     ALPACA_LORA_NAMES,
@@ -23,6 +27,13 @@ from zerotools.jobs.launcher_keys.program_keys import (
     DEEPSPEED_CHAT_OWN,
     DPO_NAMES,
     DPO_RATE,
+    MEDICAL_COLUMNS,
+    MEDICAL_DEFAULTS,
+    MEDICAL_DPO,
+    MEDICAL_DPO_IGNORED,
+    MEDICAL_DPO_SETS,
+    MEDICAL_IGNORED,
+    MEDICAL_TEXT,
     QWEN_DEFAULTS,
     QWEN_TARGETS,
     SFT_RATE,
@@ -32,6 +43,7 @@ from zerotools.jobs.launcher_keys.program_keys import (
 from zerotools.jobs.launcher_keys.trainer_keys import TRAINERS_OWN
 
 _QWEN = re.compile(r"(?i)\b(qwen(?:1\.5)?)-(?!vl)")
+_MEDICAL_OWN = frozenset(("model_name_or_path", "train_file_dir"))
 _OF_TRL = re.compile(r"(?:^|[._/])(?:run_)?(sft|dpo)(?:\.py)?")
 
 
@@ -46,9 +58,12 @@ def read_as_known(recipe: Recipe, program: str) -> Recipe:
     of_qwen = None if model is None else _QWEN.search(str(model.value))
     if program.endswith("finetune.py") and of_qwen is not None:
         return _qwen(recipe, of_qwen[1].lower())
+    if _MEDICAL_OWN.issubset(given):
+        return _medical(recipe, program)
     of_trl = _OF_TRL.search(program)
     is_named = of_trl is not None and program.endswith(of_trl[0])
-    if of_trl is not None and is_named and not TRL_OWN.isdisjoint(given):
+    is_own = program.startswith(SCRIPTS) or not TRL_OWN.isdisjoint(given)
+    if of_trl is not None and is_named and is_own:
         return _trl(recipe, is_dpo=of_trl[1] == "dpo")
     return recipe
 
@@ -114,7 +129,62 @@ def _deepspeed_chat(recipe: Recipe) -> Recipe:
     )
 
 
+def is_unread_trl(program: str) -> bool:
+    """Return whether it is a script of TRL for rewards or other preferences than DPO's."""
+    return program.startswith(SCRIPTS) and program.removeprefix(SCRIPTS) not in ("sft", "dpo")
+
+
+def _medical(recipe: Recipe, program: str) -> Recipe:
+    """Read the arguments of MedicalGPT: directories of data, and a stage in the program's name."""
+    stage = next((name for name in MEDICAL_DEFAULTS if name in Path(program).name), None)
+    if stage is None:
+        recipe.findings.unsupported.append(
+            f"{recipe.source}: the arguments of {program} are not read; those that are: "
+            f"{', '.join(MEDICAL_DEFAULTS)}; run the program with --as script"
+        )
+        return recipe
+    is_dpo = stage == MEDICAL_DPO
+    given = dict(recipe.given)
+    for name in ("train_file", "validation_file"):
+        if (directory := given.pop(f"{name}_dir", None)) is not None:
+            kinds = ("txt", "json", "jsonl") if stage == MEDICAL_TEXT else ("json", "jsonl")
+            files = [f"{directory.value}/**/*.{kind}" for kind in kinds]
+            found = [file for file in files if any(_files(recipe, file))] or files
+            given[name] = replace(directory, name=name, value=found)
+    if is_dpo:
+        given |= {name: _always(recipe, name, each) for name, each in MEDICAL_COLUMNS.items()}
+        for name, value in MEDICAL_DPO_SETS.items():
+            given.setdefault(name, _always(recipe, name, value))
+        recipe.findings.differs.append(
+            "prompts: the question alone; system and history of a record are not read"
+        )
+    if stage == MEDICAL_TEXT:
+        given.pop("packing", None)  # text is one stream here, too
+    given = _renamed(given, {"qlora": "load_in_4bit", "neft_alpha": "neftune_noise_alpha"})
+    given.setdefault("use_peft", _always(recipe, "use_lora", True))
+    if not is_dpo:
+        given.setdefault("target_modules", _always(recipe, "target_modules", "all"))
+    for name, why in (MEDICAL_DPO_IGNORED if is_dpo else MEDICAL_IGNORED).items():
+        if (each := given.pop(name, None)) is not None:
+            row = ReportRow(KeyOutcome.IGNORED, each.title, each.place, each.value, None, why)
+            recipe.findings.rows.append(row)
+    return replace(
+        recipe,
+        given=given,
+        defaults=MEDICAL_DEFAULTS[stage],
+        who="MedicalGPT",
+        examples=stage != MEDICAL_TEXT,
+        preferences=is_dpo,
+    )
+
+
+def _files(recipe: Recipe, pattern: str) -> Iterator[Path]:
+    head, _, tail = pattern.partition("/**/")
+    return recipe.found(head).glob(f"**/{tail}")
+
+
 def _trl(recipe: Recipe, *, is_dpo: bool) -> Recipe:
+    recipe = _as_launched(recipe)
     given = _renamed(recipe.given, DPO_NAMES) if is_dpo else dict(recipe.given)
     defaults: dict[str, Any] = {
         **TRL_DEFAULTS,
@@ -136,6 +206,21 @@ def _trl(recipe: Recipe, *, is_dpo: bool) -> Recipe:
         examples=True,
         preferences=is_dpo,
     )
+
+
+def _as_launched(recipe: Recipe) -> Recipe:
+    """Take the options of accelerate that TRL's YAML has."""
+    given = dict(recipe.given)
+    count, preset = given.pop("num_processes", None), given.pop(PRESET, None)
+    if preset is not None:
+        options = preset_options(preset)
+        options |= {} if count is None else {"num_processes": count}
+        file, document = flags_document("accelerate", options, preset.place, recipe.findings)
+        recipe = replace(recipe, accelerate=document, accelerate_file=file)
+        count = options.get("num_processes")
+    if count is not None and isinstance(count.value, int) and recipe.ranks is None:
+        recipe = replace(recipe, ranks=count, launcher="")
+    return replace(recipe, given=given)
 
 
 def _renamed(given: Mapping[str, ConfigValue], names: Mapping[str, str]) -> dict[str, ConfigValue]:

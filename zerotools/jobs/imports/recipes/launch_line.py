@@ -31,6 +31,7 @@ from zerotools.jobs.imports.recipes.other_programs import read_as_of
 from zerotools.jobs.imports.recipes.program_call import program_of
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.imports.recipes.shell_words import REST, Command, Word
+from zerotools.jobs.imports.recipes.trl_command import as_accelerate
 from zerotools.jobs.launcher_keys.launch_flags import (
     CONSOLE_PROGRAMS,
     MEETING,
@@ -92,6 +93,7 @@ def read_launch(
     commands = list(commands_within(text, source))
     command, start = _the_one(commands, places, number)
     settings = {**_exported(commands, command), **settings_by(start.by)}
+    start = as_accelerate(start)
     launch = _split(start, settings, places, findings)
     loose: list[ConfigValue] = []
     given = dict(_arguments(launch, places, findings, loose))

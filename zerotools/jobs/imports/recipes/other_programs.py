@@ -14,11 +14,12 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.reading.report import KeyOutcome, ReportRow, note_mends
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.axolotl import read_axolotl
-from zerotools.jobs.imports.recipes.known_programs import read_as_known
+from zerotools.jobs.imports.recipes.known_programs import is_unread_trl, read_as_known
 from zerotools.jobs.imports.recipes.llamafactory import read_llamafactory
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.imports.recipes.swift import read_swift
 from zerotools.jobs.launcher_keys.launch_flags import CONSOLE_PROGRAMS, PROGRAM_MODULES
+from zerotools.jobs.launcher_keys.program_keys import TRL_OWN
 from zerotools.jobs.launcher_keys.trainer_keys import TRAINER_DEFAULTS, TRAINERS_OWN
 from zerotools.jobs.text.document import Document, Trail, read_text
 from zerotools.jobs.text.yaml_text import parse_yaml
@@ -69,7 +70,7 @@ def read_as_of(
         recipe.findings.unsupported.append(_no_settings(recipe, kind))
     if kind not in CONSOLE_PROGRAMS:
         recipe = read_as_known(recipe, program)
-    if program.startswith(_OPENRLHF):
+    if program.startswith(_OPENRLHF) or is_unread_trl(program):
         recipe.findings.unsupported.append(
             f"{_place(recipe)}: the arguments of {program} are not read; run the program with "
             "--as script"
@@ -148,7 +149,7 @@ def _with_file(recipe: Recipe, file: ConfigValue, lenient: bool) -> Recipe:
         for name, value in document.tree.items()
         if value is not None
     }
-    if TRAINERS_OWN.isdisjoint(inside):
+    if (TRAINERS_OWN | TRL_OWN).isdisjoint(inside):
         recipe.findings.unsupported.append(
             f"{file.place}: {file.title}: {path} has the program's own settings, which are not "
             "read; run the program with --as script"
