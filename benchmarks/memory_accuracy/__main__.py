@@ -7,7 +7,7 @@ weights; over sequence lengths, types, attention and activation checkpointing. B
 counted are the same on any machine.
 
 State by stage and offload, as the engine's ledger has it, is in `benchmarks.zero`; that of the loss
-in `benchmarks.loss`. With a GPU, `max_memory_allocated` of the same passes is shown beside.
+in `benchmarks.loss.sizes`. With a GPU, `max_memory_allocated` of the same passes is shown beside.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The daemon under load.
 
     chrt -r 10 python -m benchmarks.queue [--jobs 10000] [--finished 100000] [--idle SECONDS]
-        [--gflow PATH/gflowd]
 
 Prints a table, and in the end what was asked of the daemon beside what was measured. Jobs are of
 `engine = "script"`. One of them runs, and all others wait for it. It takes about four minutes.
@@ -19,7 +18,6 @@ from pathlib import Path
 
 from benchmarks.measuring import machine
 from benchmarks.queue import holds, loads
-from benchmarks.queue.gflow import measure_gflow
 from benchmarks.queue.http_load import connect, send
 from benchmarks.queue.passes import (
     cpu_job,
@@ -215,15 +213,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--finished", type=int, default=100_000)
     parser.add_argument("--idle", type=float, default=15.0, help="seconds to look at what idles")
-    parser.add_argument("--gflow", type=Path, help="gflow's daemon, to measure it too")
     options = parser.parse_args()
     print(f"{machine()}\n")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_DIR")) as work:
-        if options.gflow is None:
-            line("gflow", "not measured: --gflow names none")
-        else:
-            measure_gflow(options.gflow, Path(work), options.idle)
         Run(options.jobs, options.finished, options.idle).all(Path(work))
     print(f"\nall of it took {time.monotonic() - began:.0f} s")
 

@@ -66,11 +66,6 @@ def connect(path: Path, count: int) -> list[socket.socket]:
     return links
 
 
-def connect_port(port: int, count: int) -> list[socket.socket]:
-    """`count` connections to a port of this machine."""
-    return [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
-
-
 def send(links: list[socket.socket], requests: Iterator[bytes]) -> Load:
     """All of `requests`, one at a time over each of `links`."""
     load = Load()

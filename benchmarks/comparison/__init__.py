@@ -1,1 +1,0 @@
-"""`zerotools diff` against reading both checkpoints."""

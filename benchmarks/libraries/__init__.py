@@ -1,1 +1,0 @@
-"""Our own code against libraries that do the same: `python -m benchmarks.libraries`."""

@@ -1,1 +1,0 @@
-"""Exports of Megatron checkpoints of many ranks: what planning them costs."""

@@ -1,1 +1,0 @@
-"""Conversions that several runs carry out together: `python -m benchmarks.parts`."""

@@ -1,1 +1,0 @@
-"""Quantised weights made plain, and plain ones quantised."""

@@ -1,1 +1,0 @@
-"""What a range server gives, against reading the file that consolidate writes."""

@@ -1,1 +1,0 @@
-"""How many source files four things go through: `python -m benchmarks.ways`."""

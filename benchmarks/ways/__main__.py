@@ -1,3 +1,0 @@
-from benchmarks.ways.follow import main
-
-main()
