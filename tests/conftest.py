@@ -22,9 +22,9 @@ from hypothesis import settings
 from harness.browser import why_no_browser
 from harness.left_groups import remove_groups
 from tests.harness import builds
-from tests.harness.assertions import rewrite_part
 from tests.harness.guard import Guard
 from tests.matrices import FULL
+from tests.side_by_side import SideBySide, processes
 from tests.spending import Bill, Meter
 from zerotools.jobs.preflight import async_io
 
@@ -104,13 +104,12 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("ZEROTOOLS_TORCH_FREE") and find_spec("torch"):
         raise pytest.UsageError("this environment must not have torch, and has it")
-    if not hasattr(config, "workerinput"):  # one of pytest-xdist, whose parent counts
-        config.pluginmanager.register(MarkCount(), "mark-count")
-        config.pluginmanager.register(Bill(), "bill")
-        config.stash[HELD] = builds.hold()
-    else:
-        number = int(config.workerinput["workerid"].removeprefix("gw"))
-        rewrite_part(config, number, config.workerinput["workercount"])
+    config.pluginmanager.register(MarkCount(), "mark-count")
+    config.pluginmanager.register(Bill(), "bill")
+    config.stash[HELD] = builds.hold()
+    named = any("::" in each for each in config.args)
+    if processes() > 1 and not named and not config.option.collectonly:
+        config.pluginmanager.register(SideBySide(processes()), "side-by-side")
     gc.disable()  # until all is collected: a sixth of what that takes
     config.pluginmanager.register(Guard(), "guard")
     config.pluginmanager.register(Meter(), "meter")

@@ -22,7 +22,7 @@ OTHER_VERSIONS = frozenset(
         *("torch-2.6.0", "torch-2.15.0"),
     )
 )
-# One directory per program, with the losses of its own continuation: see tests/foreign_runs.
+# One directory per program, with the losses of its own continuation: see tests/golden/foreign_runs.
 FOREIGN = GOLDEN / "continued"
 
 

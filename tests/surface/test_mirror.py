@@ -17,16 +17,9 @@ PLACES = {
 }
 """Of the first folder below `tests`; what is not here is of `zerotools`."""
 OF_NO_ROOM = {
-    "deepspeed_runs": "DeepSpeed itself, which makes golden cases and judges our output",
-    "foreign_runs": "programs that train, which make golden cases",
-    "megatron_runs": "Megatron-Core itself, which makes golden cases",
-    "torch_runs": "torch itself, which makes golden cases",
-    "program_runs": "other training programs, whose writers make golden cases",
-    "quantised_runs": "libraries of quantised weights, which make golden cases",
-    "trl_runs": "TRL itself, which makes golden cases",
     "docs": "documents, whose commands are run",
     "formats/toy": "a format that is not shipped, which lies there as a whole",
-    "golden": "files of real runs",
+    "golden": "files of real runs, and the programs that made them or judge ours",
     "fuzzing": "whatever bytes a fuzzer makes, by what reads them",
     "hostile": "files that attack us, by kind of file",
     "surface": "rules for the whole tree",
@@ -179,6 +172,8 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "ops/conversions/test_chains",
         "ops/execution/test_any_layout",
     ),
+    # how the tests themselves run
+    "tests": ("test_side_by_side",),
     # a page of the documents says what there is
     "docs": ("daemon/http/api/test_docs",),
 }

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 TESTS = Path(__file__).resolve().parents[1]
+OF_PROGRAMS = re.compile(r"golden/[\w.]+-\d|golden/continued/")
+"""Files that other programs wrote."""
 WORDS = re.compile("setattr|delattr|sleep|mock|unittest")
 CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]+")
 SYSTEM = frozenset(
@@ -67,7 +69,7 @@ SLEEPING: Mapping[str, str] = {
     "daemon/own_program.py": "a program that ranks run",
     "integrations/lightning_program.py": "a program that ranks run",
     "integrations/trainer_program.py": "a program that ranks run",
-    "deepspeed_runs/launch.py": "makes golden cases: it waits for the ranks that it started",
+    "golden/deepspeed_runs/launch.py": "makes golden cases: it waits for the ranks that it started",
 }
 """Files that may sleep, and why."""
 
@@ -86,7 +88,7 @@ def files() -> Mapping[str, Found]:
     found = {}
     for path in sorted(TESTS.rglob("*.py")):
         name = path.relative_to(TESTS).as_posix()
-        if not name.startswith("golden/"):
+        if not OF_PROGRAMS.match(name):
             found[name] = look_at(path.read_text(encoding="utf-8"))
     return found
 

@@ -1,8 +1,8 @@
 """A job goes on from what another program saved, with the losses of that program's own next steps.
 
-The checkpoints are of real runs (`tests/foreign_runs`), each with the losses of the program that
-went on without a stop. The sums of a step are not made in the same order, so losses are compared
-within TOLERANCE, of which those of bf16 have more.
+The checkpoints are of real runs (`tests/golden/foreign_runs`), each with the losses of the program
+that went on without a stop. The sums of a step are not made in the same order, so losses are
+compared within TOLERANCE, of which those of bf16 have more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.trainer.several import Runs, run_all
-from tests.foreign_runs.setting import (
+from tests.golden.foreign_runs.setting import (
     AFTER,
     BEFORE,
     BETAS,

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.deepspeed_runs.launch import launch
+    from tests.golden.deepspeed_runs.launch import launch
 
     root = tmp_path_factory.mktemp("saved")
     launch("tests.formats.torchfile.save_with_torch", [], 4, root)

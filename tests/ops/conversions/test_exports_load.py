@@ -1,6 +1,6 @@
 """An export that is written loads in transformers with every weight; else nothing is written.
 
-`tests.deepspeed_runs.exports_judging` judges 41 architectures in all forms.
+`tests.golden.deepspeed_runs.exports_judging` judges 41 architectures in all forms.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.exported_models import config_of, varied
 for package in ("torch", "transformers", "peft"):
     pytest.importorskip(package)
 
-from tests.deepspeed_runs.exports_judging import (  # noqa: E402  (skipped without torch)
+from tests.golden.deepspeed_runs.exports_judging import (  # noqa: E402  (skipped without torch)
     outcome,
     trials_in_this_process,
     weights_of,

@@ -21,8 +21,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from harness.launching import TINY_LLAMA
-    from tests.deepspeed_runs.adapters_judging import RUNS
-    from tests.deepspeed_runs.launch import launch
+    from tests.golden.deepspeed_runs.adapters_judging import RUNS
+    from tests.golden.deepspeed_runs.launch import launch
 
     place = tmp_path_factory.mktemp("runs")
     torch.manual_seed(0)
@@ -31,7 +31,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in RUNS:
         (place / name).mkdir()
     (place / "runs.json").write_text(json.dumps(RUNS))
-    launch("tests.deepspeed_runs.adapters", [], 2, place)
+    launch("tests.golden.deepspeed_runs.adapters", [], 2, place)
     return place
 
 
@@ -40,7 +40,7 @@ def test_the_merged_model_answers_as_the_engine_did(runs: Path) -> None:
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
-    from tests.deepspeed_runs.adapters_judging import RUNS, TOKENS
+    from tests.golden.deepspeed_runs.adapters_judging import RUNS, TOKENS
 
     for name, run in RUNS.items():
         home, out = runs / name, runs / name / "merged"

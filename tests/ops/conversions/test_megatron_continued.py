@@ -44,7 +44,7 @@ def test_fsdp2_goes_on_with_the_losses_of_megatron(tmp_path: Path) -> None:
     from torch.distributed.fsdp import fully_shard
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from tests.megatron_runs.hub_cases import windows
+    from tests.golden.megatron_runs.hub_cases import windows
 
     place = tmp_path / "for-fsdp"
     conversion = convert.prepare(

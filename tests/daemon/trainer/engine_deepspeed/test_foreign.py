@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.test_foreign import TOLERANCE, continued, job_of, precision
-from tests.foreign_runs.setting import BETAS, CLIP, DECAY, EPS, LEARNING_RATE, write_tokens
+from tests.golden.foreign_runs.setting import BETAS, CLIP, DECAY, EPS, LEARNING_RATE, write_tokens
 from tests.matrices import FULL
 
 pytestmark = [

@@ -88,15 +88,15 @@ def test_accelerate_loads_it_and_takes_a_step(tmp_path: Path) -> None:
 
 
 def _resume(runs: Sequence[Run], root: Path, ranks: int, changes: dict[str, Any]) -> None:
-    from tests.deepspeed_runs.launch import launch
+    from tests.golden.deepspeed_runs.launch import launch
 
     cases = [_case(run, root / f"{number}", ranks) | changes for number, run in enumerate(runs)]
     (root / "cases.json").write_text(json.dumps(cases))
-    launch("tests.torch_runs.resume", ["cases.json"], ranks, root)
+    launch("tests.golden.torch_runs.resume", ["cases.json"], ranks, root)
 
 
 def _case(run: Run, out: Path, ranks: int) -> dict[str, Any]:
-    from tests.deepspeed_runs.cases import CASES
+    from tests.golden.deepspeed_runs.cases import CASES
 
     source = formats.read(run.root / run.case / "checkpoint")
     training = formats.training_of(source)

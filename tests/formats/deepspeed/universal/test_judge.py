@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from harness.started import run
-from tests.deepspeed_runs.launch import environment
-from tests.deepspeed_runs.universal_judging import Run, differences
 from tests.formats.deepspeed.describing import contents
+from tests.golden.deepspeed_runs.launch import environment
+from tests.golden.deepspeed_runs.universal_judging import Run, differences
 from tests.golden_files import DEEPSPEED
 from zerotools.formats import read
 
@@ -65,7 +65,7 @@ def test_where_the_converter_of_deepspeed_fails(tmp_path: Path) -> None:
     """So that it is known when it no longer does."""
     cases = [str(DEEPSPEED / name) for name in (*FAILS, SWAPPED)]
     run(
-        [sys.executable, "-m", "tests.deepspeed_runs.converting", "outcomes.json", *cases],
+        [sys.executable, "-m", "tests.golden.deepspeed_runs.converting", "outcomes.json", *cases],
         cwd=tmp_path,
         env=environment(0, 1, 0),
         check=True,

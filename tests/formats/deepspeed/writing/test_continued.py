@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.deepspeed_runs.continued import RESET, Course, Verdict, continue_all
+from tests.golden.deepspeed_runs.continued import RESET, Course, Verdict, continue_all
 
 # The first launch ever compiles DeepSpeed's communication for CPUs, and its Adam.
 pytestmark = [

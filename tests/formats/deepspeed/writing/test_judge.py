@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deepspeed_runs.judging import Move, differences
+from tests.golden.deepspeed_runs.judging import Move, differences
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 
 pytestmark = pytest.mark.deepspeed

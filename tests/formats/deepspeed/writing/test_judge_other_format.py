@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deepspeed_runs.fresh_judging import differences
+from tests.golden.deepspeed_runs.fresh_judging import differences
 
 pytestmark = pytest.mark.deepspeed
 

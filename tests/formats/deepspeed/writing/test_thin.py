@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deepspeed_runs.launch import launch
+from tests.golden.deepspeed_runs.launch import launch
 from tests.golden_files import DEEPSPEED
 from tests.ops.thinning.made import thinned
 from zerotools.core.thinning import Keep
@@ -33,7 +33,7 @@ def test_deepspeed_loads_the_weights_and_refuses_to_resume(tmp_path: Path) -> No
         told.append((case, thinned(path, keep).plan.thinning.keep))
     assert dict(told)["z3-bf16-w2"] == Keep.MASTERS
     (tmp_path / "cases.json").write_text(json.dumps(told))
-    launch("tests.deepspeed_runs.judge_thinned", [], 2, tmp_path)
+    launch("tests.golden.deepspeed_runs.judge_thinned", [], 2, tmp_path)
     found = json.loads((tmp_path / "found.json").read_text())
     assert found == {case: [] for case in CASES}
 

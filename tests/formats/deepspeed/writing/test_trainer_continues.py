@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.started import run
-from tests.deepspeed_runs.launch import REPOSITORY, environment, launch
+from tests.golden.deepspeed_runs.launch import REPOSITORY, environment, launch
 from tests.golden_files import digests
 
 pytestmark = [
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.dear(40, "the Trainer on 2 and 3 ranks"),
 ]
 
-RANK = "tests.deepspeed_runs.trainer_continuing"
+RANK = "tests.golden.deepspeed_runs.trainer_continuing"
 SAVED = "checkpoint-3"
 TOLERANCE = {"2": 1e-6, "3": 5e-3}
 
