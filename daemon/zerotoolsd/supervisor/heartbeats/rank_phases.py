@@ -7,6 +7,11 @@ tell the progress, its time counts a sixth (`EASED`). On GPUs no time is eased i
 compute with one another (`COLLECTIVE`): one that waits in a collective of NCCL spins, and looks
 busy.
 
+NCCL hangs for ever where two GPUs cannot copy to one another. So the ranks do one collective before
+all else (`CONNECTING`), for which none of them compiles or reads anything, and which has
+`CONNECT_SECONDS`. A first step in which every rank of the job waits for the others has the deadline
+of a step, and at least so long.
+
 A step has `factor` times the median of the steps before it, and at least its deadline. Example: a
 run of 0.4 s a step is ended after 10 minutes without one, a run of 40 s a step after 80 minutes.
 """
@@ -26,12 +31,14 @@ SILENCE = "silence"
 
 IMPORTING_TORCH = "importing torch"
 """The phase that a rank reports before it has a reporter, as users read it."""
-STARTING, FIRST_STEP, STEPPING = "starting", "first step", "step"
+STARTING, CONNECTING = "starting", "connecting"
+FIRST_STEP, STEPPING = "first step", "step"
 EVALUATING, SAVING = "evaluating", "saving"
 PHASES: Mapping[str, str] = {
     STARTING: START,
     "importing": START,
     "meeting the other ranks": START,
+    CONNECTING: START,
     "preparing": START,
     "reading the data": DATA,
     "loading": START,
@@ -45,8 +52,10 @@ PHASES: Mapping[str, str] = {
 }
 """Each phase, in the order of a run, and the deadline that it has."""
 NAMES = tuple(PHASES)
-COLLECTIVE = (FIRST_STEP, EVALUATING)
+COLLECTIVE = (CONNECTING, FIRST_STEP, EVALUATING)
 """Phases of unknown progress whose collectives are often the first that NCCL does."""
+CONNECT_SECONDS = 600.0
+"""Longest time of the first collective, when all ranks have met."""
 
 EASED = 6
 """Divisor of the time in which a rank works in a phase without measurable progress."""
@@ -56,15 +65,18 @@ END, REPORT, OFF = "end", "report", "off"
 @dataclass(frozen=True)
 class StallLimits:
     """What is done about a stall, and the deadlines in seconds; None: there is none. `on_gpus`:
-    the ranks are the trainer's, on GPUs."""
+    the ranks are the trainer's, on GPUs; `sees_all`: no other machine has ranks of the job."""
 
     action: str = OFF
     seconds: Mapping[str, float | None] | None = None
     factor: float = 0.0
     on_gpus: bool = False
+    sees_all: bool = True
 
     @classmethod
-    def from_plan(cls, tree: Mapping[str, object], *, on_gpus: bool = False) -> StallLimits:
+    def from_plan(
+        cls, tree: Mapping[str, object], *, on_gpus: bool = False, sees_all: bool = True
+    ) -> StallLimits:
         """Those of a plan; of one that has none, no stall is looked for."""
         seconds = {name: tree.get(name) for name in (*KINDS, COMPLETE, SILENCE)}
         numbers = {name: float(v) for name, v in seconds.items() if isinstance(v, (int, float))}
@@ -75,17 +87,26 @@ class StallLimits:
             numbers,
             float(factor) if isinstance(factor, (int, float)) else 0.0,
             on_gpus,
+            sees_all,
         )
 
     def is_eased(self, phase: str) -> bool:
         """Whether the time in which a rank works in `phase` counts less."""
         return PHASES.get(phase) != STEP and not (self.on_gpus and phase in COLLECTIVE)
 
-    def deadline(self, phase: str, step_seconds: float | None) -> float | None:
+    def deadline(
+        self, phase: str, step_seconds: float | None, *, all_wait: bool = False
+    ) -> float | None:
         """Return the seconds that a rank may be in `phase` without progress, for this duration of a
-        step."""
-        kind = PHASES.get(phase, START)
-        limit = (self.seconds or {}).get(kind)
+        step. `all_wait`: every rank that is seen waits for the others."""
+        kind, seconds = PHASES.get(phase, START), self.seconds or {}
+        limit = seconds.get(kind)
+        if limit is not None and phase == CONNECTING:
+            return min(limit, CONNECT_SECONDS)
+        step = seconds.get(STEP)
+        hangs = all_wait and self.on_gpus and self.sees_all and phase == FIRST_STEP
+        if hangs and limit is not None and step is not None:
+            return min(limit, max(step, CONNECT_SECONDS))
         if limit is None or kind != STEP or step_seconds is None:
             return limit
         return max(limit, self.factor * step_seconds)

@@ -160,6 +160,10 @@ class Attention:
 
     def deadline(self, sights: Sequence[Sight]) -> float | None:
         """Return the longest deadline of these ranks; None if one of them has no deadline."""
-        found = [self.limits.deadline(sight.beat.phase, self.step_seconds) for sight in sights]
+        all_wait = all(known.beat.waits for known in self._known.values())
+        found = [
+            self.limits.deadline(sight.beat.phase, self.step_seconds, all_wait=all_wait)
+            for sight in sights
+        ]
         known = [each for each in found if each is not None]
         return max(known) if known and len(known) == len(found) else None

@@ -29,7 +29,7 @@ class Stalls:
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
         on_gpus = bool(plan.gpu_uuids) and not plan.own_program
-        self._limits = StallLimits.from_plan(plan.stall, on_gpus=on_gpus)
+        self._limits = StallLimits.from_plan(plan.stall, on_gpus=on_gpus, sees_all=not plan.meeting)
         self._heartbeats = Heartbeats(
             self._limits, progress.told, plan.processes, own_program=plan.own_program
         )

@@ -14,6 +14,7 @@ from zerotoolsd.supervisor.heartbeats.rank_activity import Activity
 from zerotoolsd.supervisor.heartbeats.rank_phases import (
     COLLECTIVE,
     COMPLETE,
+    CONNECTING,
     DATA,
     EVALUATING,
     FIRST_STEP,
@@ -25,8 +26,9 @@ from zerotoolsd.supervisor.heartbeats.rank_phases import (
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Beat
 
 NCCL_ADVICE = (
-    'if the GPUs cannot copy to one another, NCCL hangs here: try env.NCCL_P2P_DISABLE = "1", and '
-    'env.NCCL_DEBUG = "INFO" to see what it uses'
+    "if the GPUs cannot copy to one another, NCCL hangs here, with each GPU at 100 % and little "
+    'power in zerotools monitor: try env.NCCL_P2P_DISABLE = "1", and env.NCCL_DEBUG = "INFO" to '
+    "see what it uses; zerotools help use-consumer-cards"
 )
 _NOTABLE = 2.0
 """Seconds of silence after which the kernel's state of a rank means something."""
@@ -81,6 +83,7 @@ def what(beat: Beat) -> str:
     """Describe the activity of a rank: `step 812`, `the all-reduce of step 812`, `loading step
     40`."""
     place = {
+        CONNECTING: "the first collective",
         STEPPING: f"step {beat.step + 1}",
         FIRST_STEP: "its first step",
         EVALUATING: f"the evaluation after step {beat.step}" if beat.step else "the evaluation",

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotoolsd.supervisor.heartbeats.rank_phases import CONNECTING
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Pulse
 from zerotoolsd.trainer.rank.failures import BadCheckpoint, MachineNotReady
 from zerotoolsd.trainer.rank.meeting import MeetingPlace, meet
@@ -37,6 +38,8 @@ START_TIMEOUT = timedelta(hours=2)
 """The same until the first step: ranks take different times to read weights and compile."""
 CONTROL_TIMEOUT = timedelta(hours=6)
 """Longest wait for rank 0 to read the data or to write a checkpoint."""
+TRIED = 1 << 20
+"""Elements of the first collective: so many that NCCL copies them as it copies gradients."""
 
 
 @dataclass(frozen=True)
@@ -151,12 +154,16 @@ def joined(
     would neither end nor report why.
 
     Raises:
-        BadRequest, MachineNotReady, StoppedBefore: as `join`.
+        BadRequest: as `join` and `check_sums`.
+        MachineNotReady, StoppedBefore: as `join`.
     """
     pulse = pulse or Pulse()
     pulse.enter("meeting the other ranks")
     with pulse.waiting(""):
         group = join(rank, device, meeting and replace(meeting, waits=pulse.beat))
+    pulse.enter(CONNECTING)
+    with pulse.waiting(""):
+        check_sums(group)
     pulse.enter("preparing")
     yield replace(group, pulse=pulse)
     dist.destroy_process_group()
@@ -205,6 +212,28 @@ def join(rank: Rank, device: str, meeting: MeetingPlace | None = None) -> WorldG
             store=store,
         )
     return WorldGroup(rank, place, control_group(), meeting=token)
+
+
+def check_sums(group: WorldGroup) -> None:
+    """Do a collective, and check the result: GPUs whose direct copies fail hang here, or lose
+    numbers, before anything is read.
+
+    Raises:
+        BadRequest: the sums are wrong.
+    """
+    ranks = group.rank.world_size
+    if ranks == 1:
+        return
+    values = torch.arange(TRIED, device=group.device).remainder_(997).add_(1).float()
+    summed = values * (group.rank.index + 1)
+    dist.all_reduce(summed)
+    wrong = int((summed != values * (ranks * (ranks + 1) // 2)).sum())
+    if wrong:
+        raise BadRequest(
+            f"{wrong} of {TRIED} numbers are summed wrongly over {ranks} ranks: direct copies "
+            'between these GPUs fail; set env.NCCL_P2P_DISABLE = "1", or mend the machine: '
+            "zerotools help use-consumer-cards"
+        )
 
 
 def _say(rank: Rank) -> Callable[[str], None]:

@@ -20,10 +20,17 @@ class Clocked:
     """An attempt of ranks that do what the test says, looked at once a second."""
 
     def __init__(
-        self, ranks: int = 2, phase: str = "step", *, on_gpus: bool = False, **limits: Any
+        self,
+        ranks: int = 2,
+        phase: str = "step",
+        *,
+        on_gpus: bool = False,
+        sees_all: bool = True,
+        **limits: Any,
     ) -> None:
         tree = {"action": "end", "factor": 120, **SECONDS, **limits}
-        self.attention = Attention(StallLimits.from_plan(tree, on_gpus=on_gpus))
+        limit = StallLimits.from_plan(tree, on_gpus=on_gpus, sees_all=sees_all)
+        self.attention = Attention(limit)
         self.beats = {rank: Beat(1, phase) for rank in range(ranks)}
         self.activities: dict[int, Activity | None] = {}
         self.now = 1000.0
@@ -150,6 +157,36 @@ def test_a_rank_that_spins_in_a_collective_on_a_gpu_does_not_work(
         it.activities = {rank: Activity("R", work=float(second)) for rank in (0, 1)}
         found = it.look()
     assert (found is None) is is_eased
+
+
+@pytest.mark.parametrize(("start", "deadline"), [(7200, 600), (120, 120), (None, None)])
+def test_the_first_collective_has_ten_minutes(start: int | None, deadline: int | None) -> None:
+    it = Clocked(phase="connecting", on_gpus=True, start=start)
+    assert it.pass_seconds((deadline or 700) - 1) is None
+    found = it.look()
+    assert (found and found.deadline) == deadline
+
+
+@pytest.mark.parametrize(
+    ("waiting", "limits", "deadline"),
+    [
+        ((0, 1), {}, 600),
+        ((0, 1), {"step": 900}, 900),
+        ((0, 1), {"step": 30}, 600),
+        ((0, 1), {"step": None}, 7200),
+        ((0, 1), {"start": 60}, 60),
+        ((0,), {}, 7200),  # the other rank compiles
+        ((0, 1), {"on_gpus": False}, 7200),
+        ((0, 1), {"sees_all": False}, 7200),  # ranks of another machine may compile
+    ],
+)
+def test_a_first_step_in_which_every_rank_waits_has_the_deadline_of_a_step(
+    waiting: tuple[int, ...], limits: dict[str, Any], deadline: int
+) -> None:
+    it = Clocked(phase="first step", **{"on_gpus": True, **limits})
+    it.beat(*waiting, waits=True, doing="all-reduce")
+    it.look()
+    assert it.attention.deadline(it.sights) == deadline
 
 
 def test_time_in_a_debugger_does_not_count() -> None:

@@ -60,6 +60,9 @@ def test_the_rank_that_the_others_wait_for_is_found(case: str) -> None:
 def test_ranks_that_hang_in_their_first_collectives_are_told_together() -> None:
     first, second = sight(0, 0, phase="first step"), sight(1, 0, phase="evaluating")
     assert hangs_together([first, second])
+    connecting = [sight(rank, 0, phase="connecting", quiet=601.0) for rank in (0, 1)]
+    assert hangs_together(connecting)
+    assert sentence(connecting, None) == "all 2 ranks have been in the first collective for 10 min"
     assert not hangs_together([first])
     assert not hangs_together([first, sight(1, 0, phase="loading")])
     assert "NCCL_P2P_DISABLE" in NCCL_ADVICE

@@ -36,6 +36,23 @@ def test_a_rank_that_fails_does_not_wait_for_the_others_to_leave(
         dist.destroy_process_group()
 
 
+def test_sums_of_the_first_collective_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On GPUs without direct copies it hangs, which its phase tells, or loses numbers."""
+    import torch
+    import torch.distributed as dist
+
+    from zerotools.core.errors import BadRequest
+    from zerotoolsd.trainer.rank.group import TRIED, WorldGroup, check_sums
+
+    rank = Rank(index=1, local=1, world_size=3)
+    group = WorldGroup(rank, torch.device("cpu"), control=None)  # type: ignore[arg-type]
+    monkeypatch.setattr(dist, "all_reduce", lambda values: values.mul_(3))  # 1 + 2 + 3 of its 2
+    check_sums(group)
+    monkeypatch.setattr(dist, "all_reduce", lambda values: values[7:].mul_(3))
+    with pytest.raises(BadRequest, match=rf"7 of {TRIED} numbers .* over 3 ranks: .*NCCL_P2P"):
+        check_sums(group)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_gloo_stays_on_this_machine_on_every_device(
     monkeypatch: pytest.MonkeyPatch, device: str
