@@ -16,7 +16,12 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.files.packages import EXTRAS, distribution_of, install_command, is_older
 from zerotools.jobs.answer_times import DEEPSPEED_SECONDS, INTERPRETER_SECONDS
 from zerotools.jobs.jobfile.evaluation_job import HARNESS
-from zerotools.jobs.preflight import async_io, deepspeed_accepts, known_tasks
+from zerotools.jobs.preflight import (
+    accelerate_config,
+    async_io,
+    deepspeed_accepts,
+    known_tasks,
+)
 from zerotools.jobs.tables.deepspeed import on_nvme
 from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec
@@ -43,8 +48,9 @@ waits for a child with the daemon's own interpreter, which then becomes theirs."
 class Needs:
     """What an interpreter must have: packages, as pip would be asked for them, its version,
     DeepSpeed's `async_io`, or what that is compiled with, a DeepSpeed that takes the
-    `configuration` on so many ranks of a `device`, and the `tasks` of lm-evaluation-harness, some
-    of which may be in `task_dir`."""
+    `configuration` on so many ranks of a `device`, the `tasks` of lm-evaluation-harness, some of
+    which may be in `task_dir`, and an accelerate that starts a process for each of several GPUs
+    with the `launched` options in a directory."""
 
     packages: Mapping[str, str]
     version: tuple[int, int]
@@ -54,6 +60,7 @@ class Needs:
     device: str = "cpu"
     tasks: tuple[str, ...] = ()
     task_dir: str | None = None
+    launched: Mapping[str, Any] | None = None
 
 
 TRAINER = Needs(EXTRAS["train"], (3, 11))
@@ -83,7 +90,12 @@ def needs_of(spec: JobSpec) -> Needs | None:
     if spec.engine == "script":
         if spec.script.command[:2] == HARNESS:
             return Needs(EXTRAS["evals"], TRAINER.version)
-        return LAUNCHERS.get(spec.script.launcher)
+        launched = LAUNCHERS.get(spec.script.launcher)
+        if launched is None or spec.script.launcher != "accelerate" or spec.device == "cpu":
+            return launched
+        options, place = list(spec.script.launcher_options), spec.script.directory
+        asked = {"options": options, "directory": place} if spec.all_ranks > 1 else None
+        return replace(launched, launched=asked, world_size=spec.all_ranks)
     needs = TRAINER
     if spec.engine == "deepspeed":
         needs = replace(
@@ -145,6 +157,8 @@ async def check_interpreter(
         raise BadRequest(known_tasks.refusal(unknown))
     if needs.async_io and (why := await _without_async_io(python, env, needs.device, user)):
         raise BadRequest(f"python = {python}: {async_io.refusal(why)}")
+    if needs.launched is not None and (path := await _single(python, env, needs, user)) is not None:
+        raise BadRequest(accelerate_config.refusal(path, needs.world_size))
     if needs.configuration is not None and (why := await _refused(python, env, needs, user)):
         raise BadRequest(f"deepspeed.config: the DeepSpeed of {python} does not accept it: {why}")
 
@@ -184,6 +198,19 @@ async def _unknown_tasks(
         return dict(json.loads(await ask(python, env, *arguments, user=user)))
     except (BadRequest, ValueError, TypeError):
         return {}
+
+
+async def _single(
+    python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
+) -> str | None:
+    """Return the config file by which accelerate starts one process; None: it starts several, or
+    does not answer in time."""
+    arguments = ("-P", accelerate_config.__file__, json.dumps(needs.launched))
+    try:
+        path = json.loads(await ask(python, env, *arguments, user=user))
+    except (BadRequest, ValueError):
+        return None
+    return path if isinstance(path, str) else None
 
 
 async def _without_async_io(

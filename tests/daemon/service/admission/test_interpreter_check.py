@@ -201,6 +201,24 @@ def test_offload_to_nvme_needs_what_async_io_is_compiled_with(tmp_path: Path) ->
     ask(python, needs, PYTHONPATH=str(tmp_path), PATH="/nowhere")
 
 
+def test_an_accelerate_that_starts_one_process_for_two_gpus_is_refused(tmp_path: Path) -> None:
+    script = {"command": ["t.py"], "launcher": "accelerate", "directory": str(tmp_path)}
+    tree = {"engine": "script", "script": script}
+    alone, both = (needs_of(job_from_dict({**tree, "gpus": n}, source="job")) for n in (1, 2))
+    assert alone is not None
+    assert alone.launched is None
+    assert both is not None
+    assert needs_from(json.loads(json.dumps(asdict(both)))) == both
+    both = replace(both, packages={})
+    config = tmp_path / "accelerate" / "default_config.yaml"
+    config.parent.mkdir()
+    config.write_text("distributed_type: NO\n")
+    why = refusal(sys.executable, both, HF_HOME=str(tmp_path))
+    assert why.startswith(f"{config}: distributed_type is NO, so accelerate starts one process for")
+    config.write_text("distributed_type: MULTI_GPU\n")
+    ask(sys.executable, both, HF_HOME=str(tmp_path))
+
+
 def test_jobs_of_deepspeed_need_what_they_ask_it_for() -> None:
     for device in ("cpu", "nvme"):
         offload = {"device": device, "nvme_path": "/n"}
