@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.estimating.attention_kernels import kernels_of
 from zerotools.jobs.jobfile.evaluation_job import is_evaluated
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.environment import job_environment
@@ -434,12 +435,13 @@ class Admittance:
         return replace(found, notes=[*found.notes, *foreseen])
 
     async def _foreseen(self, spec: JobSpec, seen: Survey) -> list[str]:
-        """Return the memory estimate of the job, as notes."""
+        """Return the memory estimate of the job, and its attention kernel, as notes."""
         if seen.memory is None:
             return []
         snapshot = await self._dispatcher.machine.snapshot() if spec.device == "cuda" else None
         memory = MachineMemory(gpu_memory_for(need_of(spec), snapshot), memory_of_host())
-        return [note_of(spec, seen.memory, memory)]
+        kernels = None if snapshot is None else kernels_of(spec, snapshot)
+        return [note_of(spec, seen.memory, memory), *([] if kernels is None else [kernels])]
 
     async def _check(self, spec: JobSpec, text: str, user: JobUser | None) -> Survey:
         environment = job_environment(spec, user)

@@ -9,6 +9,7 @@ from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.core.memory_layout import SHARDED, MemoryLayout
+from zerotools.jobs.estimating import attention_kernels
 from zerotools.jobs.estimating.way_keys import way_keys, with_keys
 from zerotools.jobs.estimating.written import accelerate_text, deepspeed_tree, job_tree
 from zerotools.jobs.jobfile.parse import job_from_tree
@@ -113,7 +114,9 @@ class Estimate:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was assumed, in sentences."""
-        assumed = () if self.assumed is None else (self.assumed,)
+        micro = self.work.micro if self.machine.on_gpu else None
+        kernel = None if micro is None else attention_kernels.assumed(micro)
+        assumed = (each for each in (self.assumed, kernel) if each is not None)
         return (*assumed, *self.work.model.notes, *self.machine.notes)
 
     def to_json(self) -> dict[str, Any]:
