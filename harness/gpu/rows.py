@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -71,14 +72,27 @@ def run_all(
             else:
                 log.write(f"\n== {name}\n".encode())
                 log.flush()
-                yield _run(name, check, device, min(left, check.seconds), out / LOG)
+                yield _row_of(name, check, device, min(left, check.seconds), out / LOG)
+
+
+def _row_of(name: str, check: Check, device: str, seconds: float, log: Path) -> Row:
+    """Run a check; whatever keeps it from running is a row, too."""
+    began = time.monotonic()
+    try:
+        return _run(name, check, device, seconds, log)
+    except Exception as error:
+        took = time.monotonic() - began
+        return Row(name, check.expected, f"{type(error).__name__}: {error}", "FAIL", took)
 
 
 def _run(name: str, check: Check, device: str, seconds: float, log: Path) -> Row:
     began, place = time.monotonic(), log.stat().st_size
+    # Of an interpreter in which the tree is not installed, too.
+    path = os.pathsep.join([str(ROOT), str(ROOT / "daemon"), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)}
     with tempfile.TemporaryDirectory() as directory, log.open("ab") as output:
         command = [sys.executable, "-m", "harness.gpu.looks", name, device, directory]
-        process = Started(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        process = Started(command, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT)
         try:
             # Its own deadlines grow with the load of the machine, and the budget does not.
             status: int | None = subprocess.Popen.wait(process, seconds)

@@ -4,6 +4,7 @@ run that is killed while it saves."""
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 import time
@@ -23,13 +24,16 @@ from harness.gpu.checks import (
     same_sums,
     tree_of,
 )
+from harness.gpu.watched_rank import kept
 from harness.launching import ENTRY, ROOT, TINY_GPT2, Attempt, start
 from harness.patience import Deadline
 from zerotools.runs import checkpoint_dirs
 
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
-"""Of losses, relative to those of fp32 on the CPU."""
+"""Of losses and of gradients' elements, relative to those of fp32 on the CPU, and to the largest
+element."""
 SLOW_COPIES = Path(__file__).with_name("slow_copies.py")
+WATCHED = Path(__file__).with_name("watched_rank.py")
 FEW = 3
 RULES = {"adamw8bit": 1e-3, "muon": 1e-3, "adafactor": 1e-4}
 """Optimizers, and how far their losses may be from those on the CPU: a code of 8 bits, or a sum in
@@ -51,14 +55,47 @@ LONG = {"cuda": 12, "cpu": 60}
 SAVE_SECONDS = 120.0
 HOST, DISK = {"optimizer": "cpu"}, {"optimizer": "disk"}
 BOTH = {"optimizer": "cpu", "params": "cpu"}
+OFFLOADS = {"no offload": {}, "optimizer on the host": HOST, "optimizer on disk": DISK}
+PIECES = {"micro_batch_size": 4}
+"""Of the sequences of a step, of which there are twelve."""
+SIDE_BY_SIDE = 6
+"""Jobs at a time, at least: each is small, and most of its time is its start."""
 
 
-def _runs(device: str, precision: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _runs(device: str, precision: str, spill: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the jobs by name: on a GPU every stage with every offload; several micro batches where
+    gradients are sharded."""
+    many = device == "cuda"
     for stage in range(4):
-        yield f"stage {stage}", {"zero": {"stage": stage}}
-    if device == "cuda" or precision == "fp32":
-        yield "optimizer on the host", {"zero": {"stage": 2}, "offload": HOST}
-        yield "parameters on the host", {"zero": {"stage": 3}, "offload": BOTH}
+        for offload, keys in OFFLOADS.items():
+            if keys and not (many or (precision == "fp32" and stage == 2)):
+                continue
+            place = {"path": str(spill / str(stage))} if keys is DISK else {}
+            changes = {"zero": {"stage": stage}, **({"offload": {**keys, **place}} if keys else {})}
+            yield f"stage {stage}, {offload}", changes
+            if stage >= 2 and (many or (precision == "fp32" and not keys)):
+                if place:
+                    changes = {**changes, "offload": {**keys, "path": str(spill / f"{stage}-4")}}
+                yield f"stage {stage}, {offload}, 3 micro batches", {**changes, "train": PIECES}
+    if many or precision == "fp32":
+        changes = {"zero": {"stage": 3}, "offload": BOTH}
+        yield "stage 3, parameters on the host", changes
+        yield "stage 3, parameters on the host, 3 micro batches", {**changes, "train": PIECES}
+
+
+def gradients_apart(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, float]:
+    """Return the largest difference in each gradient, relative to the largest element; infinity
+    for one that is missing, not finite, or zero where it should not be."""
+    apart = dict[str, float]()
+    for name, gradient in wanted.items():
+        other, largest = found.get(name), float(gradient.abs().max())
+        is_there = other is not None and other.shape == gradient.shape
+        if not is_there or (largest and not float(other.abs().max())):
+            apart[name] = math.inf
+            continue
+        distance = float((other - gradient).abs().max()) / (largest or 1.0)
+        apart[name] = distance if math.isfinite(distance) else math.inf
+    return apart
 
 
 def _failed(jobs: Mapping[str, Attempt]) -> list[str]:
@@ -71,24 +108,43 @@ def _failed(jobs: Mapping[str, Attempt]) -> list[str]:
 
 
 def trained(precision: str) -> Look:
-    """Return the check that losses in `precision` are those of fp32 on the CPU."""
+    """Return the check that losses in `precision`, and every gradient of the first step, are those
+    of fp32 on the CPU."""
 
     def look(device: str, directory: Path) -> Found:
         plain = tree_of("cpu", "fp32", {"zero": {"stage": 0}})
-        reference = start(directory / "reference", plain)
-        attempts = {  # side by side: each is small, and most of its time is its start
-            name: start(directory / name.replace(" ", "-"), tree_of(device, precision, changes))
-            for name, changes in _runs(device, precision)
-        }
-        failed = _failed({**attempts, "the reference": reference})
-        wanted = reference.losses()
-        apart = {name: max(distances(wanted, each.losses())) for name, each in attempts.items()}
-        worst = max(apart, key=lambda name: apart[name], default="none")
-        words = f"{len(apart)} runs, {worst} is {apart.get(worst, math.inf):.1e} apart"
-        ok = not failed and bool(wanted) and apart[worst] <= TOLERANCE[precision]
-        return Found("; ".join([words, *failed]), ok)
+        reference = start(directory / "reference", plain, script=WATCHED)
+        if failed := _failed({"the reference": reference}):
+            return Found("; ".join(failed), False)
+        wanted, gradients = reference.losses(), kept(reference.run_dir)
+        runs, worst, wrong = list(_runs(device, precision, directory)), (0.0, "none"), list[str]()
+        room = max(SIDE_BY_SIDE, os.cpu_count() or 1)
+        for first in range(0, len(runs), room):
+            attempts = {
+                name: _watched(directory, name, tree_of(device, precision, changes))
+                for name, changes in runs[first : first + room]
+            }
+            wrong += _failed(attempts)
+            for name, attempt in attempts.items():
+                parts = gradients_apart(gradients, kept(attempt.run_dir))
+                parts["the loss"] = max(distances(wanted, attempt.losses()), default=math.inf)
+                part = max(parts, key=lambda each: parts[each])
+                worst = max(worst, (parts[part], f"{part} of {name}"))
+                wrong += [f"{name}: {part} {parts[part]:.1e} apart"] * (
+                    parts[part] > TOLERANCE[precision]
+                )
+        words = f"{len(runs)} runs, {len(gradients)} gradients each, {worst[1]} {worst[0]:.1e} apart"
+        return Found("; ".join([words, *wrong]), bool(gradients) and not wrong)
 
     return look
+
+
+def _watched(directory: Path, name: str, tree: dict[str, Any]) -> Attempt:
+    """Start a job of which gradients are kept; fp16 begins with a scale that does not overflow."""
+    if tree["train"]["precision"] == "fp16":
+        tree["fp16"] = {"initial_scale_power": 8}
+    place = directory / name.replace(" ", "-").replace(",", "")
+    return start(place, tree, script=WATCHED)
 
 
 def late_copies(device: str, directory: Path) -> Found:
@@ -232,14 +288,13 @@ def _of_saves(attempt: Attempt, device: str) -> str:
     )
 
 
+OF_THE_CPU = "losses and every gradient of fp32 on the CPU"
 FIRST = ("training in fp32", "training in bf16", "training in fp16", "late copies")
 """What is checked before the memory."""
 CHECKS = {
-    "training in fp32": Check("losses of fp32 on the CPU, 1e-5", 180, trained("fp32")),
-    "training in bf16": Check("losses of fp32 on the CPU, 2e-2", 180, trained("bf16")),
-    "training in fp16": Check(
-        "losses of fp32 on the CPU, 2e-2", 180, trained("fp16"), "fp16 is for GPUs"
-    ),
+    "training in fp32": Check(f"{OF_THE_CPU}, 1e-5", 180, trained("fp32")),
+    "training in bf16": Check(f"{OF_THE_CPU}, 2e-2", 180, trained("bf16")),
+    "training in fp16": Check(f"{OF_THE_CPU}, 2e-2", 180, trained("fp16"), "fp16 is for GPUs"),
     "late copies": Check("the same losses and norms bit for bit", 120, late_copies),
     "optimizers": Check("losses of the CPU", 90, optimizers),
     "weights in nf4": Check("the CPU's bytes, and a loss that falls", 60, packed),
