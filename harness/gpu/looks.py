@@ -11,11 +11,18 @@ import json
 import re
 import shutil
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.gpu import daemon_jobs, engines, figures, predicted, training
+from harness.gpu import (
+    attention_memory,
+    daemon_jobs,
+    engines,
+    figures,
+    machine,
+    predicted,
+    training,
+)
 from harness.gpu.checks import Check, Found, missing
 from harness.gpu.kernels import attention, kernels
 from harness.launching import ROOT
@@ -25,8 +32,6 @@ WANTED = ("transformers", "deepspeed", "accelerate", "peft", "bitsandbytes", "py
 PROGRAMS = ("nvcc", "g++", "ninja")
 DRIVER = Path("/proc/driver/nvidia/version")
 MARKED_SECONDS = 60.0
-READINGS = 200
-ANSWER_SECONDS = 2.0
 
 
 def versions(device: str, directory: Path) -> Found:
@@ -53,21 +58,6 @@ def _driver() -> str:
         return "no driver"
     found = re.search(r"Kernel Module\D*([\d.]+)", said)
     return f"driver {found[1]}" if found else "a driver"
-
-
-def answers(device: str, directory: Path) -> Found:
-    """Measure the slowest of many readings of NVML."""
-    from zerotools.sensors.nvml import NvmlProbe
-
-    probe, slowest = NvmlProbe(), 0.0
-    first = probe.read()
-    for _ in range(READINGS):
-        began = time.monotonic()
-        last = probe.read()
-        slowest = max(slowest, time.monotonic() - began)
-    probe.close()
-    words = f"{len(last.gpus)} GPUs, slowest {slowest:.3f} s; {first.error or last.error or ''}"
-    return Found(words, bool(last.gpus) and last.error is None and slowest < ANSWER_SECONDS)
 
 
 def groups(device: str, directory: Path) -> Found:
@@ -101,16 +91,16 @@ def marked(device: str, directory: Path) -> Found:
     return Found(said, done.returncode == 0 and "skipped" not in said)
 
 
-NO_GPU = "a CPU has no driver"
 CHECKS: Mapping[str, Check] = {
     "versions": Check("a torch that jobs take, for this device", 120, versions),
-    "NVML answers": Check(f"each in {ANSWER_SECONDS:g} s", 120, answers, NO_GPU),
-    "tests of mark gpu": Check("all pass", 2 * MARKED_SECONDS, marked, NO_GPU),
+    **machine.CHECKS,
+    "tests of mark gpu": Check("all pass", 2 * MARKED_SECONDS, marked, machine.NO_GPU),
     "groups of one rank": Check("all elements are summed", 120, groups),
     "attention": Check("repeated heads as shared ones, 1e-5", 120, attention),
     "attention kernels": Check("those that has_flash names", 60, kernels, "they are of GPUs"),
     **{name: training.CHECKS[name] for name in training.FIRST},
     **predicted.CHECKS,
+    **attention_memory.CHECKS,
     **{name: each for name, each in training.CHECKS.items() if name not in training.FIRST},
     **daemon_jobs.CHECKS,
     **engines.CHECKS,

@@ -133,7 +133,8 @@ def trained(precision: str) -> Look:
                 wrong += [f"{name}: {part} {parts[part]:.1e} apart"] * (
                     parts[part] > TOLERANCE[precision]
                 )
-        words = f"{len(runs)} runs, {len(gradients)} gradients each, {worst[1]} {worst[0]:.1e} apart"
+        most = f"{worst[1]} {worst[0]:.1e} apart"
+        words = f"{len(runs)} runs, {len(gradients)} gradients each, {most}"
         return Found("; ".join([words, *wrong]), bool(gradients) and not wrong)
 
     return look

@@ -28,6 +28,8 @@ from zerotoolsd.trainer.model.segments import SEGMENTED
 
 Capability = tuple[int, int]
 FLASH_CAPABILITY: Capability = BF16_CAPABILITY
+OF_CUDNN = ((9, 0), (10, 0))
+"""GPUs (H100, B200) on which torch prefers cuDNN's kernel from cuDNN 9.15 on. It keeps the same."""
 _CHOOSE = "use_gqa_in_sdpa"
 """The function by which transformers decides; it is looked up at every call."""
 
@@ -64,9 +66,8 @@ def in_words(dtype: torch.dtype, capability: Capability, groups: int) -> str:
     major, minor = capability
     where = f"{str(dtype).removeprefix('torch.')}, compute capability {major}.{minor}"
     if has_flash(dtype, capability):
-        return (
-            f"attention: torch's flash kernel ({where}); with a mask, its memory-efficient kernel"
-        )
+        kernel = "flash kernel, or cuDNN's" if capability in OF_CUDNN else "flash kernel"
+        return f"attention: torch's {kernel} ({where}); with a mask, its memory-efficient kernel"
     repeated = f", each head of keys repeated {groups} times" if groups > 1 else ""
     return f"attention: torch's memory-efficient kernel{repeated} ({where}: no flash kernel)"
 

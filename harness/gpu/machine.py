@@ -1,0 +1,179 @@
+"""Checks of the machine: the driver's answers under load, and the memory of a training process."""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from harness.gpu.checks import Check, Found, last_line, tree_of
+from harness.gpu.watched_rank import own_bytes
+from harness.launching import start
+from harness.patience import Deadline
+from harness.started import Started
+from zerotools.ops.estimate.terms import CPU_PROCESS_BYTES, CUDA_CONTEXT, PROCESS_BYTES
+
+READINGS = 200
+ANSWER_SECONDS = 2.0
+CONTEXTS = 4
+PINNED = 64
+"""GiB, or half of what the host has free."""
+SHARE = 0.2
+"""How far memory may be from the estimate's constants."""
+PIN_SECONDS = 90.0
+GIB, MIB = 1 << 30, 1 << 20
+WATCHED = Path(__file__).with_name("watched_rank.py")
+HOLDS = """
+import sys, torch
+one = torch.ones(64, 64, device="cuda", dtype=torch.float16)
+float((one @ one).sum())
+print(torch.cuda.memory_reserved(), flush=True)
+sys.stdin.readline()
+kept = [torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True) for _ in range(int(sys.argv[1]))]
+print("pinned", flush=True)
+sys.stdin.readline()
+"""
+"""A process with a context and cuBLAS that says what torch has reserved, and then pins memory."""
+
+
+def answers(device: str, directory: Path) -> Found:
+    """Measure the slowest of many readings of NVML, and the first."""
+    from zerotools.sensors.nvml import NvmlProbe
+
+    probe, began = NvmlProbe(), time.monotonic()
+    first = probe.read()
+    took = time.monotonic() - began
+    try:
+        slowest, error = slowest_of(READINGS, lambda: probe.read().error)
+    finally:
+        probe.close()
+    words = f"{len(first.gpus)} GPUs, the first {took:.2f} s, then at most {slowest:.3f} s"
+    error = first.error or error
+    ok = bool(first.gpus) and error is None and slowest < ANSWER_SECONDS
+    return Found("; ".join(filter(None, [words, error])), ok)
+
+
+def slowest_of(
+    count: int, read: Callable[[], str | None], until: Callable[[], bool] = lambda: True
+) -> tuple[float, str | None]:
+    """Return the seconds of the slowest reading of at least `count`, and until `until` is true, and
+    the first error."""
+    slowest, error, done = 0.0, None, 0
+    while done < count or not until():
+        began = time.monotonic()
+        error = read() or error
+        slowest, done = max(slowest, time.monotonic() - began), done + 1
+    return slowest, error
+
+
+def loaded_answers(device: str, directory: Path) -> Found:
+    """Measure the same while four processes pin 64 GiB, and while they hold it; the size of their
+    contexts, too."""
+    from zerotools.sensors.nvml import NvmlProbe
+
+    free = psutil.virtual_memory().available // GIB
+    each = max(1, min(PINNED, free // 2) // CONTEXTS)
+    probe, before = NvmlProbe(), _used()  # with a context of its own
+    with _processes([sys.executable, "-c", HOLDS, str(each)]) as processes:
+        reserved = sum(int(_line(process)) for process in processes)
+        context = (_used() - before - reserved) // CONTEXTS
+        for process in processes:
+            _tell(process)
+        deadline = Deadline(PIN_SECONDS)
+        try:
+            first = probe.read()
+            pinning, error = slowest_of(
+                READINGS,
+                lambda: probe.read().error,
+                lambda: deadline.has_passed() or _have_said(processes),
+            )
+            said = [_line(process) for process in processes if _have_said([process])]
+            held, later = slowest_of(READINGS, lambda: probe.read().error)
+        finally:
+            probe.close()
+    error = first.error or error or later
+    size = f"a context holds {context / MIB:,.0f} MiB of {CUDA_CONTEXT / MIB:,.0f} predicted"
+    pinned = f"{CONTEXTS * each} GiB"
+    words = f"at most {pinning:.3f} s while {pinned} are pinned, {held:.3f} s after; {size}"
+    is_pinned = said == ["pinned"] * CONTEXTS
+    wrong = [error] if error else []
+    wrong += [] if is_pinned else [f"{len(said)} of {CONTEXTS} processes have pinned their memory"]
+    near = abs(context - CUDA_CONTEXT) <= SHARE * CUDA_CONTEXT
+    ok = not wrong and max(pinning, held) < ANSWER_SECONDS and near
+    return Found("; ".join([words, *wrong]), ok, [size])
+
+
+def _used() -> int:
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)
+
+
+@contextmanager
+def _processes(command: Sequence[str]) -> Iterator[list[Started]]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    started = [Started(command, **pipes) for _ in range(CONTEXTS)]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.end()
+
+
+def _line(process: Started) -> str:
+    """Return the next line of a process.
+
+    Raises:
+        AssertionError: it has ended without one; its error is in the log.
+    """
+    assert process.stdout is not None
+    line = str(process.stdout.readline()).strip()
+    if not line:
+        raise AssertionError("a process ended before it had a context and its pinned memory")
+    return line
+
+
+def _tell(process: Started) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def _have_said(processes: Sequence[Started]) -> bool:
+    """Return whether each has a line to read, or has ended."""
+    return all(select.select([process.stdout], [], [], 0)[0] for process in processes)
+
+
+def host_memory(device: str, directory: Path) -> Found:
+    """Compare the memory of a rank that trains next to nothing with the estimate's constant."""
+    # A variable of its own makes it a new process: one that is forked shares memory with others.
+    tree = {**tree_of(device, "fp32", {"train": {"steps": 1}}), "env": {"OMP_NUM_THREADS": "1"}}
+    attempt = start(directory / "rank", tree, script=WATCHED)
+    if attempt.finish() != [0]:
+        return Found(last_line(attempt.log()), False)
+    own = own_bytes(attempt.run_dir)
+    whole = max(each["rss_bytes"] for each in attempt.events("step"))
+    # The constant of CPUs has pages of files, that of GPUs leaves CUDA's libraries out.
+    expected, held = (PROCESS_BYTES, own) if device == "cuda" else (CPU_PROCESS_BYTES, whole)
+    words = (
+        f"a rank holds {own / MIB:,.0f} MiB of the host, {whole / MIB:,.0f} with pages of files, "
+        f"and {expected / MIB:,.0f} are predicted"
+    )
+    return Found(words, abs(held - expected) <= SHARE * expected, [words])
+
+
+NO_GPU = "a CPU has no driver"
+CHECKS = {
+    "NVML answers": Check(f"each in {ANSWER_SECONDS:g} s", 120, answers, NO_GPU),
+    "NVML under load": Check(
+        f"each in {ANSWER_SECONDS:g} s; a context within 20 %", 150, loaded_answers, NO_GPU
+    ),
+    "memory of a process": Check("within 20 % of the estimate", 90, host_memory),
+}

@@ -1,0 +1,55 @@
+"""Readings under load, with processes and a driver that stand in for those of a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.gpu import machine
+from harness.gpu.machine import CONTEXTS, MIB, loaded_answers, slowest_of
+from zerotools.sensors import nvml
+from zerotools.sensors.fake import FakeProbe, fake_gpu
+
+PINS = "print(8 << 20, flush=True); input(); print('pinned', flush=True); input()"
+
+
+def loaded(
+    monkeypatch: pytest.MonkeyPatch, program: str, used: int, probe: Any = None
+) -> machine.Found:
+    found = iter([100 * MIB, (100 + CONTEXTS * used) * MIB])
+    monkeypatch.setattr(machine, "HOLDS", program)
+    monkeypatch.setattr(machine, "_used", lambda: next(found))
+    monkeypatch.setattr(nvml, "NvmlProbe", lambda: probe or FakeProbe([fake_gpu(0)]))
+    return loaded_answers("cuda", Path())
+
+
+def test_contexts_are_counted_without_what_torch_has_reserved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = loaded(monkeypatch, PINS, 528)
+    assert found.ok
+    assert "a context holds 520 MiB of 520 predicted" in found.words
+    assert not loaded(monkeypatch, PINS, 800).ok
+
+
+def test_a_process_that_cannot_pin_and_one_without_a_context_are_failures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(AssertionError, match="a process ended"):
+        loaded(monkeypatch, "print(0); input()", 520)
+    with pytest.raises(AssertionError, match="a process ended"):
+        loaded(monkeypatch, "raise SystemExit(1)", 520)
+
+
+def test_a_driver_that_fails_or_is_slow_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = SimpleNamespace(error="GPU is lost", gpus=())
+    probe = SimpleNamespace(read=lambda: lost, close=lambda: None)
+    found = loaded(monkeypatch, PINS, 528, probe)
+    assert not found.ok
+    assert found.words.endswith("GPU is lost")
+    clock = iter(range(0, 100, 3))
+    monkeypatch.setattr(machine.time, "monotonic", lambda: float(next(clock)))
+    assert slowest_of(2, lambda: None) == (3.0, None)
