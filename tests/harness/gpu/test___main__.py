@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +17,9 @@ from harness.gpu.looks import CHECKS
 from harness.gpu.rows import LINES, LOG, MEMORY, TABLE
 from tests.matrices import FULL
 
-pytestmark = pytest.mark.torch
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "contributing" / "run-on-a-gpu.md"
+LARGEST = 64 << 20
 SHORT = ["versions", "NVML answers", "attention", "late copies"]
 """Of those that a CPU can do, one that trains; the others are of the full matrices."""
 MISSING = {"weights in nf4", "DeepSpeed", "accelerate's config file"}
@@ -24,6 +31,22 @@ def rows_of(out: Path) -> dict[str, str]:
     return {row["name"]: row["state"] for row in map(json.loads, lines)}
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="it is an archive already")
+def test_the_tree_that_is_taken_to_a_gpu_is_small_and_runs(tmp_path: Path) -> None:
+    command = re.search(r"^git archive --output=(\S+).*$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert command is not None
+    archive = tmp_path / command[1]
+    words = shlex.split(command[0].replace(command[1], str(archive)))
+    subprocess.run(words, cwd=ROOT, check=True)
+    with tarfile.open(archive) as tar:
+        assert sum(member.size for member in tar) < LARGEST
+        assert not [name for name in tar.getnames() if name.startswith("tests/golden/")]
+        tar.extractall(tmp_path / "tree", filter="data")
+    shown = [sys.executable, "-m", "harness.gpu", "--help"]
+    subprocess.run(shown, cwd=tmp_path / "tree", check=True, capture_output=True)
+
+
+@pytest.mark.torch
 @pytest.mark.dear(25, "two jobs at three places, and what imports torch")
 def test_the_short_form_on_a_cpu(tmp_path: Path) -> None:
     assert (
@@ -36,6 +59,7 @@ def test_the_short_form_on_a_cpu(tmp_path: Path) -> None:
     assert last.startswith("ran 3, failed 0, skipped 1, torch ")
 
 
+@pytest.mark.torch
 @pytest.mark.full
 @pytest.mark.skipif(not FULL, reason="of the full matrices")
 @pytest.mark.dear(600, "every check that a CPU can do")
