@@ -60,7 +60,11 @@ def test_every_combination_has_a_directory_a_name_and_a_number() -> None:
     [
         ({"train.sead": [1]}, None, "sweep: train.sead: unknown key; did you mean "),
         ({"x\n": [1]}, None, "unknown key"),
-        ({"output_dir": ["/a"]}, None, "output_dir: each job of an array has its own already"),
+        (
+            {"output_dir": ["/a"]},
+            None,
+            "output_dir: each job of an array gets a separate one already",
+        ),
         ({"train.steps": []}, None, "sweep: train.steps has no values"),
         ({"train.steps": [1, 1]}, None, "sweep: train.steps has a value twice"),
         ({"seed": list(range(1001))}, None, "these are 1001 jobs, and an array has 1 to 1000"),

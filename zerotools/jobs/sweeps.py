@@ -93,7 +93,7 @@ def each_member(
     for key in sweep:
         if key in _OWN:
             raise BadRequest(
-                f"sweep: {key}: each job of an array has its own already; leave it out"
+                f"sweep: {key}: each job of an array gets a separate one already; leave it out"
             )
         check_key(key, "sweep", _OWN)
     keys = list(sweep)

@@ -144,7 +144,7 @@ def test_a_config_alone(estimate: Command, kind: str) -> None:
         (("7B", "--gpu-memory", "80TiB"), "--gpu-memory is 81,920 GiB, and no GPU has more"),
         (("7B", "--host-memory", "900TiB"), "no machine has more than 65,536 GiB"),
         (("7B", "--sequence-length", "0"), "0 is not in the range"),
-        (("nowhere",), "there is no such file or directory"),
+        (("nowhere",), "no such file or directory"),
         (("7B", "--deepspeed", "ds.json"), "name a model directory"),
         (("7B", "--lenient"), "--lenient is for a config"),
         (("70B", "--gpus", "1", "--gpu-memory", "1GiB", "--print", "job"), "no config that fits"),

@@ -380,7 +380,7 @@ def test_a_model_of_the_cache_is_found(
     (snapshot.parents[1] / "refs" / "main").write_text("abc")
     done = imported(capsys, "--launch", line)
     assert f'path = "{snapshot}"' in done.out
-    assert "needs code of its own" in done.err
+    assert "needs code that comes with it" in done.err
     assert "hf download" not in done.err
 
 

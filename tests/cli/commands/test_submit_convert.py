@@ -84,7 +84,7 @@ def test_the_same_key_is_the_same_job_though_its_output_is_there(
         (["--convert", "--", "thin", ZERO3], "write one of consolidate, reshard"),
         (["--convert", "--", "consolidate", ZERO3, "o", "--part=1/2"], "--parts N of submit"),
         (["--convert", "--parts", "2", "--", "reshard", ZERO3, "o"], "--world-size"),
-        (["--convert", "--", "consolidate", ZERO3, "o", "--help"], "a help page is no job"),
+        (["--convert", "--", "consolidate", ZERO3, "o", "--help"], "a help page cannot be a job"),
         (["--convert", "--parts", "2", "--", "verify", ZERO3], "leave --parts out"),
         (["--convert", "--sweep", "seed=1,2", "--", "verify", ZERO3], "leave|--parts N divides"),
         (["--parts", "2", "job.toml"], "--parts is for --convert"),

@@ -49,7 +49,7 @@ def test_documents_of_parquet_take_one_column(pyarrow: Any, tmp_path: Path) -> N
     assert list(read_documents(path, DataSpec())) == ["0", "1", "2", "3", "4"]
     assert next(iter(read_columnar(path, None, ("text",)))) == {"text": "0"}
     assert len(list(read_columnar(path, budget=1))) == 5
-    with pytest.raises(BadFile, match=r'a\.parquet: there is no column "body"; it has text, id'):
+    with pytest.raises(BadFile, match=r'a\.parquet: has no column "body"; it has text, id'):
         list(read_documents(path, DataSpec(text_column="body")))
 
 

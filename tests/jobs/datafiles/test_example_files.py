@@ -77,15 +77,15 @@ GOOD = '{"prompt": "a", "response": "b"}\n'
         ('{\n "prompt": "a"\n}', ", line 1: is not JSON: Expecting property name"),
         (GOOD + GOOD.encode().decode() + "[1]\n", ", line 3: is a list, not an object"),
         (GOOD.encode() + b'{"prompt": "\xe9"}', ", line 2: is not UTF-8 (0xe9"),
-        (GOOD + '{"q": 1, "a": 2}', 'line 2: there is no column "prompt" (data.prompt_column); '),
+        (GOOD + '{"q": 1, "a": 2}', 'line 2: has no column "prompt" (data.prompt_column); '),
         (GOOD + '{"q": 1, "a": 2}', "it has q, a"),
-        ('{"prompt": "a"}', 'there is no column "response" (data.response_column); it has prompt'),
+        ('{"prompt": "a"}', 'has no column "response" (data.response_column); it has prompt'),
         ('{"prompt": 3, "response": "b"}', '"prompt" is a number, not text'),
         ('{"prompt": "a", "response": "\\ud83d"}', r'"response" has \ud83d, half a character'),
         ("[" * 100_000, ", line 1: is not JSON"),
         (f"[\n{GOOD},\n{GOOD}", ", line 5: the array is not closed"),
         (f"[\n{GOOD}{GOOD}]", ", line 3: a comma is missing between two examples"),
-        (f"[\n{GOOD},]", ", line 3: there is no example after the comma"),
+        (f"[\n{GOOD},]", ", line 3: no example follows the comma"),
         (f"[{GOOD}] []", ", line 2: something follows the array"),
         (f'[\n{GOOD},\n{{"prompt": oops}}]', ", line 4: is not JSON: Expecting value"),
         (
@@ -156,7 +156,7 @@ def test_a_preference_is_its_chosen_and_then_its_rejected_answer(tmp_path: Path)
     [
         (
             {"prompt": "p", "chosen": "c"},
-            ', line 2: there is no column "rejected" (data.rejected_column); it has prompt, chosen',
+            ', line 2: has no column "rejected" (data.rejected_column); it has prompt, chosen',
         ),
         (
             {"prompt": "p", "chosen": "c", "rejected": ""},

@@ -53,7 +53,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     np.save(path, np.zeros(100, "u2"))
     whole = path.read_bytes()
     for damaged, sentence in (
-        (whole[:-1], "327 bytes and its header says 328: it is truncated"),
+        (whole[:-1], "327 bytes, but its header needs 328: it is truncated"),
         (b"no numpy" + whole, "is not a .npy file"),
         (whole.replace(b"descr", b"wrong"), "its header is not that of an array"),
         (whole[:8] + b"\xff\xff" + whole[10:], "its header is not that of an array"),

@@ -65,7 +65,7 @@ def test_cgroups_of_attempts_in_units_are_those_of_their_systemd(
 
     assert cgroups("cpu memory pids").level == "ok"
     found = cgroups("cpu pids")
-    assert found.found == "each attempt has one of its own, with no memory controller"
+    assert found.found == "each attempt has a separate group, with no memory controller"
     assert do in str(found.do)
 
 

@@ -41,7 +41,7 @@ def test_an_interpreter_that_cannot_say(tmp_path: Path) -> None:
     assert answer == "cannot be started: No such file or directory"
     [found] = look_at_python(missing, answer, has_gpus=False)
     assert (found.level, found.found) == ("problem", f"{missing} {answer}")
-    assert ask_python("/bin/false") == "ended with status 1 when it was asked for its packages"
+    assert ask_python("/bin/false") == "ended with status 1 when it listed its packages"
     assert ask_python(sys.executable, 0.0) == "did not answer within 0 s"
 
 
@@ -51,11 +51,11 @@ def test_an_interpreter_that_cannot_say(tmp_path: Path) -> None:
         ({"g++", "ninja", "nvcc"}, "ok", "are there"),
         ({"ninja"}, "warning", "no C++ compiler"),
         ({"c++"}, "warning", "no ninja"),
-        ({"c++", "ninja"}, "warning", "there is no CUDA toolkit"),
+        ({"c++", "ninja"}, "warning", "the CUDA toolkit is missing"),
     ],
 )
 def test_compilers(programs: set[str], level: str, said: str) -> None:
-    lacking = None if "nvcc" in programs else "there is no CUDA toolkit"
+    lacking = None if "nvcc" in programs else "the CUDA toolkit is missing"
     [found] = look_at_compilers(
         lambda name: name if name in programs else None, lambda: lacking, has_gpus=True
     )

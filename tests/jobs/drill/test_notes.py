@@ -55,7 +55,7 @@ def test_a_state_that_does_not_have_every_step_once() -> None:
 def test_what_runs_after_the_end_and_beside_another() -> None:
     run = NotedRun([*GOOD, "began 3 from 4", "step 5", "beside 4"], 4)
     assert run.late == ["step 5 was run after the program was done"]
-    assert run.beside == ["attempt 4 ran beside another one"]
+    assert run.beside == ["attempt 4 ran at the same time as another one"]
 
 
 def test_the_last_step_must_be_saved() -> None:

@@ -66,7 +66,7 @@ def test_a_success_that_is_none(tmp_path: Path) -> None:
 def test_what_the_program_noted(tmp_path: Path) -> None:
     lines = ["began 1 from 0", "step 1", "saved 1", "began 2 from 0", "step 2", "beside 3"]
     alone, newest, whole, _ = promises.of_runs([job(tmp_path)], runs(lines))
-    assert alone.broken == ["job 1 (toy-1): attempt 3 ran beside another one"]
+    assert alone.broken == ["job 1 (toy-1): attempt 3 ran at the same time as another one"]
     assert newest.broken == ["job 1 (toy-1): attempt 2 began from step 0, and step 1 was saved"]
     assert whole.broken == ["job 1 (toy-1): step 2 came after step 0"]
 

@@ -81,7 +81,7 @@ def test_a_program_of_the_user_is_not_known() -> None:
     spec = job_from_dict(
         {"engine": "script", "script": {"command": ["true"], "directory": "/"}}, source="job"
     )
-    with pytest.raises(Unsupported, match="memory of your own program is not known"):
+    with pytest.raises(Unsupported, match="memory of your program is not known"):
         workload_of(spec)
 
 

@@ -199,7 +199,7 @@ def test_a_bare_python_is_looked_up() -> None:
         ({"train__decay_steps": 2}, 'cannot be used in a train.schedule = "cosine" job'),
         (
             {"train__schedule": "wsd", "train__decay_steps": 6, "train__warmup_steps": 5},
-            "must leave room for train.warmup_steps, which is 5, in train.steps, which is 10",
+            "together with train.warmup_steps = 5 it exceeds train.steps = 10",
         ),
         (
             {"train__momentum": 0.5},

@@ -49,8 +49,8 @@ def test_the_sentence_names_at_most_three_that_are_near(tasks: Path) -> None:
     found = unknown_tasks(["winogrand", "qqqqqqq"], [tasks])
     assert len(found["winogrand"]) == 3
     assert refusal({"arc_esy": ["arc_easy"], "qqq": []}) == (
-        "eval.tasks: lm-evaluation-harness has no task arc_esy (nearest: arc_easy), and no task "
-        "qqq; correct the name, or set eval.task_dir to the directory of your own tasks"
+        "eval.tasks: lm-evaluation-harness has no task arc_esy (nearest: arc_easy), and no "
+        "task qqq; correct the name, or set eval.task_dir to the directory of your tasks"
     )
 
 

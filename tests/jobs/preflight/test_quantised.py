@@ -30,4 +30,4 @@ def test_what_is_refused(name: str, dtype: DType, config: dict[str, Any], is_ref
     assert (sentence is not None) == is_refused
     if sentence is not None:
         assert sentence.startswith(f"model.path: {WHERE}: {name} is {dtype}: quantised weights")
-        assert ("(its config.json says gptq)" in sentence) == (config == GPTQ)
+        assert ("(method gptq in its config.json)" in sentence) == (config == GPTQ)

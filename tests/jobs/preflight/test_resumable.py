@@ -54,7 +54,7 @@ def test_another_engine_and_another_optimizer_are_refused() -> None:
 
 def test_nothing_goes_on_from_nvme() -> None:
     [sentence] = why(3, device="nvme", stage=3)
-    assert "DeepSpeed does not resume what it offloads to NVMe" in sentence
+    assert "DeepSpeed does not load optimizer state that it offloaded to NVMe" in sentence
     assert 'start a new run from the weights with model.path = "/runs/a b/step-' in why_of(
         weights_only=True
     )
@@ -80,7 +80,7 @@ def test_adapters_go_on_beside_weights_of_the_same_kind() -> None:
         )
         [sentence] = not_resumable(spec, saved, PATH)
         assert f'lora.frozen_precision = "{wanted}": the adapters of' in sentence
-        assert f'beside weights of "{kept}"; use that' in sentence
+        assert f'with frozen weights of "{kept}"; use that' in sentence
     packed = parsed(
         model={"path": "/model"},
         lora={"rank": 2, "frozen_precision": "nf4"},
@@ -90,6 +90,8 @@ def test_adapters_go_on_beside_weights_of_the_same_kind() -> None:
     single = a_record(lora=LoraRecord(2, 2.0, (), replace(base, double_quant=False)))
     [sentence] = not_resumable(packed, single, PATH)
     assert "lora.double_quant = true: the adapters of" in sentence
-    assert "were trained with false, beside weights of other values; use that" in sentence
+    assert (
+        "were trained with false, which gives frozen weights of other values; use that"
+    ) in sentence
     [sentence] = not_resumable(packed, a_record(), PATH)
     assert "was trained without adapters" in sentence

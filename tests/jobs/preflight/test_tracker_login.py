@@ -61,7 +61,7 @@ def test_a_mode_of_the_environment(tmp_path: Path) -> None:
     assert offline_reasons(WANDB, {**home, "WANDB_MODE": "offline", "WANDB_API_KEY": "k"})
     notes = offline_notes(MetricsSpec(wandb="p", mlflow="e"), {**home, "WANDB_MODE": "disabled"})
     assert [note.split(":")[0] for note in notes] == ["metrics.wandb", "metrics.mlflow"]
-    assert "nothing is logged there" in notes[0]
+    assert "no step is logged there" in notes[0]
 
 
 def test_mlflow_without_a_server() -> None:

@@ -82,7 +82,7 @@ def test_a_config_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
     fake = programs(tmp_path, sbatch="exec sleep 60", squeue=f"printf '{LISTED}'")
     commands = SlurmCommands({**fake.environment, "SLURM_CONF": str(lost)})
     for ask in (commands.version, commands.own_jobs, lambda: commands.submit("#!/bin/sh\n")):
-        with pytest.raises(SlurmUnreachable, match=f"SLURM_CONF={lost}, and there is no such file"):
+        with pytest.raises(SlurmUnreachable, match=f"the file SLURM_CONF={lost} does not exist"):
             ask()
     assert not calls(tmp_path, "sbatch")
     lost.touch()

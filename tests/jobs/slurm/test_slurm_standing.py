@@ -52,7 +52,7 @@ def slurm(state: str, reason: str = "") -> ControllerJob:
             "cancelled",
             "DependencyNeverSatisfied",
         ),
-        ({"view": RUNS, "controller": slurm("COMPLETED")}, "failed", "before it said how"),
+        ({"view": RUNS, "controller": slurm("COMPLETED")}, "failed", "before it recorded how"),
     ],
 )
 def test_by_the_word_of_slurm(changes: dict[str, Any], state: str, words: str) -> None:
@@ -78,7 +78,7 @@ def test_a_job_that_slurm_does_not_know_is_judged_by_its_records() -> None:
     assert standing_of(known(view=RUNS, quiet_seconds=5.0))[0] == "running"
     state, reason = standing_of(known(view=RUNS, quiet_seconds=600.0))
     assert state == "failed"
-    assert "nothing of it has moved for 10 min" in (reason or "")
+    assert "it has made no progress for 10 min" in (reason or "")
     assert standing_of(known(submitted_seconds=5.0))[0] == "queued"
     assert standing_of(known(submitted_seconds=500.0))[0] == "failed"
     assert standing_of(known(view=RUNS, quiet_seconds=600.0, asked=True))[0] == "cancelled"

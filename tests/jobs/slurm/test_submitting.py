@@ -177,7 +177,7 @@ def test_one_that_was_resumed_since_it_was_looked_at_is_not_submitted_again(
     commands = programs(tmp_path)
     directory, _ = submit_job(commands, tmp_path / "home", job({}))
     submit_again(commands, directory, job({}), newest=1)
-    with pytest.raises(BadRequest, match="somebody else submits it just now"):
+    with pytest.raises(BadRequest, match="another process is submitting it now"):
         submit_again(commands, directory, job({}), newest=1)
     assert directory.submissions() == [1, 2]
 

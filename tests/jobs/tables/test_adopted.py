@@ -37,10 +37,13 @@ def test_a_job_that_watches_takes_nothing_and_is_never_started_again() -> None:
     assert job_from_dict(job_to_dict(spec), source="job") == spec
     for changes, said in (
         ({"max_restarts": 1}, "max_restarts = 1"),
-        ({"ranks": 2}, "takes nothing of the daemon"),
-        ({"script": {**job()["script"], "evaluates": "/out"}}, "script.evaluates = /out: nothing"),
-        ({"device": "cuda"}, "takes nothing of the daemon"),
-        ({"script": {**job()["script"], "launcher": "torchrun"}}, "nothing is started"),
+        ({"ranks": 2}, "gets no GPUs or ranks from the daemon"),
+        (
+            {"script": {**job()["script"], "evaluates": "/out"}},
+            "script.evaluates = /out: the job only watches",
+        ),
+        ({"device": "cuda"}, "gets no GPUs or ranks from the daemon"),
+        ({"script": {**job()["script"], "launcher": "torchrun"}}, "starts none"),
     ):
         with pytest.raises(BadRequest, match=said):
             job_from_dict(job(**changes), source="job")

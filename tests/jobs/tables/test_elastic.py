@@ -100,9 +100,9 @@ def test_what_is_wrong_is_said_with_the_sizes_that_do() -> None:
 def test_engines_that_cannot_change_their_size_say_why() -> None:
     deepspeed = refusal({"min": 2, "max": 4}, engine="deepspeed", deepspeed={"config": {}})
     assert "zerotools reshard converts" in deepspeed
-    assert 'use engine = "torch", whose jobs may be elastic, or set one number' in deepspeed
+    assert 'use engine = "torch", which allows elastic jobs, or set one number' in deepspeed
     script = {"engine": "script", "device": "cpu", "script": {"command": ["a"]}}
-    with pytest.raises(BadRequest, match="cannot divide the batch of your own program"):
+    with pytest.raises(BadRequest, match="cannot divide the batch of your program"):
         job_from_dict({**script, "ranks": {"min": 1, "max": 2}}, source="job")
 
 

@@ -17,16 +17,22 @@ def test_a_place_in_a_store_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ("/disk/run", "checkpoint.upload_to: '/disk/run' is no URL of a store that is written to"),
-        ("hf://team/run", "hf://team/run: hf:// is only read; name a place of s3://, gs://, az://"),
-        ("https://host/run", "https:// is only read"),
-        ("s3://bucket", "s3://bucket is a whole bucket; name a place in it"),
+        (
+            "/disk/run",
+            "checkpoint.upload_to: '/disk/run' is not a URL of a store that zerotools can write to",
+        ),
+        (
+            "hf://team/run",
+            "hf://team/run: zerotools only reads hf://; give an address of s3://, gs://, az://",
+        ),
+        ("https://host/run", "zerotools only reads https://"),
+        ("s3://bucket", "s3://bucket is a whole bucket; give a path in it"),
         ("s3://key:secret@bucket/run", "a s3:// URL has a name or a password"),
         ("s3://bucket/run?X-Amz-Signature=1", "a s3:// URL has a query"),
         ("ftp://host/run", "ftp:// is not a store that zerotools knows"),
         ("s3://bucket/../run", "has a part '..'"),
-        ("s3://bucket/run/step-00000004", "is in a checkpoint, and goes with it"),
-        ("s3://bucket/run/step-00000004/run", "is in a checkpoint, and goes with it"),
+        ("s3://bucket/run/step-00000004", "is inside a checkpoint, and is removed with it"),
+        ("s3://bucket/run/step-00000004/run", "is inside a checkpoint, and is removed with it"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused(given: str, why: str) -> None:
@@ -37,7 +43,7 @@ def test_a_place_that_cannot_be_written_is_refused(given: str, why: str) -> None
 
 
 def test_how_many_stay_is_said_of_uploads_alone() -> None:
-    with pytest.raises(BadRequest, match="nothing is uploaded without"):
+    with pytest.raises(BadRequest, match="checkpoints are uploaded only with"):
         parsed(checkpoint={"upload_keep_last": 2})
 
 

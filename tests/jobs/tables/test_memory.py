@@ -39,8 +39,8 @@ def test_sizes_are_read_and_left_out_they_declare_nothing() -> None:
         ({"memory": {"per_cpu": 1}}, "per_cpu"),
         (
             {"memory": {"per_gpu": "1GiB"}, "numa": "cores"},
-            'numa = "cores": the jobs that share a GPU by memory.per_gpu would share its cores '
-            'too, beside others that idle; set numa = "auto"',
+            'numa = "cores": jobs that share a GPU by memory.per_gpu would also share its '
+            'cores, while other cores are idle; set numa = "auto"',
         ),
     ],
 )

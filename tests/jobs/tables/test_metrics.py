@@ -18,7 +18,7 @@ from zerotools.jobs.tables.metrics import MetricsSpec, check_metrics
         ({"wandb": "p" * 129}, "torch", "at most 128 characters"),
         ({"wandb": " "}, "torch", "must be a name of printable characters"),
         ({"mlflow": "a\nb"}, "deepspeed", "must be a name of printable characters"),
-        ({"mlflow": "e"}, "script", "a program of your own logs to mlflow itself"),
+        ({"mlflow": "e"}, "script", "let your program log to mlflow itself"),
     ],
 )
 def test_what_is_refused(keys: dict[str, Any], engine: str, sentence: str) -> None:

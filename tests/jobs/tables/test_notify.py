@@ -28,7 +28,7 @@ def test_a_job_that_tells_of_everything() -> None:
         (NotifySpec(webhook="https://host:0/"), "has port 0"),
         (NotifySpec(webhook="https://ho st/"), "printable ASCII characters"),
         (NotifySpec(webhook=f"https://host/{'x' * 2000}"), "at most 2000"),
-        (NotifySpec(command=("",)), "its first word is empty"),
+        (NotifySpec(command=("",)), "its first string is empty"),
     ],
 )
 def test_what_is_refused_says_why_and_shows_no_key(notify: NotifySpec, why: str) -> None:

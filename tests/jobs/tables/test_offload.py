@@ -18,7 +18,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
         ({"offload": {"params": "cpu"}, "zero": {"stage": 2}}, "zero.stage is 2; set it to 3"),
         ({"offload": {"optimizer": "disk"}}, "set offload.path"),
         ({"offload": {"path": "/spill"}}, 'cannot be combined with offload.optimizer = "none"'),
-        ({"offload": {"pin_memory": False}}, "nothing is offloaded"),
+        ({"offload": {"pin_memory": False}}, "the job offloads no data"),
         ({"offload": {"optimizer": "nvme"}}, 'must be one of "none", "cpu", "disk"'),
         ({"offload": {"optimizer": "disk", "path": "spill"}}, "must be an absolute path"),
         ({"zero": {"shard_size": 3}}, "zero.shard_size = 3: must divide the 4 ranks"),

@@ -63,12 +63,12 @@ def test_addresses(address: str) -> None:
 @pytest.mark.parametrize(
     ("rendezvous", "changes", "why"),
     [
-        ({"nodes": 2}, {}, "need a place to meet"),
+        ({"nodes": 2}, {}, "need an address to meet"),
         ({"nodes": 2, "address": "10.0.0.1"}, {}, "is not HOST:PORT"),
         ({"nodes": 2, "address": "http://a:1"}, {}, "is not HOST:PORT"),
         ({"nodes": 2, "address": "a:65536"}, {}, "is not HOST:PORT"),
         ({"nodes": 2, "address": "a:0"}, {}, "is not HOST:PORT"),
-        ({"address": "a:1"}, {}, "rendezvous.nodes says how many"),
+        ({"address": "a:1"}, {}, "rendezvous.nodes, the number of machines"),
         ({**TWO, "node_rank": 2}, {}, "counted from 0 to 1"),
         ({**TWO, "timeout": "soon"}, {}, "rendezvous.timeout"),
         (TWO, {"output_dir": None}, "set output_dir to a directory that all of them have"),

@@ -42,7 +42,7 @@ def test_the_fewest_and_the_most_nodes_must_divide_the_batch() -> None:
     [
         ({"partition": " "}, {}, "slurm.partition = .* must be printable text"),
         ({"time": "8x"}, {}, 'slurm.time = "8x"'),
-        ({"time": "60s"}, {}, "slurm.time = .* asked to save at once"),
+        ({"time": "60s"}, {}, "slurm.time = .* have to save at once"),
         ({"options": ["--clusters=b"]}, {}, "zerotools gives --clusters itself"),
         ({"options": ["-Mb"]}, {}, "zerotools gives --clusters itself"),
         ({"warning": 0}, {}, "slurm.warning = 0: "),
@@ -51,7 +51,7 @@ def test_the_fewest_and_the_most_nodes_must_divide_the_batch() -> None:
         ({"options": ["--output=/x"]}, {}, "zerotools gives --output itself"),
         ({"options": ["-N4"]}, {}, "zerotools gives --nodes itself"),
         ({"options": ["--arr=1-3"]}, {}, "zerotools gives --array itself"),
-        ({}, {"rendezvous": {"nodes": 2, "address": "n:1"}}, "Slurm says which nodes"),
+        ({}, {"rendezvous": {"nodes": 2, "address": "n:1"}}, "Slurm chooses the nodes"),
         ({}, {"ranks": {"min": 1, "max": 2}}, "each node has one number"),
         ({}, {"device": "cuda", "ranks": None, "gpus": [0, 1]}, "each node has one number"),
         ({"nodes": 2}, {"backend": "local"}, r"\[slurm\]: is for backend = .slurm."),

@@ -29,8 +29,8 @@ def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
     older = version.order(its) < version.order(mine)
     if "api_versions" not in health:  # whatever its version, it is older than this client
         return (
-            f"the daemon is an older zerotoolsd ({its}): upgrade it and restart it (the jobs that "
-            "run go on)"
+            f"the daemon is an older zerotoolsd ({its}): upgrade it and restart it (running "
+            "jobs continue)"
         )
     if API_VERSION not in spoken:
         older = max(spoken, default=0) < API_VERSION

@@ -102,7 +102,7 @@ class DaemonRequests:
         except ValueError:
             tree = None
         if not isinstance(tree, dict):
-            raise DaemonUnreachable(f"what listens at {self.shown} is not zerotoolsd")
+            raise DaemonUnreachable(f"the server at {self.shown} is not zerotoolsd")
         return tree
 
     def _refusal(self, status: int, data: bytes) -> Exception:

@@ -164,8 +164,8 @@ def _locked(state_dir: Path) -> Iterator[None]:
     except BlockingIOError:
         pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
         raise BadRequest(
-            f"a zerotoolsd, pid {pid}, uses {state_dir}: stop it first (its jobs go on), and start "
-            "it again afterwards"
+            f"a zerotoolsd, pid {pid}, uses {state_dir}: stop it first (its jobs continue), "
+            "and start it again afterwards"
         ) from None
     finally:
         os.close(fd)

@@ -113,4 +113,4 @@ def _check_columns(path: Path, there: Sequence[str], wanted: Sequence[str]) -> N
     for name in wanted:
         if name not in there:
             names = shown_names(dict.fromkeys(there))
-            raise BadFile(f'{path}: there is no column "{name}"; it has {names}')
+            raise BadFile(f'{path}: has no column "{name}"; it has {names}')

@@ -56,7 +56,7 @@ def read_documents(
         if data.text_column not in value:
             names = ", ".join(map(str, value)) or "none"
             raise BadFile(
-                f'{place}: there is no column "{data.text_column}" (data.text_column); it has '
+                f'{place}: has no column "{data.text_column}" (data.text_column); it has '
                 f"{names:.200}; {_OTHERWISE}"
             )
         if text := text_of(place, value, data.text_column, "data.text_column"):

@@ -92,7 +92,7 @@ def _array(file: BinaryIO, path: Path, budget: int | None) -> Iterator[tuple[int
             if (head := text.peek()) == ",":
                 text.skip(",")
                 if text.peek() == "]":
-                    raise BadFile(f"{text.place}: there is no example after the comma; remove it")
+                    raise BadFile(f"{text.place}: no example follows the comma; remove the comma")
             elif head not in ("]", ""):
                 raise BadFile(f"{text.place}: a comma is missing between two examples")
     except _OverBudget:

@@ -81,5 +81,5 @@ def _numpy(path: Path, size: int, offset: int, header: bytes) -> TokenArray:
         raise BadFile(f"{path} has shape {shape} and token ids have one dimension: flatten it")
     need = offset + shape[0] * ITEM_BYTES[name]
     if size < need:
-        raise BadFile(f"{path} has {size} bytes and its header says {need}: it is truncated")
+        raise BadFile(f"{path} has {size} bytes, but its header needs {need}: it is truncated")
     return TokenArray(path, offset, shape[0], name)

@@ -26,7 +26,7 @@ def column(place: str, tree: Mapping[str, Any], name: str, key: str) -> Any:
         BadFile: the column does not exist.
     """
     if name not in tree:
-        raise BadFile(f'{place}: there is no column "{name}" ({key}); it has {shown_names(tree)}')
+        raise BadFile(f'{place}: has no column "{name}" ({key}); it has {shown_names(tree)}')
     return tree[name]
 
 

@@ -22,15 +22,15 @@ def look_at_fork_servers(
     if (launch or {}).get("by") in ("systemd", "user-systemd"):
         yield warning(
             WHAT,
-            "is on, and every job starts cold: supervisors run in units of their own",
-            f'take [warm_start] out, or set [launch] by = "child" ({HOW_TO} says what that costs)',
+            "is on, but every job starts cold: supervisors run in separate systemd units",
+            f'take [warm_start] out, or set [launch] by = "child" ({HOW_TO} lists the costs)',
         )
         return
     if (trouble := warm.get("trouble")) is not None:
         yield warning(
             WHAT,
             f"the last fork server that failed: {trouble}",
-            f"jobs start cold until another one is ready; {HOW_TO} says what the reasons mean",
+            f"jobs start cold until another one is ready; {HOW_TO} explains the reasons",
         )
     servers = warm.get("servers", ())
     for server in servers:

@@ -28,8 +28,8 @@ def look_at_gpu_locks(
         return
     yield warning(
         what,
-        f"two daemons may give one GPU to two jobs: {why}; a daemon then sees what others use by "
-        "the memory that NVML shows alone",
+        f"two daemons may give one GPU to two jobs: {why}; a daemon then sees the use of "
+        "other daemons only in the memory that NVML shows",
         f"as root: install -d -m 1777 {place or directory}, and for the next boot zerotoolsd "
         "--print-unit tmpfiles > /etc/tmpfiles.d/zerotools.conf (zerotools help share-gpus)",
     )

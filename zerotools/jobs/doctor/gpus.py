@@ -21,20 +21,20 @@ def look_at_gpus(
         yield problem(
             "NVML",
             str(snapshot.gpus_error),
-            "jobs on GPUs wait until the driver answers, those on CPUs do not; look at dmesg for "
-            "NVRM and Xid, and at processes in state D: the machine may need a restart",
+            "jobs on GPUs wait until the driver answers, jobs on CPUs do not; check dmesg for "
+            "NVRM and Xid, and check for processes in state D: the machine may need a restart",
         )
         return
     if snapshot.gpus_error is not None:
         yield warning(
             "NVML",
             snapshot.gpus_error,
-            'without it only device = "cpu" jobs start; on a machine with NVIDIA GPUs look at '
+            'without it only device = "cpu" jobs start; on a machine with NVIDIA GPUs check '
             "nvidia-smi and dmesg",
         )
         return
     if not snapshot.gpus:
-        yield warning("NVML", "the driver shows no GPU", "look at nvidia-smi -L and dmesg")
+        yield warning("NVML", "the driver shows no GPU", "check nvidia-smi -L and dmesg")
         return
     yield ok("NVML", f"shows {len(snapshot.gpus)} GPU{'s' * (len(snapshot.gpus) > 1)}")
     for gpu in snapshot.gpus:
@@ -52,15 +52,15 @@ def _look_at(gpu: Gpu, is_ours: bool) -> Iterator[DoctorFinding]:
         yield problem(
             what,
             f"cannot be relied on: {gpu.error}",
-            "no job starts on it; look at dmesg for Xid messages, then reset it or restart the "
+            "no job starts on it; check dmesg for Xid messages, then reset it or restart the "
             "machine",
         )
     elif gpu.unmeasured is not None:
         yield warning(
             what,
             gpu.unmeasured,
-            "no job starts on it; if nobody else uses it, set limits.use_unmeasured_gpus = true in "
-            "zerotoolsd.toml",
+            "no job starts on it; if no other program uses it, set limits.use_unmeasured_gpus "
+            "= true in zerotoolsd.toml",
         )
     elif not is_ours and foreign_bytes(gpu) > usual_foreign_bytes(gpu):
         yield _in_use(gpu, what)
@@ -104,7 +104,7 @@ def look_at_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFindin
             yield warning(
                 f"GPU {lease.get('gpu_uuid')}",
                 f"stays reserved for {lease['held_by']}, which outlived job {lease.get('job_id')}",
-                "it is free once that ends; one in state D or Z waits for a file system or a "
-                "driver: look at dmesg, at mount and at nvidia-smi; one of another user is for "
-                "that user or root to end",
+                "the GPU is free when the process ends; a process in state D or Z waits for a "
+                "file system or a driver: check dmesg, mount and nvidia-smi; a process of "
+                "another user can be ended by that user or by root",
             )

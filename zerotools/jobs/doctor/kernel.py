@@ -72,7 +72,7 @@ def _cgroups(root: Path, manager: str | None) -> Iterator[DoctorFinding]:
         yield warning(
             "cgroups",
             why,
-            "a daemon that is started here refuses jobs with [limits]; start it as a unit with "
+            "a daemon started here refuses jobs with [limits]; start it as a unit with "
             "Delegate=yes (zerotools help install-as-a-service)",
         )
     else:
@@ -83,11 +83,11 @@ def _cgroups_of_units(place: Path, manager: str) -> DoctorFinding:
     has = _words(place / "cgroup.controllers")
     lacking = [name for name in NEEDED_CONTROLLERS if name not in has]
     if not lacking:
-        given = f"each attempt has one of its own, with {', '.join(NEEDED_CONTROLLERS)}"
+        given = f"each attempt has a separate group, with {', '.join(NEEDED_CONTROLLERS)}"
         return ok("cgroups", given)
     return warning(
         "cgroups",
-        f"each attempt has one of its own, with no {' and no '.join(lacking)} controller",
+        f"each attempt has a separate group, with no {' and no '.join(lacking)} controller",
         "these limits of jobs cannot be kept; "
         + (
             "see cgroup_disable= on the kernel's command line"

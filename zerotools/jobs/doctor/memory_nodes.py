@@ -63,7 +63,7 @@ def _policy(policy: Callable[[], object]) -> Iterator[DoctorFinding]:
     try:
         policy()
     except OSError as error:
-        do = "memory comes from where a rank runs, which is the same node while that has room"
+        do = "memory is allocated on the node of the rank while that node has free memory"
         if error.errno == errno.EPERM:
             do += "; Docker allows it with --cap-add SYS_NICE"
         yield warning(WHAT, f"none can be preferred: {os.strerror(error.errno or 0)}", do)

@@ -59,7 +59,7 @@ def answer_of(
     try:
         answer = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
-        return f"ended with status {done.returncode} when it was asked for its packages"
+        return f"ended with status {done.returncode} when it listed its packages"
     return answer if isinstance(answer, dict) else "answered nonsense"
 
 
@@ -136,7 +136,7 @@ def look_at_compilers(
         yield warning(
             "compilers",
             why,
-            "torch's Adam serves in place of DeepSpeed's on GPUs; its Lamb, its Lion and its "
+            "on GPUs torch's Adam replaces DeepSpeed's; DeepSpeed's Lamb, its Lion and its "
             "offload to NVMe are refused: install the CUDA toolkit of torch's version",
         )
     else:

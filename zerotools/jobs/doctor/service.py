@@ -36,11 +36,11 @@ def look_at_service(
         yield say(
             "processes of jobs",
             f"systemd could not start the last one ({trouble})",
-            f"{do}look at journalctl -b; systemd before 243 needs the drop-in of "
-            "zerotoolsd --print-unit jobs-as-children (zerotools help install-as-a-service)",
+            f"{do}check journalctl -b; systemd before 243 needs the drop-in of zerotoolsd "
+            "--print-unit jobs-as-children (zerotools help install-as-a-service)",
         )
     elif by in ("systemd", "user-systemd"):
-        yield ok("processes of jobs", f"are {why}, each attempt in a unit of its own")
+        yield ok("processes of jobs", f"are {why}, each attempt in a separate unit")
     elif (root / "run/systemd/system").is_dir():
         yield warning(
             "processes of jobs",
@@ -67,7 +67,7 @@ def look_at_drain(drain: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
     yield warning(
         "the queue",
         f"is drained by {who}{why}: no job starts",
-        "when what it is drained for is done, run: zerotools undrain",
+        "when the maintenance is done, run: zerotools undrain",
     )
 
 

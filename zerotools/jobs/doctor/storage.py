@@ -26,7 +26,7 @@ CONNECT_SECONDS = 2.0
 LOOK_SECONDS = 5.0
 
 _PART = 1 << 16
-HANGS = "its file system hangs: look at its server, at mount and at dmesg"
+HANGS = "its file system hangs: check its server, mount and dmesg"
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFin
     # A file system without a count of inodes, such as btrfs, returns 0.
     inodes_left = found.f_favail / found.f_files if found.f_files else 1.0
     if found.f_flag & os.ST_RDONLY:
-        yield problem(what, f"{path} is mounted read-only", "mount it again, or look at dmesg")
+        yield problem(what, f"{path} is mounted read-only", "mount it again, or check dmesg")
     elif free < NO_BYTES:
         yield problem(what, said, "submits are refused when it is full: zerotools clean, or df -h")
     elif found.f_files and found.f_favail < NO_INODES:
@@ -139,7 +139,7 @@ def look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[Doct
         yield problem(
             "state",
             f"{state_dir}, or {socket_path}, did not answer within {LOOK_SECONDS:g} s",
-            f"{HANGS}; a daemon there stands still, and its jobs go on without it",
+            f"{HANGS}; a daemon there stands still, and its jobs continue without it",
         )
     yield from found or ()
 
@@ -159,7 +159,7 @@ def _look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[Doc
 def _permissions(path: Path, uid: int) -> Iterator[DoctorFinding]:
     found = path.stat()
     if not stat.S_ISDIR(found.st_mode):
-        yield problem("state", f"{path} is no directory", "name another: --state-dir")
+        yield problem("state", f"{path} is not a directory", "name another: --state-dir")
     elif found.st_uid != uid:
         yield problem(
             "state",
@@ -192,7 +192,7 @@ def _socket(path: Path) -> Iterator[DoctorFinding]:
         yield problem(
             "daemon",
             f"the one at {path} takes no connection within {CONNECT_SECONDS:g} s",
-            "look at its log; if it hangs, end it with SIGKILL and start it again: jobs go on",
+            "check its log; if it hangs, end it with SIGKILL and start it again: its jobs continue",
         )
     except OSError as error:
         if error.errno == errno.EACCES:
@@ -201,7 +201,7 @@ def _socket(path: Path) -> Iterator[DoctorFinding]:
             yield problem(
                 "daemon",
                 f"{path} is a left-over socket: no process listens there ({error.strerror})",
-                "start zerotoolsd: it takes the place of the socket",
+                "start zerotoolsd: it replaces the socket",
             )
     else:
         yield ok("daemon", f"listens at {path}")

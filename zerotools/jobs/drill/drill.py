@@ -122,7 +122,7 @@ class _Drill:
         """Wait for the ends of the jobs; return None, or a sentence on those without an end."""
         queue, seconds = self._queue, self._request.end_seconds
         left = sum(not job.is_over for job in queue.jobs)
-        self._say(f"trouble is over: {left} jobs have {seconds:.0f} s to come to their ends")
+        self._say(f"no more faults: {left} jobs have {seconds:.0f} s to end")
         deadline = time.monotonic() + seconds
         while any(not job.is_over for job in queue.jobs):
             if time.monotonic() > deadline:
@@ -139,7 +139,7 @@ class _Drill:
         try:
             once = promises.of_queue(jobs, list(self._queue.listed()))
         except DaemonError as error:
-            once = Promise(promises.ONCE, [f"the daemon cannot be asked: {error}"])
+            once = Promise(promises.ONCE, [f"the daemon does not answer: {error}"])
         daemon = promises.of_daemon(self._daemon.own_ends)
         return [once, ends, *promises.of_runs(jobs, runs), daemon]
 

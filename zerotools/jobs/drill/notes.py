@@ -44,7 +44,7 @@ class NotedRun:
             case "saved":
                 self.saved = max(self.saved, int(rest[0]))
             case "beside":
-                self.beside.append(f"attempt {rest[0]} ran beside another one")
+                self.beside.append(f"attempt {rest[0]} ran at the same time as another one")
             case "done":
                 self._done(int(rest[0]))
 

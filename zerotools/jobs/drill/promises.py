@@ -23,12 +23,12 @@ GONE_SECONDS = 5.0
 """The time that an ending process may take."""
 ONCE = "each acknowledged job is in the queue once"
 ENDS = "each job came to its right end"
-ALONE = "no attempt ran beside another"
+ALONE = "no two attempts of a job ran at the same time"
 NEWEST = "no step ran again that a checkpoint had"
 WHOLE = "no saved step was lost"
 OVER = "nothing ran again after it was done"
-DAEMON = "the daemon ended only where it was killed"
-NOTHING_LEFT = "no process is left over"
+DAEMON = "the daemon ended only when it was killed"
+NOTHING_LEFT = "no process is left"
 
 
 @dataclass
@@ -66,7 +66,7 @@ def of_ends(jobs: Sequence[ToyJob], runs: Mapping[str, NotedRun], late: str | No
             continue  # it is one of the late ones
         if state not in job.ends:
             wanted = " or ".join(sorted(job.ends))
-            why = job.view.get("reason") or "no reason is told"
+            why = job.view.get("reason") or "no reason is recorded"
             promise.broken.append(f"{_told(job)} is {state}, and not {wanted}: {why}")
         elif state == states.SUCCEEDED:
             promise.broken += [f"{_told(job)}: {why}" for why in runs[job.name].unfinished()]

@@ -81,5 +81,5 @@ def check_room(place: Path, free: int) -> None:
     if free < LEAST_ROOM:
         raise BadRequest(
             f"--directory {place}: {free >> 20} MiB are free there, and a drill needs "
-            f"{LEAST_ROOM >> 20} MiB; make room, or name another one"
+            f"{LEAST_ROOM >> 20} MiB; free some space, or name another directory"
         )

@@ -136,7 +136,7 @@ def _sync(directory: Path) -> None:
 
 def main(arguments: list[str] | None = None, program: type[ToyProgram] = ToyProgram) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description="Counts steps, saves, and goes on.")
+    parser = argparse.ArgumentParser(description="Counts steps, saves, and continues.")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--pace", type=float, required=True)
     parser.add_argument("--every", type=int, required=True)

@@ -79,8 +79,8 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
     adapts = "path" in table
     if wanted.method != FULL and not adapts:
         raise BadRequest(
-            f"{model}: has no weights (.safetensors) that adapters could be trained beside; name a "
-            "model directory that has, or train all weights (--method full)"
+            f"{model}: has no weights (.safetensors), which adapters need; name a model "
+            "directory with weights, or train all weights (--method full)"
         )
     tokenizer = tokenizer_of({"config": str(directory / CONFIG)})
     if data.key != TEXT:
@@ -175,7 +175,7 @@ def _chosen(wanted: FirstTraining, found: Estimate, choose: Chooser | None) -> W
     others += [f"{way.words} would do" for way in found.ways if FitChange.MORE_GPUS in way.changes]
     if free is not None and found.search.best is not None:
         near = needs_of(found.search.best, found.machine)
-        reason = f"{found.search.best.words} takes {near}, of which {gib(free)} are free"
+        reason = f"{found.search.best.words} takes {near}, and {gib(free)} are free"
     else:
         reason = found.choice.reason
     raise BadRequest("; ".join([f"{wanted.model}: {reason}", *others]))

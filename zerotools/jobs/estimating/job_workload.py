@@ -36,8 +36,8 @@ def workload_of(spec: JobSpec, *, asks: bool = True) -> Workload:
     """
     if spec.engine == "script":
         raise Unsupported(
-            'engine = "script": the memory of your own program is not known; run it once, and '
-            "zerotools show says its peaks"
+            'engine = "script": the memory of your program is not known; run it once, and '
+            "zerotools show prints its peaks"
         )
     model = _model(spec, asks=asks)
     micro = micro_batch_of(spec, model)

@@ -26,8 +26,8 @@ def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> J
     table = model_table_of(model)
     if not table:
         raise BadRequest(
-            f"{model}: there is no such file or directory; with a config of another launcher name "
-            "a model directory or its config.json"
+            f"{model}: no such file or directory; with a config of another launcher name a "
+            "model directory or its config.json"
         )
     train: dict[str, Any] = {"steps": _MANY_STEPS}
     if given["batch"]:

@@ -67,8 +67,8 @@ class WholeJob:
             yield f"zerotools consolidate {checkpoint} {MODEL_PLACE} exports its weights there"
         if isinstance(self.tree["model"].get("config"), Mapping):
             yield (
-                "the run starts from random weights; to train those of a model, put [model] with "
-                'path = "DIR" in place of [model.config]'
+                "the run starts from random weights; to train those of a model, replace "
+                '[model.config] by [model] with path = "DIR"'
             )
 
 
@@ -137,7 +137,7 @@ def _comments(found: Estimate, way: Way, kind: str, tree: Mapping[str, Any]) -> 
         "train.activation_checkpointing": "less memory, about a third more time",
         "train.epochs": "or train.steps",
         "zero.stage": found.choice.reason if is_best else lowest,
-        "offload.optimizer": "host memory or disk in place of the GPU: slower",
+        "offload.optimizer": "host memory or disk instead of the GPU: slower",
         "offload.params": "copied to the GPU block by block: slower",
         "offload.path": "a local NVMe disk is best",
         "lora.rank": "adapters alone are trained",

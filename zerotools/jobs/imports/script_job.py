@@ -17,8 +17,8 @@ from zerotools.jobs.launcher_keys.launch_flags import STARTED_BY
 
 _OUTPUT = "output_dir"
 _STOP = (
-    "a stop sends SIGTERM to every rank; {name} saves then, and resumes later, if three lines are "
-    "added (zerotools help run-your-own-script)"
+    "a stop sends SIGTERM to every rank; {name} saves then and resumes later if you add three "
+    "lines (zerotools help run-your-own-script)"
 )
 
 
@@ -95,7 +95,8 @@ def _steps(recipe: Recipe, program: Program, directory: Path) -> list[str]:
     file = next((word for word in program.command if word.endswith(".py")), None)
     if file is not None and not (directory / file).exists():
         steps.append(
-            f"{file} is not in {directory}: set script.directory to where it is, or import there"
+            f"{file} is not in {directory}: set script.directory to its directory, or import "
+            "from there"
         )
     if recipe.ranks is None and recipe.launcher:
         steps.append(f"{recipe.launcher} takes every GPU: set gpus; without it the job has one")

@@ -22,7 +22,7 @@ _INSTEAD = {
     "--part": "--parts N of submit, before the conversion",
     "--part-from": "--parts N of submit, before the conversion",
     "--dry-run": "--dry-run of submit, before the conversion",
-    "--resume": "nothing: a job that was interrupted goes on by itself",
+    "--resume": "nothing: an interrupted job continues without it",
 }
 
 
@@ -41,11 +41,12 @@ def check_conversion(words: Sequence[str], parts: int) -> None:
         )
     if words[0] == _VERIFY and parts > 1:
         raise BadRequest(
-            "--parts is for what is written; verify reads with all cores (--workers), and on "
-            "several machines each has its --part: leave --parts out"
+            "--parts divides the output of a command, and verify writes none; it reads with "
+            "all cores (--workers), and on several machines each has its --part: leave "
+            "--parts out"
         )
     if {"-h", "--help"} & set(words):
-        raise BadRequest(f"--convert: a help page is no job; see zerotools {words[0]} --help")
+        raise BadRequest(f"--convert: a help page cannot be a job; see zerotools {words[0]} --help")
     for word in words[1:]:
         if instead := _INSTEAD.get(word.partition("=")[0]):
             raise BadRequest(f"--convert: {word} is of the job; give {instead}")

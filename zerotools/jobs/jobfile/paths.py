@@ -95,7 +95,7 @@ def _absolute(
     if name == "python" and "/" not in path and not path.startswith("~"):
         found = shutil.which(path)
         if found is None:
-            wrong.append(f"python = {show(path)}: there is no such program in PATH")
+            wrong.append(f"python = {show(path)}: no such program in PATH")
         return found or path
     try:
         return os.path.normpath(base_dir.absolute() / expanded(path))

@@ -111,7 +111,7 @@ IGNORED = {
             "fsdp_config.fsdp_use_orig_params",
             "fsdp_config.fsdp_limit_all_gathers",
         ),
-        "how FSDP1 communicates, not what it computes",
+        "how FSDP1 communicates; the result is the same",
     ),
 }
 """Key -> the reason that a report gives."""

@@ -19,10 +19,10 @@ def _all(kind: ValueKind, action: KeyAction, why: str, *names: str) -> dict[str,
     return {name: ConfigKey(kind, action, why) for name in names}
 
 
-_COMMUNICATION = "how DeepSpeed communicates, not what it computes"
-_MEMORY = "how DeepSpeed lays out memory, not what it computes"
-_REPORTS = "what DeepSpeed prints or logs; zerotools reports on its own"
-_CHECKPOINTS = "how DeepSpeed writes checkpoints; zerotools writes its own"
+_COMMUNICATION = "how DeepSpeed communicates; the result is the same"
+_MEMORY = "how DeepSpeed lays out memory; the result is the same"
+_REPORTS = "the output and logs of DeepSpeed; zerotools writes other reports"
+_CHECKPOINTS = "how DeepSpeed writes checkpoints; zerotools has another writer"
 
 _COMPILES = "how DeepSpeed compiles"
 
@@ -157,7 +157,7 @@ KEYS: dict[str, ConfigKey] = {
     **_all(
         ValueKind.BOOL,
         KeyAction.TUNING,
-        "lets DeepSpeed take any optimizer; the engine torch has its own",
+        "lets DeepSpeed take any optimizer; the engine torch has a fixed list",
         "zero_allow_untested_optimizer",
         "zero_force_ds_cpu_optimizer",
         "optimizer.legacy_fusion",
@@ -166,7 +166,7 @@ KEYS: dict[str, ConfigKey] = {
     "optimizer.params.torch_adam": ConfigKey(
         ValueKind.ANY,
         KeyAction.TUNING,
-        "the engine torch has its own AdamW; the default decay is torch's",
+        "the engine torch uses torch's AdamW and its default weight decay",
     ),
     "optimizer.params.ns_method": ConfigKey(
         ValueKind.TEXT,
@@ -187,11 +187,16 @@ KEYS: dict[str, ConfigKey] = {
         "settings for models that call DeepSpeed's checkpointing; it switches nothing on",
         "activation_checkpointing",
     ),
-    **_all(ValueKind.ANY, KeyAction.TUNING, "for offload to disk; DeepSpeed's own", "aio"),
     **_all(
         ValueKind.ANY,
         KeyAction.TUNING,
-        "which layers ranks share, transformers' plan of the model says",
+        "how DeepSpeed offloads to disk; zerotools does it otherwise",
+        "aio",
+    ),
+    **_all(
+        ValueKind.ANY,
+        KeyAction.TUNING,
+        "transformers' plan of the model chooses the layers that ranks share",
         *(f"tensor_parallel.{name}" for name in _HOW_LAYERS_ARE_CUT),
     ),
     **_all(
@@ -214,7 +219,7 @@ KEYS: dict[str, ConfigKey] = {
         _COMPILES,
         *(f"compile.{name}" for name in _OF_COMPILING),
     ),
-    **_all(ValueKind.ANY, KeyAction.FEATURE, "changes what is trained", CLIPS_ELSEWHERE),
+    **_all(ValueKind.ANY, KeyAction.FEATURE, "changes the training", CLIPS_ELSEWHERE),
     **NEVER_TAKEN,
     **_all(
         ValueKind.ANY,
@@ -240,7 +245,7 @@ KEYS: dict[str, ConfigKey] = {
     **_all(
         ValueKind.ANY,
         KeyAction.FEATURE,
-        "changes what is trained",
+        "changes the training",
         "amp",
         "torch_autocast",
         "sparse_gradients",
@@ -273,11 +278,11 @@ KEYS: dict[str, ConfigKey] = {
         "zero_optimization.zeropp_loco_param",
     ),
     "gradient_allreduce_op": ConfigKey(
-        ValueKind.TEXT, KeyAction.FEATURE, "changes what is trained", "mean"
+        ValueKind.TEXT, KeyAction.FEATURE, "changes the training", "mean"
     ),
     "managed_gradient_accumulation": ConfigKey(ValueKind.BOOL, KeyAction.TUNING, _MEMORY, True),
     "optimizer.params.bias_correction": ConfigKey(
-        ValueKind.BOOL, KeyAction.FEATURE, "changes what is trained", True
+        ValueKind.BOOL, KeyAction.FEATURE, "changes the training", True
     ),
 }
 

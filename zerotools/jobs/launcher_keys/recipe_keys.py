@@ -68,7 +68,7 @@ AXOLOTL_IGNORED: Mapping[str, str] = {
             "group_by_modality_length",
             "is_llama_derived_model",
         ),
-        "how batches are filled up, not what is learned",
+        "how batches are padded; the result is the same",
     ),
     **dict.fromkeys(
         (
@@ -97,7 +97,7 @@ AXOLOTL_IGNORED: Mapping[str, str] = {
             "gc_steps",
             "cut_cross_entropy",
         ),
-        "what is trained does not depend on it",
+        "it does not change the training",
     ),
 }
 AXOLOTL_ADAPTERS: Mapping[str, bool] = {"lora": True, "qlora": True, "": False, "none": False}
@@ -165,11 +165,11 @@ SWIFT_IGNORED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ("dataset_num_proc", "load_from_cache_file", "use_hf", "packing_num_proc"),
-        "how files are read; the trainer does it its own way",
+        "how files are read; the trainer reads them differently",
     ),
     **dict.fromkeys(
         ("template", "system", "agent_template"),
         "examples are rendered by the chat template of the tokenizer",
     ),
-    "attn_impl": "what is trained does not depend on it",
+    "attn_impl": "it does not change the training",
 }

@@ -163,10 +163,10 @@ TRACKERS: Mapping[str, tuple[str, str, str]] = {
 """Value of `report_to` -> the position of the project or experiment: the argument of axolotl, and
 the Trainer's variable and its default."""
 
-_HABITS = "what is trained does not depend on it"
+_HABITS = "it does not change the training"
 _DAEMON = "the daemon does this by itself"
 _STARTED = "the daemon starts the ranks"
-_READING = "how files are read; the trainer does it its own way"
+_READING = "how files are read; the trainer reads them differently"
 _DISPLAY = "every step is recorded: zerotools logs, zerotools show"
 
 IGNORED: Mapping[str, str] = {
@@ -268,7 +268,7 @@ IGNORED: Mapping[str, str] = {
     ),
     "data_seed": "the order of the data follows seed",
     "dataloader_drop_last": "no batch is ever short",
-    "auto_find_batch_size": "the batch is the one that is said",
+    "auto_find_batch_size": "the given batch size is used",
     "load_best_model_at_end": "see checkpoint.best",
     "metric_for_best_model": "see checkpoint.best",
     "greater_is_better": "see checkpoint.best",

@@ -9,11 +9,11 @@ from typing import Any
 
 from zerotools.jobs.launcher_keys.key_kinds import ConfigKey, KeyAction, ValueKind
 
-_COMMUNICATION = "how DeepSpeed communicates, not what it computes"
-_GATHERING = "how DeepSpeed gathers weights, not what it computes"
-_MEMORY = "how DeepSpeed lays out memory, not what it computes"
+_COMMUNICATION = "how DeepSpeed communicates; the result is the same"
+_GATHERING = "how DeepSpeed gathers weights; the result is the same"
+_MEMORY = "how DeepSpeed lays out memory; the result is the same"
 _LOSSY = "compresses what DeepSpeed communicates; the engine torch communicates exactly"
-_STAGING = "how DeepSpeed moves what it offloads"
+_STAGING = "how DeepSpeed moves offloaded data"
 
 
 def _zero(

@@ -43,7 +43,7 @@ def lacking(device: str = "cpu") -> str | None:
     compiler = os.environ.get("CXX", "c++")
     for program in (compiler, "ninja"):
         if shutil.which(program, path=_path()) is None:
-            return f"there is no {program}; install it"
+            return f"{program} is not installed; install it"
     return _without_libaio(compiler)
 
 
@@ -59,7 +59,7 @@ def without_toolkit() -> str | None:
     if home is None and (usual := Path("/usr/local/cuda")).exists():
         home = str(usual)
     if home is None:
-        return "there is no CUDA toolkit"
+        return "the CUDA toolkit is missing"
     nvcc = Path(home, "bin", "nvcc")
     try:
         status = _status(nvcc, "-V")

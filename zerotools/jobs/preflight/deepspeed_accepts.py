@@ -44,7 +44,7 @@ def refusal(config: dict[str, Any], world_size: int, device: str = "cpu") -> str
     if name is None or name in theirs.DEEPSPEED_OPTIMIZERS:
         return _not_compiled(str(name)) if device == "cuda" else None
     if not hasattr(import_module("torch.optim"), name):
-        return f"{name} is neither one of its own optimizers nor one of torch.optim"
+        return f"{name} is neither an optimizer of DeepSpeed nor of torch.optim"
     return None
 
 

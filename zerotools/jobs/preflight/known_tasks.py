@@ -31,8 +31,8 @@ def refusal(unknown: Mapping[str, Sequence[str]]) -> str:
         near = f" (nearest: {', '.join(nearest)})" if nearest else ""
         said.append(f"{name}{near}")
     return (
-        f"eval.tasks: lm-evaluation-harness has no task {', and no task '.join(said)}; correct "
-        "the name, or set eval.task_dir to the directory of your own tasks"
+        f"eval.tasks: lm-evaluation-harness has no task {', and no task '.join(said)}; "
+        "correct the name, or set eval.task_dir to the directory of your tasks"
     )
 
 

@@ -22,7 +22,7 @@ def quantised(tensors: Iterable[tuple[Path, str, DType]], config: Mapping[str, A
     for path, name, dtype in tensors:
         narrow = dtype.is_float or name.endswith(".weight") or method is not None
         if narrow and dtype not in TRAINABLE:
-            stated = f" (its config.json says {method})" if isinstance(method, str) else ""
+            stated = f" (method {method} in its config.json)" if isinstance(method, str) else ""
             return (
                 f"model.path: {path}: {name} is {dtype}: quantised weights cannot be trained; take "
                 f"the model in 16 or 32 bits{stated}"

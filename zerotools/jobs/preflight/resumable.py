@@ -23,8 +23,8 @@ def not_resumable(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]
         return
     if record.weights_only or (spec.engine == "deepspeed" and on_nvme(spec.deepspeed.tree)):
         yield (
-            f"{where}: DeepSpeed does not resume what it offloads to NVMe (it loads "
-            "no optimizer state, without an error), so such a job cannot resume; offload to the CPU"
+            f"{where}: DeepSpeed does not load optimizer state that it offloaded to NVMe, and "
+            "reports no error, so such a job cannot resume; offload to the CPU"
             + (
                 f', or start a new run from the weights with model.path = "{path}"'
                 * record.weights_only
@@ -67,16 +67,17 @@ def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[st
         kept = "train" if saved.base is None else saved.base.precision
         if (saved.base is not None) != wanted.packs_frozen:
             yield (
-                f'lora.frozen_precision = "{wanted.frozen_precision}": the adapters of {where} '
-                f'were trained beside weights of "{kept}"; use that, or begin a new run with '
-                "lora.path"
+                f'lora.frozen_precision = "{wanted.frozen_precision}": the adapters of '
+                f'{where} were trained with frozen weights of "{kept}"; use that, or begin a '
+                "new run with lora.path"
             )
             return
         if saved.base is not None and saved.base.double_quant != wanted.double_quant:
             yield (
-                f"lora.double_quant = {str(wanted.double_quant).lower()}: the adapters of {where} "
-                f"were trained with {str(saved.base.double_quant).lower()}, beside weights of "
-                "other values; use that, or begin a new run with lora.path"
+                f"lora.double_quant = {str(wanted.double_quant).lower()}: the adapters of "
+                f"{where} were trained with {str(saved.base.double_quant).lower()}, which "
+                "gives frozen weights of other values; use that, or begin a new run with "
+                "lora.path"
             )
             return
     if saved is None or saved.rank != wanted.rank or saved.scale == wanted.scale:

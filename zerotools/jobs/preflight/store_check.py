@@ -74,7 +74,7 @@ def _answers(
         return [[f"no store answered within {SECONDS:g} s"]] * len(jobs)
     except ValueError:
         last = (answer.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return [[f"the stores of the job cannot be asked: {last}"]] * len(jobs)
+        return [[f"the stores of the job do not answer: {last}"]] * len(jobs)
     return found
 
 
@@ -84,4 +84,7 @@ def _left_behind(environment: Mapping[str, str], here: Mapping[str, str]) -> str
     if not names:
         return ""
     options = " ".join(f"--env {name}" for name in names)
-    return f". Of what is set here the job does not get {', '.join(names)}; pass {options}"
+    return (
+        f". The job does not get these variables of your environment: {', '.join(names)}; "
+        f"pass {options}"
+    )

@@ -73,9 +73,9 @@ def _start(spec: Any, given: str, place: str | None) -> Iterator[str]:
     newest = None if place is None else newest_copy(_far(place)).record
     if newest is not None and newest.step > record.step:
         yield (
-            f"resume_from = {given}: is at step {record.step}, but checkpoint.upload_to = {place} "
-            f"holds step {newest.step}, from which the job would resume; name another place to "
-            f'upload to, or set resume_from = "{place}"'
+            f"resume_from = {given}: is at step {record.step}, but checkpoint.upload_to = "
+            f"{place} holds step {newest.step}, and the job would resume there; upload to "
+            f'another address, or set resume_from = "{place}"'
         )
 
 

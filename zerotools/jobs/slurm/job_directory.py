@@ -189,7 +189,7 @@ def new_job_directory(
             if directory.job() is None:
                 if not path.exists():  # its maker was refused, and has removed it
                     return new_job_directory(home, name, record, key)
-                raise BadRequest(f"{path} is in the way: it holds no job; remove it") from None
+                raise BadRequest(f"{path} exists and holds no job; remove it") from None
             return directory
         raise BadRequest(
             f"{path} cannot be made: {error.strerror}; set {HOME_VARIABLE} to a directory that "

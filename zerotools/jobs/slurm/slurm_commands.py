@@ -70,8 +70,8 @@ class SlurmCommands:
         config = self.environment.get("SLURM_CONF")
         if config and not Path(config).exists():
             raise SlurmUnreachable(
-                f"{program} cannot ask Slurm's controller: SLURM_CONF={config}, and there is no "
-                "such file; correct the variable, or unset it"
+                f"{program} cannot ask Slurm's controller: the file SLURM_CONF={config} does "
+                "not exist; correct the variable, or unset it"
             )
 
     def version(self) -> tuple[int, int]:
@@ -80,7 +80,7 @@ class SlurmCommands:
             said = self._run("sbatch", ["--version"]).strip()
             found = re.search(r"(\d+)\.(\d+)", said)
             if found is None:
-                raise Unsupported(f"sbatch --version says {said[:100]!r}, and no version of Slurm")
+                raise Unsupported(f"sbatch --version prints {said[:100]!r}, not a version of Slurm")
             self._version = int(found[1]), int(found[2])
         if self._version < _LEAST:
             year, month = self._version

@@ -74,7 +74,7 @@ class SlurmJobs:
         if reference is None:
             found = self._views(job_directories(self._home)[:1])
             if not found:
-                raise BadRequest("nothing was submitted to Slurm yet")
+                raise BadRequest("no job was submitted to Slurm yet")
             return found[0]
         if reference.startswith(PREFIX) or reference.isdecimal():
             return self.job(reference)
@@ -103,8 +103,8 @@ class SlurmJobs:
                 self._found[number] = each
                 return each
         raise BadRequest(
-            f"{PREFIX}{number}: no job that was submitted with --slurm has this number; see "
-            f"zerotools queue --all ({self._home})"
+            f"{PREFIX}{number}: no job submitted with --slurm has this number; see zerotools "
+            f"queue --all ({self._home})"
         )
 
     def _numbers(self, directory: JobDirectory) -> Iterable[str]:
@@ -323,8 +323,8 @@ class SlurmJobs:
         number = view["slurm"]["id"]
         if number is None:
             raise SlurmUnreachable(
-                f"job {view['id']} is asked to end where it runs; Slurm does not answer, so it "
-                "may still be queued there: cancel it again later"
+                f"job {view['id']} gets a request to end on its nodes; Slurm does not answer, "
+                "so it may still be queued there: cancel it again later"
             )
         try:
             found = own_of(directory, self._commands.jobs([number]).get(number))
@@ -332,8 +332,8 @@ class SlurmJobs:
             if view["attempts"] and _quiet_seconds(directory) < FRESH_SECONDS:
                 return {**view, "state": states.STOPPING}  # it reads that in its directory
             raise SlurmUnreachable(
-                f"job {view['id']} is asked to end where it runs; Slurm does not answer, so it "
-                "may still be queued there: cancel it again later"
+                f"job {view['id']} gets a request to end on its nodes; Slurm does not answer, "
+                "so it may still be queued there: cancel it again later"
             ) from None
         if found is not None and found.waits:
             self._commands.cancel(number)
@@ -356,8 +356,8 @@ class SlurmJobs:
             return self.job(job_id)
         if view["state"] not in states.TERMINAL:
             raise BadRequest(
-                f"job {view['id']} is {states.in_words(view['state'])}; only one that is over is "
-                "resumed"
+                f"job {view['id']} is {states.in_words(view['state'])}; only a finished job "
+                "can be resumed"
             )
         if view["state"] == states.SUCCEEDED and spec.engine != "script":
             raise BadRequest(

@@ -46,15 +46,15 @@ def standing_of(known: Known) -> tuple[str, str | None]:
         return str(known.end.get("state") or state), known.end.get("reason")
     if known.silent is not None:
         since = "" if known.quiet_seconds is None else f"{known.quiet_seconds:.0f} s ago"
-        old = f"; what is shown is of {since}" if since else ""
-        return state, f"{known.silent}{old}; the job itself goes on or waits as before"
+        old = f"; the state shown here is from {since}" if since else ""
+        return state, f"{known.silent}{old}; the job itself runs or waits as before"
     found = known.controller
     if found is None:
         return _unknown_to_slurm(known, state, reason)
     if found.state in HELD_AGAIN or (found.waits and "held" in found.reason.lower()):
         return states.ON_HOLD, (
-            f"Slurm holds it ({found.reason or found.state}); scontrol release {found.number} lets "
-            "it go on"
+            f"Slurm holds it ({found.reason or found.state}); to continue it: scontrol "
+            f"release {found.number}"
         )
     if found.waits:
         if known.asked:
@@ -96,9 +96,9 @@ def _unknown_to_slurm(known: Known, state: str, reason: str | None) -> tuple[str
     if known.quiet_seconds < FRESH_SECONDS:
         return state, reason or "Slurm does not list it; it runs all the same"
     if known.asked:
-        return states.CANCELLED, "cancelled; it ended without a word"
+        return states.CANCELLED, "cancelled; it wrote no report of its end"
     return states.FAILED, (
-        "Slurm does not know it any more, and nothing of it has moved for "
+        "Slurm does not know it any more, and it has made no progress for "
         f"{known.quiet_seconds / 60:.0f} min: it is lost"
     )
 
@@ -116,5 +116,5 @@ def _ended_by_slurm(
         return states.CANCELLED, "the job after which it was to start has failed"
     said = f"; {reason}" if reason else ""
     if found.state == "COMPLETED":
-        return states.FAILED, f"its batch script ended before it said how the job ended{said}"
+        return states.FAILED, f"its batch script ended before it recorded how the job ended{said}"
     return states.FAILED, f"Slurm ended it: {how}{told}{said}"

@@ -160,7 +160,7 @@ def _hand_over(
         number = directory.new_submission(token, newest)
     except (FileExistsError, FileNotFoundError):
         raise SubmittedByOther(
-            f"{directory.path.name}: somebody else submits it just now"
+            f"{directory.path.name}: another process is submitting it now"
         ) from None
     stopped = directory.stop()
     (directory.path / STOP).unlink(missing_ok=True)

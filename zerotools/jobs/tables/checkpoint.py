@@ -25,8 +25,9 @@ class CheckpointSpec:
         minimum=1,
     )
     asynchronous: bool = key(
-        "Training waits only while each rank copies its shards to host memory, and continues while "
-        "they are written. Needs as much host memory, over all ranks, as the checkpoint is large.",
+        "Training waits only while each rank copies its shards to host memory, and continues "
+        "while they are written. Needs host memory of the size of the checkpoint, over all "
+        "ranks.",
         default=False,
     )
     keep_last: int | None = key(
@@ -50,9 +51,10 @@ class CheckpointSpec:
         imported=False,
     )
     upload_to: str | None = key(
-        "Where the checkpoints are copied while the job trains, such as `s3://bucket/run`: in an "
-        "object store (`s3://`, `gs://`, `az://`), below which no other run has its checkpoints. "
-        "See [object stores](../how-to/object-stores.md#checkpoints-of-a-job).",
+        "The address in an object store (`s3://`, `gs://`, `az://`) to which checkpoints are "
+        "copied while the job trains, such as `s3://bucket/run`. No other run may have its "
+        "checkpoints below it. See [object "
+        "stores](../how-to/object-stores.md#checkpoints-of-a-job).",
         default=None,
         stored_default=None,
         imported=False,
@@ -111,8 +113,8 @@ def _check_upload(checkpoint: CheckpointSpec) -> Iterator[str]:
         yield from (f"checkpoint.upload_to: {why}" for why in why_not_written(checkpoint.upload_to))
     elif checkpoint.upload_keep_last is not None:
         yield (
-            f"checkpoint.upload_keep_last = {checkpoint.upload_keep_last}: nothing is uploaded "
-            "without checkpoint.upload_to; set that too, or leave this out"
+            f"checkpoint.upload_keep_last = {checkpoint.upload_keep_last}: checkpoints are "
+            "uploaded only with checkpoint.upload_to; set that too, or leave this out"
         )
 
 

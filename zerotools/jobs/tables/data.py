@@ -76,10 +76,11 @@ class DataSpec:
         path=True,
     )
     documents: str = key(
-        "Whether the files of `text` hold documents, in the column `text_column` of their records. "
-        'Each document is followed by the end-of-text token. `"auto"`: those that are Parquet or '
-        "saved datasets, those called `.jsonl`, `.ndjson`, `.csv` or `.tsv`, and all others whose "
-        "first line is a JSON object with that column.",
+        "Whether the files of `text` hold documents, in the column `text_column` of their "
+        'records. Each document is followed by the end-of-text token. `"auto"`: true for '
+        "Parquet files and saved datasets, for names that end in `.jsonl`, `.ndjson`, `.csv` "
+        "or `.tsv`, and for every other file if its first line is a JSON object with that "
+        "column.",
         default=AUTO,
         stored_default="off",
         allowed=DOCUMENTS,
@@ -99,35 +100,37 @@ class DataSpec:
         allowed=TOKEN_TYPES,
     )
     examples: tuple[str, ...] = key(
-        "Files of examples to fine-tune on: one JSON object per line (also where the file is "
-        "called `.json`), one JSON array of objects, `.csv` or `.tsv` with a header, `.parquet`, "
-        "or the directory of a dataset that Hugging Face's `datasets` saved. Paths or patterns.",
+        "Files of examples to fine-tune on: one JSON object per line (also if the name ends "
+        "in `.json`), one JSON array of objects, `.csv` or `.tsv` with a header, `.parquet`, "
+        "or the directory of a dataset that Hugging Face's `datasets` saved. Paths or "
+        "patterns.",
         default=(),
         path=True,
     )
     preferences: tuple[str, ...] = key(
-        "Files of preferences, of the same kinds as those of `examples`: a prompt, the answer that "
-        "was chosen and one that was rejected, each a text, or turns of a conversation. The job "
-        "trains by DPO, as `[dpo]` says; a sequence of `train.batch_size` is then a pair. Paths or "
-        "patterns.",
+        "Files of preferences, of the same kinds as those of `examples`: a prompt, the chosen "
+        "answer and a rejected answer, each a text or the turns of a conversation. The job "
+        "trains by DPO with the settings of `[dpo]`, and `train.batch_size` counts pairs. "
+        "Paths or patterns.",
         default=(),
         stored_default=(),
         path=True,
         engine="torch",
     )
     format: str = key(
-        'What an example is. `"columns"`: a prompt and a response in columns of their own. '
-        '`"messages"`: a conversation in one column, of OpenAI\'s turns (`role`, `content`) or of '
-        'ShareGPT\'s (`from`, `value`). `"alpaca"`: `instruction`, `input` and `output`. '
-        '`"auto"`: what the columns of the first example of a file say.',
+        'The form of an example. `"columns"`: a prompt and a response in two columns. '
+        '`"messages"`: a conversation in one column, of OpenAI\'s turns (`role`, `content`) '
+        'or of ShareGPT\'s (`from`, `value`). `"alpaca"`: `instruction`, `input` and '
+        '`output`. `"auto"`: chosen by the columns of the first example of a file.',
         default=AUTO,
         stored_default=COLUMNS,
         allowed=FORMATS,
     )
     mixture: tuple[float, ...] = key(
-        "Mixture weights, which add up to 1: one for each path or pattern of `text`, `tokens`, "
-        "`examples` or `preferences`. An epoch has as many sequences as all files together, and of "
-        "each pattern the share that its weight says: a small one comes several times.",
+        "Mixture weights, which add up to 1: one for each path or pattern of `text`, "
+        "`tokens`, `examples` or `preferences`. An epoch has as many sequences as all files "
+        "together. The weight of a pattern is its share of them, so the sequences of a small "
+        "pattern repeat.",
         default=(),
         stored_default=(),
     )
@@ -145,8 +148,8 @@ class DataSpec:
         stored_default="rejected",
     )
     input_column: str | None = key(
-        "The key of further input, which is put below the prompt, after an empty line. Default: "
-        "`input` of Alpaca's examples, where they have it.",
+        "The key of further input, which is put below the prompt, after an empty line. "
+        "Default: `input`, if the examples are Alpaca's and have it.",
         default=None,
         stored_default=None,
     )
@@ -161,19 +164,19 @@ class DataSpec:
         stored_default=None,
     )
     system_column: str | None = key(
-        "The key of a text that is the first turn, as the system's. Default: `system` of "
-        "conversations and of Alpaca's examples, where they have it.",
+        "The key of the system prompt, which becomes the first turn. Default: `system`, if "
+        "conversations or Alpaca's examples have it.",
         default=None,
         stored_default=None,
     )
     tools_column: str | None = key(
         "The key of the tools that the assistant was offered: a list, or its JSON. Default: "
-        "`tools` of conversations, where they have it.",
+        "`tools`, if conversations have it.",
         default=None,
         stored_default=None,
     )
     loss_on: str = key(
-        "Which turns of the assistant count in the loss where a chat template renders them: "
+        "The turns of the assistant that count in the loss if a chat template renders them: "
         '`"all"`, or the `"last"` one.',
         default=ALL,
         stored_default=LAST,
@@ -194,11 +197,11 @@ class DataSpec:
         minimum=1,
     )
     truncation: str = key(
-        'How an example that is too long is cut. `"prompt_first"`: to `sequence_length`; the '
-        "prompt gives way first, then the response, which keeps its end. "
-        '`"separate"`, as jobs of version 0.2 were: the prompt to `max_source_length` and the '
-        "response to `max_target_length`, both of which must be set; with a chat template a "
-        "response that is cut loses its end.",
+        'How an example that is too long is cut. `"prompt_first"`: to `sequence_length`. The '
+        'prompt is cut first, then the response, which keeps its end. `"separate"`, the only '
+        "way of version 0.2: the prompt to `max_source_length` and the response to "
+        "`max_target_length`. Both must be set. With a chat template a response that is cut "
+        "loses its end.",
         default=PROMPT_FIRST,
         stored_default=SEPARATE,
         allowed=TRUNCATION,

@@ -13,7 +13,7 @@ BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumul
 ADAMS = ("adam", "adamw")
 _OWN_AUTOS = ("zero_optimization.zenflow.", "pipeline.stages", "data_types.keep_in_fp32_modules")
 _OWN_WRITERS = ("nebula", "datastates_ckpt", "checkpoint.writer")
-_SHARED = "makes ranks share their sequences, but a job gives each rank its own"
+_SHARED = "makes ranks share their sequences, but a job gives each rank other sequences"
 _OWN_LOOPS = {
     "tensor_parallel.autotp_size": _SHARED,
     "tensor_parallel.tp.tp_size": _SHARED,
@@ -111,7 +111,7 @@ def check_config(config: Mapping[str, Any]) -> Iterator[str]:
 def _check_nvme(config: Mapping[str, Any]) -> Iterator[str]:
     below = {
         "optimizer": "and at lower stages keeps the optimizer in host memory",
-        "param": "and at lower stages leaves the weights where they are",
+        "param": "and at lower stages does not move the weights",
     }
     for what, instead in below.items():
         section = f"deepspeed.config zero_optimization.offload_{what}"
@@ -140,6 +140,6 @@ def _check_writers(config: Mapping[str, Any]) -> Iterator[str]:
             )
     if at(config, "checkpoint.load_universal") is True:
         yield (
-            "deepspeed.config checkpoint.load_universal = true: a job resumes from its own "
+            "deepspeed.config checkpoint.load_universal = true: a job resumes from ZeRO "
             "checkpoints; for another world size, run zerotools reshard first; remove it"
         )

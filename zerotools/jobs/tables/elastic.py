@@ -112,11 +112,11 @@ def _why_uneven(spec: JobSpec, size: int) -> str:
 def _why_rigid(engine: str) -> str:
     if engine == "deepspeed":
         return (
-            'the number of ranks of an engine = "deepspeed" job cannot change while it runs, as '
-            "DeepSpeed does not load what another world size saved (zerotools reshard converts "
-            'such a checkpoint by hand); use engine = "torch", whose jobs may be elastic, or'
+            'the number of ranks of an engine = "deepspeed" job cannot change while it runs, '
+            "because DeepSpeed does not load a checkpoint of another world size (zerotools "
+            'reshard converts it by hand); use engine = "torch", which allows elastic jobs, or'
         )
     return (
-        'the number of ranks of an engine = "script" job cannot change while it runs, as zerotools '
-        "cannot divide the batch of your own program;"
+        'the number of ranks of an engine = "script" job cannot change while it runs, because '
+        "zerotools cannot divide the batch of your program;"
     )

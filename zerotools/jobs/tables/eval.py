@@ -26,7 +26,7 @@ class EvalSpec:
     `files`, `fraction` and `tasks` there is none."""
 
     files: tuple[str, ...] = key(
-        "Files of the same kind as in `[data]`, read in the same way. Paths or patterns.",
+        "Files of the same kind as in `[data]`, read with the same settings. Paths or patterns.",
         default=(),
         path=True,
     )
@@ -70,21 +70,22 @@ class EvalSpec:
         minimum=1,
     )
     tasks: tuple[str, ...] = key(
-        "Tasks, groups or tags of lm-evaluation-harness, such as `hellaswag`. When the job has "
-        "succeeded, a job of its own evaluates the newest checkpoint on them. Needs `lm_eval` in "
-        "the job's `python`. See [evaluate on benchmarks](../how-to/evaluate-on-benchmarks.md).",
+        "Tasks, groups or tags of lm-evaluation-harness, such as `hellaswag`. When the job "
+        "has succeeded, a separate job evaluates the newest checkpoint on them. Needs "
+        "`lm_eval` in the job's `python`. See [evaluate on "
+        "benchmarks](../how-to/evaluate-on-benchmarks.md).",
         default=(),
         stored_default=(),
     )
     task_dir: str | None = key(
-        "A directory with tasks of your own, as YAML files of lm-evaluation-harness "
-        "(`--include_path`).",
+        "A directory with your tasks, as YAML files of lm-evaluation-harness (`--include_path`).",
         default=None,
         stored_default=None,
         path=True,
     )
     few_shot: int | None = key(
-        "Examples before each question of `tasks` (`--num_fewshot`); default: as each task says.",
+        "Examples before each question of `tasks` (`--num_fewshot`); default: the number that "
+        "each task sets.",
         default=None,
         stored_default=None,
         minimum=0,
@@ -140,7 +141,7 @@ def _check_generation(spec: EvalSpec) -> Iterator[str]:
             value = getattr(spec, name)
             if value != defaults[name]:
                 yield (
-                    f"eval.{name} = {show(value)}: nothing is generated; set "
+                    f"eval.{name} = {show(value)}: the evaluation generates no text; set "
                     "eval.predict_with_generate = true, or leave it out"
                 )
         return

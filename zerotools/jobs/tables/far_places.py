@@ -13,7 +13,7 @@ def why_not_written(url: str) -> Iterator[str]:
     """Yield the problems of `url` as a destination."""
     if not is_url(url):
         schemes = ", ".join(f"{each}://" for each in WRITTEN)
-        yield f"{url!r:.200} is no URL of a store that is written to ({schemes})"
+        yield f"{url!r:.200} is not a URL of a store that zerotools can write to ({schemes})"
         return
     try:
         path = path_of(url)
@@ -23,13 +23,13 @@ def why_not_written(url: str) -> Iterator[str]:
     scheme = url.partition(":")[0].lower()
     if scheme not in WRITTEN:
         yield (
-            f"{path}: {scheme}:// is only read; name a place of "
+            f"{path}: zerotools only reads {scheme}://; give an address of "
             f"{', '.join(f'{each}://' for each in WRITTEN)}"
         )
     elif any(step_of(part) is not None for part in path.parts):
-        yield f"{path} is in a checkpoint, and goes with it; name a place beside it"
+        yield f"{path} is inside a checkpoint, and is removed with it; give an address outside it"
     elif getattr(path, "is_root", False):
-        yield f"{path} is a whole bucket; name a place in it, such as {path}/run"
+        yield f"{path} is a whole bucket; give a path in it, such as {path}/run"
 
 
 def why_not_read(url: str) -> Iterator[str]:

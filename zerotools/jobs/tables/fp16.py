@@ -23,7 +23,7 @@ class Fp16Spec:
         deepspeed="fp16.loss_scale",
     )
     initial_scale_power: int = key(
-        "The first scale, as a power of two.",
+        "The exponent of the first scale, a power of two.",
         default=16,
         minimum=0,
         maximum=64,

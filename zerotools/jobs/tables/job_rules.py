@@ -162,21 +162,21 @@ def _check_adopted(spec: JobSpec) -> Iterator[str]:
         return
     if spec.device != "cpu" or spec.ranks not in (None, 1):
         yield (
-            "script.adopted: a process that is watched takes nothing of the daemon; set device = "
-            '"cpu", and leave ranks out'
+            "script.adopted: a watched process gets no GPUs or ranks from the daemon; set "
+            'device = "cpu", and leave ranks out'
         )
     if spec.max_restarts != 0:
         yield (
-            f"max_restarts = {spec.max_restarts}: a process that is watched cannot be started "
-            "again; set it to 0"
+            f"max_restarts = {spec.max_restarts}: the daemon cannot restart a watched "
+            "process; set it to 0"
         )
 
 
 def _check_numa(spec: JobSpec) -> Iterator[str]:
     if spec.numa == NUMA_CORES and spec.memory.per_gpu is not None:
         yield (
-            f'numa = "{NUMA_CORES}": the jobs that share a GPU by memory.per_gpu would share its '
-            f'cores too, beside others that idle; set numa = "{NUMA_AUTO}"'
+            f'numa = "{NUMA_CORES}": jobs that share a GPU by memory.per_gpu would also share '
+            f'its cores, while other cores are idle; set numa = "{NUMA_AUTO}"'
         )
 
 
@@ -196,7 +196,10 @@ def _check_data_with_others(spec: JobSpec) -> Iterator[str]:
             own = "" if spec.model.path is None else ", or leave it out to take that of model.path"
             yield f'data.tokenizer = "{BYTES}": {needs}; set its path{own}'
         else:
-            yield f"data.tokenizer: {needs}, and there is no model.path to take one from; set it"
+            yield (
+                f"data.tokenizer: {needs}, and model.path, which could provide one, is not "
+                "set; set data.tokenizer"
+            )
     if given == ["preferences"] and spec.train.router_bias_rate:
         yield (
             f"train.router_bias_rate = {spec.train.router_bias_rate}: cannot be used in a job with "
@@ -263,8 +266,8 @@ def _check_attention(spec: JobSpec) -> Iterator[str]:
     if wanted in (*FLASH, "flex_attention") and spec.zero.sequence_ranks > 1:
         yield (
             f'model.attention = "{wanted}": cannot be computed over zero.sequence_ranks = '
-            f'{spec.zero.sequence_ranks}; leave it out, or use "sdpa", which has flash attention '
-            "of its own"
+            f'{spec.zero.sequence_ranks}; leave it out, or use "sdpa", which includes flash '
+            "attention"
         )
 
 

@@ -37,7 +37,7 @@ class LimitsSpec:
         maximum=2**22,
     )
     io_weight: int | None = key(
-        "Its share of the disks beside other jobs, which have 100.",
+        "Its weight for disk access; other jobs have 100.",
         default=None,
         stored_default=None,
         minimum=1,

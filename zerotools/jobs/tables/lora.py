@@ -22,11 +22,11 @@ class LoraSpec:
     )
     dropout: float = key("Dropout before the adapters, below 1.", default=0.0, minimum=0)
     frozen_precision: str = key(
-        "Type in which the frozen weights are kept: `train` is that of `train.precision`, to which "
-        "weights of another type are rounded once; `fp32` keeps all their bits, in 4 bytes; `nf4` "
-        "keeps the weights of linear layers, but for the head, in 4 bits by bitsandbytes (QLoRA), "
-        "and the others as `train` does. It needs `model.path`, and checkpoints hold the adapters "
-        "alone.",
+        "Type of the frozen weights. `train`: the type of `train.precision`; weights of "
+        "another type are rounded once. `fp32` keeps all their bits, in 4 bytes. `nf4` keeps "
+        "the weights of linear layers, except the head, in 4 bits by bitsandbytes (QLoRA), "
+        "and the others like `train`. It needs `model.path`, and checkpoints hold only the "
+        "adapters.",
         default="train",
         allowed=("train", "fp32", NF4),
         stored_default="fp32",
@@ -46,8 +46,9 @@ class LoraSpec:
 
     path: str | None = key(
         "The directory of an adapter that peft saved (`adapter_config.json` and "
-        "`adapter_model.safetensors`), whose values training begins with; its rank, scale and "
-        "layers must be those of this table. Default: adapters that do nothing yet.",
+        "`adapter_model.safetensors`). Training begins with its values; its rank, scale and "
+        "layers must be those of this table. Default: new adapters, which do not change the "
+        "model yet.",
         default=None,
         stored_default=None,
         path=True,
@@ -69,9 +70,6 @@ class LoraSpec:
 def check_lora(spec: LoraSpec) -> Iterator[str]:
     """Yield the problems with `[lora]`."""
     if spec.rank is None and spec != LoraSpec():
-        yield (
-            "lora.rank: is missing; set it, or leave [lora] out: without a rank there are no "
-            "adapters"
-        )
+        yield ("lora.rank: is missing; set it, or leave [lora] out: adapters need a rank")
     if spec.dropout >= 1:
         yield f"lora.dropout = {spec.dropout}: must be less than 1"

@@ -25,10 +25,10 @@ class MemorySpec:
         stored_default=None,
     )
     host: int | str | None = key(
-        f"Host memory of all its processes together: {_SIZE}. The job starts when so much is left "
-        "of what jobs may declare (`limits.host_memory` of the daemon). Where control groups are "
-        "delegated to the daemon it is also the most that the job gets, unless `limits.memory` "
-        "says more.",
+        f"Host memory of all its processes together: {_SIZE}. The job starts when this much "
+        "of the memory for jobs (`limits.host_memory` of the daemon) is not declared by "
+        "others. If control groups are delegated to the daemon, it is also the job's limit, "
+        "unless `limits.memory` is higher.",
         default=None,
         stored_default=None,
     )

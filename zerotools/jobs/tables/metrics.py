@@ -42,8 +42,8 @@ class MetricsSpec:
     )
     mlflow: str | None = key(
         "The name of an MLflow experiment that gets every step too, on the server of "
-        "`MLFLOW_TRACKING_URI`, or in `output_dir` where that is not set. Needs `mlflow` or "
-        "`mlflow-skinny` in the job's `python`.",
+        "`MLFLOW_TRACKING_URI`, or in `output_dir` if that variable is not set. Needs "
+        "`mlflow` or `mlflow-skinny` in the job's `python`.",
         default=None,
         stored_default=None,
         imported=False,
@@ -61,8 +61,9 @@ def check_metrics(spec: MetricsSpec, engine: str) -> Iterator[str]:
     for name, project in spec.trackers.items():
         if engine == "script":
             yield (
-                f"metrics.{name} = {show(project)}: is of the built-in engines; a program of your "
-                f'own logs to {name} itself; leave it out of an engine = "script" job'
+                f"metrics.{name} = {show(project)}: is only for the built-in engines; leave "
+                f'it out of an engine = "script" job, and let your program log to {name} '
+                "itself"
             )
         elif not project.strip() or not project.isprintable():
             yield f"metrics.{name} = {show(project)}: must be a name of printable characters"

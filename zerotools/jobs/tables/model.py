@@ -29,9 +29,9 @@ class ModelSpec:
         path=True,
     )
     attention: str | None = key(
-        "transformers' attention implementation. `\"auto\"`: torch's scaled_dot_product_attention "
-        "where the model has it, called segment by segment for packed sequences, so that they "
-        "need no mask of all tokens by all tokens.",
+        "transformers' attention implementation. `\"auto\"`: torch's "
+        "scaled_dot_product_attention if the model has it. For packed sequences it is called "
+        "for each segment, which needs no mask of all tokens by all tokens.",
         default=AUTO,
         stored_default=None,
         allowed=ATTENTIONS,

@@ -29,13 +29,13 @@ class NotifySpec:
     job](../how-to/notifications.md)."""
 
     on: tuple[str, ...] = key(
-        f"What is told: some of {', '.join(f'`{each}`' for each in NOTICES)}.",
+        f"The changes to report: some of {', '.join(f'`{each}`' for each in NOTICES)}.",
         default=USUAL_NOTICES,
         stored_default=USUAL_NOTICES,
     )
     webhook: str | None = key(
-        "An `https://` address that gets each as JSON, in the form that Slack takes. The daemon's "
-        "administrator says which hosts there may be.",
+        "An `https://` address that gets each notification as JSON, in Slack's form. The "
+        "daemon's administrator configures the hosts that are allowed.",
         default=None,
         stored_default=None,
     )
@@ -53,7 +53,7 @@ def check_notify(notify: NotifySpec) -> Iterator[str]:
     if notify.webhook is not None and (why := wrong_url(notify.webhook)) is not None:
         yield f"notify.webhook = {show(masked_url(notify.webhook))}: {why}"
     if notify.command and not notify.command[0]:
-        yield "notify.command: its first word is empty; it must name a program, or be left out"
+        yield "notify.command: its first string is empty; it must name a program, or be left out"
     for index, word in enumerate(notify.command):
         if (why := too_long(word)) is not None:
             yield f"notify.command: entry {index} ({show(word)}) is too long: {why}"

@@ -16,8 +16,9 @@ class OffloadSpec:
     """`[offload]`: what does not stay on the GPU, at the price of time."""
 
     optimizer: str = key(
-        "Where the fp32 master weights and the optimizer state are kept and updated: `none` with "
-        "the weights, `cpu` in host memory, `disk` in memory-mapped files.",
+        "The memory in which the fp32 master weights and the optimizer state are kept and "
+        "updated: `none`, that of the weights; `cpu`, host memory; `disk`, memory-mapped "
+        "files.",
         default="none",
         allowed=STATE_PLACES,
         deepspeed="zero_optimization.offload_optimizer.device",
@@ -55,4 +56,4 @@ def check_offload(offload: OffloadSpec) -> Iterator[str]:
             f'"{offload.optimizer}"; leave it out, or set offload.optimizer = "disk"'
         )
     if not offload.pin_memory and (offload.optimizer, offload.params) == ("none", "none"):
-        yield "offload.pin_memory = false: nothing is offloaded; leave it out"
+        yield "offload.pin_memory = false: the job offloads no data; leave it out"

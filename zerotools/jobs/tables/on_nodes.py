@@ -41,8 +41,7 @@ def check_backend(spec: JobSpec) -> Iterator[str]:
         return
     if spec.rendezvous != RendezvousSpec():
         yield (
-            "[rendezvous]: Slurm says which nodes train the job; leave it out with backend = "
-            '"slurm"'
+            '[rendezvous]: Slurm chooses the nodes of the job; leave it out with backend = "slurm"'
         )
     if spec.size_range is not None or isinstance(spec.gpus, tuple):
         wanted = "ranks" if spec.device == "cpu" else "gpus"
@@ -51,7 +50,7 @@ def check_backend(spec: JobSpec) -> Iterator[str]:
             f"them; set {wanted} = {spec.world_size}, and slurm.nodes to how many nodes"
         )
     if spec.script.adopted is not None:
-        yield "script.adopted: a process that runs already cannot be given to Slurm"
+        yield "script.adopted: a running process cannot be given to Slurm"
     if spec.script.evaluates is not None:
         yield (
             'script.evaluates: is exported by a daemon; set backend = "local", or export the model '

@@ -22,8 +22,8 @@ def check_packed(spec: JobSpec) -> Iterator[str]:
         )
     if spec.offload.params != "none":
         yield (
-            f"{said}: weights of 4 bits stay where they are computed with; leave offload.params = "
-            f'"{spec.offload.params}" out'
+            f"{said}: weights of 4 bits stay on the GPU that computes with them; leave "
+            f'offload.params = "{spec.offload.params}" out'
         )
     if spec.zero.tensor_ranks > 1:
         yield (

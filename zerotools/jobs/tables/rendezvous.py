@@ -22,7 +22,8 @@ class RendezvousSpec:
     """
 
     address: str | None = key(
-        'Where the ranks of all nodes meet: `"HOST:PORT"` of node 0, as the other nodes reach it.',
+        'The address at which the ranks of all nodes meet: `"HOST:PORT"` of node 0, under the '
+        "name by which other nodes reach it.",
         default=None,
         stored_default=None,
         imported=False,
@@ -36,8 +37,8 @@ class RendezvousSpec:
         imported=False,
     )
     node_rank: int = key(
-        "Which of them this one is, from 0 on; `zerotools submit --node-rank` says it, too, so "
-        "that the file is the same everywhere.",
+        "The number of this node, from 0 on. `zerotools submit --node-rank` sets it too, so "
+        "that all nodes can use one file.",
         default=0,
         stored_default=0,
         minimum=0,
@@ -73,13 +74,13 @@ def check_rendezvous(rendezvous: RendezvousSpec) -> Iterator[str]:
         )
     if nodes > 1 and rendezvous.address is None:
         yield (
-            f"rendezvous.nodes = {nodes}: the nodes need a place to meet; set rendezvous.address "
-            'to "HOST:PORT" of node 0'
+            f"rendezvous.nodes = {nodes}: the nodes need an address to meet; set "
+            'rendezvous.address to "HOST:PORT" of node 0'
         )
     if nodes == 1 and rendezvous.address is not None:
         yield (
-            f"rendezvous.address = {show(rendezvous.address)}: rendezvous.nodes says how many "
-            "machines meet there, and is missing; set it, or leave [rendezvous] out"
+            f"rendezvous.address = {show(rendezvous.address)}: rendezvous.nodes, the number "
+            "of machines that meet there, is missing; set it, or leave [rendezvous] out"
         )
     if rendezvous.node_rank >= nodes:
         yield (

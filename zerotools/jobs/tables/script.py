@@ -22,12 +22,13 @@ class ScriptSpec:
     [run your own script](../how-to/run-your-own-script.md)."""
 
     command: tuple[str, ...] = key(
-        "The program and its arguments, one word each; no shell reads them. A first word that ends "
-        "in `.py`, or `-m` and a module, is run by `python`."
+        "The program and its arguments, a list of strings; no shell reads them. If the first "
+        "string ends in `.py`, or is `-m` before a module, `python` runs it."
     )
     launcher: str = key(
-        "What starts the ranks: the daemon itself (`plain`, with torch's `env://` variables), or "
-        "`torchrun`, `accelerate launch` or `deepspeed` under the job's `python`.",
+        "The program that starts the ranks: the daemon itself (`plain`, with torch's `env://` "
+        "variables), or `torchrun`, `accelerate launch` or `deepspeed` under the job's "
+        "`python`.",
         default="plain",
         allowed=LAUNCHERS,
     )
@@ -39,8 +40,8 @@ class ScriptSpec:
         "The working directory; default: that of the job file.", default=".", path=True
     )
     checkpoint_dir: str | None = key(
-        "Where the program keeps its checkpoints; it is watched for new ones. When the program is "
-        "started again, `ZEROTOOLS_RESUME_FROM` names the newest complete one.",
+        "The directory of the program's checkpoints; zerotools watches it for new ones. When "
+        "the program is started again, `ZEROTOOLS_RESUME_FROM` names the newest complete one.",
         default=None,
         path=True,
     )
@@ -53,8 +54,9 @@ class ScriptSpec:
         path=True,
     )
     adopted: str | None = key(
-        "A process that somebody started by hand, and that this job watches: `zerotools adopt` "
-        "fills it in, and `command` and `directory` with what it is. Nothing is started.",
+        "A process that a user started by hand, and that this job watches. `zerotools adopt` "
+        "fills it in, together with the `command` and `directory` of the process. The job "
+        "starts no process.",
         default=None,
         stored_default=None,
     )
@@ -95,6 +97,12 @@ def _check_adopted(adopted: str, script: ScriptSpec) -> Iterator[str]:
     except ValueError as error:
         yield f"script.adopted = {show(adopted)}: {error}"
     if script.launcher != "plain":
-        yield f'script.launcher = "{script.launcher}": nothing is started; leave it out'
+        yield (
+            f'script.launcher = "{script.launcher}": the job only watches a process and '
+            "starts none; leave it out"
+        )
     if script.evaluates is not None:
-        yield f"script.evaluates = {script.evaluates}: nothing is started; leave it out"
+        yield (
+            f"script.evaluates = {script.evaluates}: the job only watches a process and "
+            "starts none; leave it out"
+        )

@@ -56,9 +56,9 @@ class SlurmSpec:
         "A reservation; `--reservation`.", default=None, stored_default=None, imported=False
     )
     time: int | str | None = key(
-        'How long one start may run: seconds, or text such as `"8h"`; `--time`. Before it is over '
-        "the job saves, and Slurm queues it again. Default: `time_limit` and `warning`, or what "
-        "the partition allows.",
+        'How long one start may run: seconds, or text such as `"8h"`; `--time`. Before this '
+        "time ends the job saves, and Slurm queues it again. Default: `time_limit` plus "
+        "`warning`, or the limit of the partition.",
         default=None,
         stored_default=None,
         imported=False,
@@ -100,20 +100,21 @@ class SlurmSpec:
         imported=False,
     )
     requeue: bool = key(
-        "Whether Slurm may queue the job again: after preemption, the loss of a node, or the end "
-        "of its time. It goes on from its newest checkpoint.",
+        "Whether Slurm may queue the job again: after preemption, the loss of a node, or the "
+        "end of its time. It continues from its newest checkpoint.",
         default=True,
         stored_default=True,
         imported=False,
     )
     warning: int | str = key(
-        "How long before the end of its time the job is asked to save: seconds, or text.",
+        "How long before the end of its time the job gets the request to save: seconds, or text.",
         default="120s",
         stored_default="120s",
         imported=False,
     )
     options: tuple[str, ...] = key(
-        'More options of sbatch, as they are: `["--exclusive", "--mail-user=me@example.org"]`.',
+        'More options of sbatch, passed unchanged: `["--exclusive", '
+        '"--mail-user=me@example.org"]`.',
         default=(),
         stored_default=(),
         imported=False,
@@ -165,7 +166,7 @@ def _check_time(slurm: SlurmSpec) -> Iterator[str]:
         return  # reported already
     if seconds is not None and 0 < seconds <= warning:
         yield (
-            f"slurm.time = {show(slurm.time)}: each start would be asked to save at once, as "
+            f"slurm.time = {show(slurm.time)}: each start would have to save at once, because "
             f"slurm.warning = {show(slurm.warning)} is not shorter; set a longer time, or a "
             "shorter warning"
         )

@@ -83,32 +83,34 @@ class JobSpec:
         imported=False,
     )
     engine: str = key(
-        'What trains the model: `"torch"`, `"deepspeed"` with its own configuration, or '
-        '`"script"`, your own program.',
+        'The engine that trains the model: `"torch"`, `"deepspeed"` (configured by '
+        'DeepSpeed\'s configuration), or `"script"`, your program.',
         default="torch",
         allowed=ENGINES,
         imported=False,
     )
     backend: str = key(
-        'Where the job runs: `"local"`, on the machine of the daemon; `"slurm"`, on the nodes of a '
-        "cluster, as `[slurm]` says.",
+        'The machines that run the job: `"local"`, the machine of the daemon; `"slurm"`, the '
+        "nodes of a cluster, with the options of `[slurm]`.",
         default=LOCAL,
         stored_default=LOCAL,
         allowed=(LOCAL, SLURM),
         imported=False,
     )
     python: str | None = key(
-        "The interpreter of the ranks, which must have torch and transformers, or what a script "
-        "needs; default: the daemon's own.",
+        "The Python interpreter of the ranks. It must have torch and transformers, or the "
+        "packages that a script imports. Default: the interpreter of the daemon.",
         default=None,
         path=True,
         imported=False,
     )
-    device: str = key("Where the ranks run.", default="cuda", allowed=DEVICES, accelerate="use_cpu")
+    device: str = key(
+        "The devices of the ranks.", default="cuda", allowed=DEVICES, accelerate="use_cpu"
+    )
     gpus: int | tuple[int | str, ...] | SizeRange | None = key(
-        'GPUs of a `device = "cuda"` job, one rank each: a number, a list of indices '
-        "or UUIDs, or `{min = 2, max = 8}`: an [elastic job](../how-to/elastic-jobs.md), which "
-        "takes what is free. Default 1.",
+        'GPUs of a `device = "cuda"` job, one rank each: a number, a list of indices or '
+        "UUIDs, or `{min = 2, max = 8}`: an [elastic job](../how-to/elastic-jobs.md), which "
+        "takes the GPUs that are free. Default 1.",
         default=None,
         accelerate="num_processes",
     )
@@ -144,10 +146,10 @@ class JobSpec:
         imported=False,
     )
     resume_order: str | None = key(
-        "Which parameter is which number of the optimizer state in `resume_from`, where that is of "
-        "another program and has numbers for names: `model`, if its optimizer got the parameters "
-        "in the order of the model, or a file of their names in the optimizer's order, one per "
-        "line and an empty line between param groups.",
+        "The names of the parameters, if the optimizer state in `resume_from` numbers them "
+        "instead (checkpoints of other programs). `model`: the optimizer got the parameters "
+        "in the order of the model. Otherwise a file of their names in the order of the "
+        "optimizer, one per line, with an empty line between param groups.",
         default=None,
         stored_default="model",
         path=True,
@@ -162,11 +164,11 @@ class JobSpec:
         imported=False,
     )
     retry: str = key(
-        'Which crashes are followed by a restart. `"auto"`: all but those that would come again. '
-        "These are a program that was called wrongly (exit status 2), cannot be run (126, 127), or "
-        "stops at once with an error of its own code (SyntaxError, ImportError, NameError, "
-        "TypeError, ...), and two attempts in a row that end the same way at the same step. "
-        '`"always"`: every crash, while `max_restarts` lasts.',
+        'The crashes after which the job is restarted. `"auto"`: all except crashes that '
+        "would happen again: a program with wrong arguments (exit status 2), one that cannot "
+        "be run (126, 127), an error in its code at the start (SyntaxError, ImportError, "
+        "NameError, TypeError, ...), and two attempts in a row with the same error at the "
+        'same step. `"always"`: every crash, up to `max_restarts`.',
         default="auto",
         stored_default=ALWAYS,
         allowed=("auto", ALWAYS),
@@ -181,10 +183,10 @@ class JobSpec:
         imported=False,
     )
     numa: str = key(
-        "On a machine with several memory nodes (NUMA): `auto` keeps each rank to the processors "
-        "of the node that its GPU hangs on, and has its memory there while there is room; `cores` "
-        "gives it cores of its own among them; `off` leaves it to the kernel. See "
-        "[keep ranks next to their GPU](../how-to/numa.md).",
+        "On a machine with several memory nodes (NUMA): `auto` runs each rank on the "
+        "processors of its GPU's node, and allocates its memory there while the node has free "
+        "memory. `cores` also gives each rank separate cores of that node. `off` leaves both "
+        "to the kernel. See [keep ranks next to their GPU](../how-to/numa.md).",
         default=NUMA_AUTO,
         stored_default=NUMA_OFF,
         allowed=(NUMA_AUTO, NUMA_CORES, NUMA_OFF),
@@ -194,21 +196,25 @@ class JobSpec:
         "Environment variables of the ranks. Values are never shown.", factory=dict, imported=False
     )
     captured_env: Mapping[str, str] | None = key(
-        "What the job takes along of the environment in which it was submitted; `zerotools submit` "
-        "fills it in. Without it, the ranks begin with PATH, HOME and LANG alone. `[env]` goes "
-        "before it.",
+        "Environment variables of the shell that submitted the job; `zerotools submit` fills "
+        "them in. Without this key the ranks get only PATH, HOME and LANG. `[env]` overrides "
+        "it.",
         default=None,
         stored_default=None,
         imported=False,
     )
     script: ScriptSpec = key(
-        "A training program of your own.", factory=lambda: ScriptSpec(command=()), imported=False
+        'Your training program, for `engine = "script"`.',
+        factory=lambda: ScriptSpec(command=()),
+        imported=False,
     )
-    model: ModelSpec = key("What is trained.", factory=ModelSpec, imported=False)
-    data: DataSpec = key("What it is trained on.", factory=DataSpec, imported=False)
+    model: ModelSpec = key("The model to train.", factory=ModelSpec, imported=False)
+    data: DataSpec = key("The training data.", factory=DataSpec, imported=False)
     train: TrainSpec = key("The optimisation.", factory=lambda: TrainSpec(batch_size=1))
     fp16: Fp16Spec = key("How fp16 training scales its loss.", factory=Fp16Spec)
-    zero: ZeroSpec = key("What is sharded over the ranks.", factory=ZeroSpec)
+    zero: ZeroSpec = key(
+        "The parts of the training state that are sharded over the ranks (ZeRO).", factory=ZeroSpec
+    )
     lora: LoraSpec = key(
         "Adapters to train instead of the weights.", factory=LoraSpec, imported=False
     )
@@ -216,22 +222,26 @@ class JobSpec:
         "How preferences are learned.", factory=DpoSpec, engine="torch", imported=False
     )
     eval: EvalSpec = key("How the model is evaluated.", factory=EvalSpec, imported=False)
-    offload: OffloadSpec = key("What is kept off the GPU.", factory=OffloadSpec, engine="torch")
+    offload: OffloadSpec = key(
+        "The parts of the training state that are kept in host memory or on disk.",
+        factory=OffloadSpec,
+        engine="torch",
+    )
     checkpoint: CheckpointSpec = key(
         "When checkpoints are written.", factory=CheckpointSpec, imported=False
     )
     deepspeed: DeepSpeedSpec = key("DeepSpeed's own configuration.", factory=DeepSpeedSpec)
-    metrics: MetricsSpec = key("What is recorded at every step.", factory=MetricsSpec)
+    metrics: MetricsSpec = key("The values that are recorded at every step.", factory=MetricsSpec)
     limits: LimitsSpec = key(
-        "What the job may have of the machine.", factory=LimitsSpec, imported=False
+        "Limits on the job's use of the machine.", factory=LimitsSpec, imported=False
     )
     memory: MemorySpec = key(
-        "What the job will use, so that others may run beside it.",
+        "Memory that the job will use, so that other jobs can share its GPUs and the host.",
         factory=MemorySpec,
         imported=False,
     )
     stall: StallSpec = key(
-        "What happens if the ranks do not get on.", factory=StallSpec, imported=False
+        "The reaction to ranks that make no progress.", factory=StallSpec, imported=False
     )
     rendezvous: RendezvousSpec = key(
         "Other machines that train the job together with this one.",
@@ -239,12 +249,12 @@ class JobSpec:
         imported=False,
     )
     slurm: SlurmSpec = key(
-        'What a job with `backend = "slurm"` asks of the cluster.',
+        'The request to the cluster of a job with `backend = "slurm"`.',
         factory=SlurmSpec,
         imported=False,
     )
     notify: NotifySpec = key(
-        "Who is told what becomes of the job.", factory=NotifySpec, imported=False
+        "Notifications about changes of the job.", factory=NotifySpec, imported=False
     )
     given: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """Not a key: the tree that the job was made from. Keys that are not in it got the defaults."""

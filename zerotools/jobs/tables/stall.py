@@ -23,9 +23,9 @@ class StallSpec:
     see [stalled jobs](../explanation/stalled-jobs.md)."""
 
     action: str = key(
-        '`"end"`: the stacks of all ranks are written to the log, and the attempt ends as after a '
-        'crash. `"report"`: the stacks are written, and the job is shown as stalled. `"off"`: '
-        "nothing is done.",
+        '`"end"`: the stacks of all ranks are written to the log, and the attempt ends like '
+        'after a crash. `"report"`: the stacks are written, and the job is shown as stalled. '
+        '`"off"`: no reaction.',
         default="end",
         stored_default="off",
         allowed=ACTIONS,
@@ -63,8 +63,7 @@ class StallSpec:
         stored_default=None,
     )
     silence_limit: int | str | None = key(
-        "Longest time in which the ranks neither report anything nor print anything: "
-        f"{_SPAN}. Default: never.",
+        f"Longest time without a report or output of any rank: {_SPAN}. Default: never.",
         default=None,
         stored_default=None,
     )

@@ -90,17 +90,19 @@ class TrainSpec:
         imported=False,
     )
     router_bias_rate: float = key(
-        "How far each step moves the bias by which DeepSeek's routers choose experts "
-        "(`e_score_correction_bias`) towards experts with fewer tokens than the mean; DeepSeek-V3 "
-        "took 0.001. 0: it stays as it is, as in transformers.",
+        "Step size of the bias with which DeepSeek's routers choose experts "
+        "(`e_score_correction_bias`). Each step moves it towards experts with fewer tokens "
+        "than the mean; DeepSeek-V3 took 0.001. 0: the bias does not change, like in "
+        "transformers.",
         default=0.0,
         stored_default=0.0,
         minimum=0,
         imported=False,
     )
     router_loss: bool = key(
-        "Whether the loss that balances a router's experts is added where the model's config has "
-        "`output_router_logits`, its `router_aux_loss_coef` times, as transformers does.",
+        "Whether to add the loss that balances a router's experts, times the config's "
+        "`router_aux_loss_coef`, if the config has `output_router_logits`, like transformers "
+        "does.",
         default=True,
         stored_default=False,
         imported=False,
@@ -114,10 +116,10 @@ class TrainSpec:
         accelerate="dynamo_config",
     )
     optimizer: str = key(
-        "What updates the weights. AdamW keeps two numbers per element; Adam too, and its weight "
-        "decay is added to the gradient. Adafactor keeps one per row and column of a matrix. Muon "
-        "keeps one per element of a matrix; embeddings, the head and weights of other than two "
-        "dimensions are AdamW's. AdamW8bit keeps its two numbers in a byte each.",
+        "The optimizer. AdamW keeps two numbers per element; Adam too, and it adds the weight "
+        "decay to the gradient. Adafactor keeps one per row and column of a matrix. Muon "
+        "keeps one per element of a matrix; AdamW updates embeddings, the head and weights of "
+        "other than two dimensions. AdamW8bit keeps its two numbers in a byte each.",
         default="adamw",
         allowed=OPTIMIZERS,
         deepspeed="optimizer.type",
@@ -171,8 +173,8 @@ class TrainSpec:
         deepspeed="scheduler.params.cos_min_ratio",
     )
     weight_decay: float = key(
-        "Decay of the weights that `decay_by` says: AdamW's and Muon's own, or added to the "
-        "gradient of SGD and Adam.",
+        "Weight decay of the parameters that `decay_by` chooses. AdamW and Muon apply it to "
+        "the weights; SGD and Adam add it to the gradient.",
         default=0.1,
         minimum=0,
         deepspeed="optimizer.params.weight_decay",
@@ -210,9 +212,9 @@ class TrainSpec:
         imported=False,
     )
     muon_scale: str = key(
-        "What Muon multiplies the learning rate of a matrix of A rows and B columns by: "
-        "`match_rms_adamw`, 0.2 sqrt(max(A, B)), so that AdamW's learning rate fits both; "
-        "`original`, sqrt(max(1, A / B)).",
+        "The factor on Muon's learning rate for a matrix of A rows and B columns: "
+        "`match_rms_adamw`, 0.2 sqrt(max(A, B)), so that one learning rate fits Muon and "
+        "AdamW; `original`, sqrt(max(1, A / B)).",
         default="match_rms_adamw",
         stored_default="match_rms_adamw",
         allowed=MUON_SCALES,
@@ -292,8 +294,8 @@ def check_length(train: TrainSpec) -> Iterator[str]:
     decay = train.decay_steps if train.schedule == "wsd" else None
     if decay is not None and train.warmup_steps + decay > train.steps:
         yield (
-            f"train.decay_steps = {decay}: must leave room for train.warmup_steps, "
-            f"which is {train.warmup_steps}, in train.steps, which is {train.steps}"
+            f"train.decay_steps = {decay}: together with train.warmup_steps = "
+            f"{train.warmup_steps} it exceeds train.steps = {train.steps}; set a smaller value"
         )
 
 

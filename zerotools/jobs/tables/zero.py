@@ -13,15 +13,15 @@ class ZeroSpec:
     """`[zero]`: sharding over the ranks."""
 
     stage: int = key(
-        "0: nothing is sharded, 1: optimizer state, 2: gradients too, 3: weights too.",
+        "0: no sharding, 1: of optimizer state, 2: of gradients too, 3: of weights too.",
         default=3,
         allowed=(0, 1, 2, 3),
         deepspeed="zero_optimization.stage",
         accelerate="fsdp_config.fsdp_sharding_strategy",
     )
     shard_size: int | None = key(
-        "How many ranks share one copy of the model at stages 2 and 3; each such group has its own "
-        "copy (HSDP). Default: all ranks share one.",
+        "How many ranks share one copy of the model at stages 2 and 3; each such group has "
+        "one copy (HSDP). Default: all ranks share one.",
         default=None,
         minimum=1,
         engine="torch",

@@ -112,9 +112,7 @@ class _Pen:
         rest = self.text[self.at :]
         again = min((i for i in map(rest.find, ("{", "\uff5b")) if i >= 0), default=-1)
         if again >= 0:
-            raise Broken(
-                self.at + again, "a second object begins here", "keep the one that is the config"
-            )
+            raise Broken(self.at + again, "a second object begins here", "keep only the config")
         if rest.lstrip(ODD + " \t\r\n").startswith(("}", "]", "\uff5d", ",", "\uff0c")):
             what = "the object has ended before this, and it closes or continues one"
             raise Broken(self.at, what, "remove it, or a } before it")

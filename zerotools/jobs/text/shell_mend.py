@@ -74,7 +74,7 @@ def _characters(line: str, number: int, mends: Mends) -> str:
         ("the fence around a block of code", lambda s: "" if _FENCE.fullmatch(s) else s),
         ("a prompt", lambda s: _PROMPT.sub("", s, count=1)),
         ("typographic quotes", lambda s: s.translate(_QUOTES)),
-        ("a placeholder, as a variable", lambda s: _PLACEHOLDER.sub(_as_variable, s)),
+        ("a placeholder, written like a variable", lambda s: _PLACEHOLDER.sub(_as_variable, s)),
         ("a long dash for --", lambda s: _LONG_DASH.sub("--", s)),
         ("a long dash for -", lambda s: _MINUS.sub("-", s)),
     )
@@ -142,7 +142,7 @@ def _join(lines: list[str], mends: Mends) -> None:
             continue
         if before is not None and _OPTION.match(line) and not lines[before].endswith("\\"):
             lines[before] = f"{lines[before][: _comment_at(lines[before])].rstrip()} \\"
-            mends.note(before + 1, "no \\ at the end of a line that goes on")
+            mends.note(before + 1, "no \\ at the end of a line that continues")
         if before is not None and _OPTION.match(line):
             for between in range(before + 1, i):
                 lines[between] = "\\"

@@ -176,7 +176,7 @@ def test_offload_to_nvme_needs_what_async_io_is_compiled_with(tmp_path: Path) ->
 
     begin = f'python = {python}: deepspeed.config offloads to "nvme", '
     assert said().startswith(begin)
-    assert "cannot be compiled here: there is no cxx; install it, or offload to" in said()
+    assert "cannot be compiled here: cxx is not installed; install it, or offload to" in said()
     script(programs / "ninja", "exit 0")
     script(programs / "cxx", "exit 1")
     assert "cxx does not find libaio; install libaio-dev (libaio-devel on" in said()
@@ -367,7 +367,7 @@ def test_an_optimizer_that_deepspeed_does_not_have(tmp_path: Path) -> None:
     env = fake_deepspeed(tmp_path, "self.optimizer_name = 'ZeroOneAdam'")
     needs = a_deepspeed_job({"zero_optimization": {"stage": 1}})
     told = refusal(bare(tmp_path / "python"), needs, **env)
-    assert told.endswith("ZeroOneAdam is neither one of its own optimizers nor one of torch.optim")
+    assert told.endswith("ZeroOneAdam is neither an optimizer of DeepSpeed nor of torch.optim")
 
 
 def test_a_deepspeed_that_cannot_be_imported_here_is_left_to_the_ranks(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_good_examples_pass(make: Make, tmp_path: Path) -> None:
         (GOOD + "{oops", "a.json, line 2: is not JSON"),
         (
             GOOD + '{"question": "a"}',
-            'line 2: there is no column "prompt" (data.prompt_column); it',
+            'line 2: has no column "prompt" (data.prompt_column); it',
         ),
         (GOOD.encode() + b'{"prompt": "\xff"}', "a.json, line 2: is not UTF-8"),
         ("", "a.json: contains no data"),

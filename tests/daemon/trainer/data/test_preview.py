@@ -83,11 +83,11 @@ def test_a_parquet_file_without_the_column_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.Table.from_pylist([{"body": "a"}]), path)
     text = job_from_dict(job(path), source="job")
-    with pytest.raises(BadFile, match=r'a\.parquet: there is no column "text"; it has body'):
+    with pytest.raises(BadFile, match=r'a\.parquet: has no column "text"; it has body'):
         sample_data(text, READER, fits)
     tokenizer = str(make_tokenizer(tmp_path / "tokenizer"))
     keys = {"text": [], "examples": [str(path)], "tokenizer": tokenizer}
-    with pytest.raises(BadFile, match=r'row 1: there is no column "prompt" \(data\.prompt_column'):
+    with pytest.raises(BadFile, match=r'row 1: has no column "prompt" \(data\.prompt_column'):
         sample_data(job_from_dict(job(path, data=keys), source="job"), READER, fits)
     parquet.write_table(pyarrow.table({"prompt": pyarrow.array([], pyarrow.string())}), path)
     with pytest.raises(BadRequest, match=r"a\.parquet: contains no examples"):

@@ -92,7 +92,7 @@ def test_a_stop_saves_leaves_nothing_behind_and_is_not_gone_on_from(
     assert saved is not None
     assert saved.weights_only
     again = run(tmp_path / "again", job(text, **tree, resume_from=out), expect=EXIT_BAD_JOB)
-    assert "DeepSpeed does not resume what it offloads to NVMe" in again.log()
+    assert "DeepSpeed does not load optimizer state that it offloaded to NVMe" in again.log()
 
 
 def test_each_rank_of_each_job_has_a_directory_of_its_own(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_what_contradicts_itself_or_cannot_be(text: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("distributed_type: MEGATRON_LM\n", "those that are: NO, MULTI_GPU"),
+        ("distributed_type: MEGATRON_LM\n", "supported: NO, MULTI_GPU"),
         (NO + "num_machines: 2\n", "give the job file [rendezvous]"),
         (NO + "compute_environment: AMAZON_SAGEMAKER\n", "jobs run on this machine"),
         (NO + "mixed_precision: fp8\n", "acc.yaml:2 mixed_precision"),

@@ -237,7 +237,7 @@ class TestContradictions:
                         "offload_optimizer": {"device": "cpu"},
                     }
                 },
-                "zero_optimization.offload_optimizer has taken its place",
+                "zero_optimization.offload_optimizer has replaced it",
             ),
             (
                 {"bf16": {"enabled": False}, "bfloat16": {"enabled": "auto"}},

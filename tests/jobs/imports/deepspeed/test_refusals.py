@@ -24,10 +24,10 @@ class TestNotSupported:
             ),
             (
                 {"scheduler": {"type": "OneCycle", "params": {"warmup_min_lr": "auto"}}},
-                "is not supported; those that are: WarmupLR",
+                "is not supported; supported: WarmupLR",
             ),
             ({"sparse_attention": {"mode": "fixed"}}, "sparse_attention = a table"),
-            ({"data_efficiency": {"enabled": True}}, "changes what is trained"),
+            ({"data_efficiency": {"enabled": True}}, "changes the training"),
             ({"gradient_allreduce_op": "sum"}, "gradient_allreduce_op"),
             ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "nvme"),
         ],

@@ -117,7 +117,7 @@ def test_weights_of_4_bits_without_adapters_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("adapter: lora", "adapter: dora", "those that are: lora, qlora"),
+        ("adapter: lora", "adapter: dora", "supported: lora, qlora"),
         ("adapter: lora", "adapter: qlora", "needs load_in_4bit: true, as axolotl itself does"),
         ("load_in_8bit: false", "load_in_8bit: true", "does not support this yet"),
         ("type: alpaca", "type: input_output", 'type = "input_output": is not supported'),

@@ -41,7 +41,7 @@ def test_a_list_of_cores_is_listed_with_the_reason() -> None:
     ("value", "options", "why"),
     [
         ("0", "", 'numa = "off" leaves'),
-        ("1", "--numa-binding=exclusive", "--numa-binding says where they run"),
+        ("1", "--numa-binding=exclusive", "--numa-binding chooses the nodes"),
     ],
 )
 def test_a_variable_that_asks_for_nothing_more_is_listed(

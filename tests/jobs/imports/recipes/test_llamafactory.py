@@ -143,7 +143,7 @@ def test_preferences_are_learned_from_by_dpo(root: Path) -> None:
     mixed = dpo.replace("dataset: pairs", "dataset: pairs,mine")
     assert "mine has single answers, and stage is dpo" in str(imported(root, mixed).problem)
     other = dpo.replace("sigmoid", "orpo")
-    assert "those that are: sigmoid" in str(imported(root, other).problem)
+    assert "supported: sigmoid" in str(imported(root, other).problem)
 
 
 def test_data_of_a_hub_is_missing(root: Path) -> None:
@@ -159,11 +159,11 @@ def test_a_newer_key_is_listed(root: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("stage: sft", "stage: kto", "those that are: sft, pt, dpo"),
-        ("finetuning_type: lora", "finetuning_type: freeze", "those that are: full, lora"),
+        ("stage: sft", "stage: kto", "supported: sft, pt, dpo"),
+        ("finetuning_type: lora", "finetuning_type: freeze", "supported: full, lora"),
         ("dataset: mine,chats", "dataset: nobody", "has no nobody"),
-        ("bf16: true", "quantization_bit: 8", "is not supported; those that are: 4"),
-        ("bf16: true", "quantization_bit: 4\nquantization_method: hqq", "those that are: bnb"),
+        ("bf16: true", "quantization_bit: 8", "is not supported; supported: 4"),
+        ("bf16: true", "quantization_bit: 4\nquantization_method: hqq", "supported: bnb"),
         ("bf16: true", "pure_bf16: true", "does not support this yet"),
         ("bf16: true", "neftune_noise_alpha: 5", "does not support this yet"),
         ("cutoff_len: 1024", "cutoff_len: 1\nsequence_length: 2", "say the same"),

@@ -360,7 +360,7 @@ SCRIPTS = {
     ),
     "h2o-llmstudio, a YAML of its own": Script(
         "CUDA_VISIBLE_DEVICES=0 python train.py -Y args/own.yaml\n",
-        problems=("run.sh:1: -Y: args/own.yaml has the program's own settings",),
+        problems=("run.sh:1: -Y: args/own.yaml has settings of the program",),
     ),
     "litgpt, download and finetune": Script(
         "# 1) Download\nlitgpt download owner/base\n\n# 2) Finetune\n"
@@ -552,7 +552,7 @@ def test_a_program_whose_default_rank_is_known_leaves_no_doubt(
     imported = of(read_launch(f"{line}\n", "run.sh", Path(), lines=True))
     assert look_up(imported.tree, "lora.rank") == 8
     assert look_up(imported.tree, "lora.dropout") == dropout
-    assert not any("may have a default of its own" in each for each in imported.findings.differs)
+    assert not any("may have another default" in each for each in imported.findings.differs)
 
 
 def test_names_of_directories_are_not_names_on_a_hub(

@@ -84,8 +84,8 @@ class SshTunnel:
             return read_answer(said, mark)
         except (ValueError, IndexError):
             raise DaemonUnreachable(
-                f"{self.host.shown} answered what cannot be read; is its login shell one that runs "
-                f"commands? Try: ssh {self.host.host} true"
+                f"{self.host.shown} sent an answer that cannot be read; can its login shell "
+                f"run commands? Try: ssh {self.host.host} true"
             ) from None
 
     def _read_until_complete(self, mark: str) -> bytes:
@@ -113,7 +113,7 @@ class SshTunnel:
     def _forward(self, answer: Answer) -> str:
         """Let our socket lead to the daemon's; the path of that."""
         if not answer.sockets:
-            where = self.host.path or "any of the usual places"
+            where = self.host.path or "any of the usual directories"
             raise DaemonUnreachable(
                 f"no zerotoolsd listens on {self.host.shown} at {where}; start it there, or name "
                 "its socket: --host ssh://HOST/PATH/OF/api.sock"
@@ -134,9 +134,9 @@ class SshTunnel:
             raise self._silent() from None
         if done.returncode != 0:
             raise DaemonUnreachable(
-                f"{self.host.shown} lets nobody reach a socket by ssh: "
-                f"{done.stderr.decode('utf-8', 'replace').strip()}; does its sshd_config allow "
-                "AllowStreamLocalForwarding?"
+                f"{self.host.shown} does not forward sockets over ssh: "
+                f"{done.stderr.decode('utf-8', 'replace').strip()}; does its sshd_config "
+                "allow AllowStreamLocalForwarding?"
             )
         return there
 

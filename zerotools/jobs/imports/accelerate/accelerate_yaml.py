@@ -135,7 +135,7 @@ def _distributed_type(reading: ConfigReading) -> str:
         reading.row(KeyOutcome.MAPPED, given, "zero.stage", f"by the section {kind.lower()}_config")
     else:
         names = ", ".join([*_ONE_OR_COPIES, "DEEPSPEED", "FSDP"])
-        what = f"{given.said} = {show(given.value)}: is not supported; those that are: {names}"
+        what = f"{given.said} = {show(given.value)}: is not supported; supported: {names}"
         reading.findings.unsupported.append(what)
         reading.row(KeyOutcome.IGNORED, given)
     return kind

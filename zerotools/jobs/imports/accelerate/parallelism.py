@@ -108,9 +108,7 @@ def _map(reading: ConfigReading, given: ConfigValue, mesh: Mesh, kind: str) -> N
         why = f"{size} rank{'s' * (size > 1)} share each of {mesh.copies} copies (HSDP)"
         reading.map(given, "zero.shard_size", size, why)
     elif mesh.together == 1:
-        reading.row(
-            KeyOutcome.IGNORED, given, None, "all ranks share one copy, or each has its own"
-        )
+        reading.row(KeyOutcome.IGNORED, given, None, "all ranks share one copy, or each has a copy")
 
 
 def _size(reading: ConfigReading, given: ConfigValue, table: Mapping[str, Any], name: str) -> int:

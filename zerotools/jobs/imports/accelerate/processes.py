@@ -17,7 +17,7 @@ def read_ranks(reading: ConfigReading, kind: str) -> None:
     if cpu is not None and cpu.value is True:
         reading.map(cpu, "device", "cpu")
     elif cpu is not None:
-        reading.row(KeyOutcome.IGNORED, cpu, None, "the job file says where it runs")
+        reading.row(KeyOutcome.IGNORED, cpu, None, "the job file chooses the machines")
     machines = reading.take("num_machines")
     if machines is not None:
         if machines.value not in (None, 1):
@@ -77,7 +77,7 @@ def _count(reading: ConfigReading, given: ConfigValue, kind: str, listed: list[i
         return
     key = ranks_key(reading.claims)
     if kind == "NO" and given.value > 1:
-        why = "distributed_type is NO, which is one process"
+        why = "distributed_type NO means one process"
         reading.row(KeyOutcome.IGNORED, given, None, why)
         return
     if listed is not None and len(listed) != given.value:

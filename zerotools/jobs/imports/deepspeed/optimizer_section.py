@@ -194,7 +194,7 @@ def read_scheduler(reading: ConfigReading) -> None:
         return
     if kind.value not in _SCHEDULES:
         names = ", ".join(_SCHEDULES)
-        reading.refuse(kind, f"is not supported; those that are: {names}")
+        reading.refuse(kind, f"is not supported; supported: {names}")
         return
     reading.map(kind, "train.schedule", _SCHEDULES[kind.value])
     _warmup(reading)

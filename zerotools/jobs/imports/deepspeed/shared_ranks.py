@@ -42,7 +42,7 @@ def _read_layers(reading: ConfigReading) -> None:
         if same is None:
             continue
         if given is None or size <= 1 or same.value == 1:
-            reading.row(KeyOutcome.IGNORED, same, None, "autotp_size is what switches it on")
+            reading.row(KeyOutcome.IGNORED, same, None, "only autotp_size switches it on")
         elif same.value == size:
             reading.map(same, JOB_TENSOR_RANKS, size)
         else:

@@ -43,7 +43,7 @@ def read_wandb(reading: ConfigReading) -> None:
     else:
         _note_empty(reading, team)
     if group is not None and group.value:
-        reading.row(KeyOutcome.IGNORED, group, None, "a job's run has no group of its own")
+        reading.row(KeyOutcome.IGNORED, group, None, "a job's run belongs to no group")
     else:
         _note_empty(reading, group)
 

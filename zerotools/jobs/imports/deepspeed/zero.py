@@ -78,8 +78,8 @@ def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
         new = deepspeed_names("offload")[key].removesuffix(".device")
         if given is not None and any(each.startswith(new) for each in reading.remaining):
             reading.findings.wrong.append(
-                f"{given.said} = {show(given.value)}: {new} has taken its place, and DeepSpeed "
-                "does not start where both are given; remove the older"
+                f"{given.said} = {show(given.value)}: {new} has replaced it, and DeepSpeed "
+                "does not start if both are given; remove the older"
             )
         if given is not None:
             device = "cpu" if given.value else "none"
@@ -154,7 +154,7 @@ def _details(reading: ConfigReading, device: str, names: Mapping[str, str]) -> N
             continue
         value = KEYS[name].default if given.value in (None, AUTO) else given.value
         if key == _PATH and (device != "nvme" or value is None):
-            reading.row(KeyOutcome.IGNORED, given, None, "nothing is offloaded to NVMe")
+            reading.row(KeyOutcome.IGNORED, given, None, "the config offloads no data to NVMe")
         elif device == "none":
             reading.row(KeyOutcome.IGNORED, given, None, "nothing is offloaded")
         else:

@@ -163,7 +163,7 @@ def judge_unknown_keys(
             findings.wrong.append(f"{what}; did you mean {_placed(near, trail, document)}")
         elif fatal(trail):
             what = f"{place} {show(title, bare=True)}: {owner} has no such key, and does not start"
-            findings.wrong.append(f"{what} where it is there; remove it")
+            findings.wrong.append(f"{what} if it is set; remove it")
         else:
             row = ReportRow(KeyOutcome.UNKNOWN, title, place, _short(document, trail))
             findings.rows.append(row)

@@ -94,7 +94,7 @@ def _read_ranks(reading: ArgumentReading) -> None:
         if given is not None and given.value is True:
             config.map(given, "device", "cpu")
         elif given is not None:
-            config.row(KeyOutcome.IGNORED, given, None, "the job file says where it runs")
+            config.row(KeyOutcome.IGNORED, given, None, "the job file sets the device")
     key = ranks_key(config.claims)
     if recipe.ranks is not None:
         known = world_size(config.claims)
@@ -141,7 +141,7 @@ def _read_optimizer(reading: ArgumentReading) -> None:
     betas = [reading.typed(f"adam_beta{n}", ValueKind.NUMBER) for n in (1, 2)]
     eps = reading.typed("adam_epsilon", ValueKind.NUMBER)
     if given is not None and given.value not in OPTIMIZERS:
-        reading.unsupported(given, f"those that are: {', '.join(OPTIMIZERS)}")
+        reading.unsupported(given, f"supported: {', '.join(OPTIMIZERS)}")
     elif given is not None:
         paged = "not paged; where memory lacks, set offload.optimizer"
         why = paged if str(given.value).startswith("paged") else ""

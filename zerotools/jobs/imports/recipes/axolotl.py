@@ -177,7 +177,8 @@ def _kind(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) -> st
         return EXAMPLE_TYPES[name]
     yaml.findings.unsupported.append(
         f"{listed.said}: type = {show(kind) if isinstance(kind, str) else 'a table'}: is not "
-        f"supported; those that are: {', '.join(EXAMPLE_TYPES)}; set data.format and its columns"
+        f"supported; supported types: {', '.join(EXAMPLE_TYPES)}; set data.format and its "
+        "columns"
     )
     return ""
 
@@ -191,7 +192,7 @@ def _report_rest(
     for name, value in table.items():
         if name not in read:
             title = f"{listed.title}.{name}"
-            why = "is not taken over; set what it says in [data]"
+            why = "is not imported; set its values in [data]"
             yaml.row(KeyOutcome.UNKNOWN, replace(listed, title=title, value=value), None, why)
 
 

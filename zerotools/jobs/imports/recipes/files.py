@@ -61,7 +61,9 @@ def _read_model(reading: ArgumentReading) -> None:
         inside = found / "config.json" if found.is_dir() else found
         reading.path(replace(config, value=str(inside)), "model.config")
     elif config is not None:
-        reading.config.row(KeyOutcome.IGNORED, config, None, "the model's own config is read")
+        reading.config.row(
+            KeyOutcome.IGNORED, config, None, "the config of the model is read instead"
+        )
     tokenizer = reading.typed("tokenizer_name", ValueKind.TEXT)
     if tokenizer is not None:
         reading.path(tokenizer, "data.tokenizer")
@@ -92,8 +94,8 @@ def _map_model(reading: ArgumentReading, given: ConfigValue) -> None:
         has_own_code = OWN_CODE.search(name) is not None
     if has_own_code:
         reading.config.findings.differs.append(
-            f"model: {name} needs code of its own, which is not run here; use --as script if "
-            "submit refuses it"
+            f"model: {name} needs code that comes with it, which zerotools does not run; use "
+            "--as script if submit refuses it"
         )
 
 
@@ -212,4 +214,4 @@ def _read_fraction(reading: ArgumentReading) -> None:
         why = "a number of examples; set eval.fraction or eval.files"
         reading.config.row(KeyOutcome.IGNORED, given, None, why)
     else:
-        reading.config.row(KeyOutcome.IGNORED, given, None, "nothing is held out")
+        reading.config.row(KeyOutcome.IGNORED, given, None, "no data is held out")

@@ -196,7 +196,7 @@ def _trl(recipe: Recipe, *, is_dpo: bool) -> Recipe:
     loss = given.pop("loss_type", None)
     if is_dpo and loss is not None and loss.value not in ("sigmoid", ["sigmoid"]):
         recipe.findings.unsupported.append(
-            f"{loss.said} = {loss.value}: is not supported; those that are: sigmoid"
+            f"{loss.said} = {loss.value}: is not supported; supported: sigmoid"
         )
     return replace(
         recipe,

@@ -327,7 +327,7 @@ def _grouped(
     named: str | None = None
     for word in words:
         if word.problem.endswith(REST):
-            why = "what a call of the script adds; write it out where it says something"
+            why = "arguments that a call of the script adds; write them out if there are any"
             row = ReportRow(KeyOutcome.UNKNOWN, word.problem[:2], places.of(word.line), None, None)
             findings.rows.append(replace(row, why=why))
         elif word.text.startswith("-") and not _NUMBER.match(word.text) and len(word.text) > 1:

@@ -20,7 +20,7 @@ AFFINITY = "ACCELERATE_CPU_AFFINITY"
 _ON = ("1", "y", "yes", "t", "true", "on")
 _MODES = {
     "node": (NUMA_AUTO, ""),
-    "socket": (NUMA_AUTO, "the GPU's node, and its socket where the node is too small"),
+    "socket": (NUMA_AUTO, "the GPU's node, or its socket if the node is too small"),
     "exclusive": (NUMA_CORES, ""),
     "core-complex": (NUMA_CORES, "cores that are neighbours"),
 }
@@ -51,7 +51,7 @@ def numa_of(
     if is_on and asked is None:
         return NumaAsked(affinity, NUMA_AUTO)
     off = f'numa = "{NUMA_OFF}" leaves the ranks to the kernel'
-    why = f"{asked.given.title} says where they run" if is_on and asked is not None else off
+    why = f"{asked.given.title} chooses the nodes" if is_on and asked is not None else off
     _ignore(affinity, why, findings)
     return asked
 

@@ -41,7 +41,7 @@ def read_llamafactory(document: Document, beside: Path) -> Recipe:
     found = {**_data(yaml, beside, is_dpo=is_dpo), **_switches(yaml)}
     loss = yaml.take("pref_loss")
     if is_dpo and loss is not None and loss.value != "sigmoid":
-        yaml.refuse(loss, "is not supported; those that are: sigmoid")
+        yaml.refuse(loss, "is not supported; supported: sigmoid")
     yaml.ignore(LLAMAFACTORY_IGNORED)
     named = yaml.take("deepspeed")
     given = {**yaml.renamed(LLAMAFACTORY_NAMES), **found}

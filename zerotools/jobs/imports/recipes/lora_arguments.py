@@ -49,7 +49,7 @@ def read_adapters(reading: ArgumentReading) -> None:
     else:
         config.default("lora_rank", RANK, 8, "peft's default")
         config.findings.differs.append(
-            "adapters: of rank 8, as peft has it; the program may have a default of its own "
+            "adapters: rank 8, peft's default; the program may have another default "
             "(lora.rank, lora.alpha)"
         )
     if alpha is not None:
@@ -87,7 +87,7 @@ def _read_packed(reading: ArgumentReading, *, adapts: bool) -> None:
                 config.row(KeyOutcome.IGNORED, given, None, f"goes with {on[0].title}")
         return
     if bits in on and bits is not None and bits.value != 4:
-        reading.unsupported(bits, "those that are: 4")
+        reading.unsupported(bits, "supported: 4")
     _check(reading, kind, (NF4,))
     _check(reading, method, _BITSANDBYTES)
     config.map(on[0], PACKED, NF4)
@@ -110,7 +110,7 @@ def _check(reading: ArgumentReading, given: ConfigValue | None, known: tuple[str
     if str(given.value).lower() in known:
         reading.config.row(KeyOutcome.MAPPED, given, PACKED, "")
     else:
-        reading.unsupported(given, f"those that are: {', '.join(known)}")
+        reading.unsupported(given, f"supported: {', '.join(known)}")
 
 
 def _read_targets(reading: ArgumentReading, given: ConfigValue) -> None:
@@ -130,7 +130,7 @@ def _read_targets(reading: ArgumentReading, given: ConfigValue) -> None:
             why = f"of a {named}, by the model's name"
             reading.config.map(given, "lora.target_modules", ALL_LINEAR[named], why)
         else:
-            whose = f"of a {kind}" if kind else "of a model whose config is not found"
+            whose = f"of a {kind}" if kind else "of a model without a config that can be found"
             reading.config.findings.unsupported.append(
                 f"{given.said} = {show(given.value)}: the linear layers {whose} are not known "
                 "here; set lora.target_modules to their names"

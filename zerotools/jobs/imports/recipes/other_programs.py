@@ -91,7 +91,7 @@ def _no_settings(recipe: Recipe, kind: str) -> str:
         )
     if kind == "litgpt":
         return f"{place}: the arguments of litgpt are not read; run the program with --as script"
-    return f"{place}: names no YAML, in which {kind} has its settings; write it behind the command"
+    return f"{place}: names no YAML file with the settings of {kind}; add it after the command"
 
 
 def _of_yaml(
@@ -151,7 +151,7 @@ def _with_file(recipe: Recipe, file: ConfigValue, lenient: bool) -> Recipe:
     }
     if (TRAINERS_OWN | TRL_OWN).isdisjoint(inside):
         recipe.findings.unsupported.append(
-            f"{file.place}: {file.title}: {path} has the program's own settings, which are not "
+            f"{file.place}: {file.title}: {path} has settings of the program, which are not "
             "read; run the program with --as script"
         )
         return replace(recipe, given=given)

@@ -27,7 +27,7 @@ def read_schedule(reading: ArgumentReading) -> None:
     elif kind.value in SCHEDULES:
         reading.config.map(kind, "train.schedule", SCHEDULES[kind.value])
     else:
-        reading.unsupported(kind, f"those that are: {', '.join(SCHEDULES)}")
+        reading.unsupported(kind, f"supported: {', '.join(SCHEDULES)}")
     _read_options(reading, "" if kind is None else str(kind.value))
     _read_warmup(reading, steps, "" if kind is None else str(kind.value))
 

@@ -33,7 +33,7 @@ def read_sharding(reading: ArgumentReading) -> None:
         stages = [_STAGES[word] for word in words if word in _STAGES]
         others = [w for w in words if w not in _STAGES and w not in ("offload", "auto_wrap")]
         if others or len(stages) != 1:
-            reading.unsupported(given, f"those that are: {', '.join(_STAGES)}, offload, auto_wrap")
+            reading.unsupported(given, f"supported: {', '.join(_STAGES)}, offload, auto_wrap")
             return
         config.map(given, STAGE, stages[0])
         if "offload" in words:

@@ -38,7 +38,7 @@ _TAKEN, _SKIPPED = 0, -1
 UNSET = "is not set in the text; write its value"
 ARGUMENT = "is an argument of the script; write its value"
 LOOP = "is the variable of a loop; write its value"
-REST = "is what the script is called with; write it out"
+REST = "stands for the arguments of the script; write them out"
 
 
 @dataclass(frozen=True)
@@ -416,7 +416,8 @@ class _Scanner:
             else:
                 word.stands = True
                 word.problem = (
-                    "a `\\` stands before a blank, where no line ends; remove it, or end the line"
+                    "a `\\` stands before a blank and not at the end of a line; remove it, or "
+                    "end the line"
                 )
             return
         word.add(self._take())

@@ -41,7 +41,7 @@ def read_swift(recipe: Recipe, method: str) -> Recipe:
     kind = given.pop("train_type", None)
     adapts = kind is None or kind.value == "lora"
     if kind is not None and kind.value not in ("lora", "full"):
-        what = f"{kind.said} = {show(kind.value)}: is not supported; those that are: lora, full"
+        what = f"{kind.said} = {show(kind.value)}: is not supported; supported: lora, full"
         recipe.findings.unsupported.append(what)
     given["use_lora"] = replace(
         kind or ConfigValue("use_lora", "(no train_type)", place, None), value=adapts
@@ -92,7 +92,7 @@ def _read_precision(recipe: Recipe, given: dict[str, ConfigValue]) -> None:
     name = precisions.get(str(kind.value))
     if name is None:
         listed = ", ".join(precisions)
-        what = f"{kind.said} = {show(kind.value)}: is not supported; those that are: {listed}"
+        what = f"{kind.said} = {show(kind.value)}: is not supported; supported: {listed}"
         recipe.findings.unsupported.append(what)
     elif name:
         given[name] = replace(kind, value=True)

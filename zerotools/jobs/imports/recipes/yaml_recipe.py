@@ -58,7 +58,7 @@ class YamlRecipe:
         value = default if given is None or given.value is None else str(given.value)
         if given is not None and value not in choices:
             names = ", ".join(name for name in choices if name)
-            self.refuse(given, f"is not supported; those that are: {names}")
+            self.refuse(given, f"is not supported; supported: {names}")
         elif given is not None:
             self.row(KeyOutcome.MAPPED, given, None, "")
         return choices.get(value, False)
