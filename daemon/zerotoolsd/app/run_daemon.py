@@ -94,7 +94,7 @@ def main(
         # A transient error (disk, descriptors): the service manager must not take it for permanent.
         if options.debug:
             raise
-        say_error(f"the operating system is in the way: {error} (--debug shows where)")
+        say_error(f"the operating system refuses: {error} (--debug shows where)")
         return EXIT_SYSTEM
     finally:
         way.close()

@@ -40,7 +40,7 @@ HURRIED_SECONDS = 2.0
 """Seconds that systemd may still take to start an attempt that must stop."""
 
 SETTLING = "checking its state"
-ENDING_STRAYS = "ending what is left of it"
+ENDING_STRAYS = "killing its leftover processes"
 GIVING_UP = "giving up its start"
 
 log = logging.getLogger(__name__)
@@ -252,7 +252,7 @@ class Watcher:
             reach()
             is_over = not sweep.look()
             if not is_over and time.monotonic() < deadline:
-                self.held[attempt.job_id] = "what is left of its last attempt is being ended"
+                self.held[attempt.job_id] = "killing leftover processes of its last attempt"
                 again = min(2 * pause, LONGEST_LOOK_SECONDS)
                 self._later_call(pause, self._sweep, attempt, record, sweep, deadline, again)
                 return

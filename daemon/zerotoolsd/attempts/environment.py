@@ -20,10 +20,7 @@ from zerotoolsd.users.account import UnknownAccount
 from zerotoolsd.users.job_user import USUAL_PATH, JobUser
 from zerotoolsd.users.name_service import NAME_SERVICE
 
-NOT_CAPTURED = (
-    "PATH, HOME and LANG, and what [env] sets: nothing of its submitter's environment was taken "
-    "along"
-)
+NOT_CAPTURED = "PATH, HOME, LANG and the variables of [env]: no environment was captured at submit"
 LEAST_UNSHOWN = 6
 """Characters of a value of `[env]` that is hidden in reasons."""
 

@@ -67,8 +67,8 @@ def why_refused(
         what = own_names or f"{its_names} of the daemon's configuration"
         do = "leave it out" if own_names else "take it out"
         return (
-            f"{what}: cannot be kept here, as {error}; start the daemon as a systemd unit with "
-            f"Delegate=yes (zerotools doctor says more), or {do}"
+            f"{what}: cannot be kept here, because {error}; start the daemon as a systemd "
+            f"unit with Delegate=yes (zerotools doctor shows details), or {do}"
         )
     return None
 

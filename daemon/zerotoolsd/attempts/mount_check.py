@@ -36,5 +36,6 @@ def what_is_missing(last: AttemptRow | None, table: Iterable[MountPoint]) -> str
         return None
     words = " and ".join(gone)[:_LONGEST]
     return (
-        f"{words} {'is' if len(gone) == 1 else 'are'} not mounted any more, where the job has files"
+        f"{words} {'is' if len(gone) == 1 else 'are'} not mounted any more, and the job has "
+        "files there"
     )

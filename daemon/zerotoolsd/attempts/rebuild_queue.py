@@ -166,7 +166,7 @@ def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> Found
             return None  # the code that reattaches its attempt waits until it can be read
         why = f"{error.strerror}: {error.filename or own}"
     except Exception as error:  # the other jobs have nothing to do with it
-        log.exception("job %d: nothing is taken from %s", job_id, own)
+        log.exception("job %d: no data is taken from %s", job_id, own)
         why = f"{type(error).__name__}: {error}"
     log.error("job %d: its directory cannot be read: %s", job_id, why)
     return f"its attempts cannot be read ({why}), so that one that ran might be run again"

@@ -34,7 +34,7 @@ class StopRequests:
         except OSError as error:
             why = f"{Path(attempt.run_dir) / REQUEST}: {error.strerror}"
             if before is None or before[2] != why:
-                log.error("job %d cannot be asked to stop yet: %s", attempt.job_id, why)
+                log.error("job %d cannot get the request to stop yet: %s", attempt.job_id, why)
             self._unwritten[attempt.token] = (attempt, reason, why)
             self.keep(attempt, reason)
 

@@ -69,7 +69,7 @@ def noted(run_dir: Path) -> dict[str, Any] | None:
         return None
     found = read_json(_note_of(run_dir))
     if found is None:
-        raise ValueError(f"{_note_of(run_dir).name} is missing beside the directory of a user")
+        raise ValueError(f"{_note_of(run_dir).name} is missing next to the directory of a user")
     return found
 
 

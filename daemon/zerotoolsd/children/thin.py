@@ -37,7 +37,7 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
         return [need for need in needs(DaemonClient(socket)) if need.job != job]
 
     if cleared := clear_left(output_dir):
-        print(f"removed what a killed run had left: {cleared} bytes")
+        print(f"removed files of a killed run: {cleared} bytes")
     status, others = 0, needed()
     for path in older(output_dir, keep):
         pinned = {p.resolve() for p in (named, hinted(output_dir, BEST)) if p is not None}
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
         given = Path(named[0]) if named else None
         return thin_older(Path(output_dir), int(keep), Path(socket), int(job), given)
     except (ZerotoolsError, OSError) as error:
-        print(f"nothing is thinned now: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"checkpoints are not thinned now: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
 
 

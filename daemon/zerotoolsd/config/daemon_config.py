@@ -39,16 +39,17 @@ class LimitsConfig:
         minimum=0,
     )
     foreign_memory_bytes: int | None = key(
-        "A GPU is not used while programs other than its jobs hold more memory on it than this, or "
-        "while a job that is over has left more than this. Programs that only draw on a screen, "
-        "such as a desktop, do not count.",
+        "A GPU is not used while other programs hold more memory on it than this, or while a "
+        "finished job has left more than this. Programs that only draw on a screen, such as a "
+        "desktop, do not count.",
         default=None,
         shown=USUAL_WORDS,
         minimum=0,
     )
     use_unmeasured_gpus: bool = key(
-        "Also use GPUs whose memory or processes the driver does not report (integrated ones such "
-        "as GB10, vGPU, WSL). The daemon cannot see whether other programs use them.",
+        "Also use GPUs without a report of their memory or processes by the driver "
+        "(integrated ones such as GB10, vGPU, WSL). The daemon cannot see whether other "
+        "programs use them.",
         default=False,
     )
     snapshot_age_seconds: float = key(
@@ -153,10 +154,10 @@ class LaunchConfig:
     """`[launch]`: who starts the processes of a job."""
 
     by: str = key(
-        '`"systemd"`: each attempt runs in a transient unit of its own, without the limits of the '
-        'daemon\'s unit. `"child"`: it is a child of the daemon and inherits them. `"auto"`: the '
-        "value of the environment variable `ZEROTOOLS_LAUNCH`, which the system unit sets; else "
-        "systemd if it started the daemon, and a child if that fails.",
+        '`"systemd"`: each attempt runs in a separate transient unit, without the limits of '
+        'the daemon\'s unit. `"child"`: it is a child of the daemon and inherits them. '
+        '`"auto"`: the value of the environment variable `ZEROTOOLS_LAUNCH`, which the system '
+        "unit sets; else systemd if it started the daemon, and a child if that fails.",
         default="auto",
         allowed=("auto", "systemd", "child"),
     )

@@ -13,21 +13,21 @@ class ElasticConfig:
     [let a job take the GPUs that are free](../how-to/elastic-jobs.md)."""
 
     grow: bool = key(
-        "Elastic jobs that run save and go on with more GPUs, or ranks of the CPU, where these are "
-        "free and no job that waits can use them; false: a job keeps the size it started with.",
+        "Running elastic jobs save and continue with more GPUs, or CPU ranks, if these are "
+        "free and no queued job can use them. false: a job keeps the size with which it "
+        "started.",
         default=True,
     )
     after_seconds: float = key(
-        "An attempt that has run for less than this keeps its size.", default=300.0, minimum=0
+        "An attempt keeps its size at least this long.", default=300.0, minimum=0
     )
     gain: float = key(
-        "A job grows where the time that this saves is at least so many times what the change "
-        "costs.",
+        "A job grows if the saved time is at least this many times the cost of the change.",
         default=5.0,
         minimum=1,
     )
     change_seconds: float = key(
-        "What a change of size is taken to cost where no change of the job was measured yet.",
+        "Assumed cost of a change of size, before a change of the job was measured.",
         default=60.0,
         minimum=0,
     )

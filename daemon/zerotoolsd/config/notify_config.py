@@ -25,9 +25,10 @@ class NotifyConfig:
     )
     commands: bool = key("Jobs may name a command to run, as their user.", default=True)
     webhook: str | None = key(
-        "An address that is told of all jobs; its host needs no entry in `allow`.", default=None
+        "An address that gets the notifications of all jobs; its host needs no entry in `allow`.",
+        default=None,
     )
-    on: tuple[str, ...] = key("What that address is told.", default=USUAL_NOTICES)
+    on: tuple[str, ...] = key("The notifications for that address.", default=USUAL_NOTICES)
     most_per_user: int = key(
         "So many notifications of one user wait at most; the oldest are dropped, and counted.",
         default=200,
@@ -40,6 +41,6 @@ class NotifyConfig:
         above=0,
     )
     keep_trying: int | str = key(
-        'What cannot be delivered is tried for so long: seconds, or text such as `"1d"`.',
+        'How long to retry a delivery: seconds, or text such as `"1d"`.',
         default="1d",
     )

@@ -13,15 +13,15 @@ class PreemptionConfig:
     go first](../how-to/preemption.md)."""
 
     enabled: bool = key(
-        "Jobs that run save, stop and wait where a job of a higher priority needs what they have; "
-        "they go on later, at no cost to their restarts.",
+        "Running jobs save, stop and wait if a job of a higher priority needs their GPUs or "
+        "memory. They continue later, and this does not count as a restart.",
         default=False,
     )
     among: str = key(
-        '`"all"`: whosever they are. `"own"`: only those of the user whose job waits.',
+        '`"all"`: the jobs of every user. `"own"`: only jobs of the same user as the waiting job.',
         default="all",
         allowed=("all", "own"),
     )
     after_seconds: float = key(
-        "An attempt that has run for less than this is left alone.", default=60.0, minimum=0
+        "An attempt runs at least this long before it may be stopped.", default=60.0, minimum=0
     )

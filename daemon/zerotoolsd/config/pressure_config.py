@@ -15,11 +15,11 @@ class PressureConfig:
     [when memory runs out](../how-to/when-memory-runs-out.md)."""
 
     most: str = key(
-        'How far the daemon goes. `"nothing"`: it looks on. `"wait"`: no job starts, or none on '
-        'that GPU. `"save"`: the job of lowest value, or that which holds more of the GPU than it '
-        "declared, is asked to save and stop, and goes on later, at no cost to its restarts. "
-        '`"stop"`: where that would come too late, it is ended at once and goes on from its last '
-        "checkpoint.",
+        'The strongest action of the daemon. `"nothing"`: it only watches. `"wait"`: no job '
+        'starts, or none on that GPU. `"save"`: the job of lowest value, or the one that '
+        "holds more of the GPU than it declared, saves and stops. It continues later, and "
+        'this does not count as a restart. `"stop"`: if saving would take too long, the job '
+        "ends at once and continues from its last checkpoint.",
         default=WAIT,
         allowed=(NOTHING, WAIT, SAVE, STOP),
     )

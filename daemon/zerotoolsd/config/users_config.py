@@ -18,35 +18,35 @@ class UsersConfig:
     """
 
     allow: str | tuple[str | int, ...] | None = key(
-        'Who may submit: `"all"`, or a list of names of users, of groups (`"@gpu"`) and of uids. '
-        "Not set: all whose jobs the daemon can run.",
+        'Who may submit: `"all"`, or a list of names of users, of groups (`"@gpu"`) and of '
+        "uids. Not set: all users that the daemon can run jobs for.",
         default=None,
     )
     processes: int | None = key(
-        "Processes and threads that one user other than root may have on the whole machine when a "
-        "job starts one (RLIMIT_NPROC). Not set: what the daemon itself was given.",
+        "Processes and threads that one user other than root may have on the whole machine "
+        "when a job starts one (RLIMIT_NPROC). Not set: the limit of the daemon.",
         default=None,
         minimum=16,
     )
     open_files: int | None = key(
-        "Open files of one process of such a job (RLIMIT_NOFILE). Not set: what the daemon itself "
-        "was given.",
+        "Open files of one process of such a job (RLIMIT_NOFILE). Not set: the limit of the "
+        "daemon.",
         default=None,
         minimum=64,
     )
     administrators: tuple[str | int, ...] = key(
-        "Who may see and change the jobs of all users, beside root and the user of the daemon: "
-        'names, groups (`"@admins"`) and uids.',
+        "Who may see and change the jobs of all users, in addition to root and the user of "
+        'the daemon: names, groups (`"@admins"`) and uids.',
         default=(),
     )
     max_queued: int | None = key(
-        "Jobs of one user that wait, or are held, at a time: more are refused at submit.",
+        "Queued and held jobs of one user at a time: more are refused at submit.",
         default=None,
         minimum=0,
     )
     max_running: int | None = key(
-        "Jobs of one user that run at a time: others of the user wait, and those of other users "
-        "go ahead.",
+        "Running jobs of one user at a time: the user's other jobs wait, and jobs of other "
+        "users start before them.",
         default=None,
         minimum=0,
     )
@@ -59,14 +59,14 @@ class UsersConfig:
         'Ranks of the running `device = "cpu"` jobs of one user together.', default=None, minimum=0
     )
     queue_bytes: int | str | None = key(
-        "What the records of one user's jobs, also of those that are over, may take of the queue: "
-        'bytes, or text such as `"256MiB"`. More is refused at submit.',
+        "Size of the records of one user's jobs in the queue, finished jobs included: bytes, "
+        'or text such as `"256MiB"`. More is refused at submit.',
         default="1GiB",
     )
     limits: Mapping[str, Mapping[str, int | str]] = key(
-        "These five for one user (`[users.limits.anna]`, or a uid) or for each member of a group "
-        '(`[users.limits."@lab"]`), in place of those of all. The own table counts before those of '
-        "groups, of which the most counts.",
+        "These five for one user (`[users.limits.anna]`, or a uid) or for each member of a "
+        'group (`[users.limits."@lab"]`), instead of the limits of all users. The table of a '
+        "user overrides those of groups; of several groups the highest limit counts.",
         factory=dict,
     )
 
@@ -101,4 +101,7 @@ def _wrong_entries(name: str, entries: str | tuple[str | int, ...] | None) -> It
             if not 0 <= entry < 2**32 - 1:
                 yield f"users.{name}: {entry} is not a uid"
         elif entry in ("", "@"):
-            yield f"users.{name}: {show(entry)} names nobody; name a user, or a group as @group"
+            yield (
+                f"users.{name}: {show(entry)} is not a user or a group; name a user, or a "
+                "group as @group"
+            )

@@ -22,7 +22,7 @@ class WarmStartConfig:
         default=False,
     )
     servers: int = key(
-        "So many of these processes at most; the one that was used longest ago ends for another.",
+        "Largest number of these processes; the least recently used one ends for another.",
         default=2,
         minimum=1,
     )

@@ -16,7 +16,7 @@ class WebConfig:
     [see the queue in a browser](../how-to/see-the-queue-in-a-browser.md)."""
 
     enabled: bool = key(
-        "Whether there is one. Nothing listens before the first link is asked for.", default=True
+        "Whether to serve the page. Its port opens when a user first requests a link.", default=True
     )
     port: int | None = key(
         "The port at 127.0.0.1. Not set: one of 8730 to 8793 that is free; of root's daemon one of "
@@ -26,8 +26,8 @@ class WebConfig:
         maximum=65535,
     )
     session: int | str = key(
-        "A browser that has not asked for so long needs a new link: seconds, or text such as "
-        '`"12h"`.',
+        "A browser needs a new link if it sent no request for this long: seconds, or text "
+        'such as `"12h"`.',
         default="12h",
     )
 

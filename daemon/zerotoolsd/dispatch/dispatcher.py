@@ -267,7 +267,7 @@ class Dispatcher:
             except sqlite3.OperationalError as error:  # an end is tried again by `_step`
                 log.error("the queue cannot be written now: %s", error)
             except Exception:  # of memory, or a defect: attempts must be overseen all the same
-                log.exception("attempts cannot be looked at now")
+                log.exception("attempts cannot be checked now")
 
     def is_healthy(self, now: float) -> bool:
         """Return whether the loop makes progress, at `now` of the monotonic clock: rounds must
@@ -343,7 +343,7 @@ class Dispatcher:
             return why_it_waits(job.begin, after, time.time())
         if job.state == states.RUNNING and self._stopping.is_expired(job):
             silent = self._overseer.silent.get(job.id)
-            asked = "its time limit is over: it was asked to save and stop"
+            asked = "its time limit is over: it saves and stops"
             return f"{asked}; {silent}" if silent else asked
         why = self._watcher.held.get(job.id) or self._pending.why(job.id)
         of_gpus = self._shared.over.why(job.id), self._shared.idle.why(job.id)

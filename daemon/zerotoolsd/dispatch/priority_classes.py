@@ -63,8 +63,8 @@ class PriorityClasses:
             return min(max(0, least), most)
         if not least <= wanted <= most:
             raise Forbidden(
-                f"priority = {wanted}: jobs of uid {uid} may have {least} to {most}, as "
-                "[priority.classes] of the daemon's configuration says; choose one of these, or "
-                "ask the administrator"
+                f"priority = {wanted}: [priority.classes] of the daemon's configuration "
+                f"allows {least} to {most} for jobs of uid {uid}; choose one of these, or ask "
+                "the administrator"
             )
         return wanted

@@ -129,7 +129,7 @@ def _as(who: Mapping[str, Any] | None, looks: Mapping[str, Look]) -> Mapping[str
         run_as_user.limit({"open_files": who["open_files"]})
         run_as_user.become(who["uid"], who["gid"], who["groups"])
     except (run_as_user.NotDropped, OSError) as error:
-        why = f"the files of the job cannot be looked at as its user: {error}"
+        why = f"the files of the job cannot be checked as its user: {error}"
         return {name: partial(_refuse, why) for name in looks}
     os.umask(0o077)
     os.environ.clear()

@@ -69,7 +69,7 @@ def families(tally: MetricsTally, now: MetricsMoment) -> Iterator[MetricFamily]:
     )
     yield _gauge(
         "zerotools_loop_lag_seconds",
-        "The longest that the daemon's event loop was late since it was asked last.",
+        "The longest delay of the daemon's event loop since the last scrape.",
         tally.take_lag(),
     )
     yield _gauge(
@@ -126,19 +126,20 @@ def _gpus(now: MetricsMoment) -> Iterator[MetricFamily]:
     yield MetricFamily(
         "zerotools_gpu_memory_used_bytes",
         GAUGE,
-        "Memory of each GPU in use, by whom: a job; what outlived one, where none is; or others.",
+        "Memory in use of each GPU, by holder: a job; processes left by a job, if no job has "
+        "the GPU; or others.",
         tuple(_memory(gpus, now.leases)),
     )
     yield MetricFamily(
         "zerotools_gpu_fenced",
         GAUGE,
-        "Whether the GPU is given to no job, as it is broken.",
+        "Whether the GPU is broken, so that no job gets it.",
         tuple(MetricSample(gpu.uuid in now.fenced, {"gpu_uuid": str(gpu.uuid)}) for gpu in gpus),
     )
     if now.snapshot.gpus_age_seconds is not None:
         yield _gauge(
             "zerotools_nvml_age_seconds",
-            "How old what is known of the GPUs is.",
+            "Age of the newest measurement of the GPUs.",
             now.snapshot.gpus_age_seconds,
         )
 

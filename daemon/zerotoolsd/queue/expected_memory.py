@@ -29,7 +29,7 @@ SURE = 0.75
 """An estimate may be too high by a quarter with short sequences
 (benchmarks/results/memory-accuracy.md)."""
 ESTIMATED, MEASURED = "estimated", "as an earlier attempt took"
-RELIEVED = "more than an attempt took that had to make room as memory ran out"
+RELIEVED = "more than the use of an attempt that was stopped because memory ran out"
 GROWTH = 1.25
 SMALL = 2**30
 """A smaller use of host memory counts as none: the job waits for no memory, and delays no job

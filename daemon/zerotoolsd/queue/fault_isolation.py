@@ -19,13 +19,13 @@ from pathlib import Path
 from zerotoolsd.queue.rows import UnreadableSpec
 from zerotoolsd.supervisor.transient_errors import is_of_machine
 
-TAKING_UP = "taking it up again"
+TAKING_UP = "reattaching to it"
 RETRYING = "queueing it again"
-WAITING_FOR = "looking at what it waits for"
-TIMING = "looking at its time limit"
+WAITING_FOR = "checking the jobs and times it waits for"
+TIMING = "checking its time limit"
 COUNTING = "counting its ranks"
-NEEDING = "working out what it needs"
-PLACING = "finding its place in the queue"
+NEEDING = "computing its needs"
+PLACING = "finding its position in the queue"
 STARTING = "starting it"
 STOPPING = "asking it to stop"
 ENDING = "recording its end"

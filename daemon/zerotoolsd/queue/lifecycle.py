@@ -289,7 +289,10 @@ def _why_no_more(job: Standing, end: Ended) -> str | None:
         return f"no restart left of {end.max_restarts}"
     if rule.retries is not None and (0 if progressed else end.same_before) >= rule.retries:
         again = "once" if rule.retries == 1 else f"{rule.retries} times"
-        return f"not started again: it was {again} after {rule.words}, and has not got on since"
+        return (
+            f"not started again: it was restarted {again} after {rule.words}, and made no "
+            "progress since"
+        )
     return None
 
 

@@ -21,7 +21,7 @@ REBUILD = "rebuild"
 _REASONS = {
     states.STOPPING: "cancelled",
     states.PAUSING: "paused",
-    states.YIELDING: "asked to make room",
+    states.YIELDING: "stopped for another job",
 }
 
 RunSql = Callable[..., sqlite3.Cursor]

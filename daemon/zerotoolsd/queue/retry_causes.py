@@ -50,7 +50,7 @@ RULES: Mapping[str, CauseRule] = MappingProxyType(
         BAD_CHECKPOINT: CauseRule(words="a checkpoint that cannot be used", retries=0),
         RANK_DIED: CauseRule(words="a rank that failed"),
         KILLED: CauseRule(words="a signal from outside, or SIGKILL after its grace"),
-        HANG: CauseRule(words="ranks that did not get on", retries=2),
+        HANG: CauseRule(words="ranks without progress", retries=2),
         GPU_MEMORY: CauseRule(words="GPU memory that ran out", retries=1, first=10),
         HOST_MEMORY: CauseRule(words="host memory that ran out", retries=1, first=30),
         GPU_PROGRAM: CauseRule(words="an XID that a program causes", retries=1),

@@ -240,14 +240,17 @@ def open_database(
     version = _version_in_header(path)
     if version > len(migrations):
         raise Unsupported(
-            f"{path} has schema {version} and this zerotoolsd knows {len(migrations)}: a newer "
-            "version wrote it; start that one (nothing was changed)"
+            f"{path} has schema {version} and this zerotoolsd knows {len(migrations)}: a "
+            "newer version wrote it; start that version (the file is unchanged)"
         )
     try:
         return _open(path, migrations)
     except sqlite3.DatabaseError as error:
         if _is_of_machine(error):
-            why = f"{path}: {error}; is there room (df -h, df -i), and does dmesg name the disk?"
+            why = (
+                f"{path}: {error}; check the free space (df -h, df -i), and check dmesg for "
+                "errors of the disk"
+            )
             raise sqlite3.OperationalError(why) from error
         raise BadFile(_unreadable(path, str(error))) from error
 
@@ -268,10 +271,10 @@ def _refuse_lost_database(state_dir: Path, path: Path) -> None:
 
 def _unreadable(path: Path, why: str) -> str:
     return (
-        f"{path} cannot be read: {why}. zerotoolsd does not start an empty queue over it: restore "
-        f"a copy (zerotools restore FILE: {path.name}.schema-*.bak beside it, or your backup), "
-        "rebuild it from the run directories (zerotoolsd --rebuild), or start with another "
-        "--state-dir"
+        f"{path} cannot be read: {why}. zerotoolsd does not start an empty queue over it: "
+        f"restore a copy (zerotools restore FILE: {path.name}.schema-*.bak in the same "
+        "directory, or your backup), rebuild it from the run directories (zerotoolsd "
+        "--rebuild), or start with another --state-dir"
     )
 
 
@@ -291,11 +294,11 @@ def refuse_older(state_dir: Path, known: int) -> None:
     if known >= newest or (state_dir / RESTORED).exists():
         return
     raise BadFile(
-        f"{state_dir / DATABASE} is older than it was: its last change is number {known}, and "
-        f"number {newest} was committed here; zerotools.db-wal may be missing, or an older copy "
-        "was put in its place, and jobs that were accepted since would be lost. Put the newer "
-        "files back; or start zerotoolsd --rebuild, which takes from the run directories what "
-        "began since and holds jobs that are not over"
+        f"{state_dir / DATABASE} is out of date: it ends at change {known}, but change "
+        f"{newest} was committed here; zerotools.db-wal may be missing, or an older copy "
+        f"replaced the file. Jobs accepted after change {known} would be lost. Put the newer "
+        "files back; or start zerotoolsd --rebuild, which reads later attempts from the run "
+        "directories and holds unfinished jobs"
     )
 
 

@@ -202,8 +202,8 @@ class Store:
         )
         if not is_same:
             raise Conflict(
-                f"the idempotency key {new.idempotency_key} was used for job {old.id}, "
-                "whose spec differs; use a new key"
+                f"the idempotency key {new.idempotency_key} was used for job {old.id} with "
+                "another spec; use a new key"
             )
         return old
 

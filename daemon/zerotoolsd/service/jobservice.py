@@ -127,7 +127,7 @@ class DispatcherService:
         if uid not in (users.own, 0) and users.alone is not None:
             raise Forbidden(
                 f"this daemon runs the jobs of uid {users.own}, and you are uid {uid} "
-                f"({users.alone}); start a zerotoolsd of your own"
+                f"({users.alone}); start a separate zerotoolsd"
             )
         try:
             users.of(uid)
@@ -165,13 +165,13 @@ class DispatcherService:
         try:
             return self._store.of_user.owner(min(job_id, _LARGEST_ID))
         except KeyError:
-            raise NotFound(f"there is no job {job_id}") from None
+            raise NotFound(f"job {job_id} does not exist") from None
 
     def _find(self, job_id: int) -> JobRow:
         try:
             return self._store.job(min(job_id, _LARGEST_ID))
         except KeyError:
-            raise NotFound(f"there is no job {job_id}") from None
+            raise NotFound(f"job {job_id} does not exist") from None
 
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
         """Cancel a job; see `JobService`."""

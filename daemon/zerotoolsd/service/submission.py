@@ -369,7 +369,7 @@ class Admittance:
     def _refuse_full(self) -> None:
         """Raise Unavailable on a full disk: the rest is reserved for records of queued jobs."""
         if (why := self._dispatcher.store.room.why_full()) is not None:
-            raise Unavailable(f"the job cannot be queued: {why}; make room there")
+            raise Unavailable(f"the job cannot be queued: {why}; free some space there")
 
     def _refuse_over(self, uid: int, size: int, count: int, own: int | None) -> None:
         """Raise Conflict if `count` more jobs with `size` characters exceed the user's limits.

@@ -256,7 +256,9 @@ def say_ready() -> None:
             link.connect("\0" + address[1:] if address[0] == "@" else address)
             link.send(b"READY=1")
         except OSError as error:  # it continues: the daemon finds it by run.json
-            say(f"the service manager cannot be told that this has begun: {error.strerror}")
+            say(
+                f"the service manager does not take the notification of the start: {error.strerror}"
+            )
 
 
 def _end_helpers(known: Collection[int]) -> list[dict[str, Any]]:

@@ -314,7 +314,7 @@ class RankMonitor:
         if not self.plan.own_program and not self.progress.trained:
             self._kill_in(0, "stopped before training began")
             return
-        self._kill_in(grace, f"did not stop within {grace:g} s of being asked to")
+        self._kill_in(grace, f"did not stop within {grace:g} s after the request")
 
     def _ask_programs(self, grace: float) -> None:
         self._stop_by = time.monotonic() + grace

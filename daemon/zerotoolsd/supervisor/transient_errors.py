@@ -31,6 +31,4 @@ def is_of_machine(error: OSError, *, own_files: bool = False) -> bool:
 
 def hangs(what: str) -> str:
     """Return the reason of an attempt that waits for `what`; a listing adds the duration."""
-    return (
-        f"{what} does not answer (look at its file system, at mount and dmesg), and the job waits"
-    )
+    return f"{what} does not answer (check its file system, mount and dmesg), and the job waits"

@@ -49,7 +49,7 @@ def zerotools_folder(daemon: Path) -> Path:
         folder = parent / "zerotools"
         if (folder / "__init__.py").is_file():
             return folder
-    raise FileNotFoundError(f"the package zerotools is missing beside {daemon}")
+    raise FileNotFoundError(f"the package zerotools is missing next to {daemon}")
 
 
 def make_importable() -> None:

@@ -70,7 +70,7 @@ def recorded_base(
     pool.shutdown(wait=False)
 
     def decided() -> BaseRecord:
-        assert reading is not None, "asked on rank 0 alone"
+        assert reading is not None, "only rank 0 reads the base"
         found = reading.result()
         before = None if start is None or start.record.lora is None else start.record.lora.base
         if start is not None and before is not None:
@@ -78,7 +78,7 @@ def recorded_base(
                 if found.files.get(name) != file:
                     raise BadRequest(
                         f"model.path: {directory / name} is not the file that the adapters of "
-                        f"{start.path} were trained beside (SHA-256 {file.sha256[:12]}…); name "
+                        f"{start.path} were trained on (SHA-256 {file.sha256[:12]}…); name "
                         "the directory with that base model"
                     )
         return found

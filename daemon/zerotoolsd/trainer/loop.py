@@ -126,7 +126,7 @@ class TrainingRun:
     def _end(self, *, stopped: bool) -> int:
         if stopped:
             self._check_own_stop()
-            self.reporter.say(f"stopped at step {self.step} as asked ({self.stop.reason()})")
+            self.reporter.say(f"stopped at step {self.step} on request ({self.stop.reason()})")
         self.reporter.enter("stopped" if stopped else "done")
         return EXIT_STOPPED if stopped else EXIT_DONE
 
@@ -145,6 +145,6 @@ class TrainingRun:
             return
         asked = next(index for index, reason in enumerate(reasons) if reason)
         raise MachineNotReady(
-            f"node {asked // rank.node_ranks} was stopped at step {self.step} ({reasons[asked]}), "
-            "which is saved; this node waits until it goes on there"
+            f"node {asked // rank.node_ranks} was stopped at step {self.step} "
+            f"({reasons[asked]}), and saved; this node waits until that one continues"
         )

@@ -79,8 +79,8 @@ def check_same_model(model: Any, config: Any, group: WorldGroup) -> None:
         node = number // group.rank.node_ranks
         if found[0] != first[0]:
             raise BadRequest(
-                f"[model]: node {node} has another model than node 0, of {found[2]:,} parameters "
-                f"where that has {first[2]:,}; give all nodes the same model.config or model.path"
+                f"[model]: node {node} has another model than node 0: {found[2]:,} parameters "
+                f"instead of {first[2]:,}; give all nodes the same model.config or model.path"
             )
         differing = [
             name for name in first[1] | found[1] if first[1].get(name) != found[1].get(name)
@@ -105,8 +105,8 @@ def check_seen(path: Path | None, group: WorldGroup) -> None:
     blind = [number for number, sees in enumerate(seen) if not sees]
     if blind:
         raise BadRequest(
-            f"the run goes on from {path}, which node {blind[0] // group.rank.node_ranks} does not "
-            "see; put it where all nodes do"
+            f"the run continues from {path}, which node {blind[0] // group.rank.node_ranks} "
+            "does not see; put it into a directory that all nodes see"
         )
 
 

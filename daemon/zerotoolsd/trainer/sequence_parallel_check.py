@@ -82,8 +82,8 @@ def _check_heads(config: Any, ranks: int, tensor_ranks: int) -> None:
         if tensor_ranks > 1:
             which = f"the {own} attention heads that each of {tensor_ranks} tensor ranks has"
         raise BadRequest(
-            f"zero.sequence_ranks = {ranks}: must divide {which}, of which each rank takes as "
-            f"many; these do: {', '.join(fitting)}"
+            f"zero.sequence_ranks = {ranks}: must divide {which}, because all ranks take the "
+            f"same number; these do: {', '.join(fitting)}"
         )
 
 

@@ -124,7 +124,7 @@ class NameService:
         then, value = self._known.get(key, (float("-inf"), None))
         if self._clock() - then > KEPT_SECONDS:
             raise SilentNames(
-                "the machine's list of users does not answer (getent passwd shows it; look at "
+                "the machine's list of users does not answer (getent passwd shows it; check "
                 "sssd, nscd or the LDAP server)"
             )
         return value

@@ -64,7 +64,7 @@ class Action(Enum):
     SEE_METRICS = "see the metrics", Reach.NOBODY
     READ_LOGS = "read its logs", Reach.OWN
     READ_PROGRESS = "read its progress", Reach.OWN
-    READ_RESULTS = "see what it has produced", Reach.OWN
+    READ_RESULTS = "see its results", Reach.OWN
     READ_EXAMPLES = "see its examples", Reach.OWN
     CANCEL = "cancel it", Reach.OWN
     RESUME = "resume it", Reach.OWN
@@ -176,9 +176,9 @@ class Rights:
         """Return why nothing runs for a user who is not an administrator; None if it does."""
         if caller.uid == OVERFLOW_UID:
             return (
-                f"you are uid {OVERFLOW_UID}, which is what the kernel says of all users that this "
-                "machine does not know, such as those of another user namespace: nobody could tell "
-                "your jobs from theirs; connect from outside it"
+                f"you are uid {OVERFLOW_UID}, the kernel's number for all users that this "
+                "machine does not know, such as users of another user namespace: your jobs "
+                "and theirs would have one owner; connect from outside the namespace"
             )
         if self._admitted is None or self._admitted.has(caller):
             return None

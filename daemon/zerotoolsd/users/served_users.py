@@ -65,7 +65,7 @@ class ServedUsers:
             return JobUser(account=account)
 
 
-OWN_ONLY = ServedUsers(own=os.geteuid(), alone="it serves its own user")
+OWN_ONLY = ServedUsers(own=os.geteuid(), alone="it serves only the user that started it")
 
 
 def why_alone(
@@ -76,7 +76,7 @@ def why_alone(
 ) -> str | None:
     """Return why this daemon cannot run jobs of other users; None if it can."""
     if (os.geteuid() if euid is None else euid) != 0:
-        return "only a daemon that runs as root runs jobs of others"
+        return "only a daemon of root runs jobs of others"
     lacking = _lacking(status)
     if lacking:
         return f"the daemon lacks {' and '.join(f'CAP_{name}' for name in lacking)}"

@@ -135,9 +135,8 @@ def why_queued_too_much(
     if limits.max_queued is not None and queued + new_jobs > limits.max_queued:
         more = "" if new_jobs == 1 else f" and submit {new_jobs} more"
         return (
-            f"you have {queued} jobs that wait{more}, and users.max_queued of the daemon's "
-            f"configuration lets you have {limits.max_queued}; wait until one starts, or cancel "
-            "some"
+            f"you have {queued} queued jobs{more}, and users.max_queued of the daemon's "
+            f"configuration allows {limits.max_queued}; wait until one starts, or cancel some"
         )
     if limits.queue_bytes is not None and queue_bytes + new_bytes > limits.queue_bytes:
         these = "this one" if new_jobs == 1 else f"these {new_jobs}"

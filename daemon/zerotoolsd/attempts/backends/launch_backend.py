@@ -61,10 +61,10 @@ def choose_way(
     if wanted == SYSTEMD:
         if missing is not None and not booted():
             raise BadRequest(f"launch.by = systemd: {missing}")
-        why = "started by systemd, as it was asked for"
+        why = "started by systemd, as configured"
         return LaunchWay(program=program or PROGRAM, why=why, of_user=of_user, may_be_child=False)
     if wanted == CHILD:
-        return LaunchWay(program=None, why="children of the daemon, as it was asked for")
+        return LaunchWay(program=None, why="children of the daemon, as configured")
     if not is_unit:
         missing = missing or "systemd did not start the daemon"
     if missing is not None:
@@ -88,7 +88,7 @@ def _missing(
     if not booted:
         return "systemd does not run this machine"
     if program is None:
-        return f"there is no {PROGRAM} on PATH"
+        return f"{PROGRAM} is not on PATH"
     if of_user and ("XDG_RUNTIME_DIR" not in environment or "MANAGERPID" not in environment):
         return "no systemd of this user started it, and the system's starts units for root alone"
     return None

@@ -87,9 +87,9 @@ class SupervisorSpawner:
         except FileNotFoundError as error:
             if error.filename != self.way.program:
                 raise
-            self._failed(f"there is no {self.way.program} any more")
+            self._failed(f"{self.way.program} does not exist any more")
             if not self.way.may_be_child:
-                raise NotReady(f"there is no {self.way.program} any more") from None
+                raise NotReady(f"{self.way.program} does not exist any more") from None
             return self._child(attempt, user, limits)
         return Spawned(request.process, request)
 

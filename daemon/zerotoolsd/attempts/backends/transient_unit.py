@@ -181,7 +181,7 @@ class UnitRequest:
         if self.process.returncode < 0:
             return f"systemd-run did not answer in time (signal {-self.process.returncode})"
         # systemd-run prints nothing if the service began and ended at once.
-        status = f"the supervisor ended before it said a word (status {self.process.returncode})"
+        status = f"the supervisor ended before its first report (status {self.process.returncode})"
         return f"systemd-run: {said[0] if said else status}"
 
     def _supervisor_spoke(self) -> bool:

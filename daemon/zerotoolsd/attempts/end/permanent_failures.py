@@ -46,9 +46,9 @@ _OWN_SIGNALS = frozenset(
 """Signals that a process causes itself."""
 
 _STATUSES = {
-    2: "exit status 2 says that the program was called wrongly",
-    126: "exit status 126 says that the program cannot be executed",
-    127: "exit status 127 says that a program was not found",
+    2: "exit status 2 means that the program got wrong arguments",
+    126: "exit status 126 means that the program cannot be executed",
+    127: "exit status 127 means that a program was not found",
 }
 _ASKS_FOR_MORE = 75
 """sysexits.h's EX_TEMPFAIL: try again later."""
@@ -78,11 +78,11 @@ def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -
         return None
     mistake = mistake_of(record)
     if mistake is not None:
-        return f"{mistake}, so it would end the same way again"
+        return f"{mistake}, so it would fail again"
     if before is not None and _is_same_end(record, before):
         reached = _whole(record.get("steps_done"))
         where = f"at step {reached}" if reached else "before its first step"
-        return f"the attempt before ended the same way {where}, and this one got no further"
+        return f"the attempt before ended with the same error {where}, and this one got no further"
     return None
 
 

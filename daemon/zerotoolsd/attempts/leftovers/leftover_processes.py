@@ -29,7 +29,7 @@ class BesideJobs:
         """Return why each job must still wait."""
         self._left = {job: left for job, left in self._left.items() if end_event.is_beside(left)}
         return {
-            job: "waits for what is left of its last attempt: "
-            f"{end_event.held_by(left)}; zerotoolsd has no right to end it"
+            job: f"waits for leftover processes of its last attempt: {end_event.held_by(left)}; "
+            "zerotoolsd has no right to end them"
             for job, left in self._left.items()
         }

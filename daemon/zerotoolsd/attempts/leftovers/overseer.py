@@ -174,8 +174,8 @@ class Overseer:
             watched.sign, watched.sign_seen = sign, now
         if supervisor.state in _STOPPED:
             return (
-                f"its supervisor, pid {supervisor.pid}, is stopped: nothing is recorded and no "
-                f"limit is kept until it goes on (kill -CONT {supervisor.pid})"
+                f"its supervisor, pid {supervisor.pid}, is stopped: progress is not recorded "
+                f"and limits are not kept until it continues (kill -CONT {supervisor.pid})"
             )
         silent = now - watched.sign_seen
         if silent < SILENT_SECONDS or _follows(Path(attempt.run_dir)):

@@ -122,7 +122,7 @@ class ForkServer:
         try:
             socket.send_fds(self._link, [json.dumps(request).encode()], [output])
         except OSError as error:
-            raise self._cut_off(f"cannot be asked: {error.strerror}") from None
+            raise self._cut_off(f"does not take requests: {error.strerror}") from None
         finally:
             os.close(output)
         return self._answered(attempt)
@@ -150,7 +150,7 @@ class ForkServer:
             # read.
             raise self._cut_off(f"cannot be heard: {error.strerror}") from None
         if not data:
-            raise self._cut_off("says nothing any more")
+            raise self._cut_off("does not answer any more")
         try:
             answer = json.loads(data)
         except (ValueError, RecursionError):

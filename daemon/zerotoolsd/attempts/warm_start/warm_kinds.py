@@ -73,20 +73,20 @@ def server_environment(env: Mapping[str, str]) -> dict[str, str]:
 def why_cold(plan: Plan, spec: JobSpec, way: LaunchWay, user: JobUser | None) -> str | None:
     """Return why an attempt must not be forked from any server; None if it may."""
     if spec.engine == "script":
-        return "its program is the user's own"
+        return "its program comes from the user"
     if spec.engine not in MODULES:
         return f"engine {spec.engine} is not known to bear a fork"
     if spec.train.compile:
-        return "train.compile starts processes and threads of its own"
+        return "train.compile starts processes and threads"
     if not is_program(plan.argv):
         return "its command is not that of the trainer"
     if way.program is not None:
-        return f"supervisors are {way.why}, each in a unit of its own"
+        return f"supervisors are {way.why}, each in a separate unit"
     if user is not None:
         return "it is a job of another user than the daemon's"
     preload = next((name for name in _PRELOADS if plan.env.get(name)), None)
     if preload is not None:
-        return f"{preload} is set, and what it loads may not bear a fork"
+        return f"{preload} is set, and its library may not bear a fork"
     pins = next((name for name in _PINS if plan.env.get(name, "").lower() not in _NO_PINS), None)
     if pins is not None:
         return f"{pins} is set, and OpenMP binds a process to processors when it is imported"

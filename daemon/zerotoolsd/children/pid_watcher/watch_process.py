@@ -77,7 +77,7 @@ class Watch:
                 self._stop.look([self._pid])
             signals.clear()
             if signals.asked and self._stopping_since is None and not self._ask_to_end():
-                self._say(f"process {self._pid} is watched no more, and goes on")
+                self._say(f"process {self._pid} is no longer watched, and continues")
                 return 0
 
     def _pause(self) -> float:
@@ -178,7 +178,7 @@ def _output_of(pid: int) -> str:
     try:
         place = os.readlink(f"/proc/{pid}/fd/1")  # noqa: PTH115  # "… (deleted)", "pipe:[7]"
     except OSError:
-        return "its output is its own"
+        return "its output cannot be found"
     return f"its output goes to {place}"
 
 

@@ -121,10 +121,10 @@ class Cleaner:
             try:
                 job = self._store.job(job_id)
             except (KeyError, OverflowError):
-                why = f"there is no job {job_id}"
+                why = f"job {job_id} does not exist"
                 found.append(KeptJob(id=job_id, name="", why=why, gone=True))
                 continue
-            why = f"it is {states.in_words(job.state)}; only a job that is over can be removed"
+            why = f"it is {states.in_words(job.state)}; only a finished job can be removed"
             if job.state in states.TERMINAL:
                 why = "its state, its age or the number to keep excludes it"
             found.append(KeptJob(id=job.id, name=_name_for(owner, job), why=why))
@@ -165,7 +165,7 @@ class Cleaner:
             files = await self._files(job, attempts)
             if files.outputs and not (request.outputs or request.logs_only):
                 raise Stays(
-                    f"what it wrote lies in the state directory ({files.outputs[0]}); to remove "
+                    f"its output is in the state directory ({files.outputs[0]}); to remove "
                     f"that too, type: zerotools clean --outputs {job.id}"
                 )
             await self._refuse_used(job, files, request, named)

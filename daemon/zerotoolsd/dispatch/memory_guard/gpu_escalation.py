@@ -122,7 +122,7 @@ def why_scarce(look: GpuOutlook) -> str:
     """Return the free memory in one sentence without its begin: "GPU 1 has "."""
     said = f"{look.free / GIB:.1f} of its {look.total / GIB:.1f} GiB free"
     if look.to_come:
-        said += f", of which its jobs are promised {look.to_come / GIB:.1f}"
+        said += f", and its jobs still need {look.to_come / GIB:.1f}"
     if look.gone < math.inf:
         said += f", and they are gone in about {look.gone:.0f} s as it goes"
     return said
@@ -130,7 +130,7 @@ def why_scarce(look: GpuOutlook) -> str:
 
 def why_asked(job: GpuJob, gpu: str, look: GpuOutlook) -> str:
     """Return why the job is asked to yield, in one sentence without its begin."""
-    head = f"makes room as the memory of {gpu} runs out: "
+    head = f"stops because the memory of {gpu} runs out: "
     held = f"it holds {job.holder.held / GIB:.1f} GiB"
     if job.over:
         held += f", {job.over / GIB:.1f} more than it declared"

@@ -113,7 +113,7 @@ class GpuPressureGuard:
             except sqlite3.OperationalError as error:
                 log.error("the queue cannot be written now: %s", error)
             except Exception:  # out of memory, or a defect: the next check is independent
-                log.exception("the memory of the GPUs cannot be looked at now")
+                log.exception("the memory of the GPUs cannot be checked now")
 
     def _concerned(self) -> list[Lease]:
         """Return the leases of shared GPUs, or of all if jobs may be asked."""

@@ -69,7 +69,7 @@ class PressureGuard:
             except sqlite3.OperationalError as error:
                 log.error("the queue cannot be written now: %s", error)
             except Exception:  # out of memory, or a defect: the next check is independent
-                log.exception("the memory of the host cannot be looked at now")
+                log.exception("the memory of the host cannot be checked now")
             busy = self._live() or self._ladder.rung
             await asyncio.sleep(self._config.seconds if busy else IDLE_SECONDS)
 
@@ -91,7 +91,7 @@ class PressureGuard:
             holders = self._asking.holders(live, self._host_now().held)
             act = next_act(wanted, holders, self._samples[worst][-1].total, now)
             if act is not None:
-                why = f"makes room as the memory of the host runs out: {self._ladder.why}"
+                why = f"stops because the memory of the host runs out: {self._ladder.why}"
                 self._asking.do(act, live, why, now)
 
     def _take(self, now: float) -> None:

@@ -98,11 +98,11 @@ class RoomMaking:
 
     def _ask_one(self, each: MakesRoom) -> None:
         job = self._store.job(each.job_id)
-        why = f"makes room for job {each.for_job} of priority {each.priority}"
+        why = f"stops for job {each.for_job} of priority {each.priority}"
         try:
             self._give_way(job, YieldAsk(purpose=PREEMPT, for_job=each.for_job), why)
         except NotAllowed:  # it has ended meanwhile
-            log.info("job %d has given back what it had already", each.job_id)
+            log.info("job %d has already released its resources", each.job_id)
 
     def note_first_steps(self) -> None:
         """Record the first steps of jobs for which others yielded."""

@@ -168,8 +168,8 @@ def _refuse_large(job: object, members: int) -> None:
     if size * members > MOST_ARRAY_BYTES:
         raise BadRequest(
             f"these are {members} jobs of {size:,} bytes, and an array has at most "
-            f"{MOST_ARRAY_BYTES:,} bytes in all; make several arrays, or write what is long into a "
-            "file and pass its path"
+            f"{MOST_ARRAY_BYTES:,} bytes in all; make several arrays, or write long values "
+            "into a file and pass its path"
         )
 
 
@@ -255,7 +255,7 @@ async def _user(request: web.Request, by: Asked) -> int | None:
         return int(text)
     uid = None if text.isdigit() else await request.app[PEOPLE].uid_of(text)
     if uid is None:
-        raise BadRequest(f"user={text[:40]!r}: there is no such user; give a name, a uid or {ME!r}")
+        raise BadRequest(f"user={text[:40]!r}: no such user; give a name, a uid or {ME!r}")
     return uid
 
 
@@ -318,7 +318,9 @@ def retry_wish(body: dict[str, object]) -> tuple[str | None, bool]:
     output_dir = request_validation.text(body, "output_dir")
     from_start = request_validation.flag(body, "from_start", True)
     if output_dir is not None and not from_start:
-        raise BadRequest("output_dir: is for from_start = true; a job continues where it was")
+        raise BadRequest(
+            "output_dir: needs from_start = true; otherwise a job continues in its output_dir"
+        )
     return output_dir, from_start
 
 

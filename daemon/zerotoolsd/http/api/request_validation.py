@@ -126,7 +126,7 @@ def _refuse_many(raw: bytes) -> None:
     if _signs(raw) > MOST_VALUES and (count := _signs(_STRING.sub(b"", raw))) > MOST_VALUES:
         raise BadRequest(
             f"the request has about {count:,} values, and may have {MOST_VALUES:,}; send "
-            "several, or write what is long into a file and pass its path"
+            "several requests, or write long values into a file and pass its path"
         )
 
 
@@ -196,7 +196,7 @@ def job_id(request: web.Request) -> int:
     """Return the `{id}` of the path. Raises NotFound for one that no job can have."""
     text = request.match_info["id"]
     if not _WHOLE.fullmatch(text) or not 0 < int(text) <= LARGEST_INT:
-        raise NotFound(f"there is no job {text[:40]!r}; job ids are whole numbers from 1 on")
+        raise NotFound(f"job {text[:40]!r} does not exist; job ids are whole numbers from 1 on")
     return int(text)
 
 

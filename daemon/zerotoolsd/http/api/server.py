@@ -109,7 +109,7 @@ class ApiServer:
             return
         self._bound = _identity(self._path)
         self.door.move_to(again)
-        log.warning("the socket %s was removed by somebody: it was made again", self._path)
+        log.warning("another program removed the socket %s: it was made again", self._path)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

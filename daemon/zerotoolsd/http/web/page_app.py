@@ -120,7 +120,7 @@ async def hello(request: web.Request) -> web.Response:
     if _NONCE.fullmatch(nonce):
         found = request.app[SESSIONS].named(request.query.get("session", ""))
     if found is None:
-        raise NotFound("there is no such session: type `zerotools web` for a new link")
+        raise NotFound("this session does not exist: type `zerotools web` for a new link")
     return answer({"proof": found.proof(nonce)})
 
 

@@ -144,7 +144,7 @@ def refuse_other_origins(request: web.Request) -> None:
     """Raise Forbidden if the request changes something and does not come from this page."""
     origins = request.headers.getall("Origin", [])
     if request.method not in SAFE and origins != [f"http://{request.headers['Host']}"]:
-        raise Forbidden("another web page sent this request: nothing was changed")
+        raise Forbidden("another web page sent this request, and it was refused")
 
 
 def identify(request: web.Request) -> WebSession | None:
@@ -166,6 +166,6 @@ def _refuse_others_jobs(request: web.Request, session: WebSession) -> None:
     owner = request.app[SERVICE].owner(job_id)
     if owner != session.uid:
         raise Forbidden(
-            f"job {job_id} belongs to {user_name(owner)}: this page can change only your own; an "
-            "administrator can use the command line"
+            f"job {job_id} belongs to {user_name(owner)}: this page can change only your "
+            "jobs; an administrator can use the command line"
         )

@@ -229,7 +229,7 @@ class HistoryRecorder:
             if self._config.enabled:
                 self.write()
         except Exception:  # the daemon ends in any case
-            log.exception("what was measured last is not kept")
+            log.exception("the last measurements are not kept")
         if self._file is not None:
             self._file.close()
             self._file = None

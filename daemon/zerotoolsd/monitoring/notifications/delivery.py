@@ -76,7 +76,11 @@ class Courier:
             await self._try(notice)
         except sqlite3.OperationalError as error:
             # It is in the outbox as before, and so delivered once more.
-            log.error("what came of a notice of job %d cannot be noted: %s", notice.job_id, error)
+            log.error(
+                "the delivery of a notification of job %d cannot be recorded: %s",
+                notice.job_id,
+                error,
+            )
 
     async def _try(self, notice: Notice) -> None:
         trouble: str | None = None
@@ -93,7 +97,12 @@ class Courier:
         if trouble is None:
             self._outbox.delivered(notice)
         elif self._now() >= notice.created + self._keep_trying:
-            log.warning("job %d: %s was not told: %s", notice.job_id, notice.notice, trouble)
+            log.warning(
+                "job %d: the notification to %s was not delivered: %s",
+                notice.job_id,
+                notice.notice,
+                trouble,
+            )
             self._outbox.expired(notice)
         else:
             self._outbox.failed(notice, self._now() + self.wait_after(notice), trouble)

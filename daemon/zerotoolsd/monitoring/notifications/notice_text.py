@@ -33,8 +33,8 @@ _WORDS: Mapping[str, str] = MappingProxyType(
     {
         "started": "has started",
         "retried": "is tried again",
-        "stalled": "does not get on",
-        "preempted": "made room for another job, and goes on later",
+        "stalled": "makes no progress",
+        "preempted": "stopped for another job, and continues later",
         "held": "is held",
         "paused": "is held",
         "succeeded": "has succeeded",

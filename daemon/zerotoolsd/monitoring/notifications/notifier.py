@@ -47,7 +47,7 @@ class JobNotifier:
         try:
             return list(self._teller.of_change(job, after, event, attempt, now))
         except Exception:  # of faulty data of a job: the change itself matters more
-            log.exception("nobody is told of a change of job %d", job.id)
+            log.exception("a change of job %d cannot be notified", job.id)
             return []
 
     async def keep_up(self) -> None:

@@ -15,7 +15,7 @@ from zerotoolsd.queue.rows import RUNNING, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.users.open_as_user import opened
 
-LOOKING = "looking whether it gets on"
+LOOKING = "checking its progress"
 
 
 class StallWatch:

@@ -66,5 +66,5 @@ def why_job_refused(notify: NotifySpec, config: NotifyConfig) -> str | None:
     if notify.webhook is not None and (why := why_refused(notify.webhook, config)) is not None:
         return f"notify.webhook: {why}"
     if notify.command and not config.commands:
-        return "notify.command: this daemon runs no commands; its configuration says so"
+        return "notify.command: the configuration of this daemon does not allow commands"
     return None

@@ -39,5 +39,5 @@ def _of_precision(spec: JobSpec) -> CapabilityNeed | None:
         return None
     instead = 'set train.precision = "fp16"'
     if spec.engine == "deepspeed":
-        instead += ", and fp16.enabled in place of bf16.enabled in deepspeed.config"
+        instead += ", and fp16.enabled instead of bf16.enabled in deepspeed.config"
     return CapabilityNeed(least=BF16_CAPABILITY, what='train.precision = "bf16"', instead=instead)

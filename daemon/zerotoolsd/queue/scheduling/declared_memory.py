@@ -137,13 +137,16 @@ class HostRoom:
             self.said[need] = f"{head}: waits behind job {behind}"
         elif not within:
             self.first = order
-            why = f"{max(0, self._left) / GIB:.1f} of {self._total / GIB:.1f} GiB are left of what"
+            why = (
+                f"{max(0, self._left) / GIB:.1f} of {self._total / GIB:.1f} GiB are left of "
+                "the memory that"
+            )
             self.said[need] = f"{head}: {why} jobs may declare{_advice(need)}"
         else:
             # Memory that our jobs do not hold may never become free, so none is reserved meanwhile.
             free = self._free or 0
             self.first = order if wanted <= free + self._ours else None
-            why = f"{max(0, free) / GIB:.1f} GiB are free beside what running jobs still need"
+            why = f"{max(0, free) / GIB:.1f} GiB are free apart from the needs of running jobs"
             self.said[need] = f"{head}: {why}{_advice(need)}"
         return False
 

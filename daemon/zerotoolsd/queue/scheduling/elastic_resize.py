@@ -64,7 +64,7 @@ def growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) -> Growth
         )
         return Growth(sizes=(), why=why, wait=wait)
     if now.left is None:
-        return Growth(sizes=(), why=f"keeps its {now.size}: it has not said how long it still runs")
+        return Growth(sizes=(), why=f"keeps its {now.size}: its remaining time is not known")
     worth = tuple(size for size in more if now.gain(size) >= rule.factor * now.cost)
     if not worth:
         return Growth(

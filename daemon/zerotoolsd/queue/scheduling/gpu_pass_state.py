@@ -19,7 +19,7 @@ from zerotoolsd.queue.scheduling.gpu_messages import NameJob, by_number
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.suitable_gpus import shortage, usable
 
-NOTHING_KEPT = "nothing is kept for it meanwhile"
+NOTHING_KEPT = "no GPU is reserved for it meanwhile"
 
 
 @dataclass(frozen=True, kw_only=True)

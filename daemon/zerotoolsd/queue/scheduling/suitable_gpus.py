@@ -124,7 +124,7 @@ def too_small(gpu: Gpu, need: ResourceNeed, memory: DeclaredMemory) -> str | Non
         return None
     return (
         f"{gpu.memory_total_bytes / GIB:.1f} GiB of memory, and memory.per_gpu is "
-        f"{need.gpu_bytes / GIB:.1f} GiB beside {memory.context / GIB:.1f} of the CUDA context"
+        f"{need.gpu_bytes / GIB:.1f} GiB plus {memory.context / GIB:.1f} for the CUDA context"
     )
 
 
@@ -136,7 +136,7 @@ def _foreign(gpu: Gpu, used: int, limit: int) -> str:
     total = f" of {gpu.memory_total_bytes / GIB:.1f}" if gpu.memory_total_bytes else ""
     computing = [process.pid for process in gpu.processes if not process.graphics]
     pids = ", ".join(map(str, computing[:MOST_LISTED]))
-    whom = f"pid {pids}, no job of this daemon" if pids else "processes that are no jobs"
+    whom = f"pid {pids}, no job of this daemon" if pids else "processes of no job"
     return (
         f"{used / GIB:.1f}{total} GiB in use by {whom} (limits.foreign_memory_bytes: "
         f"{limit / GIB:.1f} GiB)"
@@ -177,7 +177,7 @@ def _named(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | No
                 "trains only on whole GPUs"
             )
         if not found:
-            return [], f"needs GPU {name}: there is none; {_inventory(gpus)}"
+            return [], f"needs GPU {name}, which does not exist; {_inventory(gpus)}"
         chosen += found
     if len({gpu.index for gpu in chosen}) < len(chosen):
         return [], "names one GPU by its index and by its UUID; leave one out"

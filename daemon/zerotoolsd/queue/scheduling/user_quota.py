@@ -100,7 +100,7 @@ def why_beyond(limits: UserLimits, used: UserUse, need: ResourceNeed) -> str | N
     """Return why a job of this need exceeds the limits next to the user's other jobs; None if it
     does not."""
     if limits.max_running is not None and used.running >= limits.max_running:
-        return f"waits for jobs of its own user: {used.running} of users.max_running = " + (
+        return f"waits for jobs of the same user: {used.running} of users.max_running = " + (
             f"{limits.max_running} run"
         )
     what, has, most = (
@@ -112,7 +112,7 @@ def why_beyond(limits: UserLimits, used: UserUse, need: ResourceNeed) -> str | N
         return None
     name = "max_gpus" if need.gpus is not None else "max_cpu_ranks"
     return (
-        f"needs {count(need.world_size, what)}: jobs of its own user have {has} of "
+        f"needs {count(need.world_size, what)}: jobs of the same user have {has} of "
         f"users.{name} = {most}"
     )
 

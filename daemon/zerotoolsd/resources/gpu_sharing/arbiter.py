@@ -68,14 +68,14 @@ class GpuArbiter:
         try:
             directory = self._open()
         except LocksUnknown as error:
-            yield {uuid: f"cannot be asked for: {error}" for uuid in gpus if uuid not in self._held}
+            yield {uuid: f"cannot be locked: {error}" for uuid in gpus if uuid not in self._held}
             return
         if directory is None:
             yield MappingProxyType({})
             return
         try:
             if not await _have_gate(directory):
-                why = f"cannot be asked for: {directory.why_shut()}"
+                why = f"cannot be locked: {directory.why_shut()}"
                 yield {uuid: why for uuid in gpus if uuid not in self._held}
                 return
             yield self._take({*gpus, *leased}, leased, directory)

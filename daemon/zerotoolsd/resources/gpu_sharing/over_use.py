@@ -48,8 +48,8 @@ class OverUse:
                 continue
             self._said[key] = (
                 f"it uses {used / GIB:.1f} GiB of {self._name(lease.gpu_uuid)}, and declared "
-                f"memory.per_gpu = {lease.bytes / GIB:.1f} GiB (and {self._context / GIB:.1f} for "
-                "the CUDA context): jobs beside it may run out of memory"
+                f"memory.per_gpu = {lease.bytes / GIB:.1f} GiB (and {self._context / GIB:.1f} "
+                "for the CUDA context): other jobs there may run out of memory"
             )
             found.append((lease, self._said[key]))
         return found
@@ -134,7 +134,7 @@ class SharedGpus:
         try:
             self._store.book_gpu_use()
         except sqlite3.OperationalError as error:  # the next booking has it all
-            log.error("what was used of the GPUs cannot be booked now: %s", error)
+            log.error("the use of the GPUs cannot be recorded now: %s", error)
 
     def _note(self, lease: Lease, kind: str, what: str, tell: Callable[[Lease, str], None]) -> None:
         log.warning("job %d: %s", lease.job_id, what)

@@ -157,7 +157,7 @@ class ResidueWatch:
         except sqlite3.OperationalError as error:
             log.error("the queue cannot be written now: %s", error)
         except Exception:  # out of memory, or a defect: the next check is independent
-            log.exception("what is left on GPUs cannot be looked at now")
+            log.exception("memory left on GPUs cannot be checked now")
         finally:
             now = self._clock()
             for each in self._looked.values():
@@ -200,7 +200,7 @@ class ResidueWatch:
                 )
             except (TimeoutError, OSError, RuntimeError) as error:  # the next check is independent
                 log.warning(
-                    "job %d: whose memory is left cannot be seen now: %s",
+                    "job %d: the processes that hold its GPU memory cannot be read now: %s",
                     *(attempt.job_id, str(error) or "/proc does not answer"),
                 )
             else:
@@ -292,8 +292,9 @@ class ResidueWatch:
         name, used = self._machine.gpu_name(each.uuid), (gpu.memory_used_bytes or 0) / GIB
         pids = ", ".join(str(process.pid) for process in unseen[:4])
         why = (
-            f"{name} has {used:.1f} GiB in use after attempt {each.attempt.number}, by pid {pids}, "
-            "which cannot be seen from here (another container?): whose it is cannot be said"
+            f"{name} has {used:.1f} GiB in use after attempt {each.attempt.number}, by pid "
+            f"{pids}, which cannot be seen from here (another container?): its owner is not "
+            "known"
         )
         lease = Lease(gpu_uuid=each.uuid, job_id=each.attempt.job_id, attempt=each.attempt.number)
         self._store.note(lease, RESIDUE, why, time.time())

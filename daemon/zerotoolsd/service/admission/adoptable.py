@@ -90,7 +90,7 @@ def missing(process: AdoptedProcess) -> Iterator[str]:
 def _there(pid: int, table: dict[int, Process]) -> Process:
     process = table.get(pid) or read_process(pid)
     if process is None:
-        raise BadRequest(f"there is no process {pid} on this machine, or it has ended")
+        raise BadRequest(f"process {pid} does not exist on this machine, or has ended")
     if (thread_of := _status(pid, b"Tgid:")) not in (None, pid):
         raise BadRequest(f"{pid} is a thread of process {thread_of}; name that")
     if int(_fields(pid)[6]) & _KERNEL_THREAD:
@@ -102,8 +102,8 @@ def _there(pid: int, table: dict[int, Process]) -> Process:
     if not is_of_uid(pid, os.getuid()):
         owner = _status(pid, b"Uid:")
         raise BadRequest(
-            f"process {pid} ({process.name}) is of uid {owner}, and you are uid {os.getuid()}: its "
-            "own user alone can have it watched"
+            f"process {pid} ({process.name}) is of uid {owner}, and you are uid "
+            f"{os.getuid()}: only its user can have it watched"
         )
     return process
 

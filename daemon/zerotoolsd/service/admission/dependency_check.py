@@ -75,5 +75,5 @@ class DependableJobs:
             job = None
         # Jobs that the user may not see do not exist for the user.
         if job is None or uid not in (job.uid, os.geteuid(), 0):
-            raise BadRequest(f"after: there is no job {job_id}, or it is not yours")
+            raise BadRequest(f"after: job {job_id} does not exist, or is not yours")
         return job

@@ -66,7 +66,7 @@ async def rehearse(
         sample = answer["sample"]
     except (ValueError, LookupError, TypeError):
         raise BadRequest(
-            f"python = {python}: could not look at the model and the data, and did not say why; "
+            f"python = {python}: could not check the model and the data, and gave no reason; "
             f'try it: {python} -c "import torch, transformers"'
         ) from None
     if problem is not None:

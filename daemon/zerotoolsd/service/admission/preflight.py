@@ -44,8 +44,8 @@ def _missing(spec: JobSpec) -> Iterator[str]:
     yield from preflight_model.check_tokenizer(spec)
     if isinstance(spec.deepspeed.config, str):
         yield (
-            f"deepspeed.config = {spec.deepspeed.config}: a job is queued with the configuration "
-            'itself, in which zerotools submit has resolved what is "auto"'
+            f"deepspeed.config = {spec.deepspeed.config}: the queue takes the configuration "
+            'itself, with "auto" values resolved, and not a path; zerotools submit does this'
         )
     if (
         spec.resume_from is not None
@@ -54,12 +54,12 @@ def _missing(spec: JobSpec) -> Iterator[str]:
     ):
         path = Path(spec.resume_from)
         if not path.exists():
-            yield f"resume_from = {path}: there is no such directory"
+            yield f"resume_from = {path}: no such directory"
         else:
             yield from _unusable(spec, path)
     yield from preflight_data.check_data(spec)
     if spec.eval.task_dir is not None and not Path(spec.eval.task_dir).is_dir():
-        yield f"eval.task_dir = {spec.eval.task_dir}: there is no such directory"
+        yield f"eval.task_dir = {spec.eval.task_dir}: no such directory"
 
 
 def _missing_of_script(spec: JobSpec) -> Iterator[str]:
@@ -69,17 +69,17 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
     script, first = spec.script, spec.script.command[0]
     directory = Path(script.directory)
     if not directory.is_dir():
-        yield f"script.directory = {directory}: there is no such directory"
+        yield f"script.directory = {directory}: no such directory"
     elif not os.access(directory, os.X_OK):
         yield f"script.directory = {directory}: the job may not enter it (chmod or chown it)"
     elif first.endswith(".py") or "/" in first:
         if not (directory / first).is_file():
-            yield f"script.command: there is no file {directory / first}"
+            yield f"script.command: the file {directory / first} does not exist"
     elif first != "-m" and shutil.which(first, path=job_environment(spec)["PATH"]) is None:
-        yield f"script.command: there is no program {first} in PATH"
+        yield f"script.command: the program {first} is not in PATH"
     for key, path in (("resume_from", spec.resume_from), ("script.evaluates", script.evaluates)):
         if path is not None and not Path(path).exists():
-            yield f"{key} = {path}: there is no such file or directory"
+            yield f"{key} = {path}: no such file or directory"
 
 
 def goes_on_elsewhere(spec: JobSpec) -> bool:
@@ -185,7 +185,7 @@ def _check_is_newest(resume_from: Path, output: Path) -> None:
     if given is not None and newest is not None and newest.step > given.step:
         raise BadRequest(
             f"resume_from = {resume_from}: is at step {given.step}, but output_dir = {output} "
-            f"holds step {newest.step}, from which the job would resume; name another output_dir "
-            f"to resume at step {given.step}, or set "
-            f'resume_from = "{output}" to resume at step {newest.step}'
+            f"holds step {newest.step}, and the job would resume there; name another "
+            f'output_dir to resume at step {given.step}, or set resume_from = "{output}" to '
+            f"resume at step {newest.step}"
         )

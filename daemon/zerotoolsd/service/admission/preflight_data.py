@@ -110,7 +110,7 @@ def _look_inside(spec: JobSpec, kind: str, paths: Sequence[Path]) -> Iterator[st
         yield f"{', '.join(map(str, paths))}: contains no data"
     elif not usable:
         yield (
-            f"{', '.join(map(str, paths))}: contains no example whose {_parts(spec.data)} hold text"
+            f"{', '.join(map(str, paths))}: contains no example with text in {_parts(spec.data)}"
         )
 
 

@@ -44,7 +44,7 @@ def check_tokenizer(spec: JobSpec) -> Iterator[str]:
     key = "data.tokenizer" if spec.data.tokenizer is not None else "model.path"
     if not directory.exists():
         if key == "data.tokenizer":
-            yield f"{key} = {named}: there is no such file or directory"
+            yield f"{key} = {named}: no such file or directory"
     elif not directory.is_dir():
         yield f"{key} = {named}: a tokenizer is a directory with a tokenizer.json, this is a file"
     elif any((directory / name).is_file() for name in TOKENIZER_FILES):
@@ -82,14 +82,14 @@ def check_model(spec: JobSpec) -> Iterator[str]:
     """Yield the errors of the model's config or directory."""
     model = spec.model
     if isinstance(model.config, str) and not Path(model.config).is_file():
-        yield f"model.config = {model.config}: there is no such file"
+        yield f"model.config = {model.config}: no such file"
     elif isinstance(model.config, str):
         yield from _check_config(Path(model.config))
     if model.path is None:
         return
     directory = Path(model.path)
     if not directory.is_dir():
-        yield f"model.path = {directory}: there is no such directory{_FETCH}"
+        yield f"model.path = {directory}: no such directory{_FETCH}"
     elif (directory / ADAPTER).is_file() and not any(
         (directory / name).is_file() for name in WEIGHTS
     ):
@@ -140,7 +140,7 @@ def _damage(directory: Path) -> Iterator[str]:
     lost = [name for name, file in held.items() if name not in headers[file].entries]
     if lost:
         where = directory / held[lost[0]]
-        yield f"model.path: {where} lacks {lost[0]}, which {INDEX} says it holds"
+        yield f"model.path: {where} lacks {lost[0]}, which {INDEX} lists for it"
     tensors = (
         (directory / file, name, entry.dtype)
         for file, header in headers.items()

@@ -55,8 +55,8 @@ class Adopting:
             )
         except TimeoutError:
             raise Unavailable(
-                f"process {wanted.pid} could not be looked at within {LOOK_SECONDS:g} s: "
-                "/proc does not answer"
+                f"process {wanted.pid} could not be checked within {LOOK_SECONDS:g} s: /proc "
+                "does not answer"
             ) from None
         spec = job_from_dict(_tree(found, wanted), source=f"process {wanted.pid}")
         async with self._turn:
@@ -79,7 +79,7 @@ class Adopting:
             raise Conflict(
                 f"{counted(watched, 'process', 'processes')} of yours "
                 f"{'is' if watched == 1 else 'are'} watched already, and each takes a few "
-                "more; cancel some of these jobs, which leaves what they watch alone"
+                "more; cancel some of these jobs (their processes continue)"
             )
 
     async def _gpus(self, pids: set[int]) -> tuple[str, ...]:

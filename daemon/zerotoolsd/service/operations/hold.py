@@ -116,7 +116,7 @@ class HeldJobs:
             return
         if (why := why_not_saved(job, self._store.attempts(job.id))) is not None:
             raise Conflict(
-                f"job {job.id} would not continue from where it is held: {why}; set "
+                f"job {job.id} would not continue at the same step: {why}; set "
                 "script.checkpoint_dir, or call zerotools.worker.checkpoint_written in the "
                 f"program; to hold it all the same: zerotools hold --lose-steps {job.id}"
             )
@@ -174,9 +174,9 @@ def _refuse_watched(job: JobRow) -> None:
     spec = job.reading.spec
     if spec is not None and (process := spec.script.process) is not None:
         raise Conflict(
-            f"job {job.id} watches process {process.pid}, which somebody started by hand: nothing "
-            f"could start it again; to stop and continue it: kill -STOP {process.pid}, and later "
-            f"kill -CONT {process.pid}"
+            f"job {job.id} watches process {process.pid}, which a user started by hand: the "
+            "daemon cannot start it again; to stop and continue it: kill -STOP "
+            f"{process.pid}, and later kill -CONT {process.pid}"
         )
 
 

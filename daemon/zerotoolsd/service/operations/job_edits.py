@@ -59,7 +59,7 @@ class JobEdits:
                 self._refuse_started(found)
                 if _edited_part(found) != _edited_part(job):
                     raise Conflict(
-                        f"job {job.id} was changed meanwhile; look at it, and edit again"
+                        f"job {job.id} was changed by another request; check it, and edit again"
                     )
                 # Others may have been edited, or have ended, during the check of the job file.
                 self._refuse_terms(found, edit, uid)
@@ -92,7 +92,7 @@ class JobEdits:
     def _refuse_started(self, job: JobRow) -> None:
         if job.state not in _EDITABLE or self._store.attempts(job.id):
             raise Conflict(
-                f"job {job.id} is {states.in_words(job.state)}: only a job that has never started "
+                f"job {job.id} is {states.in_words(job.state)}: only a job that never started "
                 "can be edited; submit a new one"
             )
 
@@ -103,8 +103,8 @@ class JobEdits:
         others = evaluations_of(self._store, job)
         both = f"job {job.id} and job {others[0].id}, which evaluates it" if others else "it"
         raise Conflict(
-            f"job {job.id} cannot be edited: eval.tasks, their keys and the output_dir of a job "
-            f"that has them are settled when it is submitted; cancel {both}, and submit it anew"
+            f"job {job.id} cannot be edited: with eval.tasks, these tasks, their keys and "
+            f"output_dir are fixed at submit; cancel {both}, and submit it anew"
         )
 
     def _refuse_terms(self, job: JobRow, edit: JobEdit, uid: int) -> None:
@@ -158,5 +158,5 @@ async def edited(job: JobRow, edit: JobEdit) -> JobSpec:
     spec = job_from_dict(tree, source="job")
     await asyncio.sleep(0)
     if not edit.words:
-        raise BadRequest("nothing is to be changed; name a key in set or unset, after or begin")
+        raise BadRequest("the request has no changes; name a key in set or unset, after or begin")
     return spec

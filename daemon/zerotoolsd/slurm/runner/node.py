@@ -211,7 +211,10 @@ class Companion:
         try:
             write_request(self._run_dir, str(wanted.get("reason")), wanted.get("grace_seconds"))
         except OSError as error:
-            print(f"the supervisor cannot be asked to stop: {error.strerror}", file=sys.stderr)
+            print(
+                f"the supervisor does not take the request to stop: {error.strerror}",
+                file=sys.stderr,
+            )
         supervisor.send_signal(signal.SIGTERM)
         self._asked = wanted
 

@@ -127,7 +127,7 @@ class NodeStep:
         saved = {"step": step, "path": path, "found": known.checkpoint_found}
         return {
             "outcome": lifecycle.LOST,
-            "cause": "it ended without a word",
+            "cause": "it wrote no report of its end",
             "steps_done": (known.step or {}).get("step"),
             "progress": known.step,
             "evaluation": known.evaluation,

@@ -163,7 +163,7 @@ class Master:
             [f"node {node}" for node in range(nodes)],
         )
         if record.get("outcome") not in (lifecycle.FINISHED, lifecycle.BAD_JOB):
-            cause = f"Slurm ended it before it said how it ended ({record.get('cause')})"
+            cause = f"Slurm ended it before it recorded its end ({record.get('cause')})"
             record |= {"outcome": lifecycle.KILLED, "cause": cause}
         self._state.settle(record, BY_SLURM)
 

@@ -87,7 +87,7 @@ class Turns:
         if (end := self.directory.end(self.submission)) is not None:
             return f"the job is over ({end.get('state')}: {end.get('reason')}); this copy ends"
         if self.asked():
-            return "asked to end before it began"
+            return "cancelled before it began"
         return None
 
     def others(self) -> list[str]:

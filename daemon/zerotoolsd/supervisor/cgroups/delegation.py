@@ -97,7 +97,7 @@ def find(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Delegation:
     own = _own(root)
     inside = own.removeprefix(top.rstrip("/")) if own.startswith(top.rstrip("/") + "/") else None
     if inside is None or "/.." in own:
-        raise NotDelegated(f"the control group {own} is outside of what {mount} shows")
+        raise NotDelegated(f"the control group {own} is outside {mount}")
     place = mount / inside.lstrip("/")
     if _was_given(place):
         return Delegation(place)
@@ -170,7 +170,7 @@ def _own(root: Path) -> str:
     for line in lines:
         if line.startswith("0::/"):
             return line[3:]
-    raise NotDelegated("the kernel does not say in which control group this is")
+    raise NotDelegated("the kernel lists no control group for this process")
 
 
 def _words(path: Path) -> list[str]:

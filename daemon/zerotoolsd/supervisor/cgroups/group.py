@@ -85,7 +85,7 @@ class AttemptGroup:
         """The limit of memory for which its processes were ended; None: they were not."""
         if not self.memory_kills() or limits.MEMORY not in self.wanted:
             return None
-        return f"its own memory limit of {limits.gibibytes(self.wanted[limits.MEMORY])}"
+        return f"its memory limit of {limits.gibibytes(self.wanted[limits.MEMORY])}"
 
     @property
     def processes_words(self) -> str | None:

@@ -86,7 +86,7 @@ def _trouble(status: int) -> str | None:
     """
     number = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
     error = OSError(number, os.strerror(number))
-    return f"its supervisor could not go on: {error.strerror}" if is_of_machine(error) else None
+    return f"its supervisor could not continue: {error.strerror}" if is_of_machine(error) else None
 
 
 def _be_supervisor(

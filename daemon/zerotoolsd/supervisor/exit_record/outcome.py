@@ -100,7 +100,7 @@ def judge_ranks(
     saved = progress.checkpoint["step"] if progress.checkpoint else 0
     if stop is None:
         # As "stopped" it would be queued again at once, as often as it does so.
-        cause = f"stopped at step {progress.steps_done} without being asked to"
+        cause = f"stopped at step {progress.steps_done} without a request"
         return Verdict("crashed", cause, status=EXIT_STOPPED)
     if stop == OUTSIDE:
         cause = f"saved at step {saved} and stopped by a SIGTERM that the daemon did not send"
@@ -131,7 +131,7 @@ def judge_program(
         return replace(
             verdict,
             outcome="killed" if by_signal or stop == OUTSIDE else "stopped",
-            cause=f"{verdict.cause}, after being asked to stop",
+            cause=f"{verdict.cause}, after a request to stop",
         )
     if killed_because is not None:
         return Verdict("killed", killed_because)
@@ -154,16 +154,16 @@ def judge_watched(
     said = progress.errors[-1].get("message") if progress.errors else None
     if stop is not None and any(rank.signal == signal.SIGTERM for rank in ranks):
         # The watcher was asked before it had begun to listen, and has asked no process.
-        return Verdict("stopped", "watched no more; the process goes on")
+        return Verdict("stopped", "no longer watched; the process continues")
     if verdict.outcome == "crashed" and verdict.rank is not None:
-        failed = f"its watcher failed, and the process itself may go on: {verdict.cause}"
+        failed = f"its watcher failed, and the process itself may still run: {verdict.cause}"
         return replace(verdict, cause=said if isinstance(said, str) else failed)
     if verdict.rank is not None or stop is None:
         return verdict
     if stop == TIME_LIMIT:
-        return replace(verdict, cause="ended as it was asked to")
+        return replace(verdict, cause="ended on request")
     why = ": its watcher got a SIGTERM that the daemon did not send" if stop == OUTSIDE else ""
-    return replace(verdict, cause=f"watched no more{why}; the process goes on")
+    return replace(verdict, cause=f"no longer watched{why}; the process continues")
 
 
 def judge_one_node(
@@ -261,7 +261,7 @@ def _blame(found: Initiator, errors: Sequence[dict[str, Any]]) -> Verdict:
     if rank.exit_code == EXIT_NOT_READY and own and own[-1].get("kind") == NOT_READY:
         outcome = NOT_READY  # by its status alone, a program of the user's would run for ever
     if found.told is not None:
-        how = f"rank {rank.index} did not answer the others, and was killed; they said: "
+        how = f"rank {rank.index} did not answer the others, and was killed; their error: "
         return Verdict("crashed", how + found.told, rank)
     if rank.signal is not None:
         how = f"rank {rank.index} was ended by signal {rank.signal} ({_signal_name(rank.signal)})"
@@ -278,7 +278,7 @@ def _who_kills(rank: EndedRank) -> str:
     if rank.oom_killed:
         return ": the kernel has just ended a process of this machine, as memory ran out"
     if rank.oom_killed is None:
-        return ", as the kernel does when memory runs out"
+        return ", which the kernel does when memory runs out"
     return " of another program; the kernel did not end it for lack of memory"
 
 

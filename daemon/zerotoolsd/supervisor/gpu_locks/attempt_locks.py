@@ -50,7 +50,7 @@ def take_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> Attemp
     except NoLocks as error:
         return AttemptLocks(refusal=f"the locks of the GPUs are gone: {error}")
     except LocksUnknown as error:
-        return AttemptLocks(refusal=f"the locks of the GPUs cannot be looked at: {error}")
+        return AttemptLocks(refusal=f"the locks of the GPUs cannot be checked: {error}")
     try:
         directory.wait_for_gate(seconds)
         for uuid in told["gpus"]:

@@ -184,7 +184,7 @@ def _why_distrusted(found: os.stat_result) -> str | None:
         return f"belongs to uid {found.st_uid}, and must be root's"
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o022 and not mode & stat.S_ISVTX:
-        return f"has mode {mode:04o}, in which others can remove locks; it must be 1777"
+        return f"has mode {mode:04o}, so others can remove locks; it must be 1777"
     return None
 
 

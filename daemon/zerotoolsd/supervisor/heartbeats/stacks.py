@@ -60,7 +60,7 @@ class StackDump:
         """Request the stacks of `pid`; with `answers`, the process prints them itself at a
         signal."""
         found = activity(pid)
-        log.add(f"[zerotools: what the kernel says]\n{report(pid)}\n")
+        log.add(f"[zerotools: state in the kernel]\n{report(pid)}\n")
         stopped = found is not None and found.state in "Tt"
         if answers:
             with suppress(ProcessLookupError):
@@ -74,7 +74,7 @@ class StackDump:
     def _look(self, pid: int, log: Log) -> None:
         if self._spy is None:
             log.add(
-                "[zerotools: py-spy is not installed beside the job's interpreter, so the stacks "
+                "[zerotools: py-spy is not installed for the job's interpreter, so the stacks "
                 "of this process cannot be shown]\n"
             )
             return

@@ -19,7 +19,7 @@ from zerotoolsd.supervisor.ranks import SupervisedRank
 
 LONGEST_GRACE = 60.0
 """Longest time in seconds that ranks have to save, if they make progress while they are ended."""
-ASKED = "its ranks did not get on"
+ASKED = "its ranks made no progress"
 """The reason of the stop that ranks read."""
 
 
@@ -67,7 +67,7 @@ class Stalls:
         if self._limits.action != END:
             return False
         if self._heartbeats.stall is None:
-            self._say("the ranks get on again, and are not ended", live)
+            self._say("the ranks make progress again, and are not ended", live)
             return False
         return True
 
@@ -76,7 +76,7 @@ class Stalls:
         ends = self._limits.action == END
         self._stall = stall
         self._progress.stalled(event_of(stall, told, self._heartbeats.sights, ends=ends))
-        then = "the job is ended" if ends else "nothing is done about it, as the job asks for"
+        then = "the job is ended" if ends else "the job continues, because of its stall settings"
         self._say(f"{told}, longer than {stall.deadline:g} s: {then}; the stacks follow", live)
         self._dump = StackDump(find_spy(self._plan.argv[0], self._plan.env.get("PATH")))
         answers = {s.rank for s in self._heartbeats.sights if s.beat.dumps}
@@ -104,7 +104,7 @@ class Stalls:
 
         They have already been asked to save and stop.
         """
-        self.cause = self._heartbeats.sentence or "its ranks did not get on"
+        self.cause = self._heartbeats.sentence or "its ranks made no progress"
         self.rank = None if self._stall is None else self._stall.rank
         for rank in ranks:
             # Not reaped yet, so the pid is still of this process. Programs of users:

@@ -28,7 +28,7 @@ from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Beat
 NCCL_ADVICE = (
     "if the GPUs cannot copy to one another, NCCL hangs here, with each GPU at 100 % and little "
     'power in zerotools monitor: try env.NCCL_P2P_DISABLE = "1", and env.NCCL_DEBUG = "INFO" to '
-    "see what it uses; zerotools help use-consumer-cards"
+    "see the transports in use; zerotools help use-consumer-cards"
 )
 _NOTABLE = 2.0
 """Seconds of silence after which the kernel's state of a rank means something."""

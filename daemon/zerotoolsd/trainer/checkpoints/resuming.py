@@ -156,10 +156,10 @@ def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
 def _none_is_whole(output_dir: Path, skipped: Sequence[checkpoint_dirs.SkippedCheckpoint]) -> str:
     older = f"; {counted(len(skipped) - 1, 'older one')} cannot be used either"
     return (
-        f"no checkpoint of this job is whole, and it does not begin at step 0 by itself: the "
-        f"newest: {skipped[0].why}{older if len(skipped) > 1 else ''}; put back one that is whole "
-        f"and resume the job, or move what is in {output_dir} away, and the resumed job begins at "
-        "step 0"
+        "no checkpoint of this job is complete, and it does not begin at step 0 by itself. "
+        f"The newest: {skipped[0].why}{older if len(skipped) > 1 else ''}; put back a "
+        f"complete one and resume the job, or move the checkpoints out of {output_dir}, and "
+        "the resumed job begins at step 0"
     )
 
 

@@ -70,8 +70,9 @@ def check_decoder_start(model: Any) -> None:
         if not missing:
             raise
         raise BadRequest(
-            f"the config of the {model.config.model_type} model lacks {' and '.join(missing)}, "
-            "which its decoder reads first and in place of tokens that do not count: set it"
+            f"the config of the {model.config.model_type} model lacks "
+            f"{' and '.join(missing)}, which its decoder needs as the first token and for "
+            "padding: set it"
         ) from None
 
 

@@ -240,6 +240,6 @@ def check_stats(
             own = getattr(data, key)
             limits = [f"data.{key} = {own}"] if own is not None else _limits(data, positions)
             raise BadRequest(
-                f"{' and '.join(limits)} leaves nothing of the {what} of any example in {where}: "
+                f"{' and '.join(limits)} cuts the whole {what} of every example in {where}: "
                 "raise it"
             )

@@ -290,7 +290,7 @@ def packed_length(data: DataSpec, positions: int | None) -> int:
     length = fixed_length(data, positions)
     if length is None:
         raise BadRequest(
-            "data.packing = true: data.sequence_length is missing, and the model names no number "
-            "of positions to take in its place; set it"
+            "data.packing = true: data.sequence_length is missing, and the model's config has "
+            "no number of positions to use instead; set it"
         )
     return length

@@ -276,8 +276,8 @@ class SourceReader:
 def _lost_note(status: int) -> str:
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
     return (
-        f"a process that tokenised beside rank 0 {how}; the rank has done its part. Where memory "
-        "is short, limits.memory or memory.host of the job makes them fewer"
+        f"a process that tokenised for rank 0 {how}; the rank has done its part. If memory is "
+        "short, set limits.memory or memory.host of the job for fewer such processes"
     )
 
 

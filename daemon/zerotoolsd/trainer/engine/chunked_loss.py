@@ -142,8 +142,8 @@ class ChunkedLoss:
         error = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
         if not error <= TOLERANCES.get(wanted.dtype, HALF_TOLERANCE):
             raise CannotCut(
-                f"the logits of {kind}, computed position by position, differ from its own by "
-                f"{error:.2g} of the largest"
+                f"the logits of {kind}, computed position by position, differ from its logits "
+                f"for the whole sequence by {error:.2g} of the largest"
             )
 
 

@@ -42,14 +42,15 @@ def check_alike_on_ranks(model: Any, world_size: int, engine: str) -> None:
     if keys:
         told = " and ".join(f"{key} = {getattr(model.config, key, '')}".strip() for key in keys)
         raise BadRequest(
-            f"the model's config has {told}: each of the {world_size} ranks would leave out other "
-            "blocks, of which they share weights and gradients; set it to 0, or train on one rank"
+            f"the model's config has {told}: each of the {world_size} ranks would leave out "
+            "other blocks, but ranks share the weights and gradients of blocks; set it to 0, "
+            "or train on one rank"
         )
     if engine == "deepspeed" and separate_experts(model):
         raise Unsupported(
-            f"the experts of a {model.config.model_type} model are modules of their own, and ranks "
-            "whose tokens take other experts would wait for one another in DeepSpeed; set "
-            'engine = "torch", or train on one rank'
+            f"the experts of a {model.config.model_type} model are separate modules, and "
+            "ranks with different experts would wait for one another in DeepSpeed; set engine "
+            '= "torch", or train on one rank'
         )
 
 

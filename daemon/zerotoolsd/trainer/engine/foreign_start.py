@@ -62,8 +62,9 @@ def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
     """
     if spec.lora.rank is not None:
         raise BadRequest(
-            f"resume_from = {path}: is a checkpoint of another program, whose adapters are not "
-            "taken: leave lora out, or start a new run from its weights with model.path"
+            f"resume_from = {path}: is a checkpoint of another program, and its adapters "
+            "cannot be used: leave lora out, or start a new run from its weights with "
+            "model.path"
         )
     model = meta_model.model
     wanted = _wanted(meta_model)

@@ -54,10 +54,10 @@ def _why_whole(spec: JobSpec, config: Any) -> str | None:
     if config.is_encoder_decoder:
         return "it is for causal models, and this one has an encoder and a decoder"
     if spec.data.preferences:
-        return "DPO needs what each answer of a pair comes to, and so the logits of all of it"
+        return "DPO needs the log-probability of each whole answer of a pair, and so all its logits"
     if spec.engine == "deepspeed" and spec.zero.stage == GATHERING_STAGE:
         return (
-            "at stage 3 DeepSpeed gathers the head for each part, and ranks that have fewer parts "
+            "at stage 3 DeepSpeed gathers the head for each part, and ranks with fewer parts "
             "would not take part"
         )
     return None

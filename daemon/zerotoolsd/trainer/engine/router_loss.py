@@ -131,8 +131,8 @@ def check_router_loss(spec: JobSpec, model: Any) -> None:
         return
     if spec.data.preferences:
         raise Unsupported(
-            "train.router_loss = true: the loss of preferences has no place for that of a router; "
-            "set it to false"
+            "train.router_loss = true: the loss of preferences cannot include the loss of a "
+            "router; set it to false"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -179,7 +179,7 @@ def _first_number(names: Sequence[str], *owners: Any) -> float | None:
 
 def _unsupported(model: Any) -> Unsupported:
     return Unsupported(
-        f"output_router_logits = true: a {model.config.model_type} model adds no loss for it in "
-        "transformers, or one that is not known here: set it to false in the model's config, or "
-        "train.router_loss = false"
+        f"output_router_logits = true: a {model.config.model_type} model adds no loss for it "
+        "in transformers, or a loss unknown to zerotools: set it to false in the model's "
+        "config, or train.router_loss = false"
     )

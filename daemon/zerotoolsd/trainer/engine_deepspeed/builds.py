@@ -175,7 +175,7 @@ class Baton:
             self.lock.unlink()
         except FileNotFoundError:
             return
-        self._teller.say(f"removed {self.lock}, left {age} ago by a process that has ended")
+        self._teller.say(f"removed {self.lock}, left {age} ago by an ended process")
 
     def _make_lock(self) -> None:
         """Make torch's lock file, for programs that do not use our lock."""

@@ -101,5 +101,5 @@ class DeepSpeedCheckpoints:
         if self._engine.global_steps != step:
             raise BadCheckpoint(
                 f"{directory}: DeepSpeed loaded step {self._engine.global_steps}, but its "
-                f"record says step {step}"
+                f"record has step {step}"
             )

@@ -157,7 +157,7 @@ def _not_built(deepspeed: Any, builder: Any) -> str | None:
             return f"it needs nvcc: {' '.join(str(error).split())}"
         if not str(torch.version.cuda).startswith(f"{major}."):
             return f"nvcc is of CUDA {major}.{minor}, and torch of {torch.version.cuda}"
-    return None if builder.is_compatible(False) else "DeepSpeed says that it is not compatible"
+    return None if builder.is_compatible(False) else "DeepSpeed reports it as not compatible"
 
 
 def _ask_for_the_processor_once() -> None:

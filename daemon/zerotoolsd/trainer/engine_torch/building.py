@@ -100,8 +100,9 @@ def _reduce_all_experts(model: Any, world_size: int) -> None:
         model.set_reduce_scatter_unused_params(True)
     elif world_size > 1:
         raise Unsupported(
-            f"torch {torch.__version__} cannot reduce the gradients of experts that are modules of "
-            "their own, as ranks use different ones: upgrade torch to 2.13, or train on one rank"
+            f"torch {torch.__version__} cannot reduce the gradients of experts in separate "
+            "modules, because ranks use different ones: upgrade torch to 2.13, or train on "
+            "one rank"
         )
 
 

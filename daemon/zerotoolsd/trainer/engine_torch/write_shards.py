@@ -45,7 +45,7 @@ def why_not(causes: str, output: Path, free_bytes: int) -> str:
     if free_bytes >= FULL_BYTES:
         return causes
     return (
-        f"the disk of {output} is full: make room there, or keep fewer checkpoints with "
+        f"the disk of {output} is full: free some space there, or keep fewer checkpoints with "
         f"checkpoint.keep_last ({causes})"
     )
 

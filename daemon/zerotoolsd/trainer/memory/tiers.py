@@ -88,9 +88,10 @@ class PinnedTier(MemoryTier):
             return self.arena.empty(shape, dtype)
         except LockFailed as error:
             raise BadRequest(
-                f"offload: {shape.numel() * dtype.itemsize} bytes of host memory cannot be pinned "
-                f"(CUDA error {error.status}): set offload.pin_memory = false, or leave the host "
-                "or the job's memory limit more room (ulimit -l does not count such pages)"
+                f"offload: {shape.numel() * dtype.itemsize} bytes of host memory cannot be "
+                f"pinned (CUDA error {error.status}): set offload.pin_memory = false, or free "
+                "host memory, or raise the job's memory limit (ulimit -l does not count such "
+                "pages)"
             ) from None
 
 

@@ -85,8 +85,8 @@ def read_config(model: ModelSpec) -> Any:
         raise BadRequest(f'{source} has no model_type: add the one of the model, such as "llama"')
     if name not in CONFIG_MAPPING:
         code = (
-            "; the code that comes with the model (auto_map) is not run: take a copy whose "
-            "architecture is in transformers"
+            "; the code that comes with the model (auto_map) is not run: take a copy with an "
+            "architecture of transformers"
             if "auto_map" in tree
             else ""
         )

@@ -83,7 +83,7 @@ def match(model: Any, aliases: Mapping[str, str], directory: Path) -> Pretrained
         raise BadRequest(
             f"model.path: {directory} does not fit the model of its config.json: it lacks "
             f"{_listed(needed)}"
-            + (f", and has {_listed(unused)}, for which the model has no place" if unused else "")
+            + (f", and has {_listed(unused)}, which the model does not have" if unused else "")
             + "; take the directory as it was published, or correct model_type and "
             "architectures in config.json"
         )
@@ -153,18 +153,18 @@ def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], direc
                 if there in stored and stored[there].shape != block.shape:
                     raise OtherShapes(
                         f"model.path: {stored[there].path}: {there} has shape "
-                        f"{list(stored[there].shape)} and the model's config says "
+                        f"{list(stored[there].shape)}, but the model's config needs "
                         f"{list(block.shape)}"
                     )
     for name in wrong[:1]:
         if name not in shapes:
             raise BadRequest(
-                f"model.path: {directory}: {name} cannot be made of what is there: "
+                f"model.path: {directory}: {name} cannot be computed from the stored tensors: "
                 f"{_reason(info.conversion_errors[name])}"
             )
         found, wanted = map(list, shapes[name])
         raise OtherShapes(
-            f"model.path: {directory}: {name} has shape {found} and the model's config says "
+            f"model.path: {directory}: {name} has shape {found}, but the model's config needs "
             f"{wanted}"
         )
 
@@ -177,8 +177,8 @@ def _refuse_untied(
         one, other = loaded.get(alias, ()), loaded.get(name, ())
         if len(one) == len(other) == 1 and not same_values(stored, one[0], other[0]):
             raise BadRequest(
-                f"model.path: {directory}: {one[0].name} and {other[0].name} differ, and "
-                "config.json says that they are tied: set tie_word_embeddings to false there"
+                f"model.path: {directory}: {one[0].name} and {other[0].name} differ, but "
+                "config.json ties them: set tie_word_embeddings to false there"
             )
 
 

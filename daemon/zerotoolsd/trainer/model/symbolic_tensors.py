@@ -45,7 +45,7 @@ class TracedTensor(torch.Tensor):  # type: ignore[misc]  # torch has no types he
     ) -> Any:
         rule = _RULES.get(func.overloadpacket)
         if rule is None:
-            raise NotAMove(f"{func} is no mere move of elements")
+            raise NotAMove(f"{func} does more than move elements")
         return rule(*args, **(kwargs or {}))
 
 

@@ -189,7 +189,7 @@ def join(rank: Rank, device: str, meeting: MeetingPlace | None = None) -> WorldG
         visible = torch.cuda.device_count()
         if visible <= rank.local:
             raise BadRequest(
-                f'device = "cuda": local rank {rank.local} needs a GPU of its own and torch '
+                f'device = "cuda": local rank {rank.local} needs a separate GPU, but torch '
                 f"{torch.__version__} sees {visible}"
             )
         place = torch.device("cuda", rank.local)

@@ -98,7 +98,7 @@ class _Meeting:
         self._rank = rank
         self._say = say
         self._until = time.monotonic() + place.seconds
-        self._why = "nobody listens there yet"
+        self._why = "no process listens there yet"
 
     def held(self) -> tuple[dist.Store, str]:
         if self._rank.leads_node:
@@ -137,8 +137,8 @@ class _Meeting:
         except (RuntimeError, ValueError) as error:
             if leads:
                 raise MachineNotReady(
-                    f"rendezvous.address = {place.address}: node 0 cannot be reached there by its "
-                    f"own ranks: {_first_line(error)}; set it to an address of this machine"
+                    f"rendezvous.address = {place.address}: the ranks of node 0 cannot reach "
+                    f"it there: {_first_line(error)}; set it to an address of this machine"
                 ) from None
             self._why = _first_line(error)
             raise _Again from None
@@ -283,9 +283,9 @@ class _Meeting:
             # A restarted machine has another boot id, and its earlier attempt's card.
             if other.boot_id != boot_id() and other.host != socket.gethostname():
                 raise BadRequest(
-                    f"rendezvous.node_rank = {place.node}: {other.host} and {socket.gethostname()} "
-                    "both say that they are this node; give each its own, from 0 to "
-                    f"{place.nodes - 1}"
+                    f"rendezvous.node_rank = {place.node}: {other.host} and "
+                    f"{socket.gethostname()} both have this number; give each node a "
+                    f"different one, from 0 to {place.nodes - 1}"
                 )
             known = found
         raise _Again
@@ -307,7 +307,7 @@ class _Meeting:
         """
         self._place.waits()
         if self._place.is_stopped():
-            raise StoppedBefore("asked to stop before all nodes had come")
+            raise StoppedBefore("stopped on request before all nodes had come")
         if time.monotonic() > self._until:
             said = why() if why else f"node 0 does not answer ({self._why})"
             raise MachineNotReady(

@@ -47,7 +47,8 @@ def explained(
         if has_fit() or _others(said):
             raise OutOfGpuMemory(sentence) from error
         raise TooLargeForGpu(
-            f"{sentence} (it is not retried: no step was completed, and nobody else uses the GPU)"
+            f"{sentence} (it is not retried: no step was completed, and no other program uses "
+            "the GPU)"
         ) from error
     except RuntimeError as error:
         found = _BESIDE_TORCH.search(str(error))

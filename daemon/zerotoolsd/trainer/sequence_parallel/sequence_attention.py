@@ -64,7 +64,7 @@ class Whole:
         return by_rank[:, :, :length].flatten(1)
 
 
-_now: ContextVar[Whole | None] = ContextVar("sequences of which a stretch is read", default=None)
+_now: ContextVar[Whole | None] = ContextVar("sequences that ranks share", default=None)
 
 
 @contextmanager
@@ -118,8 +118,8 @@ def attend_over_ranks(model: Any, ranks: int) -> None:
 
 def _cannot_set(model: Any, ranks: int, reason: str = "") -> Unsupported:
     return Unsupported(
-        f"zero.sequence_ranks = {ranks}: transformers has no way to replace the attention of "
-        f"{type(model).__name__}, which would have to be computed over ranks; leave it out{reason}"
+        f"zero.sequence_ranks = {ranks}: transformers cannot replace the attention of "
+        f"{type(model).__name__}, so it cannot be computed over ranks; leave it out{reason}"
     )
 
 

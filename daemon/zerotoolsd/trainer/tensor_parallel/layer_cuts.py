@@ -95,8 +95,8 @@ def layer_cuts(model: Any, ranks: int) -> LayerCuts:
         notes.append(f"note: {name} is not cut among the {ranks} tensor ranks, as {why}")
     if not {ROWS, SPLIT_ROWS} & set(styles.values()):  # a head alone is not worth it
         raise Unsupported(
-            f"{said}: transformers has no plan (tp_plan) by which ranks could share the layers of "
-            f"{kind}; leave it out"
+            f"{said}: transformers has no plan (tp_plan) for sharing the layers of {kind} "
+            "between ranks; leave it out"
         )
     layers = dict(_with_adapters(model, styles))
     return LayerCuts(ranks, layers, dict(_dimensions(model, layers)), tuple(notes))
@@ -136,8 +136,8 @@ def _refuse_unplanned(model: Any, styles: Mapping[str, str], said: str) -> None:
         for name, _ in model.get_submodule(parent).named_parameters(parent):
             if not any(name.startswith(f"{planned}.") for planned in styles):
                 raise Unsupported(
-                    f"{said}: transformers' plan for {type(model).__name__} cuts layers and says "
-                    f"nothing of {name} beside them; upgrade transformers, or leave it out"
+                    f"{said}: transformers' plan for {type(model).__name__} cuts layers, but "
+                    f"does not list {name} next to them; upgrade transformers, or leave it out"
                 )
 
 

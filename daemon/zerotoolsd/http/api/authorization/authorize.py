@@ -48,7 +48,9 @@ async def decide(request: web.Request, uid: int) -> None:
         return  # the path does not exist, which the response will report
     action = request.app[ACTIONS].get(request.match_info.handler)
     if action is None:
-        raise Forbidden("no rule of this zerotoolsd says who may ask this: it is a defect")
+        raise Forbidden(
+            "no rule of this zerotoolsd defines who may send this request: this is a defect"
+        )
     rights, people = request.app[RIGHTS], request.app[PEOPLE]
     caller = await people.find(uid) if rights.name_people else Caller(uid=uid)
     owner = job_id = None

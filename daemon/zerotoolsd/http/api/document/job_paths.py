@@ -59,7 +59,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/arrays": post(
             "submitArray",
             _JOBS,
-            "Queue a job many times, each with what it has of its own: all of them or none",
+            "Queue many variants of a job, each with its values: all of them or none",
             {"201": jobs},
             refused=_NEW,
             body="ArrayRequest",
@@ -67,7 +67,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/adoptions": post(
             "adoptProcess",
             _JOBS,
-            "Have a process watched that somebody started by hand",
+            "Watch a process that a user started by hand",
             {"201": ref("AdoptedJob")},
             refused=_CHANGED,
             body="AdoptionRequest",
@@ -75,7 +75,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/check": post(
             "checkJob",
             _JOBS,
-            "Check what a submit would be refused for; nothing is queued",
+            "Check whether a submit would be refused, without queueing a job",
             {"200": ref("CheckNotes")},
             refused=_NEW,
             body="CheckRequest",
@@ -102,7 +102,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/resume": post(
             "resumeJob",
             _JOBS,
-            "Deprecated: release a job that the daemon holds (200), or retry one that is over from "
+            "Deprecated: release a job held by the daemon (200), or retry a finished job from "
             "its newest checkpoint (201)",
             {"200": job, "201": job},
             JOB_ID,
@@ -111,7 +111,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/retry": post(
             "retryJob",
             _JOBS,
-            "Queue one that is over once more: from the start, or from its newest checkpoint",
+            "Queue a finished job once more: from the start, or from its newest checkpoint",
             {"201": job},
             JOB_ID,
             refused=_NEW,
@@ -120,7 +120,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/edit": post(
             "editJob",
             _JOBS,
-            "Change one that has never started",
+            "Change a job that never started",
             {"200": job},
             JOB_ID,
             refused=_NEW,
@@ -138,7 +138,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/hold": post(
             "holdJob",
             _JOBS,
-            "Hold it until it is released; one that runs saves and stops first",
+            "Hold a job until it is released; a running job saves and stops first",
             {"200": job},
             JOB_ID,
             refused=_CHANGED,
@@ -182,7 +182,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/array/retry": post(
             "retryArray",
             _JOBS,
-            "Queue all jobs of its array once more, as a new array, or none",
+            "Queue all jobs of its array once more in a new array, or none",
             {"201": jobs},
             JOB_ID,
             refused=_NEW,
@@ -191,10 +191,10 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/logs": get(
             "readLog",
             _JOBS,
-            "Bytes of a rank's output; headers say where they lie",
+            "Bytes of a rank's output; headers give their position",
             {"200": {"type": "string", "format": "binary"}},
             *(JOB_ID, ATTEMPT, query_of("rank", COUNT, "default: 0")),
-            query_of("offset", of_type(int), "in bytes; from the end where it is negative"),
+            query_of("offset", of_type(int), "in bytes; a negative offset counts from the end"),
             query_of("limit", {**COUNT, "maximum": 2**20}, "bytes; default: 65536"),
             refused=("403",),
             content="application/octet-stream",
@@ -202,7 +202,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/progress": get(
             "readProgress",
             _JOBS,
-            "What its ranks reported",
+            "The reports of its ranks",
             {"200": ref("ProgressPage")},
             *(JOB_ID, ATTEMPT, SINCE),
             refused=("403",),
@@ -210,7 +210,7 @@ def job_paths() -> dict[str, dict[str, Schema]]:
         "/v1/clean": post(
             "cleanJobs",
             _JOBS,
-            "Remove jobs that are over",
+            "Remove finished jobs",
             {"200": ref("Cleaned")},
             body="CleanRequest",
         ),

@@ -47,7 +47,7 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
         "/v1/events": get(
             "listEvents",
             _EVENTS,
-            "What was committed since",
+            "Events committed since",
             {"200": ref("EventPage")},
             SINCE,
             query_of("wait", {"type": "number", "minimum": 0}, "seconds for the first, up to 60"),
@@ -75,7 +75,7 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
         "/v1/peaks": get(
             "listPeaks",
             _MACHINE,
-            "The most that attempts held, also of jobs that were removed",
+            "Peak use of attempts, of removed jobs too",
             {"200": ref("PeakList")},
             query_of("job", NUMBER, "the job; default: all"),
             query_of("limit", _bounded(MOST_PEAKS), "at most; default: 100"),
@@ -83,7 +83,7 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
         "/v1/shares": get(
             "getShares",
             _MACHINE,
-            "What users have used of the GPUs, and who goes first",
+            "GPU use per user, and whose jobs start first",
             {"200": ref("Shares")},
         ),
         "/v1/web/links": post(
@@ -103,7 +103,7 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
         "/metrics": get(
             "getMetrics",
             _DAEMON,
-            "What monitoring reads, as text of Prometheus or as OpenMetrics",
+            "Metrics for monitoring, as Prometheus text or OpenMetrics",
             {"200": TEXT},
             {"name": "Accept", "in": "header", "schema": TEXT},
             content="text/plain",

@@ -21,9 +21,9 @@ KEY = {"type": ["string", "null"], "minLength": 1, "maxLength": 200, "pattern": 
 
 REFUSALS: Mapping[str, tuple[str, str]] = {
     "400": ("BadRequest", "The request is wrong."),
-    "401": ("Unauthorized", "By TCP: there is no token, or a wrong one."),
+    "401": ("Unauthorized", "By TCP: the token is missing or wrong."),
     "403": ("Forbidden", "The user may not do this."),
-    "404": ("NotFound", "There is no such job or attempt."),
+    "404": ("NotFound", "The job or attempt does not exist."),
     "408": ("Timeout", "The body did not come in time."),
     "409": ("Conflict", "The state of the job or of the queue does not allow it."),
     "413": ("TooLarge", "The body is too long."),
@@ -31,10 +31,10 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
     "422": ("Unprocessable", "zerotools does not run such a job, or a file of it is damaged."),
     "429": (
         "RateLimited",
-        "The user sends too many requests; `Retry-After` says how long to wait.",
+        "The user sends too many requests; wait for the time of `Retry-After`.",
     ),
     "500": ("Failed", "A defect of the daemon; its log has the details."),
-    "503": ("Unavailable", "Not now: the daemon has no room, no memory, or is stopping."),
+    "503": ("Unavailable", "Not now: the daemon lacks disk space or memory, or is stopping."),
 }
 """The component of each status that refuses, and its meaning."""
 _OF_ALL = ("400", "401", "415", "429", "500", "503")

@@ -81,7 +81,7 @@ def result_paths() -> dict[str, dict[str, Schema]]:
         "/v1/jobs/{id}/curves": get(
             "getCurves",
             _RESULTS,
-            "What it and the jobs that it resumes reported, as columns",
+            "Reports of the job and of those it resumes, as columns",
             {"200": ref("Curves")},
             *(JOB_ID, query_of("points", points, "at most; default: 1000")),
             refused=("403",),

@@ -31,8 +31,9 @@ def open_tcp(config: ApiConfig) -> TcpDoor | None:
     tls = _tls(config)
     if tls is None and not address.is_loopback:
         raise BadRequest(
-            f"api.listen = {config.listen}: others could read the tokens on their way; set "
-            "api.tls_certificate and api.tls_key, or listen at 127.0.0.1 and let a proxy do TLS"
+            f"api.listen = {config.listen}: others could read the tokens in transit; set "
+            "api.tls_certificate and api.tls_key, or listen at 127.0.0.1 and let a proxy do "
+            "TLS"
         )
     tokens = read_tokens(tokens_path(config.tokens))
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET

@@ -114,9 +114,10 @@ class ChatTemplate:
     def _untold(self, chat: Conversation, number: int) -> BadRequest:
         return BadRequest(
             f"{chat.place}: the chat template of {self._name} renders turn {number + 1} "
-            "differently when its text or other turns follow, so that its tokens cannot be told: "
-            'mark answers with {% generation %} in the template, or try data.loss_on = "last" (for '
-            'examples of a prompt and a response: data.chat_template = "off")'
+            "differently depending on its text or later turns, so its tokens cannot be "
+            "identified: mark answers with {% generation %} in the template, or try "
+            'data.loss_on = "last" (for examples of a prompt and a response: '
+            'data.chat_template = "off")'
         )
 
     def _found(
@@ -164,9 +165,10 @@ class ChatTemplate:
         has_more = len(marked) > len(answers)
         if len(marked) < len(answers) or (has_more and not all(answers)):
             raise BadRequest(
-                f"{chat.place}: the chat template of {self._name} marks {len(marked)} parts with "
-                f"{{% generation %}}, and there are {len(answers)} assistant turns, of which "
-                f"{sum(answers)} are learned from: mark each of them in the template once, or none"
+                f"{chat.place}: the chat template of {self._name} marks {len(marked)} parts "
+                f"with {{% generation %}}, but there are {len(answers)} assistant turns, and "
+                f"{sum(answers)} of them count in the loss: mark each turn once in the "
+                "template, or none"
             )
         if len(marked) == len(answers):
             marked = [span for span, is_learned in zip(marked, answers, strict=True) if is_learned]

@@ -59,7 +59,7 @@ class TrackerFeed:
         if (ended := self._process.poll()) is not None:
             problem = "" if ended == SAID else f"its process ended ({ended})"
         elif self._lines.qsize() >= self._most_waiting:
-            problem = f"{self._most_waiting} steps wait for it already, and it does not get on"
+            problem = f"{self._most_waiting} steps wait for it already, and it makes no progress"
         else:
             self._put({"step": step, "fields": fields})
         if problem is None or self._failed:

@@ -220,7 +220,7 @@ class Feeding:
         try:
             self._run.finish(self._end)
         except Exception as error:  # any error of the tracker's package; it is reported
-            say(self._name, f"was not told of the end: {_of(error)}")
+            say(self._name, f"did not receive the end of the run: {_of(error)}")
             return SAID
         return 0
 

@@ -54,7 +54,7 @@ def _started(
     offline = offline_reasons(spec.metrics, os.environ)
     for name, project in spec.metrics.trackers.items():
         if is_switched_off(name, os.environ):
-            say(f"{name}: is switched off by WANDB_MODE: nothing is logged there")
+            say(f"{name}: is switched off by WANDB_MODE: no step is logged there")
             continue
         opening = {
             "project": project,
