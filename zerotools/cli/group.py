@@ -66,10 +66,10 @@ class LazyGroup(click.Group):
             and not ctx.resilient_parsing
         ):
             if name in _AVERAGING:
-                raise click.UsageError(f"there is no command {name!r}: {ELSEWHERE}", ctx=ctx)
+                raise click.UsageError(f"unknown command {name!r}: {ELSEWHERE}", ctx=ctx)
             near = suggest_commands(name, self.entries)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise click.UsageError(f"there is no command {name!r}{hint}", ctx=ctx)
+            raise click.UsageError(f"unknown command {name!r}{hint}", ctx=ctx)
         resolved = super().resolve_command(ctx, args)
         if ctx.params.get(HOST) is not None and not ctx.resilient_parsing:
             self._refuse_local(ctx, name, resolved[1])
@@ -84,8 +84,8 @@ class LazyGroup(click.Group):
         entry = self.entries.get(name)
         if not asks or (entry is not None and entry.is_local):
             raise click.UsageError(
-                f"--host is for commands that ask the daemon, and {name} looks at this machine; "
-                f"run it there: ssh -t HOST zerotools {name}",
+                f"--host is for commands that ask the daemon, but {name} is for this machine; run "
+                f"it there: ssh -t HOST zerotools {name}",
                 ctx=ctx,
             )
 

@@ -63,8 +63,8 @@ def build() -> LazyGroup:
             click.Option(
                 ["--host"],
                 metavar="ssh://HOST",
-                help="Ask the daemon of another machine, by ssh: submit, queue, show, logs, "
-                "cancel, and what else asks the daemon.",
+                help="Send the command to the daemon of another machine, by ssh: submit, queue, "
+                "show, logs, cancel and others.",
             ),
             debug_option(),
         ],

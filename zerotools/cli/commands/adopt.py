@@ -22,11 +22,9 @@ LARGEST_PID = 2**22
 @click.command("adopt")
 @click.argument("pid", type=click.IntRange(1, LARGEST_PID))
 @click.option("--name", metavar="NAME", help="Name of the job.  [default: its program]")
+@click.option("--time-limit", metavar="SPAN", help="Stop it after this time, such as 90m or 1d12h.")
 @click.option(
-    "--time-limit", metavar="SPAN", help="End it after so long from now, such as 90m or 1d12h."
-)
-@click.option(
-    "--checkpoint-dir", type=click.Path(), metavar="DIR", help="Where it writes its checkpoints."
+    "--checkpoint-dir", type=click.Path(), metavar="DIR", help="Directory of its checkpoints."
 )
 @socket_option
 @json_option
@@ -62,9 +60,9 @@ def command(
     more = f" and {counted(below, 'process', 'processes')} below it" if below else ""
     click.echo(f"{title(job)} watches process {pid}{more}; GPUs that it uses now: {gpus or 'none'}")
     if job["reason"]:
-        click.echo(f"it does not yet: {render.clean(str(job['reason']))}")
+        click.echo(f"it does not yet watch it: {render.clean(str(job['reason']))}")
     if (limit := wanted["time_limit"]) is not None:
-        click.echo(f"it is ended in {in_words(limit)}, if it still runs then")
+        click.echo(f"it is stopped in {in_words(limit)}, if it still runs then")
 
 
 def _limit(text: str | None) -> int | None:

@@ -27,4 +27,4 @@ def command(out: Path, state_dir: Path | None, as_json: bool) -> None:
     if as_json:
         render.print_json({"copy": asdict(copy)})
     else:
-        click.echo(f"{out}: {copy.jobs} jobs, {copy.unfinished} of them not over")
+        click.echo(f"{out}: {copy.jobs} jobs, {copy.unfinished} of them unfinished")

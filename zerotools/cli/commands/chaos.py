@@ -21,8 +21,8 @@ from zerotools.jobs.drill.drill_report import DrillReport
 from zerotools.jobs.drill.request import DrillRequest, make_request
 
 MEANING = (
-    "Effective training time: of each second from the first start of a job to its",
-    "end, the part that went into steps which its result is made of.",
+    "Effective training time: the share of the time from the first start to the end",
+    "of each job that went into the steps of its final result.",
 )
 COLUMNS = 80
 INDENT = " " * 8
@@ -37,9 +37,11 @@ SHOWN = 5
     metavar="MINUTES",
     default=2.0,
     show_default=True,
-    help="How long trouble is made.",
+    help="How long to inject faults.",
 )
-@click.option("--seed", type=int, metavar="N", help="Make the same kinds of trouble in this order.")
+@click.option(
+    "--seed", type=int, metavar="N", help="Inject the same kinds of faults in this order."
+)
 @click.option(
     "--every",
     type=float,
@@ -54,13 +56,13 @@ SHOWN = 5
     metavar="N",
     default=4,
     show_default=True,
-    help="Toy jobs that run at a time.",
+    help="Number of toy jobs that run at the same time.",
 )
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where it makes its own directory; default: that of temporary files.",
+    help="Parent of its working directory; default: the one of temporary files.",
 )
 @click.option("--keep-directory", "keep", is_flag=True, help="Keep its directory.")
 @json_option
@@ -90,13 +92,14 @@ def perform(request: DrillRequest, *, as_json: bool) -> int:
     stream = sys.stderr if as_json else sys.stdout
     say = functools.partial(print, file=stream, flush=True)
     say(
-        f"{counted(request.jobs, 'toy job')} at a time, {render.duration(request.trouble_seconds)} "
-        f"of trouble, a fault each {request.every:g} s, seed {request.seed}"
+        f"{counted(request.jobs, 'toy job')} at the same time, "
+        f"{render.duration(request.trouble_seconds)} of faults, one every {request.every:g} s, "
+        f"seed {request.seed}"
     )
     try:
         report = run(request, say)
     except KeyboardInterrupt:
-        say_message("note", "interrupted; everything that was started is ended")
+        say_message("note", "interrupted; all processes that were started are stopped")
         raise
     if as_json:
         render.print_json(report.to_json())

@@ -91,7 +91,7 @@ def command(
     if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):
         raise BadRequest(
             "there is no terminal to ask for confirmation; give --yes to remove, or --dry-run to "
-            "look"
+            "see the plan"
         )
     client = DaemonClient(socket)
     job_ids = numbers_over(client, references)
@@ -124,7 +124,7 @@ def command(
 
 def _refuse_contradictions(job_ids: Sequence[str], outputs: bool, logs_only: bool) -> None:
     if outputs and not job_ids:
-        raise BadRequest("--outputs removes checkpoints: name the jobs whose checkpoints to remove")
+        raise BadRequest("--outputs removes checkpoints; name the jobs that lose theirs")
     if outputs and logs_only:
         raise BadRequest("--outputs and --logs-only contradict each other; leave one out")
 

@@ -151,7 +151,7 @@ def _of_copies(difference: CheckpointDiff, status: str) -> str:
     copies = sum(each.is_copy for each in difference.tensors if each.status == status)
     if status != result.CAST or not copies:
         return ""
-    return f", of which {copies} 16-bit copies of masters that the other has alone"
+    return f"; {copies} of them are 16-bit copies of masters that only the other has"
 
 
 _HEADERS = ("MAX ABS", "MAX ULP", "REL NORM", "ELEMENTS", "WHERE", "TENSOR")
@@ -240,7 +240,7 @@ def _cast(difference: CheckpointDiff) -> Iterator[str]:
     if counts:
         yield ""
         yield from (f"equal after the cast: {n} are {types}" for types, n in counts.items())
-        yield "--tolerance cast takes them as equal"
+        yield "--tolerance cast accepts them as equal"
 
 
 def _by_role(found: Sequence[TensorDifference]) -> str:
@@ -258,7 +258,7 @@ def _detail(each: TensorDifference) -> str:
     if each.a is not None and each.b is not None:
         return f"{_name(each)}: {each.a.dtype} in A and {each.b.dtype} in B"
     described = each.a or each.b
-    assert described is not None, "a tensor is in one of the two"
+    assert described is not None, "a tensor is in only one of the two"
     return f"{_name(each)}: {described.dtype} {list(described.shape)}"
 
 
@@ -276,7 +276,7 @@ def _run(run: RunComparison | None, top: int) -> Iterator[str]:
     for word, said in (("A", run.only_a), ("B", run.only_b)):
         if said:
             more = f", and {len(said) - _MOST_SAID} more" if len(said) > _MOST_SAID else ""
-            yield f"only {word} says: {render.clean(', '.join(said[:_MOST_SAID]))}{more}"
+            yield f"only in {word}: {render.clean(', '.join(said[:_MOST_SAID]))}{more}"
 
 
 _MOST_SAID = 8

@@ -46,13 +46,13 @@ DAEMON_SECONDS = 2.0
     "--python",
     metavar="PATH",
     default=sys.executable,
-    help="The Python of your jobs; default: the one that runs zerotools.",
+    help="The Python of your jobs; default: the Python of zerotools.",
 )
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Also write a report for a bug: versions, machine and findings as JSON, without secrets.",
+    help="Also write a bug report: versions, machine and findings as JSON, without secrets.",
 )
 @socket_option
 @json_option

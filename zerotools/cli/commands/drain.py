@@ -12,7 +12,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 
 
 @click.command("drain")
-@click.option("--why", metavar="TEXT", help="What those who wait are told.")
+@click.option("--why", metavar="TEXT", help="Reason to show for waiting jobs.")
 @socket_option
 @json_option
 def command(why: str | None, socket: Path | None, as_json: bool) -> None:
@@ -26,4 +26,6 @@ def command(why: str | None, socket: Path | None, as_json: bool) -> None:
     if as_json:
         render.print_json({"daemon": health})
         return
-    click.echo("the queue is drained: nothing starts until zerotools undrain; what runs goes on")
+    click.echo(
+        "the queue is drained: nothing starts until zerotools undrain; running jobs continue"
+    )

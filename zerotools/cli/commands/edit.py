@@ -48,7 +48,7 @@ _NOW = "now"
     "--begin",
     group=WHEN,
     metavar="WHEN",
-    help="Not before this time instead: +2h, 22:30, 2027-01-31T22:30; now: as soon as it can.",
+    help="Not before this time instead: +2h, 22:30, 2027-01-31T22:30; now: as soon as possible.",
 )
 @socket_option
 @json_option
@@ -103,20 +103,20 @@ def _from_editor(job: Job) -> dict[str, Any]:
     before = {key: value for key, value in set_part(job).items() if key not in _HIDDEN}
     text = click.edit(json.dumps(before, indent=2, ensure_ascii=False) + "\n", extension=".json")
     if text is None:
-        raise BadRequest("the editor left the job as it was; nothing was changed")
+        raise BadRequest("the job was not changed in the editor")
     try:
         after = json.loads(text)
     except ValueError as error:
         raise BadRequest(
-            f"what the editor left is not JSON: {error}; nothing was changed"
+            f"the text from the editor is not JSON: {error}; nothing was changed"
         ) from None
     if not isinstance(after, dict):
-        raise BadRequest("what the editor left is not an object of JSON; nothing was changed")
+        raise BadRequest("the text from the editor is not a JSON object; nothing was changed")
     old, new = dict(_flat(before)), dict(_flat(after))
     changed = {key: value for key, value in new.items() if key not in old or old[key] != value}
     gone = [key for key in old if key not in new]
     if not changed and not gone:
-        raise BadRequest("the editor left the job as it was; nothing was changed")
+        raise BadRequest("the job was not changed in the editor")
     return {"set": changed, "unset": gone}
 
 

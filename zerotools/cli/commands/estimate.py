@@ -52,21 +52,21 @@ _CONFIGS = ("job", "deepspeed", "accelerate")
     "config",
     group=OUTPUT,
     type=click.Choice(_CONFIGS),
-    help="Print the config that asks for what was chosen, and nothing else.",
+    help="Print only the config that asks for the chosen settings.",
 )
 @option(
     "--write",
     group=OUTPUT,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write the job file that asks for what was chosen; it must not exist.",
+    help="Write the job file that asks for the chosen settings; the file must not exist.",
 )
 @option(
     "--way",
     group=OUTPUT,
     type=click.IntRange(1),
     metavar="N",
-    help="Take the way of this number among those that fit.  [default: the cheapest]",
+    help="Take the choice with this number among those that fit.  [default: the cheapest]",
 )
 @config_options
 @json_option
@@ -92,7 +92,7 @@ def command(
     if config is not None and as_json:
         raise BadRequest("--print and --json exclude each other; the JSON has all `configs`")
     if way is not None and config is None and write is None:
-        raise BadRequest("--way chooses what --print or --write takes; give one of them")
+        raise BadRequest("--way selects the settings for --print or --write; give one of them")
     # What --print refuses is refused before --write writes a file.
     printed = None if config is None else _config_text(found, config, _chosen(found, way))
     if write is not None:
@@ -150,14 +150,14 @@ def _chosen(found: Estimate, number: int | None) -> Way:
     best = found.search.best
     if number is not None and number > len(found.ways):
         fit = f"{counted(len(found.ways), 'way')} {'fits' if len(found.ways) == 1 else 'fit'}"
-        raise BadRequest(f"--way {number}: {fit}; name one of them")
+        raise BadRequest(f"--way {number}: only {fit}; name one of them")
     chosen = best if number is None else found.ways[number - 1]
     if chosen is None:
         others = f"; --way 1 is {found.ways[0].words}" if found.ways else ""
-        raise BadRequest(f"there is no config that fits: {found.choice.reason}{others}")
+        raise BadRequest(f"no config fits: {found.choice.reason}{others}")
     if found.machine.node_ranks is not None:
         raise BadRequest(
-            "--print and --write make the config of one machine, and this job has [rendezvous]; "
+            "--print and --write make the config of one machine, but this job has [rendezvous]; "
             "change [zero] and [offload] of its file by hand"
         )
     return chosen
@@ -167,8 +167,8 @@ def _write(found: Estimate, path: Path, way: Way) -> None:
     tree = found.job_of(way)
     if "deepspeed" in tree:
         raise BadRequest(
-            "--write: the stage and offload of this job are in DeepSpeed's config; change there "
-            f"{keys_text(found.keys_of(way))}"
+            "--write: the stage and offload of this job are in DeepSpeed's config; change them "
+            f"there: {keys_text(found.keys_of(way))}"
         )
     text, said = to_toml(tree, {}), [f"wrote {path}"]
     if not tree["train"].keys() & {"steps", "epochs"}:  # not of a job file
@@ -192,7 +192,7 @@ def _config_text(found: Estimate, config: str, way: Way) -> str:
     if config != "job" and shared > 1:
         raise BadRequest(
             f"--print {config}: {shared} ranks of this job compute the same sequences "
-            "(zero.tensor_ranks, zero.sequence_ranks), and that config would leave it out; use "
+            "(zero.tensor_ranks, zero.sequence_ranks), but that config would lose this; use "
             "--print job"
         )
     if config != "job" and way.of_the_program:

@@ -65,23 +65,23 @@ def _facts(tree: Mapping[str, Any], said: str, now: float) -> Iterator[tuple[str
         yield "size", render.clean(str(tree["size"]))
     place = tree["place"]
     if place:
-        jobs = "1 job that waits" if place["of"] == 1 else f"{place['of']} jobs that wait"
+        jobs = "1 waiting job" if place["of"] == 1 else f"{place['of']} waiting jobs"
         yield "place", f"{place['position']} of {jobs} for {place['what']}; needs {place['needs']}"
     yield from _holders(tree["holders"], now)
     for room in tree.get("room", ()):  # an older daemon does not send it
-        yield "gave way" if room["job_id"] == tree["id"] else "room made", _room(room, tree["id"])
+        yield "preempted" if room["job_id"] == tree["id"] else "preemption", _room(room, tree["id"])
     yield from _retries(tree["retries"], now)
     yield from _end(tree["end"])
     if tree["resumed_from"]:
         yield "resumed", f"from {render.clean(str(tree['resumed_from']))}"
     for notice in tree["notifications"]:
-        yield "not told yet", _notice(notice, now)
+        yield "not sent yet", _notice(notice, now)
 
 
 def _notice(notice: Mapping[str, Any], now: float) -> str:
     told = f"{notice['notice']} by {notice['channel']}"
     if not notice["tries"]:
-        return f"{told}: on its way"
+        return f"{told}: being sent"
     left = render.duration(max(0.0, notice["next_try"] - now))
     tries = "1 try" if notice["tries"] == 1 else f"{notice['tries']} tries"
     return f"{told}: {tries}, the next in {left}: {render.clean(str(notice['trouble']))}"
@@ -107,19 +107,19 @@ def _holder(holder: Mapping[str, Any], now: float) -> str:
     if holder["attempt"]:
         who += f", attempt {holder['attempt']}"
     if holder["process"]:
-        return f"{who}: {render.clean(str(holder['process']))} outlived it"
+        return f"{who}: {render.clean(str(holder['process']))} still runs after its end"
     since = "" if holder["since"] is None else f", since {render.moment(holder['since'])}"
     if holder["until"] is None:
-        return f"{who}{since}; it has no time limit, so nobody knows until when"
+        return f"{who}{since}; it has no time limit, so its end is not known"
     left = render.duration(max(0.0, holder["until"] - now))
     return f"{who}{since}; until {render.moment(holder['until'])} at the latest (in {left})"
 
 
 _PURPOSES = {
     "pause": "for a pause",
-    "resize": "to go on with another size",
-    "relieve": "as the memory of the host ran out",
-    "relieve_gpu": "as the memory of a GPU ran out",
+    "resize": "to continue with another size",
+    "relieve": "because host memory ran out",
+    "relieve_gpu": "because GPU memory ran out",
 }
 
 
@@ -146,16 +146,16 @@ def _room(room: Mapping[str, Any], own: int) -> str:
 def _retries(retries: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
     if retries["cause"] is None and not retries["used"]:
         return
-    used = f"{retries['used']} of {retries['max']} used since it last got on"
+    used = f"{retries['used']} of {retries['max']} used since its last progress"
     if not retries["counts"]:
-        used += f"; a start after {retries['after']} costs none"
+        used += f"; a restart after {retries['after']} uses none"
     if retries["cause_max"] is not None:
         most = retries["cause_max"]
         limit = "none follows" if most == 0 else f"at most {most} follow"
-        used += f"; {limit} on {retries['after']} ({retries['cause_ends']} so far)"
+        used += f"; {limit} after {retries['after']} ({retries['cause_ends']} so far)"
     yield "restarts", used
     if retries["rule"] == "always":
-        yield "rule", 'retry = "always": every crash is followed by a restart while there are any'
+        yield "rule", 'retry = "always": every crash is followed by a restart until none are left'
     if retries["next_try"] is not None:
         left = render.duration(max(0.0, retries["next_try"] - now))
         yield "next try", f"{render.moment(retries['next_try'])} (in {left})"
@@ -167,7 +167,7 @@ def _end(end: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
     kind = f"{str(end['cause_kind']).replace('_', ' ')}: " if end["cause_kind"] else ""
     yield "last end", f"attempt {end['attempt']}: {kind}{render.clean(str(end['cause'] or ''))}"
     if end["rank"] is not None:
-        yield "first", f"rank {end['rank']} began it"
+        yield "first", f"rank {end['rank']} failed first"
     saved = "nothing saved" if end["saved_step"] is None else f"saved step {end['saved_step']}"
     yield "reached", f"step {end['steps_done']}, {saved}"
 

@@ -79,20 +79,20 @@ def _notes(plan: GatherPlan) -> Iterator[str]:
     for listing in plan.survey.listings:
         if listing.left_out:
             yield (
-                f"{listing.source.name}: links, and what is no regular file, are left out: "
+                f"{listing.source.name}: links and special files are left out: "
                 f"{_some(listing.left_out)}"
             )
         if not listing.makes_digests and plan.fetches.get(listing.source.name):
             yield (
-                f"{listing.source.name}: that node has no sha256sum, so sizes and times are all "
-                "that what arrives is compared with"
+                f"{listing.source.name}: that node has no sha256sum, so only sizes and times of "
+                "the files are compared"
             )
     if plan.doubt:
-        yield f"by the names of all files, this is no whole checkpoint yet: {plan.doubt}"
+        yield f"according to the file names, the checkpoint is not complete yet: {plan.doubt}"
     if plan.may_lack:
         yield (
-            "by the numbers in the names of the others, no source has "
-            f"{_some(plan.may_lack)}: if a node has them, name it, too"
+            f"according to the numbers in the file names, no source has {_some(plan.may_lack)}; "
+            "if another node has them, add it"
         )
 
 
@@ -160,9 +160,9 @@ def _verdict(checked: StagedCheck, *, fast: bool) -> str:
     if not checked.is_whole:
         return ""
     if fast:
-        return "; nothing is wrong in its structure, and bytes were left out (--fast)"
+        return "; its structure has no problems, but its bytes were not checked (--fast)"
     if any(each.verdict is Soundness.UNCHECKED for each in checked.verifications):
-        return "; nothing is wrong in it, but not all can be checked (zerotools verify says what)"
+        return "; no problem was found, but not everything can be checked (see zerotools verify)"
     return "; it is whole"
 
 

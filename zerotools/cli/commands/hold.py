@@ -32,7 +32,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 @click.option(
     "--lose-steps",
     is_flag=True,
-    help="Also hold programs that are not known to save; they begin anew.",
+    help="Also hold programs that may be unable to save; they start again from the beginning.",
 )
 @click.option("-w", "--wait", is_flag=True, help="Wait until the jobs have saved and are held.")
 @socket_option

@@ -48,8 +48,8 @@ def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
     type=click.Choice(["train", "script"]),
     default="train",
     show_default=True,
-    help="Make a job that trains the model itself, or one that runs the program of the launch "
-    'line as it is (engine = "script").',
+    help="Make a job that trains the model itself, or a job that runs the program of the launch "
+    'line unchanged (engine = "script").',
 )
 @option(
     "--block",
@@ -57,8 +57,8 @@ def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
     group=LAUNCHERS,
     callback=_numbers,
     metavar="N,...",
-    help="Import these blocks of PAGE, by the numbers that are listed: a launch line, its configs. "
-    "Of a script with several launch lines: the one with this number.",
+    help="Import these blocks of PAGE (a launch line and its configs), by their numbers in the "
+    "list. For a script with several launch lines: the line with this number.",
 )
 @option(
     "-o",
@@ -111,7 +111,7 @@ def command(
         imported = finish(configs, configs.recipe(blocks[0] if blocks else None))
     elif job_file is None:
         raise BadRequest(
-            "there is no config to import; give a page, --deepspeed, --accelerate, --launch, "
+            "no config to import was given; give a page, --deepspeed, --accelerate, --launch, "
             "--llamafactory or --axolotl"
         )
     else:
@@ -167,7 +167,7 @@ def _missing(imported: Imported) -> str:
     listed = "".join(
         f"#   {imported.formulas.get(key) or _CHOICES.get(key, key)}\n" for key in imported.missing
     )
-    return f"\n# A job also needs these keys, which nothing here says:\n{listed}"
+    return f"\n# A job also needs these keys, which the import does not give:\n{listed}"
 
 
 def _write(output: Path, text: str) -> None:

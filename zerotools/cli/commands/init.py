@@ -40,10 +40,7 @@ from zerotools.public.options.machine_options import GivenMachine, MachineOption
 from zerotools.public.options.option import bound
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 
-_INTRODUCTION = """\
-# Made by zerotools init. What other settings take of memory: zerotools estimate {name}
-
-"""
+_INTRODUCTION = "# Made by zerotools init. Memory of other settings: zerotools estimate {name}\n\n"
 
 
 @click.command("init", cls=GroupedCommand)
@@ -54,34 +51,35 @@ _INTRODUCTION = """\
     type=click.Path(path_type=Path),
     default=Path("job.toml"),
     metavar="FILE",
-    help="Where the job file is written; it must not exist.  [default: job.toml]",
+    help="The job file to write; it must not exist.  [default: job.toml]",
 )
 @option(
     "--model",
     group=JOB,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The model directory, or a config.json.  [default: asked, else the first one here]",
+    help="The model directory, or a config.json.  [default: init asks, or takes the first one "
+    "here]",
 )
 @option(
     "--data",
     group=JOB,
     metavar="PATH",
-    help="A file, a directory or a pattern of data.  [default: asked, else the first here]",
+    help="A file, a directory or a pattern of data.  [default: init asks, or takes the first here]",
 )
 @option(
     "--method",
     group=JOB,
     type=click.Choice(METHODS),
     help="Train all weights, adapters (LoRA), or adapters of a base model in 4 bits (QLoRA).  "
-    "[default: asked, else full]",
+    "[default: init asks, or takes full]",
 )
 @option(
     "--way",
     group=JOB,
     type=click.IntRange(1),
     metavar="N",
-    help="Take the way of this number among those that fit.  [default: the cheapest]",
+    help="Take the choice with this number among those that fit.  [default: the cheapest]",
 )
 @option(
     "--sequence-length",
@@ -91,7 +89,7 @@ _INTRODUCTION = """\
     help="Length of a sequence.  [default: the positions of the model, at most 2048]",
 )
 @options_of(MachineOptions)
-@click.option("-y", "--yes", is_flag=True, help="Ask nothing; take what is seen on this machine.")
+@click.option("-y", "--yes", is_flag=True, help="Ask nothing; use what this machine has.")
 @json_option
 def command(
     output: Path,
@@ -111,7 +109,7 @@ def command(
     of zerotools estimate: the cheapest is the default. Each key has a comment.
     """
     if not yes and not sys.stdin.isatty():
-        raise BadRequest("init asks questions, and this is no terminal; use --yes, and --model DIR")
+        raise BadRequest("init asks questions, but there is no terminal; use --yes and --model DIR")
     if not output.parent.is_dir():
         raise BadRequest(f"{output}: {output.parent} is not a directory; make it first")
     if output.exists():
@@ -164,10 +162,10 @@ def _model(given: Path | None, *, yes: bool) -> Path:
     given = seen if given is None else given
     if given is None:
         raise BadRequest(
-            "there is no model here (a directory with config.json); name it by --model"
+            "this directory has no model (a directory with config.json); name one with --model"
         )
     if not given.exists():
-        raise BadRequest(f"{given}: there is no such model directory")
+        raise BadRequest(f"{given}: this model directory does not exist")
     if given.is_dir() and not (given / CONFIG).is_file():
         raise BadRequest(f"{given}: has no config.json; name the directory of a model")
     return given
@@ -179,7 +177,9 @@ def _data(given: str | None, *, yes: bool) -> SeenData:
         given = _ask("Which data? A file, a directory or a pattern", seen and seen.pattern)
     if given is None:
         if seen is None:
-            raise BadRequest("there is no data here (.jsonl, .json, .csv, .txt); name it by --data")
+            raise BadRequest(
+                "this directory has no data (.jsonl, .json, .csv, .txt); name a file with --data"
+            )
         return seen
     path = Path(given)
     found = data_of(path)
@@ -191,9 +191,9 @@ def _data(given: str | None, *, yes: bool) -> SeenData:
         found = None if kind is None else replace(kind, pattern=given)
     if found is None:
         raise BadRequest(
-            f"{given}: has no data of a kind that is known: .txt files; or .jsonl, .json, .csv or "
-            ".parquet files with messages, with prompt and response, with instruction and output, "
-            'with prompt, chosen and rejected, or with "text"'
+            f"{given}: has no supported data: .txt files, or .jsonl, .json, .csv or .parquet "
+            "files with messages, with prompt and response, with instruction and output, with "
+            "prompt, chosen and rejected, or with text"
         )
     return replace(found, pattern=str(Path(found.pattern).absolute()))
 
@@ -215,7 +215,7 @@ def _of_number(number: int, ways: Sequence[Way]) -> Way:
     if number > len(ways):
         fit = "way fits" if len(ways) == 1 else "ways fit"
         listed = "".join(f"\n  {at}. {each.words}" for at, each in enumerate(ways, 1) if each.words)
-        raise BadRequest(f"--way {number}: {len(ways)} {fit} here; name one of them{listed}")
+        raise BadRequest(f"--way {number}: only {len(ways)} {fit} here; name one of them{listed}")
     return ways[number - 1]
 
 
@@ -228,7 +228,7 @@ def _choose(ways: Sequence[Way]) -> Way:
         row = way.row
         click.echo(
             f"{number}. {way.words or 'nothing changed'} ({way.slowdown.words}): "
-            f"{gib(row.peak_bytes)} of each GPU, {gib(row.host_bytes)} of host memory",
+            f"{gib(row.peak_bytes)} on each GPU, {gib(row.host_bytes)} of host memory",
             err=True,
         )
     answer = click.prompt("Which?", 1, type=click.IntRange(1, len(ways)), err=True)

@@ -135,8 +135,10 @@ def _facts(inspection: Inspection) -> list[str]:
             ("skipped steps", known(inspection.run.training.skipped or None)),
             (
                 "size",
-                f"{render.size(inspection.file_bytes)} in {files}, of which "
-                f"{render.size(inspection.unclaimed_bytes)} headers and padding",
+                (
+                    f"{render.size(inspection.file_bytes)} in {files}, including "
+                    f"{render.size(inspection.unclaimed_bytes)} of headers and padding"
+                ),
             ),
         ]
     )

@@ -81,7 +81,7 @@ def command(
     reader = LogReader(client, job["id"], ranks, output)
     if not job["attempts"] and not follow:
         why = f": {render.clean(job['reason'])}" if job["reason"] else ""
-        click.echo(f"{title(job)} has not started, so there is no log yet{why}", err=True)
+        click.echo(f"{title(job)} has not started, so it has no log yet{why}", err=True)
         return 0
     try:
         if tail is not None and job["attempts"]:

@@ -51,7 +51,7 @@ _MOST_NAMED = 10
     help="The model's config.json, or a directory that has it.",
 )
 @click.option("--only", "layout_name", metavar="LAYOUT", help="Show this layout alone.")
-@click.option("--toml", is_flag=True, help="Print the file of a map, to be copied and changed.")
+@click.option("--toml", is_flag=True, help="Print the file of a map, as a start for your map.")
 @options_of(TagOption)
 @options_of(SectionOption)
 @options_of(MapArgOption)
@@ -83,7 +83,7 @@ def command(
         raise BadRequest("--toml and --json exclude each other; leave one out")
     if toml:
         if map_name is None:
-            raise BadRequest("--toml prints the file of a map: say which")
+            raise BadRequest("--toml prints the file of a map; name the map")
         click.echo(source_of(named_map(map_name, None).name), nl=False)
         return None
     if action == "check" and map_name is not None and checkpoint is None and is_no_map(map_name):
@@ -239,8 +239,8 @@ def _verdict(check: LayoutCheck, checkpoint: Path | None) -> str:
     if checkpoint is None:
         return f"{tensors}, total and invertible"
     if check.fits:
-        ignored = f"; {len(check.ignored)} are no weights" if check.ignored else ""
-        return f"the checkpoint has it: {tensors}{ignored}"
+        ignored = f"; {len(check.ignored)} are not weights" if check.ignored else ""
+        return f"found in the checkpoint: {tensors}{ignored}"
     return (
         f"{len(check.missing)} of {tensors} missing, {len(check.unknown)} unknown, "
         f"{len(check.wrong)} of another shape"

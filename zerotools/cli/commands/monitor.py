@@ -16,20 +16,20 @@ DAEMON_SECONDS = 2.0
 
 
 @click.command("monitor", cls=GroupedCommand)
-@option("--once", group=OUTPUT, is_flag=True, help="Print once and end.")
+@option("--once", group=OUTPUT, is_flag=True, help="Print once and exit.")
 @interval_option(least=0.1)
 @option(
     "--history",
     group=OUTPUT,
     type=Span(),
     metavar="TIME",
-    help="Print what the daemon kept of the last 1h, 12h, 30d (a year at most), and end.",
+    help="Print what the daemon recorded in the last 1h, 12h, 30d (a year at most), and exit.",
 )
 @option(
     "--peaks",
     group=OUTPUT,
     is_flag=True,
-    help="Print the most that each attempt of a job held, and end.",
+    help="Print the peak memory of each attempt of a job, and exit.",
 )
 @socket_option
 @json_option
@@ -46,7 +46,7 @@ def command(
     This works without the daemon too. With --json and without --once, every reading is one line.
     """
     if sum((once, history is not None, peaks)) > 1:
-        raise BadRequest("--once, --history and --peaks exclude each other: give one of them")
+        raise BadRequest("--once, --history and --peaks exclude each other; give one of them")
     if peaks or history is not None:
         return _past(socket, history, as_json)
     with SnapshotSource() as source:

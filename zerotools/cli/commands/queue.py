@@ -43,7 +43,7 @@ LONGEST_NAME = 40
 
 
 @click.command("queue", cls=GroupedCommand)
-@option("-a", "--all", "show_all", group=SELECTION, is_flag=True, help="Also jobs that have ended.")
+@option("-a", "--all", "show_all", group=SELECTION, is_flag=True, help="Also finished jobs.")
 @option("--named", "name", group=SELECTION, metavar="NAME", help="Only jobs of this name.")
 @option(
     "--user",
@@ -51,7 +51,7 @@ LONGEST_NAME = 40
     metavar="NAME",
     help="Only jobs of this user (all, me, a name or a uid).",
 )
-@option("--mine", group=SELECTION, is_flag=True, help="Only your own jobs.")
+@option("--mine", group=SELECTION, is_flag=True, help="Only your jobs.")
 @option(
     "--limit", group=SELECTION, type=click.IntRange(min=1), metavar="N", help="Only the newest N."
 )
@@ -105,15 +105,15 @@ def command(
         if left_out:
             click.echo(f"... older jobs are left out (--limit {limit})")
     elif name is not None:
-        which = "job" if show_all else "job that waits or runs"
+        which = "job" if show_all else "waiting or running job"
         click.echo(f"no {which} has the name {render.clean(name)}")
     elif user is not None:
-        which = "job" if show_all else "job that waits or runs"
-        click.echo(f"no {which} is {'yours' if user == ME else f'of {render.clean(user)}'}")
+        which = "job" if show_all else "waiting or running job"
+        click.echo(f"no {which} is {'yours' if user == ME else f'owned by {render.clean(user)}'}")
     elif show_all:
-        click.echo(f"there are no jobs; queue one with: {called()} submit JOBFILE")
+        click.echo(f"the queue has no jobs; add one with: {called()} submit JOBFILE")
     else:
-        click.echo(f"no job waits or runs; list those that have ended: {called()} queue --all")
+        click.echo(f"no job waits or runs; list finished jobs with: {called()} queue --all")
 
 
 def _jobs_of_slurm(

@@ -19,7 +19,7 @@ from zerotools.jobs.client.location import default_state_dir
 @click.option(
     "--release",
     is_flag=True,
-    help="Let jobs that were waiting in the copy run; by default they are held.",
+    help="Let jobs that were waiting in the copy start; by default they are held.",
 )
 @json_option
 def command(backup: Path, state_dir: Path | None, release: bool, as_json: bool) -> None:
@@ -36,6 +36,6 @@ def command(backup: Path, state_dir: Path | None, release: bool, as_json: bool) 
     if as_json:
         render.print_json({"copy": asdict(copy), "kept": kept})
         return
-    click.echo(f"the queue has {copy.jobs} jobs, {copy.unfinished} of them not over")
+    click.echo(f"the queue has {copy.jobs} jobs, {copy.unfinished} of them unfinished")
     for path in kept:
         click.echo(f"kept: {path}")

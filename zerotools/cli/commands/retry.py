@@ -21,13 +21,13 @@ from zerotools.jobs.client.remote.elsewhere import machine_behind
 @click.command("retry")
 @job_argument
 @click.option(
-    "--from-start", is_flag=True, help="Begin with step 1 instead of the newest checkpoint."
+    "--from-start", is_flag=True, help="Start from step 1 instead of the newest checkpoint."
 )
 @click.option(
     "--output-dir",
     type=click.Path(),
     metavar="DIR",
-    help="Begin with step 1, and write here instead.",
+    help="Start from step 1, and write here instead.",
 )
 @nodes_option("How many nodes, for a job that Slurm has without a daemon; 2-4: as Slurm gives.")
 @socket_option
@@ -80,7 +80,7 @@ def command(
     if as_json:
         render.print_json({"jobs": [job]})
         return
-    click.echo(f"{title(job)} is queued; it begins from the start in {job['output_dir']}")
+    click.echo(f"{title(job)} is queued; it starts from step 1 in {job['output_dir']}")
 
 
 def _retry_array(
@@ -91,6 +91,6 @@ def _retry_array(
         render.print_json({"jobs": jobs})
         return
     for job in jobs:
-        begins = queued_again(job) if "from_start" in body else "begins from the start"
+        begins = queued_again(job) if "from_start" in body else "starts from step 1"
         click.echo(f"{title(job)} is queued; it {begins} in {job['output_dir']}")
     click.echo(f"they are the array @{jobs[0]['array']['id']}")

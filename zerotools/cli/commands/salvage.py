@@ -66,7 +66,7 @@ def describe(found: Salvage) -> Iterator[str]:
     yield from _lost(found)
     if found.unnamed:
         some = ", ".join(found.unnamed[:MAX_LISTED])
-        yield f"nothing tells which weights were in: {render.clean(some)}"
+        yield f"the names of the weights in these files are not known: {render.clean(some)}"
     yield from _filled(found)
     yield from _left_out(found)
     unchecked = found.examined.unchecked
@@ -84,7 +84,7 @@ def _verdict(found: Salvage) -> str:
     path = render.clean(_origin(origin))
     tensors = counted(len(found.examined.checkpoint.tensors), "tensor")
     if found.examined.is_whole:
-        return f"{path}: nothing is lost of {tensors}; zerotools consolidate exports it as well"
+        return f"{path}: {tensors}, and nothing is lost; zerotools consolidate exports it too"
     lost = counted(len(found.examined.holes), "tensor")
     text = f"DAMAGED: {path}: {lost} of {len(found.examined.sound)} with holes"
     if found.is_complete:
@@ -145,7 +145,7 @@ def _left_out(found: Salvage) -> Iterator[str]:
         more = len(found.rounded) - MAX_LISTED
         rest = f" and {more} more (--json lists all)" if more > 0 else ""
         some = render.clean(", ".join(found.rounded[:MAX_LISTED]))
-        yield f"rounded to 16 bits, as their masters are lost: {some}{rest}"
+        yield f"rounded to 16 bits, because their masters are lost: {some}{rest}"
     others = [f"{name}: {why}" for name, why in found.left_out.items() if name not in listed]
     yield from _listed("left out", others)
 
@@ -171,13 +171,13 @@ def _notes(found: SalvageResult) -> Iterator[str]:
     if any(
         key.role not in ("param", "param16", "buffer") for key in found.salvage_plan.examined.sound
     ):
-        yield "weights alone are written: a run cannot resume its optimizer from them"
+        yield "only weights are written: a run cannot resume its optimizer from them"
 
 
 def _ending(found: SalvageResult) -> str:
     weights = counted(len(found.weights), "weight")
     if found.salvage_plan.conversion is None:
-        return "nothing was written: no weight is whole"
+        return "nothing was written: every weight is damaged"
     if found.dry_run:
         return f"would write {found.destination}: {weights}"
     return f"wrote {found.destination}: {weights}, {render.size(found.bytes_to_write)}"

@@ -32,14 +32,14 @@ def command(socket: Path | None, as_json: bool) -> None:
         render.print_json(found)
         return
     if not found["users"]:
-        click.echo("no user has jobs that wait for GPUs, or has used any")
+        click.echo("no user has waiting GPU jobs or recent GPU time")
         return
     columns = render.terminal_columns(sys.stdout)
     rows = [_row(user) for user in found["users"]]
     render.print_lines(render.table(HEADERS, rows, right=HEADERS[1:], columns=columns))
-    click.echo(f"what was used counts half after {in_words(found['half_life_seconds'])}")
+    click.echo(f"used GPU time counts half after {in_words(found['half_life_seconds'])}")
     if not found["fair"]:
-        click.echo("jobs start in the order of their numbers: [shares] fair is false")
+        click.echo("jobs start in the order of their numbers, because [shares] fair is false")
 
 
 def _row(user: Mapping[str, Any]) -> tuple[str, ...]:

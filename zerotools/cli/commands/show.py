@@ -64,7 +64,7 @@ ATTEMPT_HEADERS = (
 @click.command("show")
 @shown_jobs_argument
 @click.option("--spec", "whole_spec", is_flag=True, help="The job file with every default.")
-@click.option("--plot", is_flag=True, help="Draw the loss and the memory instead.")
+@click.option("--plot", is_flag=True, help="Draw the loss and the memory.")
 @click.option(
     "-o",
     "--output",
@@ -99,8 +99,8 @@ def command(
     job = jobs[0]
     if plot and not isinstance(client, DaemonClient):
         raise BadRequest(
-            "--plot draws what a daemon has kept; the numbers of this job are in metrics.jsonl in "
-            "its output_dir"
+            "--plot draws the records of a daemon, which this job does not have; read the "
+            "numbers in metrics.jsonl in its output_dir"
         )
     if plot:
         assert isinstance(client, DaemonClient)
@@ -118,9 +118,9 @@ def _check_options(
     references: tuple[str, ...], plot: bool, output: Path | None, as_json: bool
 ) -> None:
     if len(references) > 1 and not plot:
-        raise BadRequest("several jobs can only be drawn; add --plot, or name one job")
+        raise BadRequest("--plot is needed for several jobs; add --plot, or name one job")
     if output is not None and not plot:
-        raise BadRequest(f"-o {output}: is for --plot; give both")
+        raise BadRequest(f"-o {output}: needs --plot; give both")
     if plot and as_json:
         raise BadRequest("--plot is a drawing; for numbers read metrics.jsonl in the output_dir")
     if output is not None:
@@ -258,7 +258,7 @@ def _seen_by_others(job: Job) -> Iterator[tuple[str, str]]:
     yield from _times(job)
     if job["attempt"]:
         yield "GPUs", ", ".join(job["attempt"]["gpu_uuids"])
-    yield "the rest", "its owner and administrators see more"
+    yield "the rest", "only its owner and administrators see the rest"
 
 
 def _attempt_row(attempt: Mapping[str, Any]) -> tuple[str, ...]:

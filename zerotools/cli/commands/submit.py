@@ -67,21 +67,21 @@ from zerotools.jobs.tables.spec import JobSpec
     "--convert",
     group=JOB,
     is_flag=True,
-    help="Queue a conversion; in place of job files: -- consolidate|reshard|convert|verify ...",
+    help="Queue a conversion; instead of job files: -- consolidate|reshard|convert|verify ...",
 )
 @option(
     "--parts",
     group=JOB,
     type=click.IntRange(1, 4096),
     metavar="N",
-    help="Processes of --convert, each of which does a part.  [default: 1]",
+    help="Number of processes for --convert; each does one part.  [default: 1]",
 )
 @option(
     "--node-rank",
     group=WHEN,
     type=click.IntRange(0, MOST_NODES - 1),
     metavar="N",
-    help="Which of several machines this one is, as rendezvous.node_rank of the job file.",
+    help="Number of this machine among several, as rendezvous.node_rank of the job file.",
 )
 @option(
     "--name",
@@ -93,7 +93,7 @@ from zerotools.jobs.tables.spec import JobSpec
     "--idempotency-key",
     group=JOB,
     metavar="KEY",
-    help="A word of your own for this submit: the same one twice queues one job.",
+    help="A key for this submit: two submits with the same key queue one job.",
 )
 @array_options
 @slurm_options
@@ -104,13 +104,13 @@ from zerotools.jobs.tables.spec import JobSpec
     group=JOB,
     metavar="NAME[=VALUE]",
     multiple=True,
-    help="Give the job this variable too, with its value here, or another; may be repeated.",
+    help="Pass this variable to the job, with its value here or another; may be repeated.",
 )
 @option(
     "--notify",
     group=JOB,
     metavar="URL",
-    help="Send what becomes of the jobs there; as notify.webhook of the job file.",
+    help="Send the events of the jobs to this URL; as notify.webhook of the job file.",
 )
 @config_options
 @option(
@@ -124,7 +124,7 @@ from zerotools.jobs.tables.spec import JobSpec
     group=OUTPUT,
     type=click.IntRange(1, 20),
     metavar="N",
-    help="With --dry-run: print the first N examples as the model will see them.",
+    help="With --dry-run: print the first N examples in the form that the model gets.",
 )
 @socket_option
 @json_option
@@ -175,7 +175,7 @@ def command(
         "--sweep or --array": array.asked,
     }
     if not convert and len(job_files) > 1 and (option := next(filter(single.get, single), None)):
-        raise BadRequest(f"{option} is for one job file; there are {len(job_files)}")
+        raise BadRequest(f"{option} is for one job file, but {len(job_files)} are given")
     if array.asked and follow:
         raise BadRequest("--follow follows one job; wait for all of an array: zerotools wait @JOB")
     sweep = array.sweep()
@@ -184,7 +184,7 @@ def command(
     if show is not None and (not dry_run or array.asked or convert):
         raise BadRequest("--show is for the --dry-run of job files; add that, or leave --show out")
     if waiting.hold and follow:
-        raise BadRequest("--follow would wait for a job that is held; leave one out")
+        raise BadRequest("--follow would wait for a held job; leave one out")
     machine = machine_behind(socket)
     if parts is not None and not convert:
         raise BadRequest("--parts is for --convert; a training has its ranks in its job file")
@@ -251,10 +251,11 @@ def _refuse_of_training(configs: Configs, array: ArrayOptions, machine: Elsewher
     if configs.any or configs.lenient:
         raise BadRequest("--convert queues no training; leave --deepspeed and --accelerate out")
     if array.asked:
-        raise BadRequest("--convert is one job; --parts N divides it, in place of --array")
+        raise BadRequest("--convert queues one job; use --parts N to divide it, not --array")
     if machine is not None:
         raise BadRequest(
-            "--convert tries the conversion here, and --host names another machine; queue it there"
+            "--convert tries the conversion on this machine, but --host names another; run the "
+            "command there"
         )
 
 
@@ -300,8 +301,8 @@ def _job(name: str, configs: Configs, machine: Elsewhere | None, slurm: SlurmOpt
     job = replace(job, tree=slurm.applied(job.tree))
     if configs.any or look_up(job.tree, CONFIG) is not None:
         raise BadRequest(
-            f"{name}: a config of another launcher cannot be taken along with --host; make one job "
-            "file of both with zerotools import, and submit that"
+            f"{name}: --host cannot send the config of another launcher; make one job file of "
+            "both with zerotools import, and submit that"
         )
     try:
         return job_from_tree(job.tree, source=job.source, base_dir=None, text=job.text)
@@ -402,6 +403,6 @@ def _may_go_on_elsewhere(spec: JobSpec) -> bool:
 def _say_what_next(job: Job) -> None:
     job_id = job["id"]
     if found := job.get("evaluated_by"):
-        click.echo(f"  evaluate it    job {found['job']} does, when it has succeeded")
+        click.echo(f"  evaluate it    job {found['job']} starts after its success")
     click.echo(f"  see the queue  {called()} queue\n  read its log   {called()} logs -f {job_id}")
     click.echo(f"  stop it        {called()} cancel {job_id}")

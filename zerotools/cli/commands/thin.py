@@ -66,12 +66,12 @@ def _described(found: ThinResult, *, yes: bool) -> Iterator[str]:
     freed, ofs = sum(each.freed for each in planned), counted(len(planned), "checkpoint")
     if planned and freed >= 0:
         verb = "frees" if yes else "would free"
-        yield f"{verb} {render.size(freed)} of {ofs}; training cannot resume from what is left"
+        yield f"{verb} {render.size(freed)} of {ofs}; training cannot resume afterwards"
     elif planned:
         verb = "takes" if yes else "would take"
         yield (
-            f"{verb} {render.size(-freed)} more for {ofs}, as what goes stays elsewhere; training "
-            "cannot resume from what is left"
+            f"{verb} {render.size(-freed)} more for {ofs}, because the dropped data has other "
+            "links; training cannot resume afterwards"
         )
     elif not any(each.status is Status.REFUSED for each in found.checkpoints):
         yield "there is nothing to drop"
@@ -82,11 +82,11 @@ def _described(found: ThinResult, *, yes: bool) -> Iterator[str]:
         yield f"stays: {render.clean(str(path))}: {render.clean(why)}"
     if planned and not found.jobs_checked:
         yield (
-            "note: no daemon answers, so it was not checked whether a job would resume from "
+            "note: no daemon answers, so it is not known whether a job would resume from "
             f"{'it' if len(planned) == 1 else 'them'}"
         )
     if planned and not yes:
-        yield "nothing was changed; --yes does it"
+        yield "nothing was changed; run it again with --yes"
 
 
 def _one(each: Outcome) -> Iterator[str]:
@@ -102,8 +102,7 @@ def _one(each: Outcome) -> Iterator[str]:
         yield f"{path}: {sizes}: drops {', '.join(parts)}; the {plan.thinning.keep.value} stay"
     if plan.shared and each.status is Status.PLANNED:
         yield (
-            f"note: {render.size(plan.shared)} of it have other names elsewhere, and stay on the "
-            "disk there"
+            f"note: {render.size(plan.shared)} of it have other hard links, and stay on the disk"
         )
     for problem in plan.problems if each.status is Status.PLANNED else ():
         yield f"problem: {render.clean(problem)}"
@@ -124,7 +123,7 @@ def _note_on_shell(each: Outcome) -> str | None:
 def _results(done: Sequence[Outcome]) -> Iterator[str]:
     for each in done:
         if each.done is not None and each.done.cleared:
-            yield f"removed what an earlier run had left: {render.size(each.done.cleared)}"
+            yield f"removed leftovers of an earlier run: {render.size(each.done.cleared)}"
         if (
             each.status is Status.THINNED
             and each.done is not None

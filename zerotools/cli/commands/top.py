@@ -32,7 +32,7 @@ DUMB = ("dumb", "unknown", "")
     type=click.Choice((AUTO, "dark", "light")),
     default=AUTO,
     show_default=True,
-    help="Colours for this background.  [auto: the terminal is asked]",
+    help="Colours for this background.  [auto: ask the terminal]",
 )
 @socket_option
 @json_option
@@ -94,17 +94,17 @@ def _check_terminal() -> None:
     streams = {"input": sys.stdin, "output": sys.stdout, "error": sys.stderr}
     if other := [name for name, stream in streams.items() if not stream.isatty()]:
         raise BadRequest(
-            f"zerotools top needs a terminal, and standard {other[0]} is none; zerotools monitor "
-            "--once does not"
+            f"zerotools top needs a terminal, and standard {other[0]} is not one; use zerotools "
+            "monitor --once"
         )
     if os.environ.get("TERM", "dumb") in DUMB:
         raise BadRequest(
-            f"TERM={os.environ.get('TERM', '')} says that this terminal shows no full screen; set "
-            "TERM to what it is, or take zerotools monitor --once"
+            f"TERM={os.environ.get('TERM', '')} means a terminal without a full screen; set TERM "
+            "to the real type, or use zerotools monitor --once"
         )
     columns = render.terminal_columns()
     if columns is not None and columns < NARROWEST:
         raise BadRequest(
             f"this terminal has {columns} columns, and zerotools top needs {NARROWEST}; make it "
-            "wider, or take zerotools monitor"
+            "wider, or use zerotools monitor"
         )

@@ -20,4 +20,4 @@ def command(socket: Path | None, as_json: bool) -> None:
     if as_json:
         render.print_json({"daemon": health})
         return
-    click.echo("the queue is no longer drained: jobs start again")
+    click.echo("the queue is not drained any more: jobs start again")

@@ -25,7 +25,7 @@ from zerotools.public.verifying import VerifyKeywords, VerifyResult, verify
 
 MAX_FINDINGS = 20
 MAX_NAMED = 4
-_PARTS_TO_COME = "what the whole checkpoint is, the exit statuses of all parts say together"
+_PARTS_TO_COME = "all parts together check the whole checkpoint: combine their exit statuses"
 
 
 @click.command("verify", cls=GroupedCommand)
@@ -35,7 +35,7 @@ _PARTS_TO_COME = "what the whole checkpoint is, the exit statuses of all parts s
     "--strict",
     group=OUTPUT,
     is_flag=True,
-    help="Exit with status 1 also if nothing is wrong, and not all can be checked.",
+    help="Exit with status 1 also if no problem was found but not everything can be checked.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.verify/1).")
 def command(path: Path, strict: bool, as_json: bool, **given: Any) -> int:
@@ -48,7 +48,7 @@ def command(path: Path, strict: bool, as_json: bool, **given: Any) -> int:
     """
     if given["fast"] and strict:
         raise BadRequest(
-            "--fast leaves bytes out, so --strict can never be met; leave one of them out"
+            "--fast does not check bytes, so --strict always fails; leave one of them out"
         )
     with shown_progress() as progress:
         found = verify(path, progress=progress, **given)
@@ -61,7 +61,7 @@ def command(path: Path, strict: bool, as_json: bool, **given: Any) -> int:
         if found.manifest is not None:
             click.echo(f"wrote {found.manifest}")
         elif given["write_manifest"] is not None:
-            click.echo("no manifest was written: it would have what is wrong in it")
+            click.echo("no manifest was written, because the checkpoint is damaged")
         if found.next is not None:
             click.echo(f"next: {render.clean(found.next)} ({_why(found)})")
         click.echo(found.verification.verdict.conclusion)
@@ -99,9 +99,11 @@ def describe(found: Verification) -> Iterator[str]:
         count = counted(len(found.findings), "finding")
         yield paint(f"DAMAGED: {path}: {count}", "bad", sys.stdout)
     elif found.is_fast:
-        yield f"{path}: nothing wrong in the structure of {tensors}; bytes were left out (--fast)"
+        yield f"{path}: no problem in the structure of {tensors}; bytes were not checked (--fast)"
     elif found.verdict is Soundness.UNCHECKED:
-        yield f"{path}: nothing wrong found in {tensors} ({files}), but not all can be checked"
+        yield (
+            f"{path}: no problem found in {tensors} ({files}), but not everything can be checked"
+        )
     else:
         yield f"{path} is whole: {tensors} ({files})"
     for finding in found.findings[:MAX_FINDINGS]:
@@ -146,13 +148,13 @@ def _unchecked(found: Verification) -> Iterator[str]:
     essential = [name for name in essential if name not in unsure and name not in doubts]
     if unsure:
         yield (
-            "without a manifest nothing tells whether all are of one save: "
+            "without a manifest it is not known whether these are from one save: "
             f"{counted(len(unsure), 'file')}: {_some(unsure)}"
         )
     for name in doubts[:MAX_NAMED]:
-        yield f"cannot be told: {render.clean(found.unchecked[name])}"
+        yield f"unknown: {render.clean(found.unchecked[name])}"
     if len(doubts) > MAX_NAMED:
-        yield f"cannot be told either, in {counted(len(doubts) - MAX_NAMED, 'file')} more"
+        yield f"unknown in {counted(len(doubts) - MAX_NAMED, 'file')} more"
     others = [name for name in found.unchecked if name not in found.files.essential]
     if essential:
         yield (
@@ -160,7 +162,7 @@ def _unchecked(found: Verification) -> Iterator[str]:
             f"{counted(len(essential), 'file')}: {_some(essential)}"
         )
     if others:
-        yield f"note: not checked, as nothing of the run is in them: {_some(others)}"
+        yield f"note: not checked, because they hold no data of the run: {_some(others)}"
 
 
 def _some(names: list[str]) -> str:

@@ -60,7 +60,7 @@ def command(
             raise
         # A request that this command cut off itself says nothing about the daemon.
         if watch is None or not isinstance(error.__cause__, TimeoutError):
-            raise TimedOut(f"--timeout {timeout}: is over; {error}") from error
+            raise TimedOut(f"--timeout {timeout}: has passed; {error}") from error
         watch.timed_out = True
     finally:
         if as_json:
@@ -68,7 +68,7 @@ def command(
     if watch.timed_out:
         numbers = ", ".join(map(str, sorted(watch.open)))
         missing = f"job {numbers} has" if len(watch.open) == 1 else f"jobs {numbers} have"
-        raise TimedOut(f"--timeout {timeout}: is over, and {missing} not ended")
+        raise TimedOut(f"--timeout {timeout}: has passed, and {missing} not ended")
     if bad := [job for job in ended if job["state"] != SUCCEEDED]:
         listed = ", ".join(f"{job['id']} ({_state(job)})" for job in bad)
         advice = "; see why: zerotools explain JOB" if any(map(stands_still, bad)) else ""

@@ -20,7 +20,7 @@ from zerotools.jobs.states import SUCCEEDED
 def released(job: Job) -> str:
     """Return the sentence on a job that was released."""
     why = f": {render.clean(job['reason'])}" if job["reason"] else ""
-    return f"{title(job)} is no longer held: it is {state_words(job)}{why}"
+    return f"{title(job)} is not held any more: it is {state_words(job)}{why}"
 
 
 def continue_job(
@@ -37,7 +37,7 @@ def continue_job(
         if as_json:
             render.print_json({"jobs": [job]})
         else:
-            click.echo(f"{title(job)} is {state_words(job)}; it goes on in {job['output_dir']}")
+            click.echo(f"{title(job)} is {state_words(job)}; it continues in {job['output_dir']}")
         return
     refuse_nodes(asked)
     job = client.retry(int(before["id"]), from_start=False)
@@ -50,7 +50,7 @@ def continue_job(
 def refuse_nodes(asked: Mapping[str, Any]) -> None:
     """Raises BadRequest: the number of nodes was given for a job of a daemon."""
     if asked:
-        raise BadRequest("--nodes is for jobs that were submitted to Slurm without a daemon")
+        raise BadRequest("--nodes is only for jobs submitted to Slurm without a daemon")
 
 
 def queued_again(job: Job) -> str:

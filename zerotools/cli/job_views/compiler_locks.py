@@ -32,8 +32,8 @@ def suspects(
             continue
         if age > OLD_SECONDS:
             yield (
-                f"{path}, {render.duration(age)} old: torch waits for it; if nothing compiles, a "
-                "process that was killed left it: remove it"
+                f"{path}, {render.duration(age)} old: torch waits for this lock; if nothing "
+                "compiles, a killed process left it: remove it"
             )
 
 

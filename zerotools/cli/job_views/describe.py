@@ -219,9 +219,9 @@ def plan(job: Job) -> str:
 def _what(job: Job) -> str:
     script = job["spec"].get("script")
     if script is None:
-        return "nothing that this version can read"
+        return "nothing that this version can show"
     launcher = script["launcher"]
-    return "its own program" if launcher == "plain" else f"its own program under {launcher}"
+    return "its own program" if launcher == "plain" else f"a program under {launcher}"
 
 
 def steps(job: Job) -> str:
@@ -286,24 +286,22 @@ def how_it_stops(job: Job) -> str:
     on its engine and its phase."""
     if (watched := watched_process(job)) is not None:
         pid = watched.pid
-        return f"watches process {pid} no more; that goes on (kill {pid} ends it)"
-    grace = "what still runs after stop.grace_seconds is killed"
+        return f"stops watching process {pid}, which keeps running (kill {pid} ends it)"
+    grace = "processes that still run after stop.grace_seconds are killed"
     if job["spec"].get("script") is not None:
-        return (
-            "is asked to stop: its program gets SIGTERM, and whether it saves is up to it; " + grace
-        )
+        return "gets SIGTERM and may save; " + grace
     if job["stage"] is None:
-        return f"is asked to stop; {grace}"
+        return f"gets a request to stop; {grace}"
     phase = job.get("phase")
     if not phase:
-        return "is asked to stop before it begins; there is nothing to save"
+        return "stops before it begins; there is nothing to save"
     if phase["quiet"]:
-        return f"is asked to save and stop, though it shows no progress; {grace}"
+        return f"gets a request to save and stop, although it shows no progress; {grace}"
     if phase["doing"]:
         doing = render.clean(str(phase["doing"]))
         return f"stops before its first step ({doing} ends first), with nothing to save; {grace}"
     if not (job["attempt"] or {}).get("steps_done"):
-        return f"is asked to stop, and saves if it has made a step by then; {grace}"
+        return f"gets a request to stop, and saves if it has made a step by then; {grace}"
     return "saves at its next step, then stops"
 
 
@@ -315,8 +313,8 @@ def checkpoint_path(job: Job) -> str:
 
 _WAYS = {
     "at_save": "its structure, when it was saved",
-    "digests": "every byte, when the job went on from it",
-    "unchanged": "when the job went on from it, no file written since it was saved",
+    "digests": "every byte, when the job continued from it",
+    "unchanged": "unchanged since its save, when the job continued from it",
     "structure": "its structure, when it was found",
 }
 
@@ -333,7 +331,7 @@ def verification(job: Job) -> str:
     if said:
         when = f" {render.moment(said['time'])}" if said.get("time") else ""
         return f"step {step}: verified{when} ({_WAYS.get(said.get('how'), 'in another way')})"
-    why = checkpoint.get("not_verified") or "nothing was reported of it; zerotools verify tells"
+    why = checkpoint.get("not_verified") or "no report; check it with zerotools verify"
     return f"step {step}: not verified: {render.clean(str(why))}"
 
 

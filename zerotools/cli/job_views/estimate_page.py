@@ -89,13 +89,15 @@ def _ways(found: Estimate) -> list[str]:
     if not ways or (len(ways) == 1 and not ways[0].changes and found.fits):
         return []
     fits_as_written = found.asked is not None and found.fits
-    title = "faster, and fits too:" if fits_as_written else "what makes it fit, cheapest first:"
+    title = (
+        "faster, and fits too:" if fits_as_written else "changes that make it fit, cheapest first:"
+    )
     if fits_as_written and not _is_faster(found):
         return []
     lines = [told(title)]
     for number, way in enumerate(ways[:MOST_WAYS], 1):
         row = way.row
-        places = [f"{row.peak_bytes / 2**30:.1f} GiB of each GPU"] if found.machine.on_gpu else []
+        places = [f"{row.peak_bytes / 2**30:.1f} GiB on each GPU"] if found.machine.on_gpu else []
         places.append(f"{row.host_bytes / 2**30:.1f} GiB of host memory")
         if way.disk_bytes:
             places.append(f"{way.disk_bytes / 2**30:.1f} GiB of disk")
@@ -141,7 +143,7 @@ def _head(found: Estimate) -> Iterator[str]:
         again = ", activation checkpointing" if micro.checkpointing else ""
         each = counted(micro.batch, "sequence")
         if micro.sequence_ranks > 1:
-            again = f", of which each of {micro.sequence_ranks} ranks has a part{again}"
+            again = f", divided among {micro.sequence_ranks} ranks{again}"
         if micro.tensor_ranks > 1:
             again += f", {micro.tensor_ranks} ranks for each layer"
         yield f"at a time on each: {each} of {_tokens(micro.sequence)}{again}"

@@ -81,7 +81,7 @@ def find_jobs(
     known = client.jobs_of_array(number)[::-1]
     found = [job for job in known if over or job["state"] not in TERMINAL]
     if not found:
-        raise BadRequest(f"{reference}: all jobs of the array {number} are over")
+        raise BadRequest(f"{reference}: all jobs of the array {number} have ended")
     return found
 
 
@@ -101,7 +101,7 @@ def _first_of(client: DaemonClient, reference: str) -> dict[str, Any]:
     word = reference[1:]
     first = find_job(client, word if is_number(word) else f"{word}-0")
     if first.get("array") is None:
-        raise BadRequest(f"{reference}: job {first['id']} is not one of an array")
+        raise BadRequest(f"{reference}: job {first['id']} is not part of an array")
     return first
 
 
@@ -117,16 +117,16 @@ def find_job(client: DaemonClient | SlurmJobs, reference: str | None) -> dict[st
         return _newest(client)
     if reference.startswith(PREFIX):
         raise BadRequest(
-            f"{reference}: this command is for jobs of a daemon; of those that Slurm has without "
-            "one there are cancel, logs, queue, retry, show and wait"
+            f"{reference}: this command is for jobs of a daemon; for jobs of Slurm without a "
+            "daemon use cancel, logs, queue, retry, show or wait"
         )
     if is_number(reference):
         return client.job(int(reference))
     named = _named(client, reference)
     if not named:
         raise BadRequest(
-            f"no job has the name {reference!r}; give the number or the name of one that "
-            f"`{called()} queue --all` lists"
+            f"no job has the name {reference!r}; give a number or a name that `{called()} queue "
+            "--all` lists"
         )
     going = [job for job in named if job["state"] not in TERMINAL]
     if len(going) > 1:
@@ -168,7 +168,7 @@ def _newest(client: DaemonClient) -> dict[str, Any]:
         jobs = []
     jobs = jobs or client.jobs(limit=1)
     if not jobs:
-        raise BadRequest(f"there are no jobs yet; submit one with: {called()} submit JOBFILE")
+        raise BadRequest(f"the queue has no jobs yet; submit one with: {called()} submit JOBFILE")
     return jobs[0]
 
 

@@ -84,7 +84,7 @@ def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
         theirs = Snapshot.from_json(found)
         return theirs if own is None else filled_in(own, theirs)
     if own is None:
-        raise DaemonUnreachable("the daemon has not looked at its machine yet; ask it again")
+        raise DaemonUnreachable("the daemon has no readings of its machine yet; try again")
     return own
 
 

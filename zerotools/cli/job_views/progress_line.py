@@ -225,8 +225,11 @@ def event_text(record: ProgressRecord) -> str:
         case "upload_failed":
             return f"could not upload: {render.clean(_why(record))}"
         case "stall":
-            then = "its ranks are ended" if record.get("ends") else "nothing is done about it"
-            return f"stalled: {render.clean(_why(record))}; {then}, their stacks are in the log"
+            then = "its ranks are killed" if record.get("ends") else "the job continues"
+            return (
+                f"stalled: {render.clean(_why(record))}; {then}; the stacks of the ranks are in "
+                "the log"
+            )
         case "error":
             return f"rank {record.get('rank', 0)}: {render.clean(str(record.get('message', '')))}"
     return ""

@@ -55,7 +55,8 @@ def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
         group=JOB,
         type=click.IntRange(1, MOST_MEMBERS),
         metavar="N",
-        help="So many jobs of each; ZEROTOOLS_ARRAY_INDEX tells their ranks which one they are.",
+        help="Number of jobs of each; ZEROTOOLS_ARRAY_INDEX gives their ranks the index of the "
+        "job.",
     )
     @functools.wraps(command)
     def with_options(

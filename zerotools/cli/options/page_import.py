@@ -39,11 +39,10 @@ def page_import(
         return configs.with_recipe(None, script) if finish is None else finish(configs, script)
     if not blocks:
         raise BadRequest(
-            f"{source}: has no launch line and no config of DeepSpeed or accelerate, so there is "
-            "nothing to import; paste the command or the config that you have into --launch -, "
-            "--deepspeed or --accelerate, give a YAML with --llamafactory or --axolotl, or start "
-            "without one: zerotools init asks for the model and the GPUs, zerotools estimate says "
-            "which way of training fits them"
+            f"{source}: has no launch line and no config of DeepSpeed or accelerate; paste your "
+            "command or config into --launch -, --deepspeed or --accelerate, give a YAML with "
+            "--llamafactory or --axolotl, or start without one: zerotools init asks for the "
+            "model and the GPUs, zerotools estimate shows which settings fit them"
         )
     sys.stderr.write(f"# {told(f'{clean(source)} has these blocks', sys.stderr)}\n")
     for line in listed(blocks):

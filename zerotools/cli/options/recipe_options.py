@@ -73,7 +73,7 @@ def _launch(given: str, lenient: bool, number: int | None) -> Recipe:
         text = read_text(path, "script")
         return read_launch(text, given, path.parent, lines=True, lenient=lenient, number=number)
     if len(given.split()) == 1:
-        raise BadRequest(f"{given}: there is no such script, and it is no launch line; correct it")
+        raise BadRequest(f"{given}: is neither a script nor a launch line; correct it")
     return read_launch(
         given, LINE, Path(), lines="\n" in given.strip(), lenient=lenient, number=number
     )
@@ -113,7 +113,7 @@ def named_file(
         if recipe.beside != Path():
             found = f"is found neither here nor next to {recipe.source}"
         what = (
-            f"{named.said} = {named.value}: {found}; correct the path, or import the page that has "
+            f"{named.said} = {named.value}: {found}; correct the path, or import the page with "
             "both (zerotools import PAGE)"
         )
         recipe.findings.wrong.append(what)
@@ -127,7 +127,7 @@ RECIPE_OPTIONS = (
         group=LAUNCHERS,
         metavar="LINE|FILE|-",
         help="Take settings from the command that starts a training program (deepspeed, torchrun, "
-        "accelerate launch, python), or from the script that has it. Nothing is run.",
+        "accelerate launch, python), or from a script with that command. Nothing is run.",
     ),
     option(
         "--llamafactory",

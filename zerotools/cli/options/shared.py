@@ -47,7 +47,7 @@ socket_option = click.option(
 state_dir_option = click.option(
     "--state-dir",
     type=click.Path(path_type=Path),
-    help="The daemon's state directory; default: where it keeps its state.",
+    help="The daemon's state directory; default: the standard one.",
 )
 
 

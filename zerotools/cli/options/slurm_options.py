@@ -38,7 +38,7 @@ class SlurmOptions:
             first = next(iter(self.table), None if self.gpus_per_node is None else "gpus_per_node")
             if first is not None:
                 name = {"options": "sbatch"}.get(first, first.replace("_", "-"))
-                raise BadRequest(f"--{name} is for --slurm; give both")
+                raise BadRequest(f"--{name} needs --slurm; give both")
             return tree
         own = tree.get("slurm")
         table = {**(own if isinstance(own, Mapping) else {}), **self.table}
@@ -103,7 +103,7 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--no-daemon",
         group=CLUSTER,
         is_flag=True,
-        help="Submit from here, also where a daemon would watch the job.",
+        help="Submit from here, even if a daemon would watch the job.",
     )
     @functools.wraps(command)
     def with_options(

@@ -59,7 +59,7 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--hold",
         group=WHEN,
         is_flag=True,
-        help="Do not start it before: zerotools release JOB.",
+        help="Hold it until zerotools release JOB.",
     )
     @option(
         "--begin",
@@ -111,7 +111,7 @@ def time_of(text: str, now: float) -> float:
         ) from None
     if found < now:
         shown = datetime.fromtimestamp(now).isoformat(sep=" ", timespec="seconds")
-        raise BadRequest(f"--begin {text}: is over; it is {shown}")
+        raise BadRequest(f"--begin {text}: is in the past; it is {shown}")
     return found
 
 

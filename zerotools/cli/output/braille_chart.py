@@ -52,7 +52,7 @@ def chart(
     """
     grid = plotted(series, form, columns=columns, braille=braille, least=least, rows=rows)
     if grid is None:
-        return [f"{title}: nothing was reported"]
+        return [f"{title}: no values were reported"]
     edge = "│" if braille else "|"
     shown = [title]
     for label, cells in zip(grid.labels, grid.cells, strict=True):

@@ -41,8 +41,8 @@ def convert_and_report(
     print_losses(done.losses)
     if done.unchanged:
         click.echo(
-            f"{done.source} is already laid out like that for "
-            f"{counted(done.world_size or 0, 'rank')}; nothing was written (--force rewrites it)"
+            f"{done.source} already has this layout for {counted(done.world_size or 0, 'rank')}; "
+            "nothing was written (--force rewrites it)"
         )
     elif done.part is not None:
         click.echo("\n".join(_part_lines(done)))
@@ -86,11 +86,11 @@ def _part_lines(done: ConversionResult) -> Iterator[str]:
     said = f"{part} is complete: {size(part.bytes)} in {files}"
     if part.missing:
         yield (
-            f"{said}; {done.destination} is made when all are, and these are not: "
+            f"{said}; {done.destination} is completed after all parts; unfinished are: "
             f"{spans(part.missing)}"
         )
     else:
-        yield f"{said}; so are the others, and {done.destination} is there"
+        yield f"{said}; all other parts are complete too, and {done.destination} is ready"
 
 
 def print_notes(done: ConversionResult) -> None:
@@ -103,7 +103,7 @@ def print_notes(done: ConversionResult) -> None:
     for note in done.notes:
         say("note", note)
     for warning in done.warnings:
-        say("warning", f"{warning}; what is written here does not need it")
+        say("warning", f"{warning}; this output does not need it")
     if done.lacking is not None:
         say("warning", done.lacking)
 

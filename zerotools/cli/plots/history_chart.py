@@ -47,14 +47,14 @@ def history_lines(
     `titles` the jobs'."""
     span = render.duration(seconds)
     if not tree["times"]:
-        return [f"nothing is known of the last {span}"]
+        return [f"no records of the last {span}"]
     step = render.duration(tree["step_seconds"])
     curves = list(drawn_of(tree["series"], snapshot, titles))
     wide = max((render.width(each.owner) for each in curves), default=0)
     what = max((len(each.what) for each in curves), default=0)
     # Words behind the curve: "1023.9 GiB now, 1023.9 GiB most".
     room = max(NARROWEST, (columns or PIPED_COLUMNS) - wide - what - 38)
-    lines, before = [f"the last {span}, a point each {step}", ""], ""
+    lines, before = [f"the last {span}, one point per {step}", ""], ""
     for each in curves:
         owner = each.owner if each.owner != before else ""
         before = each.owner

@@ -52,10 +52,11 @@ def conversion_submission(
         way = _tried(words, possible, parts)
     else:
         way = possible[-1]  # whatever the source will be
-        say("note", "the conversion was not tried before it is queued")
+        say("note", "the conversion is queued without a trial run")
     if parts % nodes:
         raise BadRequest(
-            f"--parts {parts}: is not a multiple of --nodes {nodes}, each of which does as many"
+            f"--parts {parts}: is not a multiple of --nodes {nodes}; all nodes do the same number "
+            "of parts"
         )
     each = parts // nodes
     tree = conversion_tree(words, way, each, python=sys.executable, directory=directory)
@@ -82,4 +83,6 @@ def _tried(
     click.echo(done.stderr, err=True, nl=False)
     if done.returncode == 0:
         return way
-    raise BadRequest("nothing was queued, as the conversion would fail so; correct it first")
+    raise BadRequest(
+        "nothing was queued, because the conversion would fail with this error; correct it first"
+    )

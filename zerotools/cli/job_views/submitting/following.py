@@ -51,7 +51,7 @@ def follow_submitted(
         return 0
     click.echo(f"{title(ended)} {outcome(ended)}")
     if path := checkpoint_path(ended):
-        click.echo(f"  look inside  zerotools inspect {shlex.quote(str(path))}")
+        click.echo(f"  contents      zerotools inspect {shlex.quote(str(path))}")
     if model := exported_model(ended):
         click.echo(f"  the model    {model}")
     return 0

@@ -26,12 +26,12 @@ def with_given_environment(
     if left := [name for name in captured.secret if name not in given]:
         say(
             "note",
-            f"not taken along, as they look like secrets: {', '.join(left)}; --env {left[0]} takes "
-            "one along",
+            f"not passed to the job, because they look like secrets: {', '.join(left)}; --env "
+            f"{left[0]} passes one",
         )
     if captured.not_text:
         names = ", ".join(map(render.clean, captured.not_text))
-        say("note", f"not taken along, as their values are not text in UTF-8: {names}")
+        say("note", f"not passed to the job, because their values are not text in UTF-8: {names}")
     of_slurm = {name: os.environ[name] for name in OF_SLURM if name in os.environ}
     return [
         replace(

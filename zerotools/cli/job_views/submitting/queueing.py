@@ -90,7 +90,7 @@ def _tell_rest(
 ) -> None:
     if len(submissions) == 1:
         if lost:
-            say("warning", f"{submissions[0].source} may be queued; look at {called()} queue --all")
+            say("warning", f"{submissions[0].source} may be queued; see {called()} queue --all")
         return
     done = [
         f"{each.source} (job {job['id']})" for each, job in zip(submissions, jobs, strict=False)
@@ -98,7 +98,7 @@ def _tell_rest(
     parts = [f"queued: {', '.join(done) or 'none'}"]
     rest = [each.source for each in submissions[failed:]]
     if lost:
-        parts.append(f"not known, look at {called()} queue: {rest.pop(0)}")
+        parts.append(f"not known, see {called()} queue: {rest.pop(0)}")
     if rest:
         parts.append(f"not queued: {', '.join(rest)}")
     click.echo("; ".join(parts), err=True)

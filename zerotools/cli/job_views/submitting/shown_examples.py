@@ -22,18 +22,21 @@ def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str
     Text that the model learns is green, or between `{+` and `+}` without colour.
     """
     if sample is None:
-        why = "it is of token ids, or too short for one sequence"
+        why = "it consists of token ids, or is too short for one sequence"
         yield f"{clean(source)}: its data has no examples to show: {why}"
         return
     total, trained = sample["tokens"], sample["trained_tokens"]
     how = "in green" if wants_colour(sys.stdout) else "between {+ and +}"
-    yield f"{clean(source)}: the first examples as the model sees them; it learns the text {how}"
+    yield (
+        f"{clean(source)}: the first examples in the form that the model gets; it learns the text "
+        f"{how}"
+    )
     for example in sample["examples"]:
         yield ""
         yield _heading(example)
         yield from _text(example)
     yield ""
-    yield f"{counted(sample['looked_at'], 'example')} looked at, {_share(trained, total)} trained"
+    yield f"{counted(sample['looked_at'], 'example')} examined, {_share(trained, total)} trained"
     for name, what in (
         ("duplicates", "the same as an earlier one"),
         ("empty", "left out: no prompt or no answer"),

@@ -140,8 +140,8 @@ def _options(terms: Mapping[str, Any], commands: SlurmCommands, jobs: SlurmJobs)
     for name in ("priority", "hold"):
         if terms.get(name):
             raise BadRequest(
-                f"--{name} is of a daemon's queue; Slurm has its own: --sbatch --nice=100 puts a "
-                "job behind others, and scontrol hold keeps one back"
+                f"--{name} is for a daemon's queue; use Slurm's options instead: --sbatch "
+                "--nice=100 puts a job behind others, and scontrol hold holds one"
             )
     found = []
     if "begin" in terms:
@@ -168,7 +168,7 @@ def _number(jobs: SlurmJobs, word: str) -> int:
             raise
         return int(plain)
     if found is None:
-        raise BadRequest(f"--after {word}: Slurm has not said yet which number it has")
+        raise BadRequest(f"--after {word}: Slurm has not reported its number yet")
     return int(found)
 
 
@@ -227,13 +227,13 @@ def _said_by_slurm(commands: SlurmCommands, submission: Submission, text: str) -
     try:
         commands.place_of("sbatch")
     except Unsupported as error:
-        say("warning", f"Slurm was not asked: {error}")
+        say("warning", f"Slurm did not check the script: {error}")
         return None
     try:
         commands.version()
         return commands.test_only(text)
     except SlurmUnreachable as error:
-        say("warning", f"Slurm was not asked: {error}")
+        say("warning", f"Slurm did not check the script: {error}")
         return None
     except (BadRequest, Unsupported) as error:
         raise with_source(submission.source, error) from None
@@ -247,7 +247,7 @@ def _told(
         say(
             "warning",
             f"{title(job)}: Slurm's controller did not answer, so it is not known whether it is "
-            f"queued; {called()} queue finds out when it answers, and nothing is queued twice",
+            f"queued; run {called()} queue when it answers again; the job is never queued twice",
         )
     elif not as_json:
         click.echo(f"{title(job)} is {states.in_words(job['state'])}: {plan(job)}")

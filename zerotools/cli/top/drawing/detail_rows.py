@@ -121,7 +121,7 @@ def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
     said = reason_of(job, now)
     phase = job.get("phase") or {}
     if not said and has_no_heartbeat(job):
-        said = "its own program, which does not say what it is at"
+        said = "a program that does not report its phase"
     bad = phase.get("stalled") or phase.get("quiet") or has_old_step(job)
     parts: list[tuple[int, Line]] = [(0, [(said, "warning" if bad else "")])] if said else []
     # The file of another user's job is not visible.
@@ -177,7 +177,7 @@ def _checkpoint(each: KeptCheckpoint, digits: int, now: float) -> Line:
     elif said.not_verified:
         line.append((f"? not verified: {plain(said.not_verified)}", "warning"))
     else:
-        line.append(("nothing is known of it", "quiet"))
+        line.append(("no report about it", "quiet"))
     if each.time is not None:
         line.append((f"  {figures.ago(now - each.time)}", ""))
     if said.size_bytes is not None and said.seconds is not None:

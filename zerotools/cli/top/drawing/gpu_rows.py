@@ -203,4 +203,4 @@ def _in_short(gpus: Sequence[Gpu]) -> str:
     busy = sum((gpu.utilization_percent or 0) > 0 for gpu in gpus)
     lost = sum(gpu.error is not None for gpu in gpus)
     said = f"   and {len(gpus)} more: {busy} busy, {figures.used_of(used, total)}"
-    return said + (f", {lost} in trouble" if lost else "")
+    return said + (f", {lost} with errors" if lost else "")

@@ -13,27 +13,27 @@ from zerotools.cli.top.reading.gpu_holders import JOB, RESIDUE, STRANGER
 
 _WRONG = re.compile(r"\b(?:warning|warn|error|fatal|traceback|\w+(?:Error|Exception))\b", re.I)
 KEYS = (
-    ("↑ ↓  j k", "choose a job; PgUp PgDn Home End go further"),
-    ("l", "its log, which is followed"),
-    ("c", "cancel it, after y"),
+    ("↑ ↓  j k", "choose a job; also PgUp PgDn Home End"),
+    ("l", "follow its log"),
+    ("c", "cancel it, after y to confirm"),
     ("r", "release it if it is held; retry it if it has ended"),
     ("+ -", "its priority"),
     ("s", "sort by state, id, owner, name, time left"),
-    ("/", "only jobs whose name or owner has a text; Escape shows all"),
+    ("/", "show only jobs with a text in their name or owner; Escape shows all"),
     ("?", "this page"),
     ("q", "quit"),
 )
 MARKS = (
     (JOB, "memory of jobs"),
     (STRANGER, "of other processes"),
-    (RESIDUE, "of no process: what a dead one left"),
+    (RESIDUE, "left by a dead process"),
     ("free", "free"),
 )
 NOTES = (
-    "▼ says what slows a GPU's clocks down: power is usual under load, hot is not.",
-    "XID is the last error that the driver reported; ECC counts those of memory.",
-    "PSI is the part of 10 s in which something waited for memory, CPU or disk.",
-    "✓ is a checkpoint that was verified, ? one that was not.",
+    "▼ shows why a GPU's clocks are slow: power is usual under load, hot is not.",
+    "XID is the last error of the driver; ECC counts memory errors.",
+    "PSI is the share of 10 s in which a task waited for memory, CPU or disk.",
+    "✓ marks a verified checkpoint, ? an unverified one.",
 )
 
 

@@ -61,7 +61,7 @@ class ChosenJobReader:
         """Return the currently known facts of it."""
         number = int(job["id"])
         if job.get("masked"):
-            return ChosenJob(number, trouble="its owner and administrators see more of it")
+            return ChosenJob(number, trouble="only its owner and administrators see the rest")
         reader = self._readers.pop(number, None) or ReportReader(self._client, number)
         self._readers[number] = reader
         if len(self._readers) > REMEMBERED:

@@ -112,7 +112,7 @@ class PlaceLooker:
         if any(mounts & each.mounts or named == each.named for each in self._hanging):
             raise Silent("does not answer")
         if len(self._hanging) >= MOST_HANGING:
-            raise Silent("not looked at: others do not answer")
+            raise Silent("not checked: other paths do not answer")
         if self._child is None:
             self._child = self._start()
         try:
@@ -126,7 +126,7 @@ class PlaceLooker:
         except (OSError, ValueError) as error:
             child, self._child = self._child, None
             _end(child)
-            raise Silent(f"not looked at: the process that looks has ended ({error})") from None
+            raise Silent(f"not checked: the checking process has ended ({error})") from None
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
@@ -138,12 +138,12 @@ class PlaceLooker:
                 start_new_session=True,  # Ctrl-C on a terminal is for the parent to handle
             )
         except OSError as error:
-            raise Silent(f"not looked at: no process could be started ({error})") from error
+            raise Silent(f"not checked: no checking process could be started ({error})") from error
         try:
             _answer(child, START_SECONDS)
         except (TimeoutError, ValueError) as error:
             _end(child)
-            raise Silent(f"not looked at: the process that looks did not start ({error})") from None
+            raise Silent(f"not checked: the checking process did not start ({error})") from None
         return child
 
     def _forget_hanging(self) -> None:

@@ -247,7 +247,7 @@ class Top(App[int]):
         number, name = wish.job["id"], title(wish.job)
         wanted = int(wish.job["priority"] or 0) + wish.change
         asks: dict[str, tuple[Callable[[], object], str]] = {
-            CANCEL: (partial(self._client.cancel, number), f"{name} is asked to stop"),
+            CANCEL: (partial(self._client.cancel, number), f"{name} is stopping"),
             RESUME: (partial(self._go_on, wish.job), f"{name} goes on"),
             PRIORITY: (
                 partial(self._client.set_priority, number, wanted),
