@@ -124,7 +124,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "release": CommandEntry("zerotools.cli.commands.release", JOBS, "Let held jobs start."),
     "edit": CommandEntry("zerotools.cli.commands.edit", JOBS, "Change a job before it starts."),
     "retry": CommandEntry(
-        "zerotools.cli.commands.retry", JOBS, "Continue a job that has ended, or restart it."
+        "zerotools.cli.commands.retry", JOBS, "Continue a finished job, or restart it."
     ),
     "adopt": CommandEntry(
         "zerotools.cli.commands.adopt", JOBS, "Watch a training that you started by hand."

@@ -115,8 +115,8 @@ def read_any(
         return _read(path, options, table)
     except FileNotFoundError as error:
         raise BadFile(
-            f"{error.filename or path} is gone: it was there when zerotools began to look. Wait "
-            "until nothing writes or cleans up there, and run the command again"
+            f"{error.filename or path} disappeared while zerotools was reading it. Wait until no "
+            "program writes or cleans up there, and run the command again"
         ) from None
 
 
@@ -126,8 +126,8 @@ def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
     useless = [flag(name) for name in options.given() if name not in form.read_options]
     if useless:
         raise BadRequest(
-            f"{found.path} holds {form.title}, for which there is no {' or '.join(useless)}; "
-            "leave it out"
+            f"{found.path} is {form.title}, which does not take {' or '.join(useless)}; leave it "
+            "out"
         )
     with recording() as sources:
         checkpoint = with_optimizer(form.read(found.path, options), table)
@@ -148,8 +148,8 @@ def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     problem = Problem(
         f"{checkpoint.origin.path} has optimizer state of {counted(len(lost), 'LoRA tensor')} "
-        f"({lost[0]}, ...) and not the weights: the program that saved it left them out, as "
-        "PEFT 0.21 does with FSDP1. Save again with another release of PEFT or with FSDP2",
+        f"({lost[0]}, ...) but not their weights: the program that saved it left them out, as "
+        "PEFT 0.21 does with FSDP1. Save it again with another release of PEFT or with FSDP2",
         blocks=True,
     )
     return replace(checkpoint, problems=[*checkpoint.problems, problem])

@@ -125,7 +125,7 @@ class Detection:
             raise UnfinishedCheckpoint(
                 f"{path} {going_on}"
                 if going_on is not None
-                else f"{path} is a checkpoint whose save was not finished; take an older one"
+                else f"{path} is an unfinished checkpoint; take an older one"
             )
         if WRITING in names:
             refuse_being_written(path)
@@ -161,7 +161,10 @@ class Detection:
             name for name in names if _NUMBERED.fullmatch(name) and (found.path / name).is_dir()
         )
         if finished and any(self._finished(found.path / name) for name in finished):
-            yield f"took the weights in {found.path} itself; name {finished[0]} for what it holds"
+            yield (
+                f"took the weights in {found.path} itself; name {finished[0]} to take the "
+                "checkpoint in it"
+            )
 
     def _below(self, path: Path, names: set[str]) -> Detected:
         """Return one of the checkpoints in a run's or job's output directory."""
@@ -189,9 +192,7 @@ class Detection:
                 "in it"
             )
         if any(map(UNFINISHED.fullmatch, names)):
-            raise UnfinishedCheckpoint(
-                f"{path} holds only a checkpoint whose save was not finished"
-            )
+            raise UnfinishedCheckpoint(f"{path} holds only an unfinished checkpoint")
         for name, form in self.table.items():
             if (numbered_files := form.find_by_number(path, names)) is not None:
                 return Detected(name, numbered_files.path, numbered_files.notes)
@@ -306,8 +307,8 @@ def refuse_being_written(path: Path) -> None:
 
     if path != _COMPLETE.get() and not is_written(path):
         raise UnfinishedCheckpoint(
-            f"{path} is not complete: it has {WRITING}, which is removed when everything is there. "
-            "Run the command that writes it with --resume, or take another checkpoint"
+            f"{path} is not complete: it has {WRITING}, which marks an unfinished output. Run the "
+            "command that writes it with --resume, or take another checkpoint"
         )
 
 

@@ -257,8 +257,8 @@ class Format(Protocol):
             Unsupported: this format, or this kind of it, cannot be thinned.
         """
         raise Unsupported(
-            f"{source.origin.path} is {self.title}, of which zerotools drops nothing; zerotools "
-            "convert or consolidate makes a smaller checkpoint beside it"
+            f"{source.origin.path} is {self.title}, which zerotools does not thin; make a smaller "
+            "checkpoint with zerotools convert or consolidate"
         )
 
     def is_laid_out(self, source: Checkpoint, options: WriteOptions) -> bool:

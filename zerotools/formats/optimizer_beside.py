@@ -84,7 +84,7 @@ def _notes(root: Path, optimizer: str) -> Iterator[str]:
     there = {entry.name for entry in root.iterdir() if entry.is_file()}
     taken = [optimizer, *(name for name in (*SCHEDULERS, TRAINER_STATE) if name in there)]
     random = [name for name in there if RANDOM_STATE.fullmatch(name)]
-    states = f"; {counted(len(random), 'file')} of random state are there, too" if random else ""
+    states = f"; it also has {counted(len(random), 'file')} of random state" if random else ""
     yield f"took {', '.join(taken)}, next to the model, as its optimizer{states}"
 
 

@@ -80,7 +80,7 @@ class ProgramRun:
         except (OSError, UnicodeDecodeError) as error:
             raise BadFile(f"{file} cannot be read: {error!s:.200}") from None
         if not re.fullmatch(r"[\w.-]{1,200}", text):
-            raise BadFile(f"{file} says {text!r:.80}, which is no name of a checkpoint")
+            raise BadFile(f"{file} has {text!r:.80}, which is not the name of a checkpoint")
         return below(self.place, tracker.name.format(text))
 
     def model_of(self, entry: RunEntry) -> tuple[str, tuple[str, ...]]:
@@ -111,7 +111,7 @@ class ProgramRun:
         above, _, own = entry.name.rpartition("/")
         marker = f"{own.removesuffix('.ckpt')}{suffix}"
         if suffix is not None and marker in self.listing.names(above):
-            return f"{marker} lies beside it"
+            return f"{marker} is next to it"
         return None
 
 

@@ -25,15 +25,16 @@ _FACTORS = {"row", "col"}
 
 Shape = tuple[int, ...]
 NAMED_BY_SHAPE = (
-    "the optimizer has its parameters by number; shapes name them, as each fits one weight alone"
+    "the optimizer numbers its parameters; their names are known from their shapes, because each "
+    "shape fits only one weight"
 )
 ORDER_UNKNOWN = (
-    "the optimizer has its parameters by number, and their order is not known: no file says which "
-    "number is which weight; zerotools convert --order names them"
+    "the optimizer numbers its parameters, and no file has their names; pass them with zerotools "
+    "convert --order"
 )
 NUMBERED_STATE = (
-    "without ZeRO, DeepSpeed has the parameters of its optimizer by number: sizes are those of the "
-    "weights alone, and zerotools convert takes the state along"
+    "without ZeRO, DeepSpeed numbers the parameters of its optimizer: sizes count only the "
+    "weights, but zerotools convert also takes the state"
 )
 
 

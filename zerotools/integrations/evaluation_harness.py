@@ -99,7 +99,7 @@ def _fitting(scores: Mapping[str, float]) -> dict[str, float]:
     for name, value in scores.items():
         size += len(json.dumps({name: value}).encode())
         if size > _MOST_BYTES:
-            print(f"{len(scores) - len(told)} more scores are in {RESULTS} alone", flush=True)
+            print(f"{len(scores) - len(told)} more scores are only in {RESULTS}", flush=True)
             break
         told[name] = value
     return told
@@ -115,11 +115,11 @@ def options_of(words: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the program; ends it where one is wrong."""
     parser = argparse.ArgumentParser(prog="evaluation_harness", allow_abbrev=False)
     parser.add_argument("--tasks", required=True, help="names of tasks, with commas between them")
-    parser.add_argument("--include_path", help="a directory with tasks of your own")
+    parser.add_argument("--include_path", help="a directory with your tasks")
     parser.add_argument("--num_fewshot", type=int, help="examples before each question")
-    parser.add_argument("--limit", type=float, help="questions of each task, or a share of them")
+    parser.add_argument("--limit", type=float, help="questions of each task, or a fraction of them")
     parser.add_argument("--batch_size", default="1", help="requests at once, or auto")
-    parser.add_argument("--device", help="where the model runs, such as cpu")
+    parser.add_argument("--device", help="device of the model, such as cpu")
     return parser.parse_args(words)
 
 

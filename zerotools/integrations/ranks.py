@@ -63,8 +63,8 @@ class TrainingRanks:
             return True
         print(
             f"zerotools: fewer than {self.size} ranks have a ZerotoolsCallback, so this training "
-            "does not save when its job is asked to stop, and reports no checkpoints; add the "
-            "callback on every rank",
+            "does not save when its job stops, and does not report checkpoints; add the callback "
+            "on every rank",
             file=sys.stderr,
         )
         return False

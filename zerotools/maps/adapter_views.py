@@ -31,8 +31,8 @@ def view_of_rows(name: str, weight: TensorView, rank: int) -> View:
     view = weight.view
     if len(view.shape) != 2 or not all(_has_whole_rows(piece, view) for piece in view.pieces):
         raise Unsupported(
-            f"{name} is not made of whole rows of {weight.names[0]}, so the adapter of one is none "
-            "of the other: merge it into its base model, and map that"
+            f"{name} does not consist of whole rows of {weight.names[0]}, so the adapter of one "
+            "does not fit the other: merge it into its base model, and map that"
         )
     pieces = tuple(
         replace(

@@ -97,7 +97,7 @@ def _check_alike(word: str, views: Sequence[View], dim: int) -> None:
     for view in views:
         if others(view.shape) != others(first):
             raise BadRequest(
-                f"{word} cannot join shapes {list(first)} and {list(view.shape)}, which differ in "
+                f"{word} cannot join shapes {list(first)} and {list(view.shape)}: they differ in "
                 "another dimension"
             )
 
@@ -106,7 +106,7 @@ def _part(views: Sequence[View], sizes: Sequence[int]) -> View:
     dim, begin, end = _dim(views[0], sizes[0], "part"), sizes[1], sizes[2]
     if not begin <= end <= views[0].shape[dim]:
         raise BadRequest(
-            f"part takes [{begin}, {end}) of dimension {dim}, which has {views[0].shape[dim]}"
+            f"part takes [{begin}, {end}) of dimension {dim}, but it has {views[0].shape[dim]}"
         )
     return narrowed(views[0], dim, begin, end - begin)
 
@@ -114,7 +114,9 @@ def _part(views: Sequence[View], sizes: Sequence[int]) -> View:
 def _every(views: Sequence[View], sizes: Sequence[int]) -> View:
     dim, first, step = _dim(views[0], sizes[0], "every"), sizes[1], sizes[2]
     if not step or first >= step:
-        raise BadRequest(f"every begins at {first} and goes on by {step}: it must begin below that")
+        raise BadRequest(
+            f"every begins at {first} with a step of {step}: it must begin below the step"
+        )
     return narrowed(views[0], dim, first, -((first - views[0].shape[dim]) // step), step)
 
 
@@ -126,7 +128,7 @@ def _stack(views: Sequence[View], sizes: Sequence[int]) -> View:
 def _item(views: Sequence[View], sizes: Sequence[int]) -> View:
     count = views[0].shape[_dim(views[0], 0, "item")]
     if sizes[0] >= count:
-        raise BadRequest(f"item takes number {sizes[0]} of {count}")
+        raise BadRequest(f"item takes number {sizes[0]}, but there are {count}")
     return item(views[0], sizes[0])
 
 
@@ -139,7 +141,9 @@ def _blocks(view: View, word: str, count: int, multiple: int) -> int:
     """Return rows of each of `count` equal blocks, which are a multiple of `multiple`."""
     rows = view.shape[_dim(view, 0, word)]
     if count > _MOST_BLOCKS or rows > _MOST_ROWS:
-        raise BadRequest(f"{word} cuts {rows} rows into {count} blocks, which is no real model's")
+        raise BadRequest(
+            f"{word} cuts {rows} rows into {count} blocks, more than any real model has"
+        )
     if not count or rows % (count * multiple):
         raise BadRequest(
             f"{word} cuts {rows} rows into {count} equal blocks"

@@ -99,7 +99,7 @@ def detected(
     if fitting:
         raise BadRequest(
             f"the tensors fit the layouts {' and '.join(sorted(named))} of the map {family.name}; "
-            "say which by --map-from"
+            "choose one with --map-from"
         )
     likely = [name for name in refused if _is_meant(family, name, held)]
     if likely:
@@ -138,7 +138,7 @@ def check_whole(found: FoundLayout, family: FamilyMap) -> None:
     if stored.wrong:
         name, shape, expected = stored.wrong[0]
         raise BadRequest(
-            f"{name} has shape {list(shape)}, and config.json gives it {list(expected)} in "
+            f"{name} has shape {list(shape)}, but config.json gives it {list(expected)} in "
             f"{where}; give the config.json of this model"
         )
     said = []
@@ -153,7 +153,7 @@ def check_whole(found: FoundLayout, family: FamilyMap) -> None:
     if said:
         raise BadRequest(
             f"the checkpoint does not have {where}: {' and '.join(said)}; give the config.json of "
-            "this model, or a map that has these names, by --map FILE"
+            "this model, or a map with these names by --map FILE"
         )
 
 

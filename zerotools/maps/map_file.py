@@ -171,7 +171,7 @@ class _MapReader:
         found = {key: self._layout(key, layouts[key], hub, indices) for key in layouts}
         for key, layout in found.items():
             if layout.same_as is not None and layout.same_as not in found:
-                self._fail(key, f"layout {key} is same_as {layout.same_as}, which is none")
+                self._fail(key, f"layout {key} is same_as {layout.same_as}, which does not exist")
         return FamilyMap(
             name=self._name.rsplit("/", 1)[-1].removesuffix(".toml"),
             about=str(tree.get("about", "")),
@@ -199,7 +199,7 @@ class _MapReader:
         if not isinstance(tree, dict):
             self._fail(name, f"layouts.{name} is not a table")
         if name == HUB:
-            self._fail(name, f"{HUB} is the layout of [{HUB}], and has no table of its own")
+            self._fail(name, f"{HUB} is the layout of [{HUB}], and has no separate table")
         self._known(tree, LAYOUT_KEYS, f"layouts.{name}")
         condition = str(tree.get("if", "True"))
         self._expression(name, condition)
@@ -283,7 +283,7 @@ class _MapReader:
 
         def add(name: str, above: tuple[str, ...]) -> None:
             if name in above:
-                self._fail(name, f"the sizes {' and '.join(above)} are said by each other")
+                self._fail(name, f"the sizes {' and '.join(above)} depend on each other")
             for other in sorted(size_names(sizes[name]) & {*sizes} - {*done, name}):
                 add(other, (*above, name))
             done[name] = sizes[name]

@@ -107,11 +107,11 @@ def _filled_text(text: str, words: Words) -> str:
         unknown = next((word for word in found if word not in words), None)
         if unknown is not None:
             near = f"; the nearest is ${nearest_of(unknown, words)}" if words else ""
-            raise ValueError(f"${unknown} stands for nothing in [{SHORT}]{near}")
+            raise ValueError(f"${unknown} is not defined in [{SHORT}]{near}")
         if len(text) + sum(len(words[word]) for word in found) > _LONGEST:
             break
         text = _WORD.sub(lambda word: words[word[1]], text)
-    raise ValueError(f"words of [{SHORT}] stand for each other, or for too much: {text[:60]!r}")
+    raise ValueError(f"words of [{SHORT}] refer to each other, or become too long: {text[:60]!r}")
 
 
 def _merge(into: dict[str, Any], part: Mapping[str, Any], name: str) -> None:

@@ -72,7 +72,9 @@ class MapSizes:
         names = indices_of(pattern)
         count = prod(self.counts[name] for name in names)
         if count > MOST_TENSORS:
-            raise BadRequest(f"config.json says {count} tensors {pattern}, more than any model has")
+            raise BadRequest(
+                f"config.json gives {count} tensors {pattern}, more than any model has"
+            )
         for values in product(*(range(self.counts[name]) for name in names)):
             found: dict[str, int] = {}
             for name, value in zip(names, values, strict=True):

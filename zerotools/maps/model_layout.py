@@ -89,8 +89,8 @@ def layout_of_model(
         layout = replace(base, name=name, about=layout.about, same_as=layout.same_as)
     if not value_of(layout.condition, sizes.values):
         raise BadRequest(
-            f"the layout {name} of the map {family.name} is for models of which "
-            f"{layout.condition}; config.json says otherwise"
+            f"the layout {name} of the map {family.name} is for models with {layout.condition}, "
+            "which config.json does not have"
         )
     return _Maker(family, layout, sizes, hub, optional, rows or {}).made()
 
@@ -99,7 +99,7 @@ def _plain(
     family: FamilyMap, hub: Mapping[str, Shape], optional: frozenset[str], sizes: MapSizes
 ) -> ModelLayout:
     views = {name: TensorView(whole(0, shape), (name,)) for name, shape in hub.items()}
-    about = "as the Hub has it, and save_pretrained writes it"
+    about = "in the form of the Hub and of save_pretrained"
     ignored = ("*.rotary_emb.inv_freq",)
     layout = MapLayout(HUB, about, ignored=ignored)
     return ModelLayout(
@@ -197,8 +197,8 @@ class _Maker:
             if there is None:
                 return
             raise BadRequest(
-                f"{name} is made of {there}, which config.json says, and of {lacking.name}, which "
-                f"it says is not there: the map {self.family.name} does not fit"
+                f"{name} consists of {there} and {lacking.name}, but according to config.json the "
+                f"model has only the first: the map {self.family.name} does not fit"
             ) from None
         self.bound[name] = made, tuple(binding.names)
         self.places[name] = pattern, indices
@@ -238,7 +238,7 @@ class _Maker:
             rules = " and ".join(dict.fromkeys(self.places[each][0] for each in names))
             raise BadRequest(
                 f"the layout {self.layout.name} of the map {self.family.name} is not invertible: "
-                f"{found.second} of {name} is in two places, by the rules {rules}"
+                f"two rules use {found.second} of {name}: {rules}"
             )
         return TensorView(found, names)
 
@@ -349,12 +349,12 @@ def _check_padding(name: str, rows: int, there: int, multiple: int, sizes: MapSi
     if there not in {padded_rows(rows, multiple * ranks) for ranks in tried}:
         if there < rows:
             raise BadRequest(
-                f"{name} has {there} rows, and config.json a vocabulary of {rows}: "
+                f"{name} has {there} rows, but config.json has a vocabulary of {rows}: "
                 f"{counted(rows - there, 'row is', 'rows are')} missing; correct vocab_size, or "
                 "give the config.json of this model"
             )
         raise BadRequest(
-            f"{name} has {there} rows, and config.json a vocabulary of {rows}: padding to a "
+            f"{name} has {there} rows, but config.json has a vocabulary of {rows}: padding to a "
             f"multiple of {multiple} gives {padded_rows(rows, multiple)}, so "
             f"{counted(there - rows, 'row is', 'rows are')} not padding; correct vocab_size, or "
             f"give --map-arg {MULTIPLE}=NUMBER"

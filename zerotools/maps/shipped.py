@@ -44,7 +44,9 @@ def shipped_map(name: str) -> FamilyMap:
         if names is not None:
             raise _changes_names_alone(f"the map {name}", names)
         near = nearest_of(name, shipped_maps())
-        raise BadRequest(f"there is no map {name}; the nearest is {near} (zerotools maps list)")
+        raise BadRequest(
+            f"the map {name} does not exist; the nearest is {near} (zerotools maps list)"
+        )
     return found
 
 
@@ -64,7 +66,7 @@ def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
     """
     kind = config.get("model_type")
     if not isinstance(kind, str):
-        raise BadRequest("config.json has no model_type, by which a map is chosen: give --map")
+        raise BadRequest("config.json has no model_type, so no map can be chosen: give --map")
     known = {each: family for family in shipped_maps().values() for each in family.model_types}
     if kind in known:
         return known[kind]
@@ -73,7 +75,7 @@ def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
         raise _changes_names_alone(f"the map for models of type {kind}", names)
     near = nearest_of(kind, known)
     raise Unsupported(
-        f"no map is for models of type {kind}; the nearest is {near}, of the map "
+        f"no map exists for models of type {kind}; the nearest is {near}, of the map "
         f"{known[near].name}: copy it (zerotools maps show {known[near].name} --toml), change it, "
         "and give it by --map FILE"
     )

@@ -95,7 +95,7 @@ def parse(text: str) -> TensorExpression:
     reader = _Reader(text)
     found = reader.expression()
     if reader.rest():
-        raise ValueError(f"{reader.rest()!r} is left over behind {text[: reader.at]!r}")
+        raise ValueError(f"{reader.rest()!r} after {text[: reader.at]!r} is not expected")
     return found
 
 
@@ -118,7 +118,7 @@ class _Reader:
         self._next()
         found = _NAME.match(self.text, self.at)
         if found is None:
-            raise ValueError(f"a tensor or a word is missing at {self.rest()!r}")
+            raise ValueError(f"a tensor or a function is missing at {self.rest()!r}")
         self.at = found.end()
         if self._next() != "(":
             return TensorName(found[0])
@@ -128,7 +128,7 @@ class _Reader:
     def _operation(self, word: str) -> Operation:
         if word not in SIZES:
             known = nearest_of(word, SIZES)
-            raise ValueError(f"there is no {word}(...); the nearest is {known}")
+            raise ValueError(f"{word}(...) does not exist; the nearest is {known}")
         tensors = [self.expression()]
         while self._next() == ",":
             self.at += 1
@@ -137,9 +137,9 @@ class _Reader:
             raise ValueError(f"{word}(...) lacks a semicolon before its sizes")
         sizes = self._sizes(word)
         if len(tensors) > 1 and word not in _JOINING:
-            raise ValueError(f"{word}(...) takes 1 tensor, and has {len(tensors)}")
+            raise ValueError(f"{word}(...) takes 1 tensor, but has {len(tensors)}")
         if len(sizes) != SIZES[word]:
-            raise ValueError(f"{word}(...) takes {SIZES[word]} sizes, and has {len(sizes)}")
+            raise ValueError(f"{word}(...) takes {SIZES[word]} sizes, but has {len(sizes)}")
         return Operation(word, tuple(tensors), sizes)
 
     def _sizes(self, word: str) -> tuple[str, ...]:

@@ -182,8 +182,8 @@ def serving(
     name, listen = given["name"], given["listen"]
     if not _NAME.fullmatch(name):
         raise BadRequest(
-            f"--name {name}: must be 3 to 63 lower-case letters, digits and hyphens, as the name "
-            "of a bucket"
+            f"--name {name}: must be 3 to 63 lower-case letters, digits and hyphens, because it "
+            "is the name of a bucket"
         )
     address, budget = _address(listen), budget_of(given)
     # Values that are computed in advance (adapters that are added to their weights) lie here.

@@ -210,7 +210,7 @@ class ThinSteps:
         self.is_selecting = any(rule is not None for rule in rules)
         if self.is_selecting and given["tag"] is not None:
             raise BadRequest(
-                "--tag selects one checkpoint of a directory, and --keep-last, --keep-every and "
+                "--tag selects one checkpoint of a directory, but --keep-last, --keep-every and "
                 "--older-than select several; use one of the two"
             )
 

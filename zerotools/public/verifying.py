@@ -162,7 +162,7 @@ def verify(
     if fast and (against is not None or with_digests):
         raise BadRequest("--fast reads no tensor data, but a manifest needs it; leave one out")
     if part is not None and fast:
-        raise BadRequest("--fast reads no tensor data, so there are no parts; leave --part out")
+        raise BadRequest("--fast reads no tensor data, so it has no parts; leave --part out")
     if part is not None and with_digests:
         raise BadRequest(
             "a manifest describes a whole checkpoint, but a part reads only some of it; leave out "

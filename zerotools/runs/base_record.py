@@ -62,7 +62,7 @@ def why_another(base: BaseRecord, directory: Path, *, digests: bool = True) -> s
         except OSError as error:
             return f"{directory / name} cannot be read: {error.strerror}"
         if size != wanted.size:
-            return f"{directory / name} has {size} bytes, and had {wanted.size} when training began"
+            return f"{directory / name} has {size} bytes, but had {wanted.size} when training began"
     if digests:
         try:
             found = digests_of(directory, list(base.files))
@@ -71,7 +71,7 @@ def why_another(base: BaseRecord, directory: Path, *, digests: bool = True) -> s
         for name, wanted in base.files.items():
             if found[name].sha256 != wanted.sha256:
                 return (
-                    f"{directory / name} has SHA-256 {found[name].sha256[:12]}…, and had "
+                    f"{directory / name} has SHA-256 {found[name].sha256[:12]}…, but had "
                     f"{wanted.sha256[:12]}… when training began"
                 )
     return None

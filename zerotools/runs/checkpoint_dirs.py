@@ -136,8 +136,8 @@ def check(directory: Path, *, digests: bool = True) -> JobRecord:
         ]
         if missing:
             raise BadFile(
-                f"{directory / missing[0]} is missing, and {RECORD} says that the random number "
-                f"state of {counted(record.world_size, 'rank')} was saved"
+                f"{directory / missing[0]} is missing, but {RECORD} lists the random number state "
+                f"of {counted(record.world_size, 'rank')}"
             )
     return record
 
@@ -191,7 +191,7 @@ def choose(
             if record.step != step:
                 raise BadFile(f"{path / RECORD} is of step {record.step}, not of step {step}")
             if is_thinned(path) and not thinned:
-                raise BadFile(f"{path} holds the weights alone: it was thinned")
+                raise BadFile(f"{path} holds only the weights: it was thinned")
             return ResumeChoice(path, record, tuple(skipped), how)
         except BadFile as error:
             skipped.append(SkippedCheckpoint(path, str(error)))

@@ -73,5 +73,5 @@ def _block(name: str, tree: Any) -> HubBlock:
 def _counts(name: str, tree: Mapping[str, Any], key: str) -> tuple[int, ...]:
     value = tree.get(key)
     if not isinstance(value, list) or not all(type(n) is int and n >= 0 for n in value):
-        raise ValueError(f"{name} has a block whose {key} is {value!r:.80}, not a list of counts")
+        raise ValueError(f"{name} has a block with {key} = {value!r:.80}, not a list of counts")
     return tuple(value)

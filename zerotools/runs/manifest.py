@@ -199,19 +199,19 @@ def _compare(directory: Path, name: str, entry: ManifestEntry, digests: bool) ->
             return Problem(f"{path} is not a regular file", name)
         if status.st_size != entry.size:
             return Problem(
-                f"{path} has {status.st_size} bytes and {MANIFEST} says {entry.size}",
+                f"{path} has {status.st_size} bytes, but {MANIFEST} has {entry.size}",
                 name,
                 is_loss=status.st_size < entry.size,
             )
         if digests and (digest := _digest(path).sha256) != entry.sha256:
             return Problem(
-                f"{path} has SHA-256 {digest[:12]}… and {MANIFEST} says {entry.sha256[:12]}…: "
-                "its bytes have changed since it was saved",
+                f"{path} has SHA-256 {digest[:12]}… but {MANIFEST} has {entry.sha256[:12]}…: its "
+                "bytes have changed since it was saved",
                 name,
                 is_loss=True,
             )
     except FileNotFoundError:
-        return Problem(f"{path} is missing and {MANIFEST} lists it", name)
+        return Problem(f"{path} is missing, but {MANIFEST} lists it", name)
     except OSError as error:
         return Problem(f"{path} cannot be read: {error.strerror}", name)
     return None

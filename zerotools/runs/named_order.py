@@ -34,7 +34,7 @@ class NamedOrder:
 
     def sentence(self) -> str:
         """Return a note for the user."""
-        return f"the parameters of the optimizer are in an order that was given: {self.known_by}"
+        return f"the order of the optimizer's parameters comes from {self.known_by}"
 
     def to_json(self) -> str:
         """Return the text of the file."""

@@ -37,7 +37,7 @@ class Needed:
 
     def sentence(self, checkpoint: Path) -> str:
         """Return why `checkpoint` stays."""
-        return f"{checkpoint} stays although it is old: job {self.job} names it in {self.key}"
+        return f"{checkpoint} is old but kept: job {self.job} names it in {self.key}"
 
 
 def is_within(text: str, place: str) -> bool:

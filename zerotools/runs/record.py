@@ -244,10 +244,10 @@ def read_record(directory: Path) -> JobRecord:
     except (ValueError, RecursionError) as error:
         raise BadFile(f"{path} is not JSON: {error}") from None
     if not isinstance(tree, dict) or tree.get("format") != FORMAT:
-        raise BadFile(f'{path} does not say "format": "{FORMAT}": it is not a record of a job')
+        raise BadFile(f'{path} does not have "format": "{FORMAT}": it is not a record of a job')
     if tree.get("version") != VERSION:
         raise Unsupported(
-            f"{path} has version {tree.get('version')!r} and this zerotools reads {VERSION}: use "
+            f"{path} has version {tree.get('version')!r}, but this zerotools reads {VERSION}: use "
             "the version that wrote it, or a later one"
         )
     return _record(_Reader(path, tree))
@@ -358,7 +358,7 @@ class _Reader:
 
     def wrong(self, key: str, wanted: str) -> BadFile:
         return BadFile(
-            f"{self.path}: {self.prefix}{key} is {self.tree.get(key)!r:.80} and must be {wanted}"
+            f"{self.path}: {self.prefix}{key} is {self.tree.get(key)!r:.80}, but must be {wanted}"
         )
 
     def count(self, key: str, *, least: int = 0) -> int:

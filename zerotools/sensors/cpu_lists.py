@@ -31,6 +31,6 @@ def numbers_in(text: str) -> frozenset[int]:
         first, _, last = part.partition("-")
         begin, end = int(first), int(last or first)
         if not 0 <= begin <= end < MOST:
-            raise ValueError(f"{part!r} is no range of numbers below {MOST}")
+            raise ValueError(f"{part!r} is not a range of numbers below {MOST}")
         found.update(range(begin, end + 1))
     return frozenset(found)

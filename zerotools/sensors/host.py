@@ -11,7 +11,7 @@ from zerotools.sensors.network import NetworkUse
 from zerotools.sensors.snapshot import Host, Pressure, Stall
 
 NO_PRESSURE = "this kernel does not report pressure (no /proc/pressure)"
-FIRST_READING = "it is known from the second reading on"
+FIRST_READING = "it is known from the second reading"
 
 
 class HostSensor:

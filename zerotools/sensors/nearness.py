@@ -90,7 +90,7 @@ def _unknown(gpu: Gpu) -> str:
     if affinity is not None and _affinity(gpu):
         return f"none of the processors near GPU {gpu.index} ({_shown(_affinity(gpu))}) is online"
     told = f" ({missing})" if missing else ""
-    return f"the driver does not tell which processors are near GPU {gpu.index}{told}"
+    return f"the driver does not report the processors near GPU {gpu.index}{told}"
 
 
 def _too_few(gpu: Gpu, near: frozenset[int], allowed: frozenset[int]) -> str:

@@ -118,7 +118,7 @@ class NvmlProbe:
         if self._stuck is not None:
             return self._stale(
                 f"NVML hangs: probe process {self._stuck.pid} cannot be ended (the NVIDIA driver "
-                "does not answer); look at dmesg, the machine may need a restart",
+                "does not answer); see dmesg; the machine may need a restart",
                 is_silent=True,
             )
         if self._child is None and self._clock() < self._not_before:

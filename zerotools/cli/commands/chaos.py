@@ -56,7 +56,7 @@ SHOWN = 5
     metavar="N",
     default=4,
     show_default=True,
-    help="Number of toy jobs that run at the same time.",
+    help="Number of toy jobs at the same time.",
 )
 @click.option(
     "--directory",
@@ -99,7 +99,7 @@ def perform(request: DrillRequest, *, as_json: bool) -> int:
     try:
         report = run(request, say)
     except KeyboardInterrupt:
-        say_message("note", "interrupted; all processes that were started are stopped")
+        say_message("note", "interrupted; all started processes are stopped")
         raise
     if as_json:
         render.print_json(report.to_json())

@@ -90,8 +90,7 @@ def command(
     _refuse_contradictions(references, outputs, logs_only)
     if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):
         raise BadRequest(
-            "there is no terminal to ask for confirmation; give --yes to remove, or --dry-run to "
-            "see the plan"
+            "no terminal can confirm this; give --yes to remove, or --dry-run to see the plan"
         )
     client = DaemonClient(socket)
     job_ids = numbers_over(client, references)

@@ -48,7 +48,7 @@ def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
     type=click.Choice(["train", "script"]),
     default="train",
     show_default=True,
-    help="Make a job that trains the model itself, or a job that runs the program of the launch "
+    help="Make a job to train the model with zerotools, or to run the program of the launch "
     'line unchanged (engine = "script").',
 )
 @option(

@@ -109,7 +109,7 @@ def command(
     of zerotools estimate: the cheapest is the default. Each key has a comment.
     """
     if not yes and not sys.stdin.isatty():
-        raise BadRequest("init asks questions, but there is no terminal; use --yes and --model DIR")
+        raise BadRequest("init asks questions, but has no terminal; use --yes and --model DIR")
     if not output.parent.is_dir():
         raise BadRequest(f"{output}: {output.parent} is not a directory; make it first")
     if output.exists():

@@ -51,7 +51,7 @@ _MOST_NAMED = 10
     help="The model's config.json, or a directory that has it.",
 )
 @click.option("--only", "layout_name", metavar="LAYOUT", help="Show this layout alone.")
-@click.option("--toml", is_flag=True, help="Print the file of a map, as a start for your map.")
+@click.option("--toml", is_flag=True, help="Print the file of a map to edit.")
 @options_of(TagOption)
 @options_of(SectionOption)
 @options_of(MapArgOption)

@@ -23,7 +23,7 @@ DAEMON_SECONDS = 2.0
     group=OUTPUT,
     type=Span(),
     metavar="TIME",
-    help="Print what the daemon recorded in the last 1h, 12h, 30d (a year at most), and exit.",
+    help="Print the records of the last 1h, 12h, 30d (a year at most), and exit.",
 )
 @option(
     "--peaks",

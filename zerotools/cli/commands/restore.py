@@ -19,7 +19,7 @@ from zerotools.jobs.client.location import default_state_dir
 @click.option(
     "--release",
     is_flag=True,
-    help="Let jobs that were waiting in the copy start; by default they are held.",
+    help="Let waiting jobs of the copy start; by default they are held.",
 )
 @json_option
 def command(backup: Path, state_dir: Path | None, release: bool, as_json: bool) -> None:

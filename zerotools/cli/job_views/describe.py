@@ -219,7 +219,7 @@ def plan(job: Job) -> str:
 def _what(job: Job) -> str:
     script = job["spec"].get("script")
     if script is None:
-        return "nothing that this version can show"
+        return "unknown to this version"
     launcher = script["launcher"]
     return "its own program" if launcher == "plain" else f"a program under {launcher}"
 

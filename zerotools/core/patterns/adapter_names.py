@@ -82,14 +82,14 @@ def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> l
             others.append(key.name)
     if others:
         raise Unsupported(
-            f"{path} has {others[0]}, which is of another kind of adapter than LoRA (with DoRA, "
-            "modules_to_save and trainable tokens); save it by save_pretrained of PEFT"
+            f"{path} has {others[0]}, which is not from a LoRA adapter; zerotools knows LoRA with "
+            "DoRA, modules_to_save and trainable tokens; save it with save_pretrained of PEFT"
         )
     lora = {name: each for name, each in found.items() if any(_is_lora(one) for one in each)}
     if not lora:
         raise BadRequest(
-            f"{path} has no tensor of a LoRA adapter (such as ...lora_A.default.weight), so there "
-            "is no adapter to export; leave --adapter-only out"
+            f"{path} has no tensor of a LoRA adapter (such as ...lora_A.default.weight), so it "
+            "has no adapter to export; leave --adapter-only out"
         )
     chosen = adapter or (DEFAULT if DEFAULT in lora else next(iter(lora)))
     if chosen not in lora or (adapter is None and len(lora) > 1 and DEFAULT not in lora):

@@ -104,7 +104,7 @@ class DeepSpeedFormat(Format):
             if (found := weights_alone(source, after)) is not None:
                 return found
         found = masters_alone(source)
-        said = "the masters stay: no other file has all of the weights"
+        said = "the masters stay: no other file has all weights"
         return found if found.is_empty else replace(found, notes=(*found.notes, said))
 
     def is_laid_out(self, source: Checkpoint, options: WriteOptions) -> bool:

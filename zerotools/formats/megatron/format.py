@@ -103,14 +103,14 @@ class MegatronFormat(Format):
     def how_to_reshard(self, source: Checkpoint, world_size: int) -> str:
         if source.root.joinpath(CONFIG).exists():
             return (
-                f"{source.origin.path} is Megatron torch_dist, which Megatron-Core loads at any "
-                "tensor, pipeline and expert parallelism as it is; zerotools convert --to megatron "
-                "makes one of it whose optimizer state can be loaded so, too"
+                f"{source.origin.path} is Megatron torch_dist, which Megatron-Core already loads "
+                "at any tensor, pipeline and expert parallelism; zerotools convert --to megatron "
+                "makes one that loads its optimizer state in the same manner"
             )
         return (
-            f"{source.origin.path} is for the ranks that saved it; zerotools convert --to megatron "
-            "makes a torch_dist checkpoint of it, which Megatron-Core loads at any tensor, "
-            "pipeline and expert parallelism"
+            f"{source.origin.path} is for the ranks that saved it; zerotools convert --to "
+            "megatron makes a torch_dist checkpoint from it, which Megatron-Core loads at any "
+            "tensor, pipeline and expert parallelism"
         )
 
     def never_written(self, source: Checkpoint) -> tuple[Dropped, ...]:

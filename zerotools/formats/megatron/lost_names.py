@@ -19,7 +19,8 @@ from zerotools.io.distcp.file_names import METADATA
 _LAYER = re.compile(r"decoder\.layers\.(\d{1,6})\.", re.S)
 _EXPERT = re.compile(r"(.*\.experts\.local_experts\.)(\d{1,6})(\..+)", re.S)
 _ADVICE = (
-    "Ranks saved others under the same names, and they are lost: take a checkpoint of a run {}"
+    "The others are lost, because ranks saved them under the same names: take a checkpoint of a "
+    "run {}"
 )
 
 
@@ -29,7 +30,7 @@ def lost_layers(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterat
     found = {int(match[1]) for key in keys if (match := _LAYER.match(key.name))}
     if wanted is None or not found or len(found) >= wanted:
         return
-    advice = _ADVICE.format("without pipeline parallelism, or export the model where it runs")
+    advice = _ADVICE.format("without pipeline parallelism, or export the model on its cluster")
     said = f"{path} has {len(found)} of {wanted} layers (num_layers). {advice}"
     yield Problem(said, METADATA, blocks=True)
 
@@ -44,7 +45,7 @@ def lost_experts(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Itera
     for (before, after, role), numbers in found.items():
         if wanted is not None and len(numbers) < wanted:
             key = Key(f"{before}{{{min(numbers)}..{max(numbers)}}}{after}", role)
-            advice = _ADVICE.format("with one expert-parallel rank, or export it where it runs")
+            advice = _ADVICE.format("with one expert-parallel rank, or export it on its cluster")
             said = f"{path} has {key} of {len(numbers)} of {wanted} experts (num_experts). {advice}"
             yield Problem(said, METADATA, blocks=True)
             return

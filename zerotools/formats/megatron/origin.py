@@ -144,5 +144,8 @@ def disagreement(path: Path, facts: MegatronFacts, name: str) -> list[Problem]:
     named = _ITERATION.fullmatch(path.name)
     if named is None or facts.iteration is None or int(named[1]) == facts.iteration:
         return []
-    said = f"{path / name} is of iteration {facts.iteration}, and its directory of {int(named[1])}"
+    said = (
+        f"{path / name} is of iteration {facts.iteration}, but its directory is of iteration "
+        f"{int(named[1])}"
+    )
     return [Problem(said, name)]

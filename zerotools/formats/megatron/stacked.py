@@ -99,8 +99,8 @@ def _local_shape(
     local = tuple(s // n for s, n in zip(shape, counts, strict=False)) if fits else ()
     if not fits or prod(local) != length:
         raise BadFile(
-            f"{path}: {key} is stored as {stored}, which flat pieces of a tensor of {shape} are "
-            "not: take another copy"
+            f"{path}: {key} is stored as {stored}, which do not fit flat pieces of a tensor of "
+            f"shape {shape}: take another copy"
         )
     return local
 
@@ -174,10 +174,10 @@ def joined(path: Path, tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
         gate, other = halves
         if gate is None or other is None:
             missing = names[halves.index(None)]
-            raise BadFile(f"{path} has {key} and not {missing}: a half of the layer is missing")
+            raise BadFile(f"{path} has {key}, but not {missing}, the other half of the layer")
         if (gate.shape, gate.dtype) != (other.shape, other.dtype) or not gate.shape:
             raise BadFile(
-                f"{path}: {names[0]} is {gate.dtype} of shape {gate.shape} and {names[1]} is "
+                f"{path}: {names[0]} is {gate.dtype} of shape {gate.shape} but {names[1]} is "
                 f"{other.dtype} of shape {other.shape}: they are not halves of one layer"
             )
         whole = Key(key.name[:-2], key.role)

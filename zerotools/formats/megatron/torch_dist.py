@@ -42,13 +42,13 @@ from zerotools.io.torchzip.pt_file import TorchFile
 
 _LARGEST_CONFIG = 2**20
 _FLAT = (
-    "masters and moments are left out: {} has not the shape of its weight. Up to 0.15 they were "
-    "stored flat, with their shapes in .metadata, where they are not (mcore_data)"
+    "masters and moments are left out: {} does not have the shape of its weight. Versions up to "
+    "0.15 stored them flat, and .metadata lacks the shapes (mcore_data)"
 )
 _PLAIN = "torch_dcp or fsdp_dtensor"
 _EXTRA = "._extra_state/shard_"
 _GROUPS = "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1"
-_OTHER_FORMS = "its tensors are in a form of their own"
+_OTHER_FORMS = "its tensors are in another form"
 
 
 def read_directory(path: Path) -> Checkpoint:
@@ -142,7 +142,7 @@ def _with_ordered_adapters(
         problems.append(
             Problem(
                 f"how tensor-parallel ranks share {moved[0]} depends on args.swiglu, which the "
-                "files do not say: export the adapter with ms-swift (megatron export --to_hf)",
+                "files do not have: export the adapter with ms-swift (megatron export --to_hf)",
                 blocks=True,
             )
         )
@@ -183,9 +183,9 @@ def _layout(stored: Mapping[Key, Tensor]) -> str:
     """Return how the layers are stored."""
     names = [key.name for key in stored if key.role in ("param", "param16")]
     if any(stack_of(name).of_layers for name in names):
-        return "layers are stacked in the files, and one tensor each here"
+        return "layers are stacked in the files; here each has a tensor"
     halves = any(name.endswith(("_w", "_v")) for name in names)
-    return "each layer has keys of its own" + (", and each half of a gated layer" if halves else "")
+    return "each layer has separate keys" + (", and each half of a gated layer" if halves else "")
 
 
 def _unread(metadata: Metadata) -> str:
@@ -194,8 +194,8 @@ def _unread(metadata: Metadata) -> str:
     if not any(map(BUCKETS.match, flat)):
         return ""
     return (
-        "masters and moments are left out: they lie in flat buffers by the order in which the "
-        "program made its parameters (dp_reshardable and the like), which nothing proves here; a "
+        "masters and moments are left out: they are in flat buffers in the order of the "
+        "program's parameters (dp_reshardable and the like), which the files do not record; a "
         "checkpoint saved with --dist-ckpt-optim-fully-reshardable has them by name"
     )
 
@@ -222,11 +222,13 @@ def _common(path: Path) -> tuple[TorchFile | None, MegatronFacts, list[Problem]]
             tree = common.tree if isinstance(common.tree, dict) else {}
             if not tree:
                 problems.append(
-                    Problem(f"{path / COMMON} holds no dict: nothing of it is read", COMMON)
+                    Problem(f"{path / COMMON} is not a dict, so it is not read", COMMON)
                 )
         except (BadFile, Unsupported) as error:
             problems.append(Problem(str(error), COMMON))
     elif (path / CONFIG).exists():
-        problems.append(Problem(f"{path / COMMON} is missing; the iteration is in it", COMMON))
+        problems.append(
+            Problem(f"{path / COMMON} is missing, and only it has the iteration", COMMON)
+        )
     facts = bridge_facts(path, facts_of(tree))
     return common, facts, [*problems, *disagreement(path, facts, COMMON)]

@@ -73,4 +73,4 @@ def _indexed(path: Path, index: str, weight_map: Mapping[str, str], names: list[
 
 def _beside(names: list[str], taken: list[str], why: str) -> tuple[str, ...]:
     others = [name for name in names if name not in taken]
-    return (f"not read, as {why}: {', '.join(others)}",) if others else ()
+    return (f"not read, because {why}: {', '.join(others)}",) if others else ()

@@ -86,8 +86,8 @@ def read_header(path: Path) -> Header:
 
         if not may_be_read(length, beside):
             raise BadFile(
-                f"{path}: its header has {length} bytes, more than any real file's with {beside()} "
-                "bytes of data: it is made to fill the memory; do not use it"
+                f"{path}: its header has {length} bytes, but the file has only {beside()} bytes "
+                "of data: it would fill the memory; do not use it"
             )
         data = file.read(length)
     tree = _parse(path, data, beside)
@@ -154,7 +154,7 @@ def _entry(path: Path, name: str, value: Mapping[str, Any], begin: int, end: int
     needed = prod(shape) * kind.itemsize
     if end - begin != needed:
         raise BadFile(
-            f"{path}: {name!r}, {kind} of shape {tuple(shape)}, needs {needed} bytes and its "
+            f"{path}: {name!r}, {kind} of shape {tuple(shape)}, needs {needed} bytes, but its "
             f"data_offsets span {end - begin}"
         )
     return HeaderEntry(kind, tuple(shape), begin, end)
@@ -196,13 +196,13 @@ def _check_cover(path: Path, spans: Mapping[str, tuple[int, int]], start: int, s
         if begin != end:
             fault = "overlap" if begin < end else "leave a hole"
             raise BadFile(
-                f"{path}: {before!r} ends at byte {end} and {name!r} begins at {begin}: "
-                f"they {fault}"
+                f"{path}: {before!r} ends at byte {end}, but {name!r} begins at {begin}: they "
+                f"{fault}"
             )
     if edges[-1][1] != size:
         error = BadFile(
-            f"{path} has {size} bytes and its header accounts for {edges[-1][1]}: it is truncated "
-            "or something was appended"
+            f"{path} has {size} bytes, but its header accounts for {edges[-1][1]}: it is "
+            "truncated or something was appended"
         )
         if edges[-1][1] < size:
             raise error

@@ -93,8 +93,8 @@ def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str])
             if not (cut.is_ended or cut.has_hole):
                 unknown.add(key)
                 why = (
-                    f"{root / missing[0]} is missing: {key} ends at {cut.end} in what is left, and "
-                    "its shape is not known"
+                    f"{root / missing[0]} is missing: {key} ends at {cut.end} in the other "
+                    "shards, and its shape is not known"
                 )
                 problems.append(Problem(why, missing[0], key.name, blocks=True))
     return LostShards(tuple(problems), frozenset(unknown), doubtful)

@@ -26,8 +26,8 @@ SHARD = re.compile(r"shard-(\d{5,})-model-(\d{5,})-of-(\d{5,})\.safetensors")
 HF_METADATA = ".hf_metadata"
 INDEX = "model.safetensors.index.json"
 NOTE = (
-    "shapes are computed from where the last blocks end, because the files do not store them: a "
-    "lost last shard cannot be detected"
+    "the files do not store shapes: zerotools computes them from the ends of the last blocks, so "
+    "it cannot detect a lost last shard"
 )
 _MAPPING = "fqn_to_file_index_mapping.json"
 _LARGEST_JSON = 2**28
@@ -58,8 +58,8 @@ def _tensor(
         kind = headers[name].entries[key].dtype
         if kind != dtype or len(other.shape) != len(box.shape):
             raise BadFile(
-                f"{root / first} has {key} as {dtype} of {len(box.shape)} dimensions and "
-                f"{root / name} as {kind} of {len(other.shape)}"
+                f"{root / first} has {key} as {dtype} of {len(box.shape)} dimensions, but "
+                f"{root / name} has {kind} of {len(other.shape)}"
             )
     stops = zip(*(other.stop for _, other in blocks), strict=True)
     chunks = [Chunk(other, name, headers[name].entries[key].begin) for name, other in blocks]
@@ -154,10 +154,12 @@ def _short_total(
     elements = sum(tensor.numel for tensor in tensors.values())
     held = sum(tensor.nbytes for tensor in tensors.values())
     if type(count) is int and elements < count:
-        yield Problem(f"{root / INDEX} counts {count} elements, the shards {elements}", last)
+        yield Problem(
+            f"{root / INDEX} counts {count} elements, but the shards hold {elements}", last
+        )
     elif type(size) is int and held < size:
         yield Problem(
-            f"{root / INDEX} says {size} bytes of weights, but the shards hold {held}: the last "
+            f"{root / INDEX} gives {size} bytes of weights, but the shards hold {held}: the last "
             "shard is missing, or the index is of another type"
         )
 
@@ -168,8 +170,8 @@ def _short_vocabulary(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> I
             rows = tensor.shape[0] if tensor.shape else 0
             if _EMBEDDING.fullmatch(key.name) and rows < size:
                 yield Problem(
-                    f"{root}: {key.name} ends at row {rows} and {path.name} says {size}: the last "
-                    "shard is missing",
+                    f"{root}: {key.name} ends at row {rows}, but {path.name} gives {size}: the "
+                    "last shard is missing",
                     last,
                     key.name,
                 )

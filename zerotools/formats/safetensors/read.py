@@ -51,7 +51,7 @@ def read(path: Path) -> Checkpoint:
     for name, header in headers.items():
         for key, tensor in _tensors(name, header).items():
             if weight_map is not None and weight_map.get(key.name) != name:
-                error = BadFile(f"{root / name} holds {key}, and the index does not say so")
+                error = BadFile(f"{root / name} holds {key}, but the index does not list it there")
                 tolerate(root / name, error)
                 continue
             if key in tensors:
@@ -80,7 +80,7 @@ def _unread(
         if name not in headers:
             lose_name(root / name, listed)
         elif listed not in headers[name].entries and listed not in headers[name].unread:
-            why = f"{root / name} lacks {listed}, which the index says it holds"
+            why = f"{root / name} lacks {listed}, which the index lists"
             yield from unread_tensor(root / name, listed, why)
 
 
@@ -88,7 +88,7 @@ def _remarks(headers: Mapping[str, Header]) -> list[str]:
     """Return the remarks that zerotools wrote into the files about their weights."""
     found = (header.metadata.get(REMARK) for header in headers.values())
     said = dict.fromkeys(each for each in found if each)
-    return [f"the files say: {each[:_LONGEST_REMARK]}" for each in said][:1]
+    return [f"remark in the files: {each[:_LONGEST_REMARK]}" for each in said][:1]
 
 
 def _read_shards(
@@ -106,7 +106,7 @@ def _read_shards(
     lost = lost_shards(root, tensors, names)
     known = {key: tensor for key, tensor in tensors.items() if key not in lost.unknown}
     notes = (
-        f"{counted(len(numbers) or len(headers), 'shard')}, counted from the names of the files",
+        f"{counted(len(numbers) or len(headers), 'shard')}, according to the file names",
         NOTE,
     )
     return Checkpoint(
@@ -147,13 +147,13 @@ def _headers(root: Path, names: Sequence[str], *, has_index: bool) -> Iterator[t
             number = SHARD.fullmatch(name)
             if number is not None and int(number[1]) == max(shards(names)):
                 raise BadFile(
-                    f"{error}; it is of the last shard, in which the tensors end, so that their "
-                    "shapes are not known: take another copy of it"
+                    f"{error}; this last shard has the ends of the tensors, so their shapes are "
+                    "not known: take another copy"
                 ) from None
             if not (has_index or number):
                 lose_unnamed(root / name)
     if not found:
-        raise BadFile(f"{root}: nothing is left of {', '.join(names)}; take another copy")
+        raise BadFile(f"{root}: no readable shard holds {', '.join(names)}; take another copy")
     yield from found.items()
 
 

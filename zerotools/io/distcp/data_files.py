@@ -60,7 +60,7 @@ def data_files(root: Path, metadata: Metadata) -> DataFiles:
             problems.append(Problem(f"{root / file} is missing; the metadata names it", file))
         elif end > files[file]:
             message = (
-                f"{root / file} has {files[file]} bytes and {key} ends at {end}: it is truncated"
+                f"{root / file} has {files[file]} bytes, but {key} ends at {end}: it is truncated"
             )
             problems.append(Problem(message, file, key, is_loss=True))
         elif last[file] < files[file]:
@@ -68,9 +68,9 @@ def data_files(root: Path, metadata: Metadata) -> DataFiles:
     strange = _without_archives(root, metadata, longer)
     for file in strange:
         message = (
-            f"{root / file} has {files[file]} bytes and its last value ends at {longer[file]}, and "
-            f"at byte {strange[file]}, where the metadata has a value, no archive lies: it is from "
-            "another save than the metadata"
+            f"{root / file} has {files[file]} bytes, but its last value ends at {longer[file]}, "
+            f"and byte {strange[file]} does not begin the archive that the metadata lists there: "
+            "it is from another save than the metadata"
         )
         problems.append(Problem(message, file))
     left = {file: files[file] - end for file, end in longer.items() if file not in strange}
@@ -84,8 +84,8 @@ def _left_over(bytes_of: Mapping[str, int]) -> tuple[str, ...]:
     others = f" and {counted(more, 'other file')}" if more else ""
     counts = counted(sum(bytes_of.values()), "byte")
     return (
-        f"behind the last value of {first}{others} are {counts} that the metadata names nowhere: "
-        "they are passed over, as torch does",
+        f"after the last value of {first}{others} there are {counts} that the metadata does not "
+        "list: they are ignored, as in torch",
     )
 
 

@@ -164,7 +164,7 @@ def _tensor(archive: Archive, key: str) -> StoredTensor:
     if not isinstance(tensor, StoredTensor):
         if (why := unread(tensor)) is not None:
             raise Unsupported(f"{window}: {key} is {why}")
-        raise BadFile(f"{window} holds {describe(tensor)} where {key} should be")
+        raise BadFile(f"{window} holds {describe(tensor)} instead of {key}")
     return tensor
 
 
@@ -199,8 +199,8 @@ def _check_agrees(
 ) -> None:
     if tensor.dtype != dtype or tensor.shape != box.shape:
         raise BadFile(
-            f"{window} holds {tensor.dtype} of shape {tensor.shape} and the metadata says "
-            f"{dtype} of shape {box.shape} for {key}"
+            f"{window} holds {tensor.dtype} of shape {tensor.shape}, but the metadata has {dtype} "
+            f"of shape {box.shape} for {key}"
         )
     if any(step == 0 and n > 1 for n, step in zip(tensor.shape, tensor.strides, strict=True)):
         raise BadFile(f"{window}: {key} repeats its elements by a stride of 0")
@@ -266,7 +266,7 @@ def refuse_safetensors(path: Path, key: str, item: Item, nbytes: int) -> None:
     """
     if item.length <= nbytes:
         raise Unsupported(
-            f"{path}: {key} has {nbytes} bytes and its item {item.length}, so it is not a "
+            f"{path}: {key} has {nbytes} bytes, but its item has {item.length}, so it is not a "
             "torch.save archive; a checkpoint saved with SerializationFormat.SAFETENSORS is not "
             "supported, save it with TORCH_SAVE"
         )

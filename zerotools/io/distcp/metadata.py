@@ -154,7 +154,7 @@ class _Reader:
                 found = self._counts(key, tuple(shape) if isinstance(shape, list) else shape)
                 if prod(found) != prod(tensors[key].shape):
                     raise self._bad(
-                        f"gives {key} the shape {found}, and stores {tensors[key].shape} of it"
+                        f"gives {key} the shape {found}, but stores {tensors[key].shape} of it"
                     )
                 yield key, found
 
@@ -233,14 +233,16 @@ class _Reader:
         for key, path in planned.items():
             parts = path if isinstance(path, tuple) else (path,)
             if not isinstance(key, str) or not all(isinstance(part, str | int) for part in parts):
-                raise self._bad(f"gives {key!r:.60} a path that is not made of names and numbers")
+                raise self._bad(
+                    f"gives {key!r:.60} a path with parts that are not names or numbers"
+                )
             paths[key] = parts
         return paths
 
     def _counts(self, key: str, values: Any) -> tuple[int, ...]:
         if isinstance(values, tuple) and all(type(v) is int and 0 <= v < 2**62 for v in values):
             return tuple(values)
-        raise self._bad(f"has {values!r:.60} where counts of {key} should be")
+        raise self._bad(f"has {values!r:.60} instead of counts of {key}")
 
     def _state(self, value: Any, name: str) -> Mapping[str, Any]:
         """Return the attributes of an object of the class `name`, from any module."""
@@ -253,7 +255,7 @@ class _Reader:
                 return {}
             if isinstance(state, dict):
                 return state
-        raise self._bad(f"has {describe(value)} where {name} should be")
+        raise self._bad(f"has {describe(value)} instead of {name}")
 
     def _bad(self, message: str) -> BadFile:
         return BadFile(f"{self._path} {message}")

@@ -93,7 +93,7 @@ class OpenFiles:
     @contextmanager
     def _descriptor(self, file: str) -> Iterator[int]:
         with self.source(file) as source:
-            assert isinstance(source, LocalSource), f"{self._root / file} is not of this machine"
+            assert isinstance(source, LocalSource), f"{self._root / file} is not on this machine"
             yield source.descriptor
 
     def _take(self, file: str) -> OpenSource:

@@ -128,6 +128,6 @@ class RemotePath(PosixPath):
 
     def __fspath__(self) -> str:
         raise Unsupported(
-            f"{self} is in an object store, and this needs a file or directory of this machine; "
-            "name one (what is in the store can be copied to a disk)"
+            f"{self} is in an object store, but a file or directory on this machine is needed; "
+            "copy it to a disk and name the copy"
         )

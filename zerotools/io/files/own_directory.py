@@ -74,16 +74,16 @@ def _made(path: Path) -> int:
     except FileExistsError:
         if path.is_symlink():
             raise BadRequest(
-                f"{path} is a symbolic link, where the directory of an unfinished run should be; "
-                "zerotools does not follow it: see who put it there, and remove it"
+                f"{path} is a symbolic link instead of the directory of an unfinished run; "
+                "zerotools does not follow it: see who created it, and remove it"
             ) from None
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     owner = os.fstat(descriptor).st_uid
     if owner != os.geteuid():
         os.close(descriptor)
         raise BadRequest(
-            f"{path} belongs to another user (uid {owner}), who could change what is written "
-            "there; have it removed, or choose another place"
+            f"{path} belongs to another user (uid {owner}), who could change the output; choose "
+            "another directory, or ask that user to remove this one"
         )
     return descriptor
 

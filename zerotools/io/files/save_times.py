@@ -29,6 +29,6 @@ def written_apart(times: Mapping[str, float]) -> str | None:
     how = "before" if few is before else "after"
     long = f"{gap / _DAY:.1f} days" if gap > 2 * _DAY else f"{gap / _HOUR:.1f} hours"
     return (
-        f"{names}: written {long} {how} the other files; unless files were copied one by one, they "
-        "are from another save"
+        f"{names}: written {long} {how} the other files; they are from another save, unless files "
+        "were copied one by one"
     )

@@ -170,7 +170,7 @@ def _difference(first: Stamp, now: Stamp) -> str:
         return f"it had {first.size} bytes and has {now.size}"
     if first.mtime_ns != now.mtime_ns:
         return f"it was last written at {_clock(first)} and now at {_clock(now)}"
-    return "another file has taken its place"
+    return "another file has replaced it"
 
 
 def _clock(stamp: Stamp) -> str:
@@ -180,6 +180,6 @@ def _clock(stamp: Stamp) -> str:
 
 def _changed(path: Path, difference: str) -> str:
     return (
-        f"{path} changed while it was read: {difference}; no output is kept. Wait until nothing "
-        "writes there, or take a finished checkpoint, and run the command again"
+        f"{path} changed while it was read: {difference}; no output is kept. Wait until no "
+        "program writes there, or take a finished checkpoint, and run the command again"
     )

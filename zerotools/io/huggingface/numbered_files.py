@@ -56,8 +56,8 @@ def refuse_missing(directory: Path, names: Iterable[str]) -> None:
         count = int(whole[1]) if whole else 0
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         error = BadFile(
-            f"{directory / missing[0]} is missing{more}: the other names say that the model has "
-            f"{count} files; fetch them all"
+            f"{directory / missing[0]} is missing{more}: according to the other names, the model "
+            f"has {count} files; fetch them all"
         )
         for name in missing:
             tolerate(directory / name, error)
@@ -76,8 +76,8 @@ def refuse_unlisted(
     for name in present:
         if name not in listed and set_of(name) in sets:
             raise BadFile(
-                f"{directory / index} does not list {name}, which by its number belongs to the "
-                "same model: one of them is from another save"
+                f"{directory / index} does not list {name}, which belongs to the same model "
+                "according to its number: one of them is from another save"
             )
 
 

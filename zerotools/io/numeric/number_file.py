@@ -79,7 +79,7 @@ class NumberFile:
             count = os.preadv(self._descriptor, [view[done:]], at + done)
             if not count:
                 raise BadFile(
-                    f"{self._path} ends at byte {at + done}, and had {at + len(view)} bytes at "
-                    "least when the job began: something cut it short while it was read"
+                    f"{self._path} ends at byte {at + done}, but had at least {at + len(view)} "
+                    "bytes at the start of the job: a program truncated it while the job read it"
                 )
             done += count

@@ -61,10 +61,12 @@ def check_castable(source: DType, target: DType) -> None:
     if source == target:
         return
     if not (source.is_float and target.is_float):
-        raise Unsupported(f"a cast from {source} to {target} would change what the numbers mean")
+        raise Unsupported(
+            f"a cast from {source} to {target} would change the meaning of the numbers"
+        )
     if target == FLOAT8_E8M0FNU:
         raise Unsupported(
-            f"{target} holds only powers of two, for scales: a cast would lose everything else"
+            f"{target} holds only powers of two, for scales: a cast would lose all other values"
         )
 
 

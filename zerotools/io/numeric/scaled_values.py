@@ -75,7 +75,7 @@ def _scale(values: Array, scales: Array, start: int, block: tuple[int, ...]) -> 
     before = None if scales.all() else np.count_nonzero(values)
     _times(values, scales, start, block)
     if before is not None and np.count_nonzero(values) < before:
-        raise BadFile("has a scale that is 0, and elements under it that are not")
+        raise BadFile("has a scale of 0 for elements that are not 0")
 
 
 def _packed_fours(scheme: schemes.PackedFours, box: Box, inputs: Inputs) -> Array:

@@ -31,13 +31,12 @@ def how_to_go_on(directory: Path) -> str | None:
         return None
     if command == "gather":
         return (
-            "is what zerotools gather has brought so far: run the command again, which fetches "
-            "what is missing and gives the checkpoint its name"
+            "is an unfinished output of zerotools gather: run the command again to fetch the "
+            "missing files and complete it"
         )
     return (
-        "is an output that zerotools has not completed: if no run is writing it, run the command "
-        "that began it again with --resume, which keeps the files that are complete (without it, "
-        "it starts over)"
+        "is an unfinished output of zerotools: if no run is writing it, run its command again "
+        "with --resume to keep the complete files, or without it to start over"
     )
 
 
@@ -48,11 +47,11 @@ def _of_parts(directory: Path, parts: int) -> str:
     named = islice((part for part in count(1) if part not in numbers), min(missing, _MOST_NAMED))
     some = ", ".join(map(str, named))
     more = f" and {missing - _MOST_NAMED} more" if missing > _MOST_NAMED else ""
-    said = f"no run has begun part {some}{more}" if missing else "a run has begun each of them"
+    said = f"no run has begun part {some}{more}" if missing else "a run has begun each part"
     return (
-        f"is an output that zerotools makes in {parts} parts, and not all are complete ({said}): "
-        f"run the command with --part I/{parts} for each part that is missing or was stopped; it "
-        "goes on from where it was, and the last one gives the output its name"
+        f"is an output in {parts} parts, and not all are complete ({said}): run the command with "
+        f"--part I/{parts} for each part that is missing or stopped; each continues from its last "
+        "position, and the last part completes the output"
     )
 
 

@@ -43,7 +43,7 @@ def run_sidecars_in(
         notes.append(f"directories next to the shards are not copied: {', '.join(left)}")
     if links:
         notes.append(
-            f"links that lead out of {directory} are not copied: {', '.join(links)}; put the files "
+            f"links out of {directory} are not copied: {', '.join(links)}; put the files "
             "themselves there to copy them"
         )
     return plans, tuple(notes)

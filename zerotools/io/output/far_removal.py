@@ -34,7 +34,7 @@ def remove_output(destination: StorePath, *, leave_foreign: bool = False) -> Non
     if MARKER not in names and WRITING not in names:
         raise ForeignObjects(
             f"{destination} was not written by zerotools: it has neither {MARKER} nor {WRITING}; "
-            "nothing there is removed"
+            "its objects are kept"
         )
     own = marked_files(destination) if MARKER in names else set[str]()
     if WRITING in names:
@@ -42,8 +42,8 @@ def remove_output(destination: StorePath, *, leave_foreign: bool = False) -> Non
     foreign = sorted(names - own - {MARKER, WRITING})
     if foreign and not leave_foreign:
         raise ForeignObjects(
-            f"{destination} holds objects that zerotools did not write, such as {foreign[0]}; move "
-            "them elsewhere: nothing there is removed"
+            f"{destination} holds objects that zerotools did not write, such as {foreign[0]}; "
+            "move them elsewhere: no objects were removed"
         )
     files = sorted(names & own)
     tree = {

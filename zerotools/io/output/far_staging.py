@@ -74,7 +74,7 @@ def check_far_destination(
     writable(destination)
     forget(destination)
     if destination.is_file():
-        raise BadRequest(f"{destination} is an object; name a place where nothing is")
+        raise BadRequest(f"{destination} is an object; name a prefix without objects")
     objects = {}
     for path in destination.below():
         _, key, listing, _ = path.place
@@ -98,9 +98,9 @@ def check_far_destination(
     if not resume and not overwrite:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(objects[WRITING].modified))
         raise BadRequest(
-            f"{destination} was begun and is not complete: {len(record['done'])} of "
-            f"{counted(len(record['files']), 'file')}, the last sign of it at {when}. Where no run "
-            "writes there any more, go on with --resume, or start over with --overwrite"
+            f"{destination} is not complete: it has {len(record['done'])} of "
+            f"{counted(len(record['files']), 'file')}, last changed at {when}. If no run writes "
+            "there any more, continue with --resume, or start over with --overwrite"
         )
     return FoundOutput(objects, record)
 
@@ -111,13 +111,13 @@ def _refuse_complete(
     if not objects:
         return
     why = (
-        ", which --overwrite does not replace: a store cannot exchange them for others in one step"
+        ", which --overwrite does not replace: a store cannot exchange objects in one step"
         if overwrite
         else ""
     )
     raise BadRequest(
         f"{destination} holds {counted(len(objects), 'object')}{why}; choose another output, or "
-        "remove what is there"
+        "remove them"
     )
 
 
@@ -230,7 +230,7 @@ class FarStaging:
 
     def _taken(self, name: str) -> ObjectExists:
         return ObjectExists(
-            f"{self.destination / name} already exists, and was not there when this run began; "
+            f"{self.destination / name} already exists, but did not exist when this run began; "
             "choose another output, or remove it"
         )
 

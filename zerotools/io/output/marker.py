@@ -34,7 +34,7 @@ _LARGEST = 2**28
 # Some file systems keep times in steps of up to two seconds, and round them after a while.
 _COARSEST_TIME = 2 * 10**9
 _MAX_NAMED = 3
-_WITHOUT_MARKER = "remove it to go without the digests of the files that were written"
+_WITHOUT_MARKER = "remove it to continue without the digests of the written files"
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ def read_written(directory: Path) -> Written | None:
     found = tree.pop("digest")
     if found != tree_digest(tree):
         raise BadFile(
-            f"{path} does not have its own digest {found!r:.40}: it is damaged or was changed by "
-            f"hand; {_WITHOUT_MARKER}"
+            f"{path} does not have the digest {found!r:.40} that it records: it is damaged or was "
+            f"changed by hand; {_WITHOUT_MARKER}"
         )
     try:
         files = {
@@ -125,7 +125,7 @@ def read_written(directory: Path) -> Written | None:
         }
         return Written(str(tree["command"]), str(tree["algorithm"]), files)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadFile(f"{path} is no marker that zerotools wrote: {error!r:.200}") from None
+        raise BadFile(f"{path} is not a marker that zerotools wrote: {error!r:.200}") from None
 
 
 def was_made_of(directory: Path, made_of: str) -> bool:
@@ -209,8 +209,8 @@ def _marker(directory: Path) -> Any:
         tree: Any = read_json(directory / MARKER, _LARGEST, is_source=False)
     except FileNotFoundError:
         raise BadRequest(
-            f"{directory} has no {MARKER}, which says what zerotools wrote there (older "
-            f"versions wrote none), so --overwrite does not replace it; {_how_to_remove(directory)}"
+            f"{directory} has no {MARKER} with the files that zerotools wrote (older versions did "
+            f"not write it), so --overwrite does not replace it; {_how_to_remove(directory)}"
         ) from None
     except (OSError, BadFile, ValueError, RecursionError) as error:
         raise BadRequest(
@@ -228,8 +228,8 @@ def _marker(directory: Path) -> Any:
 
 def _how_to_remove(directory: Path) -> str:
     return (
-        f"look at what is in it, and if you need none of it, remove {directory} with everything in "
-        "it (rm -r) and run the command again; or choose another output"
+        f"see its contents; if you do not need them, remove {directory} (rm -r) and run the "
+        "command again; or choose another output"
     )
 
 

@@ -169,8 +169,8 @@ def _begun_alone(directory: Path) -> BadRequest:
 def _refuse_other_count(directory: Path, begun: int, parts: int) -> None:
     if begun != parts:
         raise BadRequest(
-            f"{directory} was begun in {begun} parts, and this is one of {parts}; run the parts of "
-            f"{begun}, or remove {directory} to start over"
+            f"{directory} was begun in {begun} parts, but this run is one of {parts}; run the "
+            f"parts of {begun}, or remove {directory} to start over"
         )
 
 
@@ -214,6 +214,6 @@ def _lock(file: int, how: int, path: Path) -> None:
         if error.errno not in _NO_LOCKS:
             raise
         raise BadRequest(
-            f"{path} cannot be locked ({error.strerror}), so that parts could write at the same "
-            "place: mount the file system with locks (Lustre: -o flock), or leave --part out"
+            f"{path} cannot be locked ({error.strerror}), so parts could overwrite each other: "
+            "mount the file system with locks (Lustre: -o flock), or leave --part out"
         ) from None

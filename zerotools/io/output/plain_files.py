@@ -34,8 +34,8 @@ def carried_file(path: Path) -> FilePlan:
     """
     if (target := led_out(path, chosen_name=False)) is not None:
         raise BadFile(
-            f"{path} is a link to {target}, outside its directory, and its content would go into "
-            "the output; put the file itself there if it belongs to the model, else remove the link"
+            f"{path} is a link to {target}, outside its directory, so the output would contain "
+            "that file; put the file itself there if it belongs to the model, or remove the link"
         )
     with source_file(path) as source:
         size = source.status().st_size

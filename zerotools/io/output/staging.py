@@ -169,7 +169,9 @@ class Staging:
         self._own.open_up()
         if self._is_taken():
             if self._check_replaced is None:
-                raise BadRequest(f"{self.destination} appeared while it was being written")
+                raise BadRequest(
+                    f"{self.destination} was created by another program during this run"
+                )
             self._replace(self._check_replaced)
         else:
             self.directory.rename(self.destination)
@@ -180,8 +182,8 @@ class Staging:
     def _check_own(self, path: Path) -> None:
         if not self._own.is_at(path):
             raise BadRequest(
-                f"{path} is not what was written there: something else has taken its place, so "
-                "this output cannot be trusted; see who writes there, and choose another place"
+                f"{path} was replaced after it was written, so this output cannot be trusted; see "
+                "who writes there, and choose another output"
             )
 
     def _replace(self, check: Callable[[Path], None]) -> None:

@@ -42,7 +42,7 @@ _MOST_BEFORE = 1 << 20
 _LONGEST_LINE = 1 << 16
 _MOST_SAID = 1 << 16
 _SSH_FAILED = 255
-_GO_ON = "; run the same command again when it can be reached"
+_GO_ON = "; run the same command again when it is reachable"
 
 
 class OpenShells:
@@ -146,13 +146,13 @@ class FarShell:
     def _begin(self) -> None:
         """Read up to the line after which the script prints."""
         if self._shells.is_over:
-            raise self.failed("is not asked any more")
+            raise self.failed("was not contacted, because another source failed")
         deadline = time.monotonic() + self._login_seconds
         line = f"{self.mark}\n".encode()
         while (found := self._buffer.find(line)) < 0:
             if len(self._buffer) > _MOST_BEFORE:
                 raise self.failed(
-                    "prints too much at a login; is its login shell one that runs sh?"
+                    "prints too much at a login; is its login shell one for sh scripts?"
                 )
             if not self._more(max(0.0, deadline - time.monotonic())):
                 raise self.failed("cannot be reached by ssh" if self._host else "runs no sh")

@@ -36,10 +36,12 @@ _ADVICE = (
     ),
     (
         "Permission denied",
-        "ssh would have to ask for a password or a passphrase; set up a key (ssh-copy-id), or load "
-        "yours into an agent (ssh-add)",
+        (
+            "ssh needs a password or a passphrase; set up a key (ssh-copy-id), or load yours into "
+            "an agent (ssh-add)"
+        ),
     ),
-    ("Could not resolve hostname", "is the name right? Names of ~/.ssh/config work, too"),
+    ("Could not resolve hostname", "is the name right? Names in ~/.ssh/config also work"),
 )
 
 
@@ -51,7 +53,7 @@ def ssh_program(who: str) -> str:
     """
     found = shutil.which("ssh")
     if found is None:
-        raise BadRequest(f"{who} needs the program ssh, and there is none in PATH; install OpenSSH")
+        raise BadRequest(f"{who} needs the program ssh, which is not in PATH; install OpenSSH")
     return found
 
 

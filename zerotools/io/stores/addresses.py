@@ -19,7 +19,7 @@ WRITTEN = ("s3", "gs", "az")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):(/?)(?!/)", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_ENVIRONMENT = "the variables of the store's own tools are where they belong"
+_ENVIRONMENT = "pass them in the environment variables of the store's tools"
 
 
 def is_url(text: str) -> bool:
@@ -81,13 +81,13 @@ def output_of(given: str | os.PathLike[str]) -> Path:
     """
     path = path_of(given)
     if path.name in ("", ".."):
-        raise BadRequest(f"{os.fspath(path)} is no name for an output; name a directory inside it")
+        raise BadRequest(f"{os.fspath(path)} cannot be an output; name a directory inside it")
     return path
 
 
 def _refuse_odd(text: str) -> None:
     if not text:
-        raise BadRequest("an empty text is no path; write . for the current directory")
+        raise BadRequest("an empty text is not a path; write . for the current directory")
     if "\0" in text:
         raise BadRequest(f"{text!r:.200} has a NUL, which no path has")
     if text.partition("/")[0] == "~" and not os.path.lexists("~"):
@@ -118,4 +118,4 @@ def _refuse_words(scheme: str, words: list[str]) -> None:
     if odd is None and scheme == "az":  # which has no other names for directories
         odd = next((word for word in words if "\\" in word), None)
     if odd is not None:
-        raise BadRequest(f"{place!r:.200} has a part {odd!r}, which no object is named by")
+        raise BadRequest(f"{place!r:.200} has a part {odd!r}, which no object name has")

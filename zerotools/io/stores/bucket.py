@@ -204,7 +204,7 @@ class ObstoreBucket:
                 raise changed(url, f"it had {found.size} bytes and has {now.size}")
             signs = [(each.etag, 0.0 if each.etag else each.modified) for each in (found, now)]
             if signs[0] != signs[1] and (now.etag or not found.etag):
-                raise changed(url, "another object has taken its place")
+                raise changed(url, "another object has replaced it")
             data = memoryview(answer.bytes())
             if len(data) != end - begin:
                 raise EOFError(f"end of file before message length reached: {len(data)}")
@@ -215,7 +215,7 @@ class ObstoreBucket:
         except FileNotFoundError:
             raise gone(url) from None
         except PreconditionError:
-            raise changed(url, "another object has taken its place") from None
+            raise changed(url, "another object has replaced it") from None
         except (BaseError, ValueError, OSError, EOFError) as error:
             raise failure("read", url, error) from None
 

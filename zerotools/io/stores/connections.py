@@ -46,7 +46,7 @@ def place_of(scheme: str, words: tuple[str, ...]) -> Place:
     """
     count = root_words(scheme)
     if len(words) < count:
-        raise BadRequest(f"{scheme}://{'/'.join(words)} is no place in a store")
+        raise BadRequest(f"{scheme}://{'/'.join(words)} does not name a prefix in a store")
     listing, neighbours = _opened(scheme, words[:count], tuple(map(os.environ.get, _ENDPOINTS)))
     return Place(listing.store, "/".join(words[count:]), listing, neighbours)
 

@@ -51,7 +51,7 @@ def failure(what: str, url: str, error: Exception) -> ZerotoolsError:
     if any(sign in text for sign in _NO_CREDENTIALS):
         return BadRequest(f"{url} cannot be {what}: no credentials were found{advice}")
     if "NoSuchBucket" in text or "ContainerNotFound" in text:
-        return BadRequest(f"{_bucket(url)} does not exist ({said}); look at how it is spelled")
+        return BadRequest(f"{_bucket(url)} does not exist ({said}); check its spelling")
     if name in ("PermissionDeniedError", "UnauthenticatedError") or said[:3] in ("401", "403"):
         return BadRequest(
             f"{url} cannot be {what}: the store refuses it ({said or 'no rights'}). Ask for the "
@@ -59,15 +59,16 @@ def failure(what: str, url: str, error: Exception) -> ZerotoolsError:
         )
     if name == "NotSupportedError":
         return BadRequest(
-            f"{url} cannot be {what}: its server does not answer ranges of a file; download it, "
-            "and name the copy"
+            f"{url} cannot be {what}: its server does not send ranges of a file; download it, and "
+            "name the copy"
         )
     if "does not match any region" in text or "Redirect" in text or said[:3] == "301":
         return BadRequest(
-            f"{url} cannot be {what}: the bucket lies in another region; set AWS_REGION to its own"
+            f"{url} cannot be {what}: the bucket is in another region; set AWS_REGION to that "
+            "region"
         )
     if isinstance(error, FileNotFoundError):
-        return BadFile(f"{url} is not there ({said or 'the store does not know it'})")
+        return BadFile(f"{url} does not exist ({said or 'the store does not know it'})")
     cause = next((why for sign, why in _CAUSES.items() if sign in text), "")
     why = "; ".join(filter(None, (said, cause))) or f"{name} of the library that reads it"
     return HostUnreachable(
@@ -84,7 +85,7 @@ def gone(url: str) -> BadFile:
 def changed(url: str, how: str) -> BadFile:
     """Return the error for an object that changed since it was found."""
     return BadFile(
-        f"{url} changed while it was read: {how}; no output is kept. Wait until nothing writes "
+        f"{url} changed while it was read: {how}; no output is kept. Wait until no program writes "
         "there, or take a finished checkpoint, and run the command again"
     )
 

@@ -130,7 +130,7 @@ class HubFiles:
         if name in ("GatedRepoError", "RepositoryNotFoundError") or status in (401, 403, 404):
             return BadRequest(
                 f"{self.url} cannot be read: the Hub does not know it, or does not show it to you "
-                f"({status}). Look at how it is spelled and ask for access on its page; "
+                f"({status}). Check its spelling and ask for access on its page; "
                 f"{CREDENTIALS['hf']}"
             )
         why = f"it answered {status}" if status else f"it does not answer ({name})"

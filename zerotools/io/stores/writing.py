@@ -21,11 +21,13 @@ def writable(path: Path) -> tuple[WritableStore, str]:
     store, key, *_ = path.place
     if store.url.partition(":")[0] not in BUCKETS:
         raise Unsupported(
-            f"{path} cannot be written: {store.url.partition(':')[0]}:// is only read; write to "
+            f"{path} cannot be written: {store.url.partition(':')[0]}:// is read-only; write to "
             f"{', '.join(f'{each}://' for each in BUCKETS)} or to a disk"
         )
     if not key:
-        raise BadRequest(f"{path} is a whole bucket; name a place in it, such as {path}/checkpoint")
+        raise BadRequest(
+            f"{path} is a whole bucket; name a prefix in it, such as {path}/checkpoint"
+        )
     return store, key  # type: ignore[return-value]
 
 

@@ -96,7 +96,7 @@ class Archive:
             raise BadFile(f"{self.window} has no record of storage {storage.key!r}")
         if record.length != storage.nbytes:
             raise BadFile(
-                f"{self.window}: storage {storage.key!r} has {record.length} bytes and its "
-                f"pickle says {storage.nbytes}"
+                f"{self.window}: storage {storage.key!r} has {record.length} bytes, but its "
+                f"pickle gives {storage.nbytes}"
             )
         return self.window.offset + payload_of(self.window, record)

@@ -125,7 +125,7 @@ def _ordered(args: tuple[Any, ...]) -> Ordered | None:
         return Ordered()
     pairs = args[0] if len(args) == 1 else None
     if type(pairs) is not list or not all(type(p) in (list, tuple) and len(p) == 2 for p in pairs):
-        raise BadFile("an OrderedDict is not made of pairs")
+        raise BadFile("an OrderedDict does not consist of pairs")
     made = Ordered()
     for key, value in pairs:
         check_key(key)
@@ -135,7 +135,7 @@ def _ordered(args: tuple[Any, ...]) -> Ordered | None:
 
 def _size(args: tuple[Any, ...]) -> Size | None:
     if len(args) != 1 or type(args[0]) not in (tuple, list):
-        raise BadFile("a torch.Size is not made of a tuple")
+        raise BadFile("a torch.Size does not come from a tuple")
     return Size(_counts(tuple(args[0])))
 
 
@@ -166,7 +166,7 @@ def _frozenset(args: tuple[Any, ...]) -> frozenset[Any] | None:
 
 def _members(args: tuple[Any, ...]) -> list[Any]:
     if len(args) != 1 or type(args[0]) is not list:
-        raise BadFile("a set is not made of a list")
+        raise BadFile("a set does not come from a list")
     for value in args[0]:
         check_key(value)
     return args[0]
@@ -174,7 +174,7 @@ def _members(args: tuple[Any, ...]) -> list[Any]:
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
-        raise BadFile(f"{value!r:.40} stands where a count should")
+        raise BadFile(f"it has {value!r:.40} instead of a count")
     return value
 
 

@@ -80,8 +80,8 @@ def _storages(window: FileRange, tree: Any) -> dict[str, Storage]:
             value = value.storage
         if isinstance(value, Storage) and found.setdefault(value.key, value).nbytes != value.nbytes:
             raise BadFile(
-                f"{window}: storage {value.key!r} has {found[value.key].nbytes} bytes in one place "
-                f"of its pickle and {value.nbytes} in another"
+                f"{window}: storage {value.key!r} has both {found[value.key].nbytes} and "
+                f"{value.nbytes} bytes in its pickle"
             )
     return found
 

@@ -48,7 +48,7 @@ class PickleMachine:
 
     def take(self, at: int, size: int) -> bytes:
         if size < 0 or size > len(self.data) - at:
-            raise TruncatedPickle(f"{size} bytes are announced and {len(self.data) - at} are left")
+            raise TruncatedPickle(f"{size} bytes are announced, but {len(self.data) - at} follow")
         return self.data[at : at + size]
 
 
@@ -93,7 +93,7 @@ def _frame(machine: PickleMachine, at: int) -> int:
 @on(b".")
 def _stop(machine: PickleMachine, at: int) -> int:
     if machine.under or len(machine.stack) != 1:
-        raise BadFile("it stops with values left over")
+        raise BadFile("it stops with unused values on its stack")
     machine.done = True
     return at
 
@@ -171,7 +171,7 @@ def text(data: bytes) -> str:
 
 def _integer(data: bytes) -> int:
     if len(data) > _LARGEST_INTEGER:
-        raise Unsupported(f"it has an integer of {len(data)} bytes, and no checkpoint has such")
+        raise Unsupported(f"it has an integer of {len(data)} bytes, which no checkpoint has")
     return int.from_bytes(data, "little", signed=True)
 
 

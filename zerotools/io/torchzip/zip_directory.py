@@ -76,7 +76,7 @@ def read_directory(window: FileRange) -> dict[str, ZipEntry]:
     if begin + size != end or size > _LARGEST_DIRECTORY:
         raise BadFile(
             f"{window}: its zip directory of {size} bytes at {begin} does not end at byte {end}, "
-            "where the end record is: bytes were removed or added"
+            "the start of the end record: bytes were removed or added"
         )
     if not may_be_read(_ENTRY_SHARE * size, window.data_beside(size)):
         raise BadFile(
@@ -142,13 +142,14 @@ def payload_of(window: FileRange, record: ZipEntry) -> int:
     ):
         raise BadFile(
             f"{window}: record {record.name!r} has {record.length} bytes and CRC-32 "
-            f"{record.crc:08x} in the zip directory, and method, CRC-32, sizes {said} in its header"
+            f"{record.crc:08x} in the zip directory, but method, CRC-32, sizes {said} in its "
+            "header"
         )
     at = record.header + LOCAL_HEADER.size + int(name) + int(extra)
     if at + record.length > record.limit:
         raise BadFile(
             f"{window}: record {record.name!r} of {record.length} bytes at {at} reaches beyond "
-            f"byte {record.limit}, where the next one or the zip directory begins"
+            f"byte {record.limit}, the start of the next record or of the zip directory"
         )
     return at
 
@@ -176,7 +177,7 @@ def _check_crc(window: FileRange, record: ZipEntry, found: int, advice: str) -> 
     """Raise an error for a record with bytes of the CRC-32 `found` instead of the expected one."""
     if record.has_crc and found != record.crc:
         raise BadFile(
-            f"{window}: record {record.name!r} has CRC-32 {found:08x} and the zip directory says "
+            f"{window}: record {record.name!r} has CRC-32 {found:08x}, but the zip directory has "
             f"{record.crc:08x}: its bytes have changed since it was saved; {advice}"
         )
 
@@ -203,8 +204,8 @@ def _limits(window: FileRange, entries: Sequence[_Entry]) -> dict[int, int]:
         end = header + LOCAL_HEADER.size + len(name.encode()) + length
         if end > begin:
             raise BadFile(
-                f"{window}: record {name!r} reaches to byte {end}, and {other!r} begins "
-                f"at {begin}: they overlap"
+                f"{window}: record {name!r} reaches to byte {end}, but {other!r} begins at "
+                f"{begin}: they overlap"
             )
         limits[header] = begin
     return limits
@@ -217,7 +218,7 @@ def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]
     if comment or disk != first_disk or here != count:
         raise BadFile(
             f"{window}: the end of its zip directory announces a comment of {comment} bytes, or "
-            f"several disks, and neither is there: the file is damaged; {_ANOTHER}"
+            f"several disks, but the file has neither: the file is damaged; {_ANOTHER}"
         )
     full = begin == _FULL32 or size == _FULL32 or count == _FULL16
     locator_at = window.length - _END.size - _END64_LOCATOR.size
@@ -239,7 +240,7 @@ def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]
     narrow = ((count, _FULL16), (size, _FULL32), (begin, _FULL32))
     if any(said not in (wide, most) for (said, most), wide in zip(narrow, numbers, strict=True)):
         raise BadFile(
-            f"{window}: its zip directory has {size} bytes at {begin} by its last record, and "
+            f"{window}: its zip directory has {size} bytes at {begin} by its last record, but "
             f"{numbers[1]} at {numbers[2]} by its zip64 record: the file is damaged"
         )
     count, size, begin = numbers
@@ -276,16 +277,16 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
             )
         if disk or attributes & _IS_DIRECTORY:
             raise BadFile(
-                f"{window}: record {name!r} is said to be a directory, or on another disk, which "
-                "torch.save never says: the file is damaged"
+                f"{window}: record {name!r} is marked as a directory or as on another disk, which "
+                "torch.save never writes: the file is damaged"
             )
         if flags & _UNREAD_FLAGS:
             _refuse_if_plain(window, name, header, "encrypted or a patch")
             raise Unsupported(f"{window}: record {name!r} is encrypted or a patch")
         if header + LOCAL_HEADER.size + length > limit:
             raise BadFile(
-                f"{window}: record {name!r} of {length} bytes at {header} reaches beyond "
-                f"byte {limit}, where the directory begins"
+                f"{window}: record {name!r} of {length} bytes at {header} reaches beyond byte "
+                f"{limit}, the start of the directory"
             )
         yield name, header, length, crc
     if at != len(data):
@@ -305,8 +306,8 @@ def _refuse_if_plain(window: FileRange, name: str, header: int, said: str) -> No
     is_plain = not method and not flags & _UNREAD_FLAGS
     if signature == _LOCAL and is_plain and (packed == length or flags & HAS_DESCRIPTOR):
         raise BadFile(
-            f"{window}: record {name!r} is {said} by the zip directory, and not by its own header: "
-            f"the file is damaged; {_ANOTHER}"
+            f"{window}: record {name!r} is {said} according to the zip directory, but not "
+            f"according to its header: the file is damaged; {_ANOTHER}"
         )
 
 
@@ -317,8 +318,8 @@ def _name(window: FileRange, data: bytes) -> str:
         raise BadFile(f"{window}: a record's name {data!r:.200} is not UTF-8") from None
     if not _is_usual(name):
         raise BadFile(
-            f"{window}: a record is called {name!r:.200}, which torch.save calls none: the file is "
-            "damaged, or made to mislead; do not use it"
+            f"{window}: torch.save never writes a record {name!r:.200}: the file is damaged, or "
+            "made to mislead; do not use it"
         )
     return name
 

@@ -49,7 +49,7 @@ class LocatedTensor:
         if self.ranges is not None:
             gather_flat(files, self._pieces(block), self.dtype.itemsize, raw.data)
             return
-        assert block.box is not None, "only a tensor of ranges has blocks that are no boxes"
+        assert block.box is not None, "only a tensor of ranges has blocks that are not boxes"
         pieces = [
             ChunkBox(self._chunks[position], common)
             for position, common in self._index.meeting(block.box)

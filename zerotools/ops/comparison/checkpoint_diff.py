@@ -121,8 +121,8 @@ def _read_both(
     for name in given:
         if not any(name in form.read_options for form in forms):
             raise BadRequest(
-                f"neither {paths[0]} nor {paths[1]} is in a format for which there is "
-                f"{flag(name)}; leave it out"
+                f"neither {paths[0]} nor {paths[1]} is in a format that takes {flag(name)}; leave "
+                "it out"
             )
     found = []
     for number, path in enumerate(paths):

@@ -93,7 +93,7 @@ def _config(checkpoint: Checkpoint) -> dict[str, Any] | None:
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise BadFile(f"{path} is not valid JSON; put the model's own there") from None
+        raise BadFile(f"{path} is not valid JSON; copy the file of the model there") from None
     if not isinstance(config, dict):
         return None
     return config

@@ -146,7 +146,7 @@ def _judged(
     elif status is None and not differing:
         status, distance = (CAST if is_cast else EQUAL), None
     elif status is None:
-        assert distance is not None, "what differs was measured"
+        assert distance is not None, "a difference was measured"
         is_near = tolerance.allowance != NOTHING and not distance.outside
         status = WITHIN if is_near else DIFFERS
     return TensorDifference(

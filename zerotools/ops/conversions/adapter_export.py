@@ -72,8 +72,8 @@ def prepare_adapter(
     if source.needs_map and mapping is None and check_names:
         raise BadRequest(
             f"{path} has the layers of {spelling(source)}, which PEFT does not load: add --map-to "
-            "hf --config-dir MODEL_DIR, where its model has config.json (--no-check-names exports "
-            "it as it is)"
+            "hf --config-dir MODEL_DIR, the directory with config.json of its model "
+            "(--no-check-names exports it unchanged)"
         )
     record = source.job_record(checkpoint)
     lora = None if record is None else record.lora

@@ -290,8 +290,8 @@ def check_space(destination: Path, needed: int) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise BadRequest(
-            f"{destination} needs {needed} bytes and {existing} has {free} free; make room, or "
-            "choose another output"
+            f"{destination} needs {needed} bytes and {existing} has {free} free; free some space, "
+            "or choose another output"
         )
 
 

@@ -387,8 +387,8 @@ def _named(
         settled, said = (NUMBERED_STATE,), [proved.known_by]
     elif training.unnamed and _needs_names(source, training, request):
         raise BadRequest(
-            f"{how_to_name(source, source.model_sidecars)}; or --weights-only, to convert the "
-            "weights alone"
+            f"{how_to_name(source, source.model_sidecars)}; or use --weights-only, to convert "
+            "only the weights"
         )
     elif training.unnamed:
         settled, said = (NUMBERED_STATE,), [ORDER_UNKNOWN] if optimizer_roles(source) else []
@@ -446,6 +446,8 @@ def _one_rank(source: Checkpoint, request: _Request) -> list[str]:
     if is_known or "world_size" not in request.form.write_options:
         return []
     return [
-        f"it is written for 1 rank, as {source.origin.path} does not say how many the run has; "
-        "--world-size N writes it for N"
+        (
+            f"it is written for 1 rank, because {source.origin.path} does not record the number of "
+            "ranks; --world-size N writes it for N"
+        )
     ]

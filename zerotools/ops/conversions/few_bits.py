@@ -67,8 +67,8 @@ def refuse_quantising(dtype: str) -> None:
     """
     if dtype in QUANTISERS:
         raise BadRequest(
-            f"--dtype {dtype} quantises as transformers does, and --map-to is for layouts of "
-            "others: map into hf first, and quantise that"
+            f"--dtype {dtype} quantises like transformers, so the output must have the layout hf: "
+            "map into hf first, and quantise the result"
         )
 
 

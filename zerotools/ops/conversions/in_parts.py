@@ -42,8 +42,8 @@ def prove_part(
     """
     if conversion.sums_bytes:
         raise BadRequest(
-            "tensors are summed before this output can be written (adapters are merged into the "
-            "weights), which is not done in parts; leave --part out"
+            "this output needs a sum of tensors before it is written (adapters are merged into "
+            "the weights), which parts cannot do; leave --part out"
         )
     refuse_damaged(conversion)
     planned = plan_part(conversion.target, part, alignment)

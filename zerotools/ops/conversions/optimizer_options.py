@@ -132,8 +132,8 @@ def _one_group(
     ordered = names if given.order is None else _checked(source, given.order)
     group = ParamGroup(tuple(ordered), dict(given.options))
     said = (
-        f"all {len(group.params)} trained parameters are one param group, because no file says how "
-        "they were grouped"
+        f"all {len(group.params)} trained parameters are one param group, because no file records "
+        "their groups"
     )
     return replace(training, groups=(group,), is_ordered=given.order is not None), [said]
 

@@ -50,7 +50,7 @@ JOB = "job"
 _TAKEN = {*NAMES, "order", "world_size"}
 _KEPT = {"param_groups", "steps", "loss_scale"}
 _WHY = {
-    "lr_scheduler": "the learning rate follows the job's own schedule, from the step on",
+    "lr_scheduler": "the learning rate follows the job's schedule from that step",
     "ds_config": "it configures DeepSpeed",
     "client": "state that the training program added",
     "frozen": "a job trains all weights, unless it has adapters",
@@ -99,7 +99,7 @@ def _prepare(
     job = formats.format_of(run.checkpoint).job_record(run.checkpoint)
     if job is not None and job.engine == "torch":
         raise BadRequest(
-            f"{run.path} is a checkpoint of a job already: resume_from takes it as it is, at any "
+            f"{run.path} is a checkpoint of a job already: resume_from takes it unchanged, at any "
             "number of ranks"
         )
     formats.format_of(run.checkpoint).check_weights(run.checkpoint)
@@ -152,7 +152,7 @@ def _completed(run: ForeignRun, options: Mapping[str, Any]) -> tuple[ForeignRun,
     lacking = [n for n in ("lr", "weight_decay") for g in training.groups if n not in g.options]
     if lacking or not training.groups:
         names = " and ".join(flag(name) for name in dict.fromkeys(lacking)) or "--lr"
-        raise BadRequest(f"{run.path} does not say what its param groups have: pass {names}")
+        raise BadRequest(f"{run.path} does not have the options of its param groups: pass {names}")
     run = replace(run, training=training)
     trained = dict.fromkeys(name for group in training.groups for name in group.params)
     tensors, weights = run.checkpoint.tensors, weights_of(run)
@@ -167,8 +167,9 @@ def _completed(run: ForeignRun, options: Mapping[str, Any]) -> tuple[ForeignRun,
     found = check_state(run, WantedModel(shapes, {}, {}), kind_of(run))
     if found.fresh:
         raise BadRequest(
-            f"{run.path} has no optimizer state of {found.fresh[0]} yet, which the program never "
-            f'updated: set resume_from = "{run.path}" in the job, which begins it with zeros'
+            f"{run.path} has no optimizer state of {found.fresh[0]} yet, because the program "
+            f'never updated it: set resume_from = "{run.path}" in the job, which starts this '
+            "state with zeros"
         )
     return run, notes
 

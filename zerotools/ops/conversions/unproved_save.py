@@ -29,6 +29,9 @@ def unproved_save(checkpoint: Checkpoint, form: Format, table: FormatTable) -> l
     if not left:
         return []
     return [
-        f"cannot check whether {counted(len(left), 'file')} of {len(checkpoint.files)} are of one "
-        "save: to record it, run zerotools verify --write-manifest right after each save"
+        (
+            f"cannot check whether {counted(len(left), 'file')} of {len(checkpoint.files)} are "
+            "from one save: to record it, run zerotools verify --write-manifest right after each "
+            "save"
+        )
     ]

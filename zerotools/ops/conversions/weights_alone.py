@@ -126,9 +126,9 @@ def _beside_weights(source: Checkpoint, training: TrainingState, form: Format) -
     found = []
     for what in (*extra_roles(source, training), *state_words(source, training)):
         if what == "param16":
-            why = "the weights are written from the masters, of which these are casts"
+            why = "the weights are written from the masters; these are casts of them"
         elif what == "frozen":
-            why = f"{form.title} does not say which weights were frozen"
+            why = f"{form.title} does not record which weights were frozen"
         else:
             why = f"{form.title} holds weights only"
         found.append(Dropped(what, why))
@@ -140,5 +140,5 @@ def _told_no_more(weights: Checkpoint, source: Checkpoint, form: Format) -> list
     if any(key.role == "buffer" for key in source.tensors):
         found.append(Dropped("buffer", "kept, but no longer marked as buffers"))
     if weights.aliases:
-        found.append(Dropped("aliases", f"{form.title} does not say which names are tied"))
+        found.append(Dropped("aliases", f"{form.title} does not record which names are tied"))
     return found

@@ -35,7 +35,7 @@ def with_adapters(
     )
     architecture = model.architecture
     if architecture is None:
-        said = "adapters are not counted, as the names of the model's layers are not known"
+        said = "adapters are not counted, because the names of the model's layers are not known"
         return replace(model, parameters=frozen, notes=(*model.notes, said))
     adapters = tuple(
         Parameter(shape, block=str(layer), is_hidden=True)

@@ -118,7 +118,7 @@ def _memory(name: str) -> tuple[int, str | None]:
         )
     least = min(known, key=lambda card: known[card])
     said = f"{known[least] / 1024:.1f} GiB, the least that a card of {size[1]} GB has ({least})"
-    return known[least] * MIB, f"GPU memory: {said}; name the card for its own"
+    return known[least] * MIB, f"GPU memory: {said}; name the card for its exact memory"
 
 
 _SPELLINGS: tuple[Callable[[str, int], str], ...] = (
@@ -141,8 +141,8 @@ def _of_name(name: str) -> tuple[int, str | None]:
     if not found:
         known = ", ".join(CARDS)
         raise BadRequest(
-            f"--gpus: {name!r} is not a card that is known; write its memory as in 2x24 or "
-            f"2x24GiB, or one of {known}"
+            f"--gpus: {name!r} is not a known card; write its memory as in 2x24 or 2x24GiB, or "
+            f"one of {known}"
         )
     if len(found) > 1:
         raise BadRequest(f"--gpus: {name!r} is ambiguous; name one of {', '.join(found)}")

@@ -130,9 +130,9 @@ def needs_of(way: Way, machine: Machine) -> str:
 
 def _why_nothing(machine: Machine, ways: Ways) -> str:
     if ways.found:
-        return f"nothing fits that trains all weights on this machine: {_nearest(machine, ways)}"
+        return f"no setting that trains all weights fits on this machine: {_nearest(machine, ways)}"
     if ways.nearest is None:
-        return "there is no such combination of stage and offload"
+        return "this combination of stage and offload does not exist"
     return f"nothing fits: {_nearest(machine, ways)}"
 
 
@@ -148,8 +148,8 @@ def _ways_out(machine: Machine, rows: Sequence[Row], ways: Ways) -> Iterator[str
     largest = min((row.memory.largest_block for row in rows), default=0)
     if machine.on_gpu and largest > machine.gpu_memory:
         yield (
-            f"the largest layer alone takes {gib(largest)}, which no ZeRO stage makes smaller on a "
-            "GPU while it is computed with: share it among GPUs by zero.tensor_ranks"
+            f"the largest layer alone takes {gib(largest)}, which no ZeRO stage reduces during "
+            "its computation: divide it among GPUs with zero.tensor_ranks"
         )
         return
     for way in ways.found:
@@ -166,16 +166,16 @@ def _advice(work: Workload, machine: Machine, chosen: Row) -> Iterator[str]:
     if nodes and chosen.stage >= 2 and chosen.layout.shard_size == machine.ranks_of_node:
         yield (
             f"each node has a copy of the weights, shared by its {machine.ranks_of_node} ranks "
-            "(zero.shard_size), so that gradients alone cross the link between nodes; "
-            f"zero.shard_size = {machine.gpus} takes less memory, and gathers weights over the link"
+            "(zero.shard_size), so only gradients cross the link between nodes; zero.shard_size "
+            f"= {machine.gpus} takes less memory, but gathers weights over the link"
         )
     elif nodes and chosen.stage >= 2:
         yield (
             f"over slow links between nodes, zero.shard_size = {machine.ranks_of_node} gathers "
-            "weights inside a node alone, where that fits; else stage 1 sends least"
+            "weights only inside a node, if that fits; otherwise stage 1 sends least"
         )
     if work.model.architecture is None:
-        yield "activations are unknown: leave room for them, or measure a few steps"
+        yield "activations are not counted: keep memory free for them, or measure a few steps"
 
 
 def gib(count: int) -> str:

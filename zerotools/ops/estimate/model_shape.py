@@ -112,7 +112,7 @@ def read_shape(model: str, python: str | None = sys.executable) -> ModelShape:
         if _COUNT.fullmatch(model.strip()):
             return of_count(model.strip())
         raise BadRequest(
-            f"{model}: there is no such file or directory, and it is no number of parameters such "
+            f"{model}: is neither an existing file or directory nor a number of parameters such "
             "as 7B"
         )
     if path.is_file() and path.suffix == ".json":
@@ -136,7 +136,8 @@ def of_config(
     inner = config.get("text_config")
     if not isinstance(config.get("model_type"), str):
         raise BadRequest(
-            f"{source}: is no model config: it has no model_type; name the config.json of a model"
+            f"{source}: is not a model config: it has no model_type; name the config.json of a "
+            "model"
         )
     architecture = architecture_of(config, source)
     named = _class_of(config)
@@ -149,7 +150,7 @@ def of_config(
     built, parameters = _built(config, source, python)
     said = f"{source}: activations are unknown for model_type {name!r}"
     if config.get("quantization_config"):
-        said += "; weights are counted whole, and not as its quantization_config packs them"
+        said += "; weights are counted unpacked, unlike in its quantization_config"
     elif named in ("", built):
         said += "; the state is exact"
         said += " and has all of the model's parts" if isinstance(inner, Mapping) else ""
@@ -164,7 +165,7 @@ def _class_of(config: Mapping[str, Any]) -> str:
 
 
 def _of_another_class(source: str, counted: str, named: str) -> str:
-    return f"{source}: counted as {counted}, which is what a job trains; the config names {named}"
+    return f"{source}: counted as {counted}, because a job trains this; the config names {named}"
 
 
 def of_count(text: str) -> ModelShape:
@@ -200,8 +201,8 @@ def of_count(text: str) -> ModelShape:
         Parameter(each) for each in ((left // hidden, hidden), (left % hidden,)) if each[0]
     ]
     said = (
-        f"{text}: taken for a Llama-like model of {layers} layers with hidden size {hidden} and a "
-        f"vocabulary of {vocabulary:,}; name its config.json for its own activations"
+        f"{text}: taken as a Llama-like model of {layers} layers with hidden size {hidden} and a "
+        f"vocabulary of {vocabulary:,}; name its config.json for exact activations"
     )
     return ModelShape(text, tuple(parameters), architecture, (said,), shape)
 
@@ -227,7 +228,7 @@ def _of_checkpoint(path: Path, what: str) -> ModelShape:
     record = formats.format_of(checkpoint).job_record(checkpoint)
     if record is not None and record.lora is not None and record.lora.base is not None:
         raise BadRequest(
-            f"{path}: holds adapters alone, and not the shapes of their base model; name the job "
+            f"{path}: holds only adapters, without the shapes of their base model; name the job "
             f"file, or {record.lora.base.path}"
         )
     shapes = {
@@ -277,7 +278,7 @@ def _built(
 ) -> tuple[str, tuple[Parameter, ...]]:
     """Return the class of a model that transformers builds without values, in a process of
     `python`, and its parameters."""
-    name, why = config["model_type"], "it is not asked here"
+    name, why = config["model_type"], "transformers was not asked for it here"
     if python is not None:
         try:
             done = subprocess.run(
@@ -297,6 +298,6 @@ def _built(
             pass  # its output has the reason
     raise Unsupported(
         f"{source}: zerotools does not know the shapes of model_type {name!r}, and transformers "
-        f"of {python} could not say them ({why[:LONGEST_REASON]}); name a checkpoint of the model, "
-        "or a number of parameters such as 7B"
+        f"of {python} could not compute them ({why[:LONGEST_REASON]}); name a checkpoint of the "
+        "model, or a number of parameters such as 7B"
     )

@@ -35,7 +35,8 @@ def create_file(path: Path, file_plan: FilePlan, sources: Sources, *, shared: bo
             output.flush()
         except OSError as error:
             raise BadRequest(
-                f"{path} cannot be written: {error.strerror}; make room, or choose another output"
+                f"{path} cannot be written: {error.strerror}; free some space, or choose another "
+                "output"
             ) from error
         for carried in file_plan.carried:
             _carry(carried, output.fileno(), sources)

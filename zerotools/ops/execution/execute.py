@@ -145,7 +145,7 @@ def _check_alone(directory: Path) -> None:
     parts = parts_begun(directory)
     if parts is not None:
         raise BadRequest(
-            f"{directory} is being written in {counted(parts, 'part')}; run those that are missing "
+            f"{directory} is being written in {counted(parts, 'part')}; run the missing ones "
             f"(--part I/{parts}), or remove it to start over"
         )
     _check_left(directory)

@@ -146,8 +146,8 @@ def _prove_scaled(key: Key, tensor: ScaledCast, source: Checkpoint) -> dict[str,
         part = tensor.inputs[name]
         if box != Box.whole(part.shape):
             raise BadFile(
-                f"{source.origin.path}: the {name} of {key} have shape {list(part.shape)}, and its "
-                f"shape {list(tensor.shape)} needs {list(box.shape)}"
+                f"{source.origin.path}: the {name} of {key} have shape {list(part.shape)}, but "
+                f"its shape {list(tensor.shape)} needs {list(box.shape)}"
             )
         found[name] = tuple(distinct_chunks(key, part, source))
     return found

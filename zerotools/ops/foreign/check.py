@@ -53,7 +53,7 @@ def check_weights(run: ForeignRun, wanted: WantedModel) -> None:
     ]
     if lost or more:
         said = [f"it lacks {_listed(lost)}"] if lost else []
-        said += [f"it has {_listed(more)}, for which the job's model has no place"] if more else []
+        said += [f"it has {_listed(more)}, which the job's model does not have"] if more else []
         raise BadRequest(
             f"resume_from = {run.path}: is a checkpoint of another model: {', and '.join(said)}; "
             "name one of the job's model"
@@ -143,22 +143,22 @@ def check_for_deepspeed(
     where, origin = f"resume_from = {run.path}", run.checkpoint.origin
     if not origin.stage or origin.tag is None:
         raise BadRequest(
-            f'engine = "deepspeed": {where} is {run.title}, and DeepSpeed loads its own files of '
-            'stages 1 to 3 alone; set engine = "torch"'
+            f'engine = "deepspeed": {where} is {run.title}, but DeepSpeed loads only its files '
+            'of stages 1 to 3; set engine = "torch"'
         )
     if (origin.stage, origin.world_size) != (stage, world_size):
         raise BadRequest(
-            f"{where}: was saved at world size {origin.world_size} and stage {origin.stage} and "
-            f"the job has {world_size} and stage {stage}, which DeepSpeed does not load: type "
-            f"zerotools reshard {shlex.quote(str(run.directory))} OUT --world-size {world_size} "
-            f'--stage {stage}, or set engine = "torch"'
+            f"{where}: was saved at world size {origin.world_size} and stage {origin.stage}, but "
+            f"the job has {world_size} and stage {stage}, and DeepSpeed does not change them: "
+            f"type zerotools reshard {shlex.quote(str(run.directory))} OUT --world-size "
+            f'{world_size} --stage {stage}, or set engine = "torch"'
         )
     saved = [group.params for group in run.training.groups if group.params]
     if saved != list(groups):
         raise BadRequest(
             f"{where}: its param groups have {_sizes(saved)} parameters and the job's "
-            f"{_sizes(groups)}, or another order, by which DeepSpeed finds them; set engine = "
-            '"torch"'
+            f"{_sizes(groups)}, or the order of parameters differs, and DeepSpeed needs it; set "
+            'engine = "torch"'
         )
 
 
@@ -190,16 +190,17 @@ def _check_roles(run: ForeignRun, kind: str, state: Mapping[str, Mapping[str, Te
     for name, roles in state.items():
         if roles and set(roles) not in map(set, known):
             raise BadRequest(
-                f"resume_from = {run.path}: its optimizer keeps {_listed(sorted(roles))} of {name} "
-                f'and "{kind}" keeps {" or ".join(", ".join(each) for each in known if each)}: it '
-                "is another optimizer, or has an option that the job's has not"
+                f"resume_from = {run.path}: its optimizer keeps {_listed(sorted(roles))} of "
+                f'{name}, but "{kind}" keeps '
+                f"{' or '.join(', '.join(each) for each in known if each)}: it is another "
+                "optimizer, or has an option that the job's optimizer does not have"
             )
     for group in run.training.groups:
         for option in ("amsgrad", "maximize", "nesterov", "dampening"):
             if group.options.get(option):
                 raise BadRequest(
                     f"resume_from = {run.path}: its optimizer has {option} = "
-                    f"{group.options[option]}, which the job's has not"
+                    f"{group.options[option]}, which the job's optimizer does not have"
                 )
 
 

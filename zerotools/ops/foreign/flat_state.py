@@ -38,7 +38,7 @@ def divided(
     if len(sections) != len(training.groups):
         raise BadRequest(
             f"{path} has its optimizer state as {len(training.groups)} flat tensors, one for each "
-            f"param group, and --order has {counted(len(sections), 'group')}: pass --order FILE "
+            f"param group, but --order has {counted(len(sections), 'group')}: pass --order FILE "
             "with an empty line between the names of two groups"
         )
     tensors = {k: t for k, t in checkpoint.tensors.items() if k.name not in training.unnamed}
@@ -54,8 +54,8 @@ def divided(
                 if tensor.shape and tensor.numel != held:
                     raise BadRequest(
                         f"{path} has {tensor.numel} elements in group {len(groups)} of its "
-                        f"optimizer, and the {len(names)} parameters that --order gives to it have "
-                        f"{held}: correct the order"
+                        f"optimizer, but the {len(names)} parameters that --order gives to it "
+                        f"have {held}: correct the order"
                     )
                 tensors |= _parts(checkpoint, key, members, shapes)
             for key in [key for key in scalars if key.name == flat]:

@@ -111,7 +111,7 @@ def _proved(run: ForeignRun, order: str | None) -> ForeignRun:
 
 def unused_order(order: str, why: str) -> str:
     """Return the note on a job's order that was not needed."""
-    return f"{RESUME_ORDER} = {order} is not used: {why}"
+    return f"{RESUME_ORDER} = {order} is ignored: {why}"
 
 
 def _numbered(run: ForeignRun, wanted: WantedModel, order: str | None) -> dict[str, str]:
@@ -121,8 +121,8 @@ def _numbered(run: ForeignRun, wanted: WantedModel, order: str | None) -> dict[s
     if run.training.flat:
         raise BadRequest(
             f"{run.path} has the optimizer state of each param group as one flat tensor, and no "
-            "file says where a parameter begins: zerotools convert --to job --order FILE names "
-            "them, with an empty line between groups; then set resume_from to the output"
+            "file lists the parameters in it: name them with zerotools convert --to job --order "
+            "FILE, with an empty line between groups; then set resume_from to the output"
         )
     state = state_shapes(run.checkpoint, run.training)
     where = str(run.directory / run.beside) if run.beside else str(run.path)
@@ -132,10 +132,10 @@ def _numbered(run: ForeignRun, wanted: WantedModel, order: str | None) -> dict[s
     named = names_by_shape([*numbers], numbers, wanted.parameters)
     if not named:
         raise BadRequest(
-            f"{where} has its optimizer state by number, and no file says which number is which "
-            f'weight: set {RESUME_ORDER} = "model" if the optimizer got the parameters in the '
-            f'order of the model, or {RESUME_ORDER} = "FILE" with their names in the order of the '
-            "optimizer, one per line and an empty line between param groups"
+            f"{where} numbers its optimizer state, and no file has the names of the weights: set "
+            f'{RESUME_ORDER} = "model" if the optimizer got the parameters in the order of the '
+            f'model, or {RESUME_ORDER} = "FILE" with their names in the order of the optimizer, '
+            "one per line and an empty line between param groups"
         )
     return {member: named[number] for member, number in unnamed.items()}
 

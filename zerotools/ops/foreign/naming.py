@@ -116,8 +116,8 @@ def asked_order(asked: str, source: Checkpoint, given: Mapping[str, Path]) -> As
     config = _config(source, given)
     if config is None:
         raise BadRequest(
-            f"--order model needs the {CONFIG} of the model, and there is none in "
-            f"{source.origin.path} or next to it; pass --config-dir DIR, or {_ADVICE}"
+            f"--order model needs the {CONFIG} of the model, which is not in {source.origin.path} "
+            f"or next to it; pass --config-dir DIR, or {_ADVICE}"
         )
     return _of_model(config)
 
@@ -139,10 +139,10 @@ def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
         f"{CONFIG}, or "
     )
     return (
-        f"{source.origin.path} has its optimizer state by number{first}, and no file says "
-        f"which number is which weight; pass {'' if adapter_names(source.tensors) else model}"
-        "--order FILE with their names in the optimizer's order, one per line and an empty line "
-        "between param groups"
+        f"{source.origin.path} numbers its optimizer state{first}, and no file has the names of "
+        f"the weights; pass {'' if adapter_names(source.tensors) else model}--order FILE with "
+        "their names in the optimizer's order, one per line and an empty line between param "
+        "groups"
     )
 
 
@@ -203,9 +203,7 @@ def _of_model(config: Path) -> AskedOrder:
     found = _built(config, tree)
     shapes = {str(name): tuple(shape) for name, shape in found["parameters"]}
     said = f"{found['class']} of transformers {found['version']} registers its parameters"
-    return AskedOrder(
-        [list(shapes)], f"the order in which {said}", shapes, frozenset(found["decayed"])
-    )
+    return AskedOrder([list(shapes)], f"the order of {said}", shapes, frozenset(found["decayed"]))
 
 
 def _built(config: Path, tree: Mapping[str, Any]) -> Any:

@@ -35,10 +35,13 @@ def unknown(run: ForeignRun) -> Iterator[str]:
     """Yield the values that no file records of a run of another program."""
     yield (
         f"{run.path} is a checkpoint of another program ({run.title}) at step {run.step}; it does "
-        "not say in what order the data was read: the job begins at the first sequence of its own "
-        "order, and may repeat what the model has seen"
+        "not record the order of the data: the job begins at the first sequence of its order, "
+        "and may repeat data"
     )
-    yield f"random numbers are not taken over: they are seeded from seed and step {run.step}"
+    yield (
+        "the random number state is not carried over: they are seeded from seed and step "
+        f"{run.step}"
+    )
 
 
 def differences(

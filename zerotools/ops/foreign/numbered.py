@@ -23,8 +23,8 @@ from zerotools.ops.foreign.naming import NamedCheckpoint, renamed
 from zerotools.ops.foreign.numbering import state_shapes
 
 NAMED_BY_MASTERS = (
-    "the optimizer has its parameters by number; the masters name them, as each is cast to one "
-    "weight alone"
+    "the optimizer numbers its parameters; their names are known from the masters, because each "
+    "master is cast to only one weight"
 )
 
 

@@ -101,7 +101,7 @@ def names_of_numbers(
     if found:
         first = next(m for m in members if found[0][m] != found[1][m])
         raise BadRequest(
-            f"{where} has its optimizer state by number, in groups of {sizes}: number "
+            f"{where} numbers its optimizer state, in groups of {sizes}: number "
             f"{members.index(first)} may be {found[0][first]} or {found[1][first]}; "
             f"{order.advice} with the names in the order of the optimizer, and an empty line "
             "between its groups"

@@ -76,8 +76,8 @@ class FarContents:
         self._shell.kill()
         refuse_changed(self._source, {wanted.name: wanted.file}, self._shells)
         raise BadFile(
-            f"{self._source.name}: {wanted.name} has {count} bytes to send, and others came: "
-            f"{said or 'the connection ended'}; run the same command again to go on"
+            f"{self._source.name}: {wanted.name} should send {count} bytes, but sent others: "
+            f"{said or 'the connection ended'}; run the same command again to continue"
         )
 
     @property
@@ -107,6 +107,6 @@ def refuse_changed(source: NodeSource, files: dict[str, FarFile], shells: OpenSh
         else:
             how = "it was written again, with the same size"
         raise BadFile(
-            f"{source.name}: {name} changed while it was gathered: {how}; wait until nothing "
+            f"{source.name}: {name} changed while it was gathered: {how}; wait until no program "
             "writes there, and run the same command again"
         )

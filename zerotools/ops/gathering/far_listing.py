@@ -80,19 +80,21 @@ def _listing(source: NodeSource, records: list[bytes]) -> Listing:
             file = FarFile(int(size), time)
         except ValueError:
             raise BadFile(
-                f"{source.name} is listed with what cannot be read: {record[:80]!r}; look at what "
-                "find prints there"
+                f"{source.name} has an unreadable line in its list: {record[:80]!r}; check the "
+                "output of find there"
             ) from None
         if not stays_below_root(name) or file.size < 0:
             raise BadFile(
-                f"{source.name} lists the file {name!r:.200}, which may lie outside of the output, "
-                "so nothing is taken from there; rename it, or look at who answers there"
+                f"{source.name} lists the file {name!r:.200}, which may lie outside of the "
+                "output, so this source is not used; rename it, or check which program answers "
+                "there"
             )
         if kind != "f" or _is_ours(name):
             left_out.append(name)
         elif name in files:
             raise BadFile(
-                f"{source.name} lists the file {name!r:.200} twice; look at who answers there"
+                f"{source.name} lists the file {name!r:.200} twice; check which program answers "
+                "there"
             )
         else:
             files[name] = file

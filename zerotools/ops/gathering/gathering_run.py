@@ -111,7 +111,7 @@ def gather(
 
 def _other_run(directory: Path) -> BadRequest:
     return BadRequest(
-        f"another run has worked on {directory} since this one looked; run the same command again"
+        f"another run has changed {directory} since this run read it; run the same command again"
     )
 
 

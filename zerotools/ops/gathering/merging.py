@@ -86,8 +86,9 @@ def refusal(
     first, other = two
     if first in texts and other in texts:
         return BadFile(
-            f"{held.name} says {texts[first]!r} in {first} and {texts[other]!r} in {other}: they "
-            "are of two saves; name the one to gather with --tag, or correct the file that is wrong"
+            f"{held.name} has {texts[first]!r} in {first}, but {texts[other]!r} in {other}: they "
+            "are from two saves; name the one to gather with --tag, or correct the file that is "
+            "wrong"
         )
     sizes = held.holders[first].size, held.holders[other].size
     if sizes[0] != sizes[1]:
@@ -98,7 +99,7 @@ def refusal(
             f"{digests[other][:_SHORT]}... in {other}"
         )
     return BadFile(
-        f"{held.name} {how}: they are of two saves; move the one that does not belong to this "
+        f"{held.name} {how}: they are from two saves; move the one that does not belong to this "
         "checkpoint elsewhere"
     )
 

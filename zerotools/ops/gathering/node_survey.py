@@ -134,8 +134,8 @@ def _noted(destination: Path, tag: str | None) -> Mapping[str, object]:
     if not os.path.lexists(partial / NAME):
         if partial.is_dir() and not is_empty(partial):
             raise BadRequest(
-                f"{partial} holds files, and no gather began it; see what they are, and move or "
-                "remove them"
+                f"{partial} holds files that zerotools gather did not write; check them, and move "
+                "or remove them"
             )
         return {}
     return dict(read_journal(partial / NAME, identity(tag), start_over(partial)).done)

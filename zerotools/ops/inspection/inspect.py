@@ -118,7 +118,7 @@ def inspect(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Inspection:
     )
 
 
-_LOST = "what config.json says of quantised weights is lost"
+_LOST = "the settings of quantised weights in config.json are lost"
 
 
 def _quantisation_of(checkpoint: Checkpoint) -> tuple[Quantisation, list[Problem]]:

@@ -53,11 +53,11 @@ def read_claim(place: StorePath) -> FarClaim | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, BadFile) as error:
-        raise BadRequest(f"{path} cannot be read ({error!s:.200}); name another place") from None
+        raise BadRequest(f"{path} cannot be read ({error!s:.200}); name another URL") from None
     words = ("run", "job", "where")
     is_known = isinstance(tree, dict) and tree.get("schema") == SCHEMA
     if not is_known or not all(isinstance(tree.get(word), str) for word in words):
-        raise BadRequest(f"{path} is of another version of zerotools; name another place")
+        raise BadRequest(f"{path} is of another version of zerotools; name another URL")
     return FarClaim(tree["run"], tree["job"], tree["where"])
 
 
@@ -81,8 +81,8 @@ def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str |
     if lies_in(resume_from, str(place)):
         if own and not is_known:
             raise BadRequest(
-                f"output_dir = {output_dir}: holds checkpoints that are not those of {place}; name "
-                "another output_dir, or another place to upload to"
+                f"output_dir = {output_dir}: holds other checkpoints than {place}; name another "
+                "output_dir, or another URL to upload to"
             )
         return True
     is_here = is_known and found is not None and _is_in(output_dir, found.where)
@@ -93,7 +93,7 @@ def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str |
     whose = "" if found is None else f" of {found.where}"
     raise BadRequest(
         f"checkpoint.upload_to = {place}: holds checkpoints of another run{whose}; name another "
-        f'place, or resume from them with resume_from = "{place}"'
+        f'URL, or resume from them with resume_from = "{place}"'
     )
 
 
@@ -116,7 +116,7 @@ def claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None)
     except FileExistsError:  # also if the response to the first try was lost
         forget(place)
         if read_claim(place) != mine:
-            raise BadRequest(f"another run claims {place} now; name another place") from None
+            raise BadRequest(f"another run claims {place} now; name another URL") from None
     forget(place)
     note_run(output_dir, mine.run, job)
     return True
@@ -131,8 +131,8 @@ def refuse_lost(place: StorePath, output_dir: Path) -> None:
     forget(place / CLAIM)
     found = read_claim(place)
     if found is None or found.run != known_run(output_dir):
-        who = "nobody's any more" if found is None else f"that of {found.where} now"
-        raise BadRequest(f"{place} is {who}: nothing more of this run is sent there")
+        who = "not claimed any more" if found is None else f"now claimed by {found.where}"
+        raise BadRequest(f"{place} is {who}: this run stops uploading to it")
 
 
 def _is_in(output_dir: Path, where: str) -> bool:

@@ -85,7 +85,8 @@ def _check_room(destination: Path, staging: Path, needed: int) -> None:
     if needed > free:
         raise OSError(
             errno.ENOSPC,
-            f"{needed} bytes are needed and {free} are free; make room, or name another output_dir",
+            f"{needed} bytes are needed, but {free} are free; free some space, or name another "
+            "output_dir",
             str(destination),
         )
 
@@ -157,7 +158,7 @@ class _Fetching:
     def _differs(self, name: str, has: str) -> BadFile:
         entry = self._entries[name]
         return BadFile(
-            f"{self._source / name} has {has}, and {MANIFEST} says {entry.size} bytes and SHA-256 "
+            f"{self._source / name} has {has}, but {MANIFEST} has {entry.size} bytes and SHA-256 "
             f"{entry.sha256[:12]}…: it is damaged; resume from an older checkpoint"
         )
 

@@ -148,9 +148,9 @@ class Mirror:
         ahead = max(own, -1 if newest is None else newest.step)
         if ahead > step:
             raise BadRequest(
-                f"resume_from = {given}: is at step {step}, but the run has step {ahead}, from "
-                f"which the job would resume; name another place to upload to and another "
-                f'output_dir, or set resume_from = "{self.place}"'
+                f"resume_from = {given}: is at step {step}, but the job would resume from step "
+                f"{ahead} of the run; name another URL to upload to and another output_dir, or "
+                f'set resume_from = "{self.place}"'
             )
 
 

@@ -181,7 +181,7 @@ class _Sending:
             raise BadFile(f"{path} cannot be read: {error.strerror}") from None
         if (at, digest.hexdigest()) != (entry.size, entry.sha256):
             raise BadFile(
-                f"{path} is not what {MANIFEST} says of it ({entry.size} bytes, SHA-256 "
-                f"{entry.sha256[:12]}…): its bytes have changed since it was saved, and it is not "
+                f"{path} differs from its entry in {MANIFEST} ({entry.size} bytes, SHA-256 "
+                f"{entry.sha256[:12]}…): its bytes have changed since it was saved, so it is not "
                 "uploaded"
             )

@@ -56,9 +56,10 @@ def compare_bytes(
         if not are_equal(found, expected):
             at = int(np.argmax(found != expected))
             raise BadFile(
-                f"{target.checkpoint.root / tile.file} does not hold what was written: "
-                f"byte {tile.offset + at}, in {tile.key_of(at)}, is {found[at]:#04x} and the "
-                f"source gives {expected[at]:#04x}; nothing was kept: check the disk, and try again"
+                f"{target.checkpoint.root / tile.file} differs from the data that was written: "
+                f"byte {tile.offset + at}, in {tile.key_of(at)}, is {found[at]:#04x}, but the "
+                f"source gives {expected[at]:#04x}; no output is kept: check the disk, and try "
+                "again"
             )
         return len(data)
 
@@ -92,9 +93,9 @@ def _compare_carried(target: Target, directory: Path) -> None:
                     count = min(_READ_BYTES, carried.length - done)
                     if source.read(count) != output.read(count):
                         raise BadFile(
-                            f"{target.checkpoint.root / file} does not hold what {carried.source} "
-                            f"has, near byte {carried.offset + done}; nothing was kept: check the "
-                            "disk, and try again"
+                            f"{target.checkpoint.root / file} differs from {carried.source} near "
+                            f"byte {carried.offset + done}; no output is kept: check the disk, "
+                            "and try again"
                         )
 
 
@@ -121,8 +122,8 @@ def read_written_back(
             if places.get(key) != planned.get(key)
         )
         raise BadFile(
-            f"{target.checkpoint.root} does not read back as it was laid out: {differing[0]} "
-            f"differs, and {len(differing) - 1} others; nothing was kept"
+            f"{target.checkpoint.root} reads back with another layout: {differing[0]} differs, "
+            f"and {len(differing) - 1} others; no output is kept"
         )
     return replace(found, stamps=read.stamps)
 

@@ -109,14 +109,16 @@ def _file_digests(
     faults = [sentence for _, sentence in to_scan.faults]
     faults += [each.error for each in scans if each.error is not None]
     faults += [
-        f"{files.base / each.file.name}: record {record.name!r} has CRC-32 {crc:08x}, and was "
-        f"written with {record.crc:08x}"
+        (
+            f"{files.base / each.file.name}: record {record.name!r} has CRC-32 {crc:08x}, but was "
+            f"written with {record.crc:08x}"
+        )
         for each in scans
         for record, crc in each.damaged
     ]
     if faults:
         said = faults[0].replace(str(directory), str(destination))
-        raise BadFile(f"{said}; nothing was kept: check the disk, and try again")
+        raise BadFile(f"{said}; no output is kept: check the disk, and try again")
     return {
         (files.base / each.file.name).relative_to(directory).as_posix(): FileDigest(
             each.file.size, str(each.digest)
@@ -137,8 +139,8 @@ def check_sidecar(destination: Path, *, overwrite: bool) -> None:
         return
     if not overwrite:
         raise BadRequest(
-            f"{path} exists, and would be taken for the manifest of the output; remove it if it is "
-            "of an earlier one, choose another output, or pass --overwrite"
+            f"{path} exists, and would be used as the manifest of the output; remove it if it "
+            "belongs to an earlier output, choose another output, or pass --overwrite"
         )
     try:
         read_digest_manifest(path, lambda: data_in(destination))

@@ -27,7 +27,7 @@ from zerotools.ops.verification.replicas import differing_replicas
 from zerotools.runs.manifest import MANIFEST, verify_manifest
 from zerotools.runs.thinned import is_thinned
 
-_ADVICE = "take another checkpoint, or leave --verify out to export it as it is"
+_ADVICE = "take another checkpoint, or leave --verify out to export it unchecked"
 
 
 def prove_source(
@@ -133,8 +133,8 @@ def _check_records(source: Checkpoint, tensors: Iterable[Tensor], budget: Memory
     for each in found:
         for record, crc in each.damaged:
             raise BadFile(
-                f"{source.root / each.file.name}: record {record.name!r} has CRC-32 {crc:08x} and "
-                f"the zip directory says {record.crc:08x}: its bytes have changed since it was "
+                f"{source.root / each.file.name}: record {record.name!r} has CRC-32 {crc:08x}, "
+                f"but the zip directory has {record.crc:08x}: its bytes have changed since it was "
                 f"saved; {_ADVICE}"
             )
 

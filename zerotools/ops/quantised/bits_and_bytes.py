@@ -53,7 +53,7 @@ def bits_and_bytes(
     if kind is None:
         return None
     if tensor.dtype != dtypes.UINT8:
-        return f"{key.name} is {tensor.dtype}, and zerotools reads {kind} that is stored as uint8"
+        return f"{key.name} is {tensor.dtype}, but zerotools reads only {kind} stored as uint8"
     state_key = Key(key.name + _STATE + kind, key.role)
     state = _state(root, tensors[state_key])
     if isinstance(state, str):
@@ -71,7 +71,7 @@ def _int8(
     held = tensors[scales]
     if len(tensor.shape) != 2 or held.shape != tensor.shape[:1] or held.dtype != dtypes.FLOAT32:
         return (
-            f"{scales.name} is {held.dtype} of shape {list(held.shape)}, and {key.name} of shape "
+            f"{scales.name} is {held.dtype} of shape {list(held.shape)}, but {key.name} of shape "
             f"{list(tensor.shape)} needs one float32 for each row"
         )
     block = (1, max(1, tensor.shape[1]))
@@ -100,8 +100,8 @@ def _fours(
     count = prod(shape)
     if tensor.shape != (-(-count // 2), 1):
         return (
-            f"{key.name} has shape {list(tensor.shape)}, and its quant_state says "
-            f"{list(shape)}, which needs [{-(-count // 2)}, 1]"
+            f"{key.name} has shape {list(tensor.shape)}, but its quant_state has {list(shape)}, "
+            f"which needs [{-(-count // 2)}, 1]"
         )
     is_nested = "nested_absmax" in _present(key, tensors)
     scales = -(-count // block)
@@ -113,7 +113,7 @@ def _fours(
     if is_nested:
         nested_block, offset = state["nested_blocksize"], state["nested_offset"]
         if not nested_block or offset is None:
-            return f"{state_key.name} says no nested_blocksize or nested_offset for a uint8 absmax"
+            return f"{state_key.name} has no nested_blocksize or nested_offset for a uint8 absmax"
         nested = -(-scales // nested_block)
         wanted[NESTED_SCALES] = ("nested_absmax", dtypes.FLOAT32, nested)
         wanted[NESTED_CODE] = ("nested_quant_map", dtypes.FLOAT32, 256)
@@ -125,7 +125,7 @@ def _fours(
             return f"{key.name} has no scales: {part.name} is missing"
         if held.dtype != dtype or held.shape != (size,):
             return (
-                f"{part.name} is {held.dtype} of shape {list(held.shape)}, and {key.name} needs "
+                f"{part.name} is {held.dtype} of shape {list(held.shape)}, but {key.name} needs "
                 f"{dtype} of shape [{size}]"
             )
         inputs[name] = (part, held)
@@ -143,7 +143,7 @@ def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
     """Return the used values, checked; or a sentence on what is wrong with them."""
     if tensor.dtype != dtypes.UINT8 or len(tensor.shape) != 1 or tensor.numel > _LARGEST_STATE:
         return (
-            f"is {tensor.dtype} of shape {list(tensor.shape)}, and should be at most "
+            f"is {tensor.dtype} of shape {list(tensor.shape)}, but should be at most "
             f"{_LARGEST_STATE} bytes of JSON"
         )
     try:
@@ -159,14 +159,14 @@ def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
         and all(type(size) is int and 0 <= size < 2**48 for size in shape)
         and prod(shape) < 2**62
     ):
-        return f"says the shape {shape!r:.80}, which is none"
+        return f"has {shape!r:.80}, which is not a shape"
     if not _is_block(block):
-        return f"says the blocksize {block!r:.80}, and bitsandbytes has 32 to 4096"
+        return f"has the blocksize {block!r:.80}, but bitsandbytes has 32 to 4096"
     nested, offset = said.get("nested_blocksize"), said.get("nested_offset")
     if nested is not None and not _is_block(nested):
-        return f"says the nested_blocksize {nested!r:.80}, which is none"
+        return f"has the nested_blocksize {nested!r:.80}, which is not a block size"
     if offset is not None and not (type(offset) in (int, float) and abs(offset) < _LARGEST_OFFSET):
-        return f"says the nested_offset {offset!r:.80}, which is no number"
+        return f"has the nested_offset {offset!r:.80}, which is not a number"
     return {
         "shape": shape,
         "blocksize": block,

@@ -141,8 +141,8 @@ def refuse_unreadable(target: Target, source: Checkpoint, found: Quantisation) -
     if found.unproved:
         raise Unsupported(f"{found.unknown}; {why}, so no program could read the output")
     raise Unsupported(
-        f"{path} is quantised ({found.words()}) and {why}, so programs would take payloads for "
-        f"values: put the {CONFIG} of this model next to its weights, or make them plain with "
+        f"{path} is quantised ({found.words()}) and {why}, so programs would read its packed data "
+        f"as values: put the {CONFIG} of this model next to its weights, or make them plain with "
         f"zerotools consolidate {path} OUT --dtype bf16"
     )
 
@@ -179,8 +179,9 @@ def refuse_quantised(checkpoint: Checkpoint) -> Quantisation:
     found = recognise(checkpoint)
     if found.weights or found.unproved or (found.faults and not found.is_denied):
         raise Unsupported(
-            f"{checkpoint.origin.path} is quantised ({found.words() or found.error()}), which this "
-            "command does not read; make it plain first, by zerotools consolidate --dtype bf16"
+            f"{checkpoint.origin.path} is quantised ({found.words() or found.error()}), which "
+            "this command does not read; make it plain first with zerotools consolidate --dtype "
+            "bf16"
         )
     return found
 
@@ -198,6 +199,6 @@ def refuse_split(source: Checkpoint, kept: Checkpoint, found: Quantisation) -> N
         gone = [part for part in parts if id(source.tensors[part]) not in written]
         if here and gone:
             raise BadRequest(
-                f"{here[0].name} would be written without {gone[0].name}, and they are one weight "
+                f"{here[0].name} would be written without {gone[0].name}, but they are one weight "
                 f"of {source.origin.path}; select both, or pass --dtype bf16"
             )

@@ -102,8 +102,10 @@ def several_fit(
     missing = (
         "config.json names both sizes; remove the wrong one from it"
         if is_named
-        else "nothing says which; put the config.json of this model, which has the block size, "
-        "next to its weights"
+        else (
+            "they do not show which; put the config.json of this model, which has the block "
+            "size, next to its weights"
+        )
     )
     fits = (
         f"{scales.name} of shape {list(held.shape)} fits {key.name} of shape {list(tensor.shape)} "
@@ -120,7 +122,7 @@ def wrong_shape(key: Key, tensor: Tensor, scales: Key, held: Tensor, blocks: Blo
         for block in tried
     )
     return (
-        f"{scales.name} has shape {list(held.shape)}, and {key.name} of shape "
+        f"{scales.name} has shape {list(held.shape)}, but {key.name} of shape "
         f"{list(tensor.shape)} needs {needed or 'one for each row, or one'}"
     )
 

@@ -56,7 +56,7 @@ def _of_experts(
         )
     shape = tensor.shape
     if held.dtype != dtypes.UINT8:
-        return f"{scales.name} is {held.dtype}, and exponents of MXFP4 are uint8"
+        return f"{scales.name} is {held.dtype}, but exponents of MXFP4 are uint8"
     if len(shape) != 4 or shape[-1] != _MX // 2 or held.shape != shape[:-1]:
         return (
             f"{scales.name} has shape {list(held.shape)} and {key.name} {list(shape)}: they should "
@@ -87,7 +87,7 @@ def _packed(
     is_exponent = held.dtype in (dtypes.UINT8, dtypes.FLOAT8_E8M0FNU)
     if not is_exponent and held.dtype not in (dtypes.FLOAT8_E4M3FN, dtypes.FLOAT32):
         return (
-            f"{scales.name} is {held.dtype}, and scales of 4-bit floats are float8_e4m3fn or uint8"
+            f"{scales.name} is {held.dtype}, but scales of 4-bit floats are float8_e4m3fn or uint8"
         )
     if not is_exponent and whole not in tensors:
         return f"{key.name} has no global scale: {whole.name} is missing"
@@ -96,7 +96,7 @@ def _packed(
     needed = (*shape[:-1], -(-shape[-1] // group)) if shape else ()
     if len(shape) < 2 or held.shape != needed:
         return (
-            f"{scales.name} has shape {list(held.shape)}, and {key.name} of shape "
+            f"{scales.name} has shape {list(held.shape)}, but {key.name} of shape "
             f"{list(tensor.shape)} needs {list(needed)} in groups of {group}"
         )
     inputs = {PAYLOAD: (key, tensor), SCALES: (scales, held)}
@@ -104,7 +104,7 @@ def _packed(
         one = tensors[whole]
         if one.numel != 1 or one.dtype != dtypes.FLOAT32:
             return (
-                f"{whole.name} is {one.dtype} of shape {list(one.shape)}, and a global scale is "
+                f"{whole.name} is {one.dtype} of shape {list(one.shape)}, but a global scale is "
                 "one float32"
             )
         inputs[GLOBAL_SCALE] = (whole, as_vector(one))

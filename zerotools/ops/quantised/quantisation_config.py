@@ -36,7 +36,7 @@ class QuantisationConfig:
     @property
     def said(self) -> str:
         """A phrase like "config.json says quant_method fp8"."""
-        return f"{self.path} says quant_method {self.method!r:.60}"
+        return f"{self.path} has quant_method {self.method!r:.60}"
 
     def blocks(self) -> Blocks:
         """Return the shapes of blocks that the config names.
@@ -134,7 +134,7 @@ def config_fault(path: Path | None) -> str | None:
     try:
         tree: Any = read_json(path, LARGEST_CONFIG)
     except (ValueError, RecursionError) as error:
-        return f"{path}, which should say it, is not JSON ({error!s:.200}); mend it"
+        return f"{path}, the file with this setting, is not JSON ({error!s:.200}); mend it"
     return None if isinstance(tree, dict) else f"{path} is not a JSON object; mend it"
 
 

@@ -80,23 +80,25 @@ def quantised(weights: Checkpoint, found: Quantisation, name: str) -> Quantised:
     if found.is_there:
         what = found.words() or str(found.error())
         raise BadRequest(
-            f"{path} is quantised already ({what}); write it with --dtype bf16 first, and quantise "
-            "the output"
+            f"{path} is already quantised ({what}); write it with --dtype bf16 first, and "
+            "quantise the output"
         )
     config = weights.model_sidecars.get(CONFIG)
     if config is None:
         raise BadRequest(
-            f"--dtype {name} needs the model's {CONFIG}, in which it says how the weights are "
-            f"quantised; pass --config-dir DIR"
+            f"--dtype {name} needs the model's {CONFIG}, to record the quantisation in it; pass "
+            "--config-dir DIR"
         )
     if (kind := model_type(config)) in _TRANSPOSED:
         raise BadRequest(
-            f"{config} says model_type {kind}, whose layers are no linear layers for transformers, "
-            f"which quantises none of them; leave --dtype {name} out"
+            f"{config} has model_type {kind}, and transformers does not quantise the layers of "
+            f"this model; leave --dtype {name} out"
         )
     tensors, kept, count = _tensors(weights, quantiser)
     if not count:
-        raise BadRequest(f"{path} has no matrix whose shape is a multiple of {_words(quantiser)}")
+        raise BadRequest(
+            f"{path} has no matrix with a shape that is a multiple of {_words(quantiser)}"
+        )
     settings = {
         **quantiser.settings,
         "activation_scheme": "dynamic",
@@ -106,8 +108,8 @@ def quantised(weights: Checkpoint, found: Quantisation, name: str) -> Quantised:
     note = f"quantised: {quantiser.title}, {counted(count, 'tensor')}"
     if left := len(weights.tensors) - count:
         note += (
-            f"; left as they are: {counted(left, 'tensor')} (embeddings, head, routers, norms, "
-            f"biases, and shapes that are no multiple of {_words(quantiser)})"
+            f"; left unchanged: {counted(left, 'tensor')} (embeddings, head, routers, norms, "
+            f"biases, and shapes that are not a multiple of {_words(quantiser)})"
         )
     return Quantised(replace(weights, tensors=tensors), settings, note)
 
@@ -130,7 +132,9 @@ def _tensors(weights: Checkpoint, quantiser: Quantiser) -> tuple[dict[Key, Tenso
         count += 1
         shape, scales = tensor.shape, Key(key.name + _SUFFIX, key.role)
         if scales in weights.tensors:
-            raise BadRequest(f"{scales.name} is there already, and would hold scales of {key.name}")
+            raise BadRequest(
+                f"{scales.name} already exists, but would have to hold the scales of {key.name}"
+            )
         is_exponent = quantiser.scales == dtypes.UINT8
         for part, dtype, size in (
             (key, dtypes.FLOAT8_E4M3FN, shape),

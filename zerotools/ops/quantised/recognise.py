@@ -105,8 +105,8 @@ def recognise(checkpoint: Checkpoint) -> Quantisation:
     if is_denied and config is not None:
         types = ", ".join(sorted({tensor.dtype.name for tensor in tensors.values()}))
         faults.append((
-            f"{config.said}, and no tensor beside it is quantised (they are {types or 'none'}): "
-            "take quantization_config out of it if the weights are plain",
+            f"{config.said}, but no tensor next to it is quantised (their types: "
+f"{types or 'none'}): remove quantization_config from it if the weights are plain",
             None,
         ))  # fmt: skip
     elif config is not None and unknown is None:
@@ -140,8 +140,8 @@ def _left_over(
         if tensor.dtype in _EIGHT or is_payload:
             if not key.name.endswith(_SCALES):
                 yield (
-                    f"{key.name} is {tensor.dtype} and has no scales that zerotools knows: there "
-                    f"is no {key.name}_scale_inv and no {key.name}_scale",
+                    f"{key.name} is {tensor.dtype} and has no scales that zerotools knows: "
+                    f"neither {key.name}_scale_inv nor {key.name}_scale",
                     key.name,
                 )
         elif key.name.endswith(_SCALES):
@@ -150,7 +150,7 @@ def _left_over(
             if held.name not in blamed and (config is not None or held in tensors):
                 what = f"{left[held].dtype}" if held in left else "missing"
                 yield (
-                    f"{key.name} holds scales, and {held.name}, whose they are, is {what}",
+                    f"{key.name} holds scales of {held.name}, which is {what}",
                     key.name,
                 )
 
@@ -161,7 +161,7 @@ def _taken_names(
     for key, each in weights.items():
         if key in tensors and key not in each.parts:
             yield (
-                f"{each.parts[0].name} and {key.name} are both there, and are one weight",
+                f"{each.parts[0].name} and {key.name} are one weight, but both exist",
                 key.name,
             )
 
@@ -178,19 +178,19 @@ def _unknown(config: QuantisationConfig) -> str | None:
         given = config.settings.get("format")
         if given not in _FORMATS and given is not None:
             return (
-                f"{config.path} says the format {given!r:.60} of compressed-tensors, which "
+                f"{config.path} has the format {given!r:.60} of compressed-tensors, which "
                 f"zerotools does not read; it reads {', '.join(sorted(_FORMATS))}"
             )
     if config.settings.get("transform_config"):
         return (
-            f"{config.path} says a transform_config, by which weights are rotated, and zerotools "
-            "does not turn them back"
+            f"{config.path} has a transform_config for rotated weights, which zerotools does not "
+            "rotate back"
         )
     if method == "modelopt" and config.settings.get("quant_algo") != "NVFP4":
         algorithm = config.settings.get("quant_algo")
-        return f"{config.path} says quant_algo {algorithm!r:.60}, and zerotools reads NVFP4"
+        return f"{config.path} has quant_algo {algorithm!r:.60}, but zerotools reads only NVFP4"
     if config.settings.get("expert_dtype", "fp8") != "fp8":
-        return f"{config.path} says expert_dtype fp4, which zerotools does not read"
+        return f"{config.path} has expert_dtype fp4, which zerotools does not read"
     return None
 
 
@@ -200,5 +200,5 @@ def _other_kinds(
     method = config.method or "compressed-tensors"
     for key, each in weights.items():
         if not each.kind.startswith(_KINDS[method]):
-            yield f"{config.said}, and {key.name} is {each.kind}", key.name
+            yield f"{config.said}, but {key.name} is {each.kind}", key.name
             return

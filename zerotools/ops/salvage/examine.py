@@ -23,7 +23,7 @@ from zerotools.ops.verification.digests import digests_of
 from zerotools.ops.verification.manifests.digest_manifest import DigestManifest
 from zerotools.ops.verification.records import FilesToScan
 
-OTHER_VALUES = "has other values than the manifest beside the checkpoint says"
+OTHER_VALUES = "has other values than the manifest next to the checkpoint"
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ def _refuse_mixtures(checkpoint: Checkpoint) -> None:
         found = next((doubtful[file] for file in used if file in doubtful), None)
     if found is not None:
         raise BadFile(
-            f"{found.message}; salvage saves what is left where bytes are lost, and cannot tell "
-            "which files are the right ones: move the wrong ones elsewhere, and run it again"
+            f"{found.message}; salvage handles lost bytes, but does not know which of these files "
+            "are right: move the wrong ones elsewhere, and run it again"
         )
 
 
@@ -260,9 +260,10 @@ def _refuse_other_weights(examined: Examined, files: SoundFiles, budget: MemoryB
     for found in differing_weights(examined.checkpoint, _whole_pairs(pairs, files), budget):
         raise Unsupported(
             f"{checkpoint.origin.path}: {found.name} is not the {found.weight.dtype} of its "
-            f"master: {found.elements} of {found.numel} elements differ, and both are sound: the "
-            "files are from two saves, the flat buffers do not lie in the order of param_shapes, "
-            "or an average was swapped in for the weights; take another checkpoint"
+            f"master: {found.elements} of {found.numel} elements differ, and both files are "
+            "undamaged: the files are from two saves, the flat buffers do not lie in the order "
+            "of param_shapes, or an average was swapped in for the weights; take another "
+            "checkpoint"
         )
 
 

@@ -70,7 +70,7 @@ def fill(key: Key, own: Tensor, others: Sequence[tuple[str, Tensor]]) -> FilledW
 
 def _own(tensor: Tensor, holes: Holes) -> Part:
     kept = holes_of(holes.key, replace(tensor, chunks=_as_chunks(holes)))
-    assert kept is not None, "something is left of it"
+    assert kept is not None, "a part of it is not lost"
     return Part(tensor, kept.boxes, kept.ranges)
 
 

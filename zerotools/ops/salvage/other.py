@@ -60,8 +60,9 @@ class Other:
             names = next(iter(self.weights.masters.tensors), None)
             raise BadRequest(
                 f"{self.name} cannot fill {path}: they are of different models; {path} has "
-                f"{pairs[0][0]}, and it has names such as {names.name if names else 'none'}: pass "
-                "--rename or --strip-prefix if only the names differ"
+                f"{pairs[0][0]}, but the other has names such as "
+                f"{names.name if names else 'none'}: pass --rename or --strip-prefix if only the "
+                "names differ"
             )
         differing = [
             f"{name} is {list(ours.shape)} in {path} and {list(theirs.shape)} in {self.name}"
@@ -72,7 +73,7 @@ class Other:
             more = len(differing) - _MOST_NAMED
             others = f"; and {more} more" if more > 0 else ""
             raise BadRequest(
-                f"{self.name} cannot fill {path}, as shapes differ: "
+                f"{self.name} cannot fill {path}, because shapes differ: "
                 f"{'; '.join(differing[:_MOST_NAMED])}{others}"
             )
 

@@ -30,7 +30,7 @@ from zerotools.ops.weights.selection import matcher
 from zerotools.ops.weights.tied_weights import resolve_aliases
 
 COMMAND = "salvage"
-COPIES = "its own 16-bit weights"
+COPIES = "its 16-bit weights"
 RECORD = "zerotools-salvage.json"
 """The file in the output that has all of it."""
 LARGEST_SIDECAR = 2**28
@@ -103,7 +103,7 @@ class Salvage:
             elements = sum(box.numel for part in mixed for box in part.boxes)
             said.append(
                 f"{len(weights)} of {counted(len(self.weights), 'weight')} got "
-                f"{counted(elements, 'element')} of another checkpoint"
+                f"{counted(elements, 'element')} from another checkpoint"
             )
         if self.rounded:
             said.append(f"{counted(len(self.rounded), 'weight')} had lost precision before")
@@ -113,7 +113,7 @@ class Salvage:
             said.append(f"{lacking}{more} of the damaged checkpoint could not be saved")
         if not said:
             return None
-        return f"salvaged: {', and '.join(said)}; {RECORD} of the output directory has them all"
+        return f"salvaged: {', and '.join(said)}; {RECORD} of the output directory lists all"
 
     @property
     def filled(self) -> Iterator[tuple[Key, Part]]:
@@ -190,7 +190,7 @@ def _add_lost(
     for name, file in examined.given.remains.lost_names.items():
         new = naming.new_name(name)
         if naming.is_selected(new):
-            lost.setdefault(new, f"all of it was in {file}, and nothing else tells its shape")
+            lost.setdefault(new, f"all of it was in {file}, and no other file has its shape")
     known = {key.name for key in own.masters.tensors} | set(own.masters.aliases)
     for name, why in lost.items():
         if name in known:

@@ -39,14 +39,14 @@ def bucket_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
     if key:
         file = model.files.get(key)
         if file is None:
-            return error("NoSuchKey", f"there is no {key}")
+            return error("NoSuchKey", f"{key} does not exist")
         return of_file(model, file, asked)
     if "location" in asked.query:
         return _xml(f"<LocationConstraint {_SPACE}/>")
     if asked.query.get("list-type") == "2":
         return _listing(model, asked)
     if set(asked.query) - {"x-id"}:
-        return error("NotImplemented", "of a bucket, ListObjectsV2 and its location can be asked")
+        return error("NotImplemented", "the bucket answers only ListObjectsV2 and its location")
     return of_text(HTTPStatus.OK, "")
 
 

@@ -318,8 +318,8 @@ def refuse_unservable(target: Target) -> None:
     """Raise BadRequest if bytes of the output are known only when all of it was made."""
     if any(file_plan.checksums for file_plan in target.files.values()):
         raise BadRequest(
-            "files of this format have checksums over all of their bytes, which are not known "
-            "before they are made; serve safetensors"
+            "files of this format have checksums over all bytes, so they cannot be served in "
+            "ranges; serve safetensors"
         )
 
 

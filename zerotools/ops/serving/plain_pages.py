@@ -34,7 +34,7 @@ def plain_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
     name = "/".join(path)
     if name in model.files:
         return of_file(model, model.files[name], asked)
-    return _absent(model, f"there is no file {name}")
+    return _absent(model, f"the file {name} does not exist")
 
 
 def _listing(model: ServedModel) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _resolved(model: ServedModel, path: Sequence[str], asked: ReadRequest) -> Se
     if path[at - 1] != model.name:
         return _absent(model, f"the model is called {model.name}")
     if name not in model.files:
-        return _absent(model, f"there is no file {name}", "EntryNotFound")
+        return _absent(model, f"the file {name} does not exist", "EntryNotFound")
     return of_file(model, model.files[name], asked, {"X-Repo-Commit": model.revision})
 
 
@@ -94,7 +94,7 @@ def _json(value: Any) -> ServedAnswer:
 def _absent(model: ServedModel, why: str, code: str = "RepoNotFound") -> ServedAnswer:
     """Return the response for a missing object; `code` is the hub's code, which its clients
     know."""
-    answer = of_text(HTTPStatus.NOT_FOUND, f"{why}; / lists what there is\n")
+    answer = of_text(HTTPStatus.NOT_FOUND, f"{why}; / lists all files\n")
     # No word of the request is in a header, because it could begin another header.
     headers = {**answer.headers, "X-Error-Code": code, "X-Error-Message": _HUB_ERRORS[code]}
     if code == "EntryNotFound":

@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = self._judged()
         except (ValueError, UnicodeError):
-            answer = of_text(HTTPStatus.BAD_REQUEST, "this is no request that can be read\n")
+            answer = of_text(HTTPStatus.BAD_REQUEST, "this request cannot be read\n")
         if isinstance(answer.body, FilePart) and self.command == "GET":
             if self.server.readers.acquire(timeout=TURN_SECONDS):
                 try:
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
                 answer.status, {**answer.headers, "WWW-Authenticate": "Bearer"}, answer.body
             )
         if self.command not in ("GET", "HEAD"):
-            why = "what is served can be read, and not changed"
+            why = "served files are read-only"
             if is_signed:
                 return error("MethodNotAllowed", why)
             return of_text(HTTPStatus.METHOD_NOT_ALLOWED, f"{why}\n")

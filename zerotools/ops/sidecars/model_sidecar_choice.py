@@ -65,7 +65,7 @@ def lacking_config(source: Checkpoint, target: Target) -> str | None:
     if CONFIG in target.files:
         return None
     return (
-        f"there is no {CONFIG} in {source.origin.path} or next to it, and from_pretrained needs it "
-        f"to load the weights: pass --config-dir DIR, a directory with the model's {CONFIG} and "
+        f"{CONFIG} is not in {source.origin.path} or next to it, and from_pretrained needs it to "
+        f"load the weights: pass --config-dir DIR, a directory with the model's {CONFIG} and "
         "tokenizer (it needs no weights), or copy them into the output"
     )

@@ -169,6 +169,6 @@ def _own(before: Path, status: os.stat_result, after: Path) -> None:
             os.chown(after, *owner)
     except OSError as error:
         raise BadRequest(
-            f"{before} belongs to uid {owner[0]} and gid {owner[1]}, and what is written in its "
-            f"place would not ({error.strerror}); thin it as that user"
+            f"{before} belongs to uid {owner[0]} and gid {owner[1]}, which the new file cannot "
+            f"get ({error.strerror}); thin it as that user"
         ) from None

@@ -80,7 +80,7 @@ class Entries:
             BadFile: another file has replaced it.
         """
         if not os.path.samestat(self.status[name], path.lstat()):
-            raise BadFile(_changed(self.root / name, "another file has taken its place"))
+            raise BadFile(_changed(self.root / name, "another file has replaced it"))
 
     def check_unwritten(self) -> None:
         """Raise an error if a process has a file of the directory open for writing.
@@ -96,7 +96,7 @@ class Entries:
                 raise BadFile(f"{path} cannot be read: {error.strerror}") from None
             if busy:
                 raise BadRequest(
-                    f"{path} is open for writing: something is saving there; wait until it is done"
+                    f"{path} is open for writing: a program is saving there; wait until it is done"
                 )
 
 
@@ -109,8 +109,8 @@ def entries_of(root: Path) -> Entries:
     """
     if root.is_symlink():
         raise BadRequest(
-            f"{root} is a symbolic link; name what it leads to, {root.resolve()}, so that it is "
-            "clear what is thinned"
+            f"{root} is a symbolic link; name its target, {root.resolve()}, so that it is clear "
+            "which checkpoint is thinned"
         )
     if os.path.ismount(root):
         raise BadRequest(f"{root} is a mount point, which cannot be exchanged; thin a copy of it")
@@ -171,5 +171,5 @@ def _stamp(status: os.stat_result) -> tuple[int, ...]:
 def _changed(path: Path, what: str) -> str:
     return (
         f"{path} changed while the checkpoint was thinned: {what}; nothing was exchanged. Wait "
-        "until nothing writes there, and run the command again"
+        "until no program writes there, and run the command again"
     )

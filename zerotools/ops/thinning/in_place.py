@@ -122,6 +122,6 @@ def _check_room(plan: ThinPlan, *, links: bool) -> None:
     free = shutil.disk_usage(plan.subject.parent).free
     if free < needed + _SLACK:
         raise BadRequest(
-            f"{plan.subject} needs {needed + _SLACK} bytes beside it while it is thinned, and "
-            f"{plan.subject.parent} has {free} free; make room, and run the command again"
+            f"{plan.subject} needs {needed + _SLACK} more bytes of disk during thinning, but "
+            f"{plan.subject.parent} has {free} free; free some space, and run the command again"
         )

@@ -176,7 +176,7 @@ def _refuse_several(
     if len(found) > 1:
         raise BadRequest(
             f"{path} holds {len(found)} checkpoints: name those to thin, such as {found[0].path}, "
-            "or say which by --keep-last, --keep-every or --older-than"
+            "or select some by --keep-last, --keep-every or --older-than"
         )
 
 
@@ -240,8 +240,8 @@ def _notes(
     hint = subject.parent / _HINT
     if (removed or rewritten) and _names(hint, subject.name):
         found.append(
-            f"{hint} names it: a run that resumes from {subject.parent} would find no optimizer "
-            "state"
+            f"{hint} names this checkpoint: a run resuming from {subject.parent} would find no "
+            "optimizer state"
         )
     links = [
         name
@@ -250,8 +250,8 @@ def _notes(
     ]
     if links:
         found.append(
-            f"{links[0]}{' and others are' if links[1:] else ' is'} a symbolic link: what it leads "
-            "to stays where it is"
+            f"{links[0]}{' and others are' if links[1:] else ' is'} a symbolic link: its target "
+            "is kept"
         )
     return found
 
@@ -270,4 +270,4 @@ def leftover_note(plan: ThinPlan) -> str | None:
     if not has_leftovers(plan.subject):
         return None
     name = os.fspath(plan.subject.name)
-    return f"an earlier run left .{name}.zerotools-thin beside it, which the next one removes"
+    return f"an earlier run left .{name}.zerotools-thin next to it; the next run removes it"

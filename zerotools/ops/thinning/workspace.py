@@ -86,8 +86,8 @@ class Workspace:
                 raise
             raise Unsupported(
                 f"{self._subject} is on a file system that cannot exchange two names in one step "
-                "(such as NFS), so a kill in the middle could lose it; nothing was changed: copy "
-                "it to a local disk, thin it there, and copy it back"
+                "(such as NFS), so an interruption could lose it; nothing was changed: copy it "
+                "to a local disk, thin it there, and copy it back"
             ) from None
         why = self._why_fixed() if self._subject.is_dir() else None
         if why is not None:
@@ -100,8 +100,8 @@ class Workspace:
         # A directory that comes under another one has its entry `..` written.
         if not os.access(self._subject, os.W_OK):
             raise BadRequest(
-                f"{self._subject} is a directory that you must not write to, and nothing was "
-                "changed: give yourself the permission (chmod u+w) if it is to be thinned"
+                f"{self._subject} is a directory that you must not write to, so nothing was "
+                "changed: give yourself the permission (chmod u+w) to thin it"
             )
         return why_fixed(self._subject, self._path)
 
@@ -130,7 +130,7 @@ class Workspace:
         sync_directory(self._path)
         check(self._subject)
         if not self._own.is_at(self._path):
-            raise BadFile(f"{self._path} was removed or replaced, and nothing was changed")
+            raise BadFile(f"{self._path} was removed or replaced, so nothing was changed")
         self._exchange(self.copy, self._subject)
         try:  # nothing can be put into it under its name any more
             check(self.copy)

@@ -118,7 +118,7 @@ def perform_upload(
                 found = proof(conversion.destination)
             except FileNotFoundError as error:
                 raise BadFile(
-                    f"{error.filename} was written, and the store does not list it; nothing was "
+                    f"{error.filename} was written, but the store does not list it; no output is "
                     "kept: run the command again"
                 ) from None
         report.bytes_verified = found.nbytes
@@ -126,9 +126,8 @@ def perform_upload(
         staging.commit(_marker(conversion, staging, found))
     if staging.took_over:
         report.notes = (
-            "parts of objects that an earlier run had not completed may be left in the store, "
-            "which lists them to nobody but its owner: let a lifecycle rule remove them "
-            "(AbortIncompleteMultipartUpload)",
+            "an earlier run may have left unfinished parts of objects in the store, visible only "
+            "to its owner: remove them with a lifecycle rule (AbortIncompleteMultipartUpload)",
         )
     report.manifest = put_sidecar(None if proof is None else proof.manifest, conversion.destination)
     return report

@@ -35,7 +35,7 @@ class UploadMemory:
         if budget.max_memory < LEAST_MEMORY:
             raise BadRequest(
                 f"--max-memory is {budget.max_memory} bytes; writing to a store needs at least "
-                f"{LEAST_MEMORY}, as it takes objects in parts of {LEAST_PART}"
+                f"{LEAST_MEMORY}, because objects are sent in parts of {LEAST_PART}"
             )
         quarter = budget.max_memory // 4
         files = max(1, min(_FILES, count, quarter // (3 * USUAL_PART)))

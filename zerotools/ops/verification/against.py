@@ -151,8 +151,8 @@ class Comparing:
         own = self._manifest(digests)
         if None not in (own.step, manifest.step) and own.step != manifest.step:
             message = (
-                f"{path} is of step {manifest.step}, and {self._files.subject} of step {own.step}: "
-                "it is the manifest of another checkpoint"
+                f"{path} is of step {manifest.step}, but {self._files.subject} is of step "
+                f"{own.step}: it is the manifest of another checkpoint"
             )
             return [Finding(Check.MANIFEST, message)], Comparison(path)
         is_thinned = read_thinned(self._checkpoint.root) is not None
@@ -195,8 +195,8 @@ class Comparing:
             return None
         return Finding(
             Check.MANIFEST,
-            f"{other.path} is the manifest of another checkpoint: none of the {len(shared)} "
-            f"tensors that it shares with {self._files.subject} has the values that it says",
+            f"{other.path} is the manifest of another checkpoint: all {len(shared)} tensors that "
+            f"it shares with {self._files.subject} have other values",
         )
 
     def _files_of(
@@ -248,6 +248,6 @@ def _less_known(keys: Sequence[Key], types: Mapping[Key, DType]) -> Iterator[str
     if keys:
         names = ", ".join(dict.fromkeys(types[key].name for key in keys))
         yield (
-            f"{counted(len(keys), 'tensor')} compared as {names}, which holds less: what the cast "
-            "leaves out is not known"
+            f"{counted(len(keys), 'tensor')} compared as {names}: the bits that this cast removes "
+            "are not compared"
         )

@@ -37,7 +37,7 @@ from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 
 _MAX_NAMED = 3
 _INDEX = ".index.json"
-OF_ANY_SAVE = "nothing in it tells of which save it is, or of which rank"
+OF_ANY_SAVE = "nothing in it identifies its save or its rank"
 
 
 class AllChecks:
@@ -97,7 +97,7 @@ class AllChecks:
         if found is None or record is None or name is None:
             return found
         message = (
-            f"{found.path} is the manifest of another checkpoint: it says another digest of {name} "
+            f"{found.path} is the manifest of another checkpoint: it has another digest of {name} "
             f"than zerotools {record.command} recorded in {record.path}; move it to its "
             "checkpoint, or remove it"
         )
@@ -240,7 +240,7 @@ class AllChecks:
             self.findings.append(
                 Finding(
                     Check.CHANGED,
-                    f"{path} changed while it was verified: {difference}; something is writing "
+                    f"{path} changed while it was verified: {difference}; a program is writing "
                     "there: wait until it is done, and verify again",
                 )
             )
@@ -260,8 +260,8 @@ class AllChecks:
             self.findings.append(
                 Finding(
                     Check.BYTES,
-                    f"{self._files.base / name}: record {record.name!r} has CRC-32 {crc:08x} and "
-                    f"the zip directory says {record.crc:08x}: its bytes have changed since it was "
+                    f"{self._files.base / name}: record {record.name!r} has CRC-32 {crc:08x}, but "
+                    f"the zip directory has {record.crc:08x}: its bytes have changed since it was "
                     f"saved{holds}; take another copy",
                     name,
                 )

@@ -71,8 +71,8 @@ def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterato
         )
     if counts.negatives and key.role in NEVER_NEGATIVE:
         yield (
-            f"{path}: {key} holds {counts.negatives} values below zero, and is a sum of squares: "
-            "it is not what the optimizer saved; take another copy"
+            f"{path}: {key} holds {counts.negatives} values below zero, but a sum of squares has "
+            "none: it has changed since the optimizer saved it; take another copy"
         )
 
 

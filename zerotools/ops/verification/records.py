@@ -87,7 +87,7 @@ def _is_zip(whole: FileRange) -> bool:
         return True
     if whole.length > _END_BYTES and whole.read(whole.length - _END_BYTES, 4) == _END:
         raise BadFile(
-            f"{whole.path} ends as a zip archive and does not begin as one: its first bytes have "
+            f"{whole.path} ends as a zip archive, but does not begin as one: its first bytes have "
             "changed since it was saved; take another copy"
         )
     return False

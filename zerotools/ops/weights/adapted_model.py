@@ -132,8 +132,8 @@ def _refuse_no_sum(config: Mapping[str, Any], adapter: Checkpoint) -> None:
     odd = next((key for key in _NO_SUM if config.get(key)), None)
     if odd is not None:
         raise Unsupported(
-            f"{adapter.origin.path}: {ADAPTER_CONFIG} has {odd}, and zerotools does not merge "
-            "adapters of this kind; export it with --adapter-only and load it with PEFT"
+            f"{adapter.origin.path}: {ADAPTER_CONFIG} has {odd}, but zerotools does not merge "
+            "this kind of adapter; export it with --adapter-only and load it with PEFT"
         )
 
 
@@ -193,7 +193,7 @@ class _Model:
         if len(indices) != shape[0] or any(not 0 <= each < rows for each in indices):
             raise BadRequest(
                 f"{self._path}: {ADAPTER_CONFIG} lists {len(indices)} trainable_token_indices for "
-                f"{module}, which has {rows} rows, and {shape[0]} were trained; pass the "
+                f"{module}, which has {rows} rows, but {shape[0]} were trained; pass the "
                 f"{ADAPTER_CONFIG} of this run with --adapter-config"
             )
         return key, Rows(values, tuple(indices))
@@ -269,8 +269,8 @@ class _Model:
             shapes = ", ".join(f"{k.name} {list(self._weights.tensors[k].shape)}" for k in keys)
             which = "several of" if fits else "none of"
             raise BadRequest(
-                f"{self._path}: the adapter of {module} has {inputs} inputs and {outputs} outputs, "
-                f"which fit {which} {shapes}; merge it with PEFT's merge_and_unload"
+                f"{self._path}: the adapter of {module} has {inputs} inputs and {outputs} "
+                f"outputs, which fit {which} {shapes}; merge it with PEFT's merge_and_unload"
             )
         key, layout = fits[0]
         scale = scale_of(self._config, key.name)
@@ -327,7 +327,7 @@ class _Model:
         return next((key for key in keys if key in self._weights.tensors), None)
 
     def _lacks(self, name: str) -> LacksBase:
-        return LacksBase(f"there is no {name}, and {self._path} has an adapter for it")
+        return LacksBase(f"{self._path} has an adapter for {name}, which does not exist")
 
     def _require(self, key: Key, wanted: tuple[int, ...]) -> None:
         tensor = self._weights.tensors[key]
@@ -335,12 +335,12 @@ class _Model:
         packed = not tensor.dtype.is_float or tensor.dtype.bits < 16
         if packed or (tensor.shape != wanted and tensor.numel * tensor.dtype.itemsize * 2 == total):
             raise LacksBase(
-                f"{key} is packed as {tensor.dtype} {list(tensor.shape)}, and an adapter is added "
-                "to weights of 16 bits or more"
+                f"{key} is packed as {tensor.dtype} {list(tensor.shape)}, but an adapter needs "
+                "weights of 16 bits or more"
             )
         if tensor.shape != wanted:
             raise BadRequest(
-                f"{key} has shape {list(tensor.shape)}, and its adapter {list(wanted)}: it is not "
+                f"{key} has shape {list(tensor.shape)}, but its adapter {list(wanted)}: it is not "
                 "the base model of this adapter"
             )
 

@@ -59,8 +59,8 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
         tree = read_json(file, _LARGEST)
     except OSError as error:
         raise BadRequest(
-            f"{file} cannot be read: {error.strerror}; name the directory in which PEFT's "
-            f"save_pretrained wrote {ADAPTER_CONFIG}"
+            f"{file} cannot be read: {error.strerror}; name the directory with the "
+            f"{ADAPTER_CONFIG} of PEFT's save_pretrained"
         ) from None
     except (ValueError, RecursionError) as error:
         raise BadFile(f"{file} is not JSON: {error!s:.200}") from None
@@ -68,8 +68,8 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
         raise BadFile(f"{file} is not the config of an adapter: it has no peft_type")
     if tree["peft_type"] != "LORA":
         raise Unsupported(
-            f"{file} is of a {tree['peft_type']} adapter, and zerotools exports LoRA (with DoRA); "
-            "save it by save_pretrained of PEFT"
+            f"{file} is of a {tree['peft_type']} adapter, but zerotools exports only LoRA (with "
+            "DoRA); save it with save_pretrained of PEFT"
         )
     return tree
 
@@ -110,9 +110,9 @@ def choose_config(
                 return tree, [f"took r and lora_alpha from {found}"]
     which = f"its adapter {name}" if others else "its adapter"
     raise BadRequest(
-        f"nothing in {checkpoint.origin.path} or around it says how {which} is scaled "
-        f"(lora_alpha): pass --adapter-config DIR, the directory with the {ADAPTER_CONFIG} "
-        "that PEFT's save_pretrained wrote for this run"
+        f"no file in {checkpoint.origin.path} or around it has the scale (lora_alpha) of {which}: "
+        f"pass --adapter-config DIR, the directory with the {ADAPTER_CONFIG} that PEFT's "
+        "save_pretrained wrote for this run"
     )
 
 
@@ -143,7 +143,7 @@ def _of_bridge(file: Path) -> Mapping[str, Any] | None:
         return None
     if kind not in _OF_BRIDGE or not {"dim", "alpha"} <= found.keys():
         raise Unsupported(
-            f"{file} has the adapter {kind or 'of no kind'} below peft:, and zerotools reads "
+            f"{file} has the adapter {kind or 'of no kind'} below peft:, but zerotools reads "
             f"{' and '.join(_OF_BRIDGE)} with dim and alpha; pass --adapter-config DIR"
         )
     return {"r": found["dim"], "lora_alpha": found["alpha"]}
@@ -219,7 +219,7 @@ def _of_record(
         "inference_mode": True,
     }
     names = "it does not name the base model" if base is None else f"its base model is {base}"
-    note = f"{ADAPTER_CONFIG} is made of the job's record; {names}"
+    note = f"{ADAPTER_CONFIG} comes from the job's record; {names}"
     return tree, [note]
 
 
@@ -248,8 +248,8 @@ def refuse_changed_base(config: Mapping[str, Any], path: object) -> None:
     if isinstance(began, str) and began.lower().startswith(_CHANGE_THE_BASE):
         raise Unsupported(
             f"{path} has init_lora_weights = {began!r:.40}, which changed the weights of the base "
-            "model before it trained: they are not those of the base that is given; convert the "
-            "adapter by save_pretrained(..., path_initial_model_for_weight_conversion=...) of PEFT"
+            "model before training, so the given base differs; convert the adapter with "
+            "save_pretrained(..., path_initial_model_for_weight_conversion=...) of PEFT"
         )
 
 
@@ -325,12 +325,12 @@ def check_config(
     ):
         if part in parts_found and not config.get(key):
             raise BadRequest(
-                f"{path} has {part} of its adapter, and {ADAPTER_CONFIG} does not have {key}: it "
+                f"{path} has {part} of its adapter, but {ADAPTER_CONFIG} does not have {key}: it "
                 "is the config of another adapter; pass that of this run by --adapter-config"
             )
     if config.get("use_dora") and MAGNITUDE not in parts_found:
         raise BadRequest(
-            f"{ADAPTER_CONFIG} says use_dora, and {path} has no {MAGNITUDE}: it is the config of "
+            f"{ADAPTER_CONFIG} has use_dora, but {path} has no {MAGNITUDE}: it is the config of "
             "another adapter; pass that of this run by --adapter-config"
         )
 
@@ -348,7 +348,7 @@ def _check_rank(
     expected, _ = rank_and_alpha(config, module)
     if expected != down.shape[0]:
         raise BadRequest(
-            f"{path}: the adapter of {module} has rank {down.shape[0]}, and {ADAPTER_CONFIG} says "
+            f"{path}: the adapter of {module} has rank {down.shape[0]}, but {ADAPTER_CONFIG} has "
             f"{expected!r:.40}: it is the config of another adapter; pass that of this run by "
             "--adapter-config"
         )

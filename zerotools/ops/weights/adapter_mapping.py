@@ -125,7 +125,7 @@ def mapped_config(tree: Mapping[str, Any], adapter: MappedAdapter, path: object)
             if found[one] != found[other]:
                 raise BadRequest(
                     f"{path}: r and lora_alpha of {one} are {found[one]}, those of {other} "
-                    f"{found[other]}, and both become {new}, which has one of each"
+                    f"{found[other]}, but both become {new}, which has one of each"
                 )
         numbers[new] = found[olds[0]]
     usual = tree.get("r"), tree.get("lora_alpha")
@@ -155,11 +155,11 @@ def scale_note(source: Checkpoint, adapter: MappedAdapter) -> str:
     try:
         tree, _ = choose_config(source, None, None, adapter_tensors(source.tensors, None, path))
     except BadRequest:
-        return f"nothing around {path} says how the adapter is scaled (lora_alpha)"
+        return f"no file around {path} has the scale of the adapter (lora_alpha)"
     found = mapped_config(tree, adapter, path)
     if found["rank_pattern"] or found["alpha_pattern"]:
         raise BadRequest(
-            f"{path}: layers of the adapter have different r or lora_alpha, and Megatron has one "
+            f"{path}: layers of the adapter have different r or lora_alpha, but Megatron has one "
             f"of each: {_instead(path)}"
         )
     return f"load it with r (dim) {found['r']} and lora_alpha (alpha) {found['lora_alpha']}"
@@ -178,13 +178,13 @@ def _shapes(checkpoint: Checkpoint) -> dict[str, Shape]:
         each = parts.get(key)
         if each is None or each.part not in (A, B) or len(tensor.shape) != 2:
             raise Unsupported(
-                f"{path} has {key}, and only the matrices lora_A and lora_B of linear layers are "
-                "put into another layout: merge the adapter into its base model, and map that"
+                f"{path} has {key}, but only the matrices lora_A and lora_B of linear layers can "
+                "have another layout: merge the adapter into its base model, and map that"
             )
         if key.role != "param" or not each.saved.endswith(_WEIGHT):
             raise Unsupported(
-                f"{path} has {key}, and only the weights of an adapter are put into another "
-                "layout: take those with zerotools consolidate --adapter-only"
+                f"{path} has {key}, but only the weights of an adapter can have another layout: "
+                "export them with zerotools consolidate --adapter-only"
             )
         sizes.setdefault(each.module + _WEIGHT, {})[each.part] = tensor.shape
     whole_ones = {name: found for name, found in sizes.items() if len(found) == 2}
@@ -214,15 +214,15 @@ def _layout_of(
     if unknown:
         near = nearest_of(unknown[0], found.tensors)
         raise BadRequest(
-            f"{path} has an adapter of {_module(unknown[0])}, a layer that no layout of the map "
-            f"{family.name} has (the nearest is {_module(near)}); give the config.json of its "
-            "model by --config-dir"
+            f"{path} has an adapter of {_module(unknown[0])}, a layer in no layout of the map "
+            f"{family.name} (the nearest is {_module(near)}); give the config.json of its model "
+            "by --config-dir"
         )
     for name, shape in held.items():
         if found.tensors[name] != shape:
             raise BadRequest(
                 f"{path}: the adapter of {_module(name)} is for a weight of shape {list(shape)}, "
-                f"and config.json gives it {list(found.tensors[name])}; give the config.json of "
+                f"but config.json gives it {list(found.tensors[name])}; give the config.json of "
                 "its model by --config-dir"
             )
     return found
@@ -258,7 +258,7 @@ def _moved(
     lost = held.difference(*origins.values()) if origins else held
     if lost:
         raise Unsupported(
-            f"{adapter.origin.path}: the layout has no layer of {_module(min(lost))} alone: merge "
+            f"{adapter.origin.path}: the layout has no separate layer {_module(min(lost))}: merge "
             "the adapter into its base model, and map that"
         )
     return rearranged(adapter, made), origins
@@ -271,7 +271,7 @@ def _check_parts(adapter: Checkpoint, name: str, parts: tuple[str, ...], held: s
     own = ", ".join(_module(part) for part in parts if part in held)
     if lacking is not None:
         raise BadRequest(
-            f"{path} has an adapter of {own} and none of {_module(lacking)}, and all are parts of "
+            f"{path} has an adapter of {own}, but not of {_module(lacking)}; all are parts of "
             f"{_module(name)}, which has one adapter: {_instead(path)}"
         )
     first = adapter.tensors[_half(parts[0], A)]
@@ -279,8 +279,8 @@ def _check_parts(adapter: Checkpoint, name: str, parts: tuple[str, ...], held: s
         other = adapter.tensors[_half(part, A)]
         if other is not first and not _are_equal(adapter, parts[0], part):
             raise BadRequest(
-                f"{path}: lora_A of {_module(parts[0])} and {_module(part)} differ, and "
-                f"{_module(name)}, of which both are parts, has one lora_A: {_instead(path)}"
+                f"{path}: lora_A of {_module(parts[0])} and {_module(part)} differ, but both are "
+                f"parts of {_module(name)}, which has one lora_A: {_instead(path)}"
             )
 
 

@@ -67,7 +67,9 @@ def _read(directory: Path, base: BaseRecord) -> Checkpoint:
         part = read(directory / name)
         for key, tensor in part.tensors.items():
             if key in tensors:
-                raise BadFile(f"{directory / name} holds {key.name}, as another file there does")
+                raise BadFile(
+                    f"{directory / name} holds {key.name}, which another file there also holds"
+                )
             chunks = (replace(each, file=str(part.root / each.file)) for each in tensor.chunks)
             tensors[key] = replace(tensor, chunks=tuple(chunks))
         files |= {str(part.root / file): size for file, size in part.files.items()}
@@ -86,9 +88,9 @@ def check_bytes(adapters: Checkpoint, base: BaseRecord) -> None:
 def _refuse(adapters: Checkpoint, why: str | None) -> None:
     if why is not None:
         raise BadRequest(
-            f"{_of(adapters)} holds adapters alone, and the base model that they are added to is "
-            f"not what it was: {why}; name a copy of it with zerotools consolidate --base DIR, or "
-            "export the adapter with --adapter-only"
+            f"{_of(adapters)} holds only adapters, and their base model has changed: {why}; name "
+            "a copy of it with zerotools consolidate --base DIR, or export the adapter with "
+            "--adapter-only"
         )
 
 

@@ -38,7 +38,7 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
     base = formats.read(path, table=table)
     if adapter_names(base.tensors):
         raise BadRequest(
-            f"--base {path}: it has adapters itself; name the model that they were trained on"
+            f"--base {path}: this model has adapters; name the model that they were trained on"
         )
     if base.origin.path.is_dir():
         around = of_other_kinds(find_model_sidecars(base.root), base.model_sidecars)
@@ -47,9 +47,9 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
     if found.weights or (found.config is not None and not found.is_denied):
         kinds = " and ".join(sorted({each.kind for each in found.weights.values()}))
         raise Unsupported(
-            f"--base {path}: its weights are quantised ({kinds or 'as its config.json says'}), and "
-            "adapters are added to weights of 16 bits or more; name that model, or make it first: "
-            f"zerotools consolidate {path} BASE_16 --dtype bf16"
+            f"--base {path}: its weights are quantised ({kinds or 'according to config.json'}), "
+            "but adapters need weights of 16 bits or more; name the unquantised model, or make it "
+            f"first: zerotools consolidate {path} BASE_16 --dtype bf16"
         )
     return weights_from(base, MASTERS)
 

@@ -35,7 +35,10 @@ def on_hub_note(layout: HubLayout) -> list[str]:
     if not layout:
         return []
     return [
-        f"{counted(len(layout), 'tensor')} get the names and shapes of the Hub, as job.json says"
+        (
+            f"{counted(len(layout), 'tensor')} get the names and shapes of the Hub, recorded in "
+            "job.json"
+        )
     ]
 
 
@@ -106,8 +109,8 @@ def _check(weights: Checkpoint, key: Key, tensor: Tensor, block: HubBlock) -> No
     whole = Box.whole(tensor.shape)
     if len(block.box.shape) != len(tensor.shape) or not whole.contains(block.box):
         raise BadFile(
-            f"{weights.origin.path}: {key} has shape {list(tensor.shape)}, and the record of the "
-            f"job says that {block.box} of it is {block.name}: they are of different models"
+            f"{weights.origin.path}: {key} has shape {list(tensor.shape)}, but the record of the "
+            f"job has {block.name} at {block.box} of it: they are from different models"
         )
 
 
@@ -161,12 +164,12 @@ class _Restored:
         if block.shape != self.shape:
             raise BadFile(
                 f"{weights.origin.path}: the record of the job has {block.name} in shape "
-                f"{list(self.shape)} and in shape {list(block.shape)}"
+                f"{list(self.shape)} and also in shape {list(block.shape)}"
             )
         if tensor.dtype != self.example.dtype:
             raise Unsupported(
-                f"{weights.origin.path}: {self.first} is {self.example.dtype} and {key} is "
-                f"{tensor.dtype}, and both are parts of {block.name}, which has one type"
+                f"{weights.origin.path}: {self.first} is {self.example.dtype}, but {key} is "
+                f"{tensor.dtype}; both are parts of {block.name}, which has one type"
             )
         self.parts.append((source, block))
 

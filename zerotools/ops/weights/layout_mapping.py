@@ -78,8 +78,8 @@ def config_of(path: Path | None, where: Path) -> dict[str, Any]:
     """
     if path is None:
         raise BadRequest(
-            f"{where} has no {CONFIG}, by which a layout map knows the sizes of the model: give "
-            "--config-dir DIR"
+            f"{where} has no {CONFIG}, and a layout map needs the sizes in it: give --config-dir "
+            "DIR"
         )
     try:
         config: Any = read_json(path, LARGEST_CONFIG)
@@ -121,8 +121,8 @@ def mapped(
     is_adapter = is_adapter_alone(checkpoint.tensors)
     if names_alone is not None and is_adapter:
         raise Unsupported(
-            f"{checkpoint.origin.path} is a LoRA adapter, and the map {names_alone.name} renames "
-            "whole models only: merge the adapter into its base model, and map that"
+            f"{checkpoint.origin.path} is a LoRA adapter, but the map {names_alone.name} renames "
+            "only whole models: merge the adapter into its base model, and map that"
         )
     if names_alone is not None:
         return _with_names(checkpoint, request, names_alone)
@@ -143,7 +143,7 @@ def mapped(
     said = [] if request.source else [f"the tensors have the layout {found.layout.name}"]
     said[:] = [f"{text} of the map {family.name}" for text in said]
     if _is_same(found, target):
-        note = f"the checkpoint has the layout {target.name} already: its tensors stay as they are"
+        note = f"the checkpoint already has the layout {target.name}: its tensors stay as they are"
         same = named.own_names({key.name: (key.name,) for key in checkpoint.tensors})
         is_changed = any(olds != (new,) for new, olds in same.items())
         checkpoint = replace(checkpoint, native=None)
@@ -175,7 +175,7 @@ def _with_names(checkpoint: Checkpoint, request: MapRequest, names: PrefixMap) -
     held = {*shapes_of(checkpoint), *checkpoint.aliases}
     found = names.layout_of(held) if request.source is None else request.source
     if found == request.to:
-        note = f"the checkpoint has the layout {found} already: its tensors stay as they are"
+        note = f"the checkpoint already has the layout {found}: its tensors stay as they are"
         same = {key.name: (key.name,) for key in checkpoint.tensors}
         return MappedCheckpoint(replace(checkpoint, native=None), (note,), same, is_changed=False)
     new_names = {name: names.renamed(name, request.to) for name in held}
@@ -235,7 +235,7 @@ def _apart(
             continue
         elif key.name not in held:
             raise BadRequest(
-                f"{checkpoint.origin.path} has {key}, and no weight {key.name}: a map moves state "
+                f"{checkpoint.origin.path} has {key}, but no weight {key.name}: a map moves state "
                 "with its weight"
             )
         elif tensor.shape == held[key.name]:
@@ -300,8 +300,8 @@ def _left_out_notes(found: FoundLayout) -> Iterator[str]:
         yield f"left out {copy}, the second copy of {found.layout.copies[copy]}"
     for index, count in found.lacking.items():
         yield (
-            f"config.json says {counted(count, 'layer')} of {index}, and the checkpoint has none: "
-            "there is none in the output"
+            f"config.json has {counted(count, 'layer')} of {index}, but the checkpoint does not: "
+            "the output has none of them either"
         )
 
 
@@ -317,8 +317,8 @@ def mapped_training(
     path = checkpoint.origin.path
     if training.unnamed:
         raise Unsupported(
-            f"{path} has its optimizer state by number, and not by name: convert it with --order "
-            "first, and map that"
+            f"{path} numbers its optimizer state, without names: convert it with --order first, "
+            "and map that"
         )
     members = {name: number for number, g in enumerate(training.groups) for name in g.params}
     place = {name: at for at, name in enumerate(members)}
@@ -331,7 +331,7 @@ def mapped_training(
         groups = {members.get(old) for old in olds}
         if len(groups) > 1:
             raise BadRequest(
-                f"{path}: {' and '.join(olds[:2])} are parts of {new}, and are in different param "
+                f"{path}: {' and '.join(olds[:2])} are parts of {new}, but are in different param "
                 "groups, or one was not trained; map the weights alone, by zerotools consolidate"
             )
         group = groups.pop() if groups else None
@@ -366,7 +366,7 @@ def _one_number(path: Path, new: str, role: str, found: list[Scalar | None]) -> 
             ours = None if first is None else first.value
             theirs = None if each is None else each.value
             raise BadRequest(
-                f"{path}: the parts of {new} have {role} {ours} and {theirs}, and one tensor has "
+                f"{path}: the parts of {new} have {role} {ours} and {theirs}, but one tensor has "
                 "one; map the weights alone, by zerotools consolidate"
             )
     return first

@@ -123,8 +123,8 @@ def merge_adapters(
     if not names:
         if useless := request.options():
             raise BadRequest(
-                f"{checkpoint.origin.path} has no adapter (no tensor such as lora_A), and "
-                f"{' and '.join(useless)} is for runs that have one; leave this option out"
+                f"{checkpoint.origin.path} has no adapter (no tensor such as lora_A), but "
+                f"{' and '.join(useless)} is for runs with an adapter; leave this option out"
             )
         return None
     tensors = adapter_tensors(held.tensors, request.name, checkpoint.origin.path)
@@ -135,7 +135,7 @@ def merge_adapters(
     check_config(config, tensors, parts, checkpoint.origin.path)
     if others:
         notes.append(
-            f"the adapter {name} is merged, and not {', '.join(others[:_MAX_NAMED])}; "
+            f"the adapter {name} is merged, but not {', '.join(others[:_MAX_NAMED])}; "
             "--adapter-name merges another"
         )
     named = config.get(BASE_NAME)
@@ -179,8 +179,8 @@ def _model_of(
     else:
         if base is not None:
             raise BadRequest(
-                f"{path} already holds the base model of its adapter, and the adapter is merged "
-                "into that; leave --base out"
+                f"{path} already holds the base model of its adapter, and zerotools merges into "
+                "that; leave --base out"
             )
         return model
     assert base is not None
@@ -306,11 +306,11 @@ def _merge_with_peft(config: Mapping[str, Any], base: Path, run: Path) -> str:
         return ""
     adapter = str(run) if run.is_dir() else "ADAPTER_DIR"
     return (
-        f"; where transformers has other names for models of type {kind} in memory than the files "
-        f'have, let PEFT merge it: python -c "import transformers, peft; model = '
+        f"; if transformers uses other names for models of type {kind} in memory than in files, "
+        'let PEFT merge it: python -c "import transformers, peft; model = '
         f"transformers.{name}.from_pretrained({str(base)!r}); "
-        f"peft.PeftModel.from_pretrained(model, {adapter!r}).merge_and_unload()"
-        ".save_pretrained('OUT')\""
+        "peft.PeftModel.from_pretrained(model, "
+        f"{adapter!r}).merge_and_unload().save_pretrained('OUT')\""
     )
 
 
@@ -328,7 +328,7 @@ def _without_base(path: Path, config: Mapping[str, Any], why: str, mapped_to: st
     said = f" ({ADAPTER_CONFIG} names {base})" if base == named else ""
     return (
         f"{path} holds a LoRA adapter without the weights of its base model{said}: {why}; merge "
-        f"both with zerotools consolidate {path} OUT --base {base}, or export the adapter alone "
+        f"both with zerotools consolidate {path} OUT --base {base}, or export only the adapter "
         f"with zerotools consolidate {path} OUT --adapter-only{mapped_to}"
     )
 
@@ -344,13 +344,13 @@ def _of_job(
     adapters, base = checkpoint, lora.base
     if request.config is not None or request.name is not None:
         raise BadRequest(
-            f"{checkpoint.origin.path} is of a job, and its record describes the adapter; leave "
+            f"{checkpoint.origin.path} is from a job, and its record describes the adapter; leave "
             f"{' and '.join(replace(request, base=None).options())} out"
         )
     if request.base is not None:
         if base is None:
             raise BadRequest(
-                f"--base is for adapters that were saved without their base model, and "
+                "--base is for adapters saved without their base model, but "
                 f"{checkpoint.origin.path} holds whole weights; leave it out"
             )
         if isinstance(request.base, RemotePath):  # its files are compared with the job's digests

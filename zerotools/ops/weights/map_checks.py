@@ -65,13 +65,13 @@ def named_map(name: str | None, config: Mapping[str, Any] | None) -> FamilyMap:
     """
     if name is None:
         if config is None:
-            raise BadRequest("say which map by its name or file, or which model by --config FILE")
+            raise BadRequest("name a map or its file, or a model with --config FILE")
         return chosen_map(None, config)
     if name in shipped_maps() or not Path(name).exists():
         return shipped_map(name)
     if is_no_map(name):
         raise BadRequest(
-            f"{name} is not a map, which is a TOML file; say the map first, then the checkpoint"
+            f"{name} is not a map (a TOML file); name the map first, then the checkpoint"
         )
     return chosen_map(Path(name), config or {})
 

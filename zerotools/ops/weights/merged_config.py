@@ -52,7 +52,7 @@ def with_merged_config(target: Target, weights: Checkpoint) -> Target:
         target,
         files=files,
         checkpoint=replace(target.checkpoint, files=sizes),
-        notes=(*target.notes, f"{CONFIG} is written with {said}, as the weights are"),
+        notes=(*target.notes, f"{CONFIG} is written with {said}, like the weights"),
     )
 
 

@@ -142,7 +142,7 @@ def fit(
                 return fits
     if not isinstance(config.get("model_type"), str):
         return NotChecked("it has no model_type")
-    own_code = NotChecked("it names code of its own (auto_map), which is not run")
+    own_code = NotChecked("it names extra code (auto_map), which is not run")
     try:
         judged = trials(config, [_named(every, way) for way in ways])
     except Unsupported as error:
@@ -275,7 +275,7 @@ def check_names(
     left_out = {name: shape for name, shape in whole.items() if name not in held}
     left_out |= {name: () for name in lost or () if name not in held and name not in left_out}
     where = f"the {config.get('model_type')} model of {path}"
-    keeps = "write the names as they are with --no-check-names"
+    keeps = "write the names unchanged with --no-check-names"
     try:
         found = fit(
             held,
@@ -420,7 +420,7 @@ def _advice(
     if other is not None:
         return f"they have the layout {other}: pass --map-to {HUB}"
     if command == "gather" and faults.missing and not faults.unexpected:
-        return "name the source that has them, too"
+        return "also name the source that has them"
     if faults.unexpected and not faults.missing and not faults.wrong:
         return _without(faults.unexpected, held, by)
     given = f"give the {CONFIG} of this model with --config-dir DIR"
@@ -435,7 +435,7 @@ def _adapter_advice(held: Collection[str]) -> str:
     too."""
     base = "" if any(".base_layer." in name for name in held) else " --base DIR"
     return (
-        f"they are of an adapter: merge it with zerotools consolidate{base}, or export it with "
+        f"they belong to an adapter: merge it with zerotools consolidate{base}, or export it with "
         "--adapter-only"
     )
 

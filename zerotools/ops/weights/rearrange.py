@@ -97,8 +97,8 @@ def _viewed(
     first = next(name for name in view.names if name in parts)
     if lacking is not None:
         raise BadRequest(
-            f"{path}: {Key(first, key.role)} and {lacking} are parts of {key.name}, and {lacking} "
-            f"has no {key.role}; map the weights alone, or a checkpoint that has it"
+            f"{path}: {Key(first, key.role)} and {lacking} are parts of {key.name}, but {lacking} "
+            f"has no {key.role}; map only the weights, or a checkpoint that has it"
         )
     own = tuple(parts[name] for name in view.names)
     computed = next((name for name in view.names if isinstance(parts[name], ScaledCast)), None)
@@ -106,16 +106,16 @@ def _viewed(
         if len(own) == 1 and view.view == whole(0, own[0].shape):
             return own[0]  # another name
         raise Unsupported(
-            f"{path}: {computed} is quantised, and a part of {key.name}, into which bits are moved "
-            "and never computed: write plain weights first (consolidate --dtype bf16), and map them"
+            f"{path}: {computed} is a quantised part of {key.name}, and a map moves bits without "
+            "computing: write plain weights first (consolidate --dtype bf16), and map them"
         )
     dtype = own[0].dtype
     for name, part in zip(view.names, own, strict=True):
         if part.dtype != dtype:
             raise Unsupported(
-                f"{path}: {Key(first, key.role)} is {dtype} and {Key(name, key.role)} is "
-                f"{part.dtype}, and both are parts of {key.name}, which has one type: write all in "
-                "one first (consolidate --dtype bf16), and map that"
+                f"{path}: {Key(first, key.role)} is {dtype} but {Key(name, key.role)} is "
+                f"{part.dtype}; both are parts of {key.name}, which has one type: write all in "
+                "one type first (consolidate --dtype bf16), and map that"
             )
     geometry = view.view
     on_demand = ChunksOnDemand(lambda: chunks.of_view(geometry, own))

@@ -35,7 +35,7 @@ _SAME = {
 }
 """Arguments of Megatron-LM and Megatron-Bridge, and the keys of config.json that say the same."""
 
-_TIES = "it has no tie_word_embeddings, without which the head of {} is its embedding"
+_TIES = "it has no tie_word_embeddings, so the head of {} would be its embedding"
 
 
 def run_arguments(training: TrainingState) -> Mapping[str, Any]:
@@ -70,8 +70,8 @@ def refuse_another(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> N
     said = list(_contradictions(arguments, config))
     if said:
         raise BadRequest(
-            f"config.json is not of this run: {'; '.join(said)}; correct config.json, or give that "
-            "of the run's model by --config-dir"
+            f"config.json is not from this run: {'; '.join(said)}; correct config.json, or give "
+            "the one of the run's model by --config-dir"
         )
 
 

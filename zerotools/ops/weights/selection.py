@@ -46,8 +46,8 @@ def _require_copies(checkpoint: Checkpoint) -> None:
     )
     if "param16" not in roles and wide:
         raise BadRequest(
-            f"{checkpoint.origin.path} has no 16-bit weights beside its masters; leave "
-            "--from weights out"
+            f"{checkpoint.origin.path} has no 16-bit weights next to its masters; leave --from "
+            "weights out"
         )
 
 

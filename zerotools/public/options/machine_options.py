@@ -50,7 +50,7 @@ class MachineOptions(TypedDict, total=False):
         Option(
             group=RESOURCES,
             metavar="GB",
-            help="Memory of the host, where a bare number is in GB.",
+            help="Memory of the host; a bare number is in GB.",
         ),
     ]
 
@@ -97,8 +97,8 @@ def given_machine(given: Mapping[str, Any]) -> GivenMachine:
     _check("--gpu-memory", memory, MOST_GPU_MEMORY, "GPU")
     if cards.memory is not None and memory is not None:
         raise BadRequest(
-            "--gpus names the memory of each card already; leave --gpu-memory out, or give --gpus "
-            f"{cards.count}"
+            "--gpus already gives the memory of each card; leave --gpu-memory out, or give "
+            f"--gpus {cards.count}"
         )
     name = "--host-memory"
     if given["ram"] is not None:

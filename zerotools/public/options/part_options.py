@@ -42,7 +42,7 @@ def chosen_part(given: Mapping[str, Any]) -> OutputPart | None:
     if launcher is None:
         return parse_part(part) if part is not None else None
     if part is not None:
-        raise BadRequest("--part and --part-from say the same thing; leave one of them out")
+        raise BadRequest("--part and --part-from set the same thing; leave one of them out")
     return part_of(launcher, os.environ)
 
 
@@ -91,7 +91,7 @@ def _number(
     if value is None and default is not None:
         return default
     if value is None or not re.fullmatch(r"\d{1,9}", value):
-        said = "is not set" if value is None else f"is {value!r:.40}, which is no number"
+        said = "is not set" if value is None else f"is {value!r:.40}, which is not a number"
         raise BadRequest(
             f"--part-from {launcher}: {name} {said}; start the command by {launcher}, or use --part"
         )
@@ -100,5 +100,5 @@ def _number(
 
 def _part(index: int, of: int) -> OutputPart:
     if not 0 <= index < of <= MOST:
-        raise BadRequest(f"task {index} of {of} is no part; use --part I/N")
+        raise BadRequest(f"task {index} of {of} is not a valid part; use --part I/N")
     return OutputPart(index + 1, of)

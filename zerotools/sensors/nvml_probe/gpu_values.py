@@ -84,12 +84,12 @@ def _pci_address(handle: Any) -> str | None:
 
 
 def _divided(index: int, instances: list[str]) -> dict[str, Any]:
-    named = ", ".join(instances) if instances else "none is made yet"
+    named = ", ".join(instances) if instances else "none exists yet"
     return {
         "mig_instances": instances,
         "error": (
-            f"it is divided into MIG instances ({named}), on which zerotools does not train; to "
-            f"make it whole, type: nvidia-smi -i {index} -mig 0"
+            f"it is divided into MIG instances ({named}), which zerotools does not use; to undo "
+            f"this, type: nvidia-smi -i {index} -mig 0"
         ),
     }
 
@@ -111,7 +111,7 @@ def _measured(handle: Any) -> dict[str, Any]:
             raise
         unknown.append(f"processes ({_said(error)})")
     if unknown:
-        found["unmeasured"] = f"the driver does not tell its {' and its '.join(unknown)}"
+        found["unmeasured"] = f"the driver does not report its {' and its '.join(unknown)}"
     return found
 
 

@@ -32,8 +32,8 @@ from zerotools.runs.file_names import MANIFEST
 from zerotools.runs.manifest import read_manifest
 
 _MEGATRON = (
-    "{path} is a Megatron torch_dist checkpoint without its common.pt and metadata.json, which say "
-    "what its tensors are: copy both into it from where it was saved"
+    "{path} is a Megatron torch_dist checkpoint without its common.pt and metadata.json, which "
+    "describe its tensors: copy both files from the original into it"
 )
 _OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json|\.zerotools-.*")
 
@@ -112,8 +112,8 @@ def _record(path: Path) -> JobRecord | None:
         if not _had_record(path):
             return None
         raise BadFile(
-            f"{path / RECORD} is missing, and {MANIFEST} names it: which weights are tied, and "
-            "which adapters are added to them, is in it alone; take another copy"
+            f"{path / RECORD} is missing, but {MANIFEST} lists it: only this file records tied "
+            "weights and adapters; take another copy"
         )
     except BadFile as error:
         tolerate(path / RECORD, error)
@@ -180,8 +180,8 @@ def _of_base(record: JobRecord) -> Iterator[str]:
     base = None if record.lora is None else record.lora.base
     if base is not None:
         yield (
-            f"holds adapters alone; their base model is {base.path}, which the run kept in "
-            f"{base.precision}; they are merged into its weights as they are there"
+            f"holds only adapters; their base model is {base.path}, which the run kept in "
+            f"{base.precision}; zerotools merges them into the weights of that directory"
         )
 
 

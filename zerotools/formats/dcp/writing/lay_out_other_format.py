@@ -117,7 +117,7 @@ def _refuse_nameless(
     if strange:
         raise BadRequest(
             f"{source.origin.path} has optimizer state of {strange[0]} and {len(strange) - 1} "
-            "others, but no weights with these names: a DCP names state by its weight"
+            "others, but no weights with these names: a DCP names state after its weight"
         )
 
 
@@ -231,11 +231,13 @@ def _dropped(
     if training.groups and groups.missing:
         yield Dropped("param_groups", f"they lack {', '.join(groups.missing)}")
     if training.lr_scheduler is not None:
-        yield Dropped("lr_scheduler", "each program keeps its schedule in a form of its own")
+        yield Dropped("lr_scheduler", "each program stores its schedule in another form")
     if training.loss_scale is not None:
-        yield Dropped("loss_scale", "the weights and moments are not scaled, and FSDP2 keeps none")
+        yield Dropped(
+            "loss_scale", "the weights and moments are not scaled, and FSDP2 has no loss scale"
+        )
     if any(n is not None for n in (training.steps, training.skipped, training.samples)):
-        yield Dropped("steps", "the counters of the run; the optimizer's own steps are kept")
+        yield Dropped("steps", "counters of the run; the steps of the optimizer are kept")
     if training.ds_config is not None:
         yield Dropped("ds_config", "it configures DeepSpeed")
     if training.client or STATE_ROLE in roles:
@@ -254,11 +256,11 @@ def _notes(
 ) -> Iterator[str]:
     stateless = groups.kind is not None and groups.kind.name == "SGD" and training.groups
     if not has_state and not stateless:
-        yield "there is no optimizer state: load only the model"
+        yield "it has no optimizer state: load only the model"
     elif has_state and groups.kind is not None and not _is_said(training):
-        yield f"the optimizer is assumed to be torch's {groups.kind.name}"
+        yield f"the optimizer is not recorded; it is taken as torch's {groups.kind.name}"
     if style.name == "torchtitan":
         yield (
             "torchtitan loads it with checkpoint.exclude_from_loading = "
-            "lr_scheduler,dataloader,train_state, which are not in it"
+            "lr_scheduler,dataloader,train_state, because it does not have them"
         )

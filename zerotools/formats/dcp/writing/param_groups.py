@@ -109,7 +109,7 @@ def _is_single(value: Any) -> bool:
 def _dropped(training: TrainingState) -> Iterator[Dropped]:
     options = [group.options for group in training.groups]
     if any(each.get("bias_correction") is False for each in options):
-        why = "it says bias_correction is off, and torch's Adam always corrects"
+        why = "it has bias_correction off, but torch's Adam always corrects"
         yield Dropped("param_groups", why)
     strange = {
         name
@@ -118,4 +118,4 @@ def _dropped(training: TrainingState) -> Iterator[Dropped]:
         if name not in _ANOTHERS and not is_plain(value)
     }
     if strange:
-        yield Dropped("param_groups", f"{', '.join(sorted(strange))}: no plain values")
+        yield Dropped("param_groups", f"{', '.join(sorted(strange))}: not plain values")

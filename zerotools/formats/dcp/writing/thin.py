@@ -58,9 +58,9 @@ def _check_names(
     for key, flat in native_of(source).flat_keys.items():
         if flat not in dropped and names[flat] != key:
             raise Unsupported(
-                f"{source.origin.path}: its keys are a flat list, and without the optimizer {flat} "
-                f"would be read as {names[flat]} and not as {key}; zerotools convert --to "
-                "safetensors writes the weights beside it"
+                f"{source.origin.path}: its keys are a flat list, and without the optimizer "
+                f"{flat} would be read as {names[flat]} and not as {key}; zerotools convert --to "
+                "safetensors writes the weights next to it"
             )
 
 

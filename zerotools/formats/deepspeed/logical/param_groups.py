@@ -106,7 +106,7 @@ def _type_of(foreign: ForeignCheckpoint, group: ParamGroup, role: str) -> DType 
     if len(found) > 1:
         raise Unsupported(
             f"{foreign.source.origin.path}: {role} of one param group has the types "
-            f"{', '.join(sorted(map(str, found)))}, and DeepSpeed keeps it in one"
+            f"{', '.join(sorted(map(str, found)))}, but DeepSpeed keeps one type"
         )
     return found.pop() if found else None
 
@@ -122,7 +122,7 @@ def _roles(foreign: ForeignCheckpoint, group: ParamGroup) -> list[str]:
     for name, roles in have.items():
         if roles and set(roles) != set(found):
             raise Unsupported(
-                f"{foreign.source.origin.path}: {name} has the state {', '.join(roles)}, and "
+                f"{foreign.source.origin.path}: {name} has the state {', '.join(roles)}, but "
                 f"others of its param group have {', '.join(found)}; DeepSpeed keeps the same "
                 "kinds for all of a group"
             )
@@ -161,9 +161,9 @@ def _scalars(foreign: ForeignCheckpoint, group: ParamGroup) -> dict[str, Scalar]
             continue
         if found.setdefault(role, scalar).value != scalar.value:
             raise Unsupported(
-                f"{foreign.source.origin.path}: {name} has {role} {scalar.value}, and others of "
-                f"its param group {found[role].value}; DeepSpeed keeps one number for all of a "
-                "group"
+                f"{foreign.source.origin.path}: {name} has {role} {scalar.value}, but others of "
+                f"its param group have {found[role].value}; DeepSpeed keeps one number for "
+                "all of a group"
             )
     return found
 

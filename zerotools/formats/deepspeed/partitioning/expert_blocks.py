@@ -54,9 +54,9 @@ def joined_blocks(name: str, parts: Sequence[tuple[ExpertBlock, Tensor]]) -> Ten
     for other in ordered:
         if (other.shape, other.dtype) != (first.shape, first.dtype):
             raise BadFile(
-                f"{_file_of(other)} has {other.dtype} of shape {other.shape} of {name} over all "
-                f"experts, and {_file_of(first)} {first.dtype} of shape {first.shape}: the files "
-                "are of two runs; take another checkpoint"
+                f"{name} over all experts is {other.dtype} of shape {other.shape} in "
+                f"{_file_of(other)}, but {first.dtype} of shape {first.shape} in "
+                f"{_file_of(first)}: the files are from two runs; take another checkpoint"
             )
     ranges = [each.chunks for each in ordered if isinstance(each.chunks, Ranges)]
     if len(ranges) == len(ordered):

@@ -109,8 +109,8 @@ class FlatGroup:
             if each.numel != parts.numel(rank):
                 raise BadFile(
                     f"{each.file}: {role} of group {self.number} has {each.numel} elements; the "
-                    f"parameters that rank {rank} has a part of have {parts.numel(rank)}, and its "
-                    f"partition has {self.geometry.zero12_numel}"
+                    f"parameters of rank {rank} have {parts.numel(rank)}, and its partition has "
+                    f"{self.geometry.zero12_numel}"
                 )
         return True
 
@@ -151,8 +151,8 @@ def _dtype(partitions: Sequence[FlatPartition | None]) -> DType | None:
     for partition in present:
         if partition.dtype != present[0].dtype:
             raise BadFile(
-                f"{present[0].file} has {present[0].dtype} where "
-                f"{partition.file} has {partition.dtype}"
+                f"{present[0].file} has {present[0].dtype}, but {partition.file} has "
+                f"{partition.dtype}"
             )
     return present[0].dtype
 
@@ -173,8 +173,8 @@ def flat_groups(
     for optim in present:
         if (optim.kind, len(optim.masters)) != (first.kind, len(first.masters)):
             raise BadFile(
-                f"{optim.file.path} is of {optim.kind} with {len(optim.masters)} groups and "
-                f"{first.file.path} of {first.kind} with {len(first.masters)}"
+                f"{optim.file.path} is of {optim.kind} with {len(optim.masters)} groups but "
+                f"{first.file.path} is of {first.kind} with {len(first.masters)}"
             )
     if len(shapes) != len(first.masters):
         raise BadFile(
@@ -215,9 +215,9 @@ def _parts(
         return
     if first.kind == STAGE_3 or not all(map(is_expert, shapes)):
         raise Unsupported(
-            f"{first.file.path}: group {number} is shared by {ranks} of {len(optim_states)} ranks, "
-            "and its parameters are no experts of DeepSpeed's or AutoEP's; save it with ranks that "
-            "all share it"
+            f"{first.file.path}: group {number} is shared by {ranks} of {len(optim_states)} "
+            "ranks, but its parameters are not experts of DeepSpeed or AutoEP; save it with a "
+            "group that all ranks share"
         )
     for expert_rank in range(placement.ep_size):
         renamed = {
@@ -242,13 +242,13 @@ def _blocks(
         if len(every) != placement.ep_size:
             raise BadFile(
                 f"{first.file.path}: {name} is shared by {placement.ep_size} expert-parallel "
-                f"ranks, and ds_autoep_layers says {len(every)}: take another copy"
+                f"ranks, but ds_autoep_layers has {len(every)}: take another copy"
             )
         found[name] = every[expert_rank]
         if shape[:1] != (found[name].count,):
             raise BadFile(
-                f"{first.file.path}: {name} has shape {shape} on each rank, which should have "
-                f"{found[name].count} experts: take another copy"
+                f"{first.file.path}: {name} has shape {shape} on each rank, but a rank should "
+                f"have {found[name].count} experts: take another copy"
             )
     return found
 
@@ -304,8 +304,8 @@ def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
             return numel
     found = f"{longest} elements of masters" + (f" and {sorted(exact)} of state" if exact else "")
     raise BadFile(
-        f"{first.file.path}: group {group.number} of {total} elements over {ranks} ranks "
-        f"should give each {candidates[0]}, and the ranks have {found}"
+        f"{first.file.path}: group {group.number} of {total} elements over {ranks} ranks should "
+        f"give {candidates[0]} to each, but the ranks have {found}"
     )
 
 
@@ -325,6 +325,6 @@ def _check_zero3_partitions(group: FlatGroup) -> None:
             if partition is not None and partition.numel not in (needed, 0):
                 raise BadFile(
                     f"{partition.file}: {role} of sub-group {group.number} has {partition.numel} "
-                    f"elements; {len(group.shapes)} parameters over {ranks} ranks need "
+                    f"elements, but {len(group.shapes)} parameters over {ranks} ranks need "
                     f"{needed}"
                 )

@@ -118,14 +118,14 @@ def _group_shapes(
         return None
     if shapes is None:
         raise Unsupported(
-            f"{model.file.path} has no param_shapes, so nothing says which weights the flat "
-            "buffers hold; DeepSpeed before 0.3.14 saved none"
+            f"{model.file.path} has no param_shapes, so the weights in the flat buffers are not "
+            "known; DeepSpeed before 0.3.14 did not save param_shapes"
         )
     if len(shapes) == 1 and len(present[0].masters) > 1:
         raise Unsupported(
-            f"{present[0].file.path} has {len(present[0].masters)} param groups and one list of "
-            "shapes for all of them (DeepSpeed before 0.5.4), which does not say where they are "
-            "in the flat buffers"
+            f"{present[0].file.path} has {len(present[0].masters)} param groups but one list of "
+            "shapes for all of them (DeepSpeed before 0.5.4), so their offsets in the flat "
+            "buffers are not known"
         )
     return shapes
 
@@ -144,14 +144,15 @@ def _check_swapped(group: FlatGroup) -> None:
     is_stage_3 = group.geometry.zero12_numel is None
     if is_stage_3 and masters and all(partition.numel == 0 for partition in masters):
         raise Unsupported(
-            f"{masters[0].file}: the masters of sub-group {group.number} were swapped to NVMe, and "
-            f"no swap files in {SWAPPED} are known to be theirs. DeepSpeed before 0.18.0 saves "
-            "those of one rank alone. If the run has made no step since this save, copy "
-            f"{original_folder('N')} of each rank to {SWAPPED}/rankNN in the tag directory. Files "
-            "of torch before 1.12, or of model-parallel ranks, do not say which swap files are "
-            "theirs, and with 16-bit masters nothing says the type of the moments: load the "
-            "checkpoint with DeepSpeed, on as many ranks and with the same configuration, and call "
-            "save_16bit_model for the weights (with stage3_gather_16bit_weights_on_model_save true)"
+            f"{masters[0].file}: the masters of sub-group {group.number} were swapped to NVMe, "
+            f"but {SWAPPED} has no swap files that surely belong to them. DeepSpeed before 0.18.0 "
+            "saves the swap files of only one rank. If the run has made no step since this save, "
+            f"copy {original_folder('N')} of each rank to {SWAPPED}/rankNN in the tag directory. "
+            "Files of torch before 1.12, or of model-parallel ranks, do not name their swap "
+            "files, and with 16-bit masters the type of the moments is not known: load the "
+            "checkpoint with DeepSpeed, on as many ranks and with the same configuration, and "
+            "call save_16bit_model for the weights (with "
+            "stage3_gather_16bit_weights_on_model_save true)"
         )
 
 

@@ -64,8 +64,8 @@ def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
         known = [position[name] for name in _mapped(optim, group.number) if name in position]
         if optim is not None and known != sorted(known):
             raise Unsupported(
-                f"{optim.file.path}: ds_config says {ROUND_ROBIN} = {str(round_robin).lower()}, "
-                f"and the parameters of group {group.number} are not in that order; load it with "
+                f"{optim.file.path}: ds_config has {ROUND_ROBIN} = {str(round_robin).lower()}, "
+                f"but the parameters of group {group.number} are not in that order; load it with "
                 "DeepSpeed, and save it again"
             )
     return names

@@ -116,6 +116,7 @@ def _problem(directory: Path, partition: FlatPartition) -> Problem | None:
         if size >= needed:  # an older, longer file is written over from its beginning
             return None
         message = (
-            f"{path} has {counted(size, 'byte')}, and its partition {needed}: take another copy"
+            f"{path} has {counted(size, 'byte')}, but its partition needs {needed}: take another "
+            "copy"
         )
     return Problem(message, partition.file)

@@ -89,9 +89,9 @@ def began_before(model: ModelStates, optim: OptimStates) -> str | None:
     if step is None or updates is None or step != updates + 1 or _steps_first(model):
         return None
     return (
-        f"the optimizer has counted {step:g} steps and the run {updates}, as in runs that began "
-        f"with DeepSpeed before 0.14. If this one did not, {model.file.name} is from the save "
-        "before"
+        f"the optimizer has counted {step:g} steps and the run {updates}. Runs that began with "
+        f"DeepSpeed before 0.14 have this difference; in other runs, {model.file.name} is from "
+        "the save before"
     )
 
 
@@ -110,8 +110,8 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
             if values[0] != values[1] and _LOST not in values:
                 yield Problem(
                     f"{optim.file.path} is from another save than {present[0].file.name}: {what} "
-                    f"is {own.get(what)} there and {first.get(what)} here; take a checkpoint whose "
-                    "files are all from one save",
+                    f"is {own.get(what)} there and {first.get(what)} here; take a checkpoint with "
+                    "all files from one save",
                     optim.file.name,
                     blocks=True,
                 )
@@ -149,7 +149,7 @@ def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
             yield _of_another_save(model, optim, *rates)
         return
     blocks = step > updates or optim.kind == STAGE_3
-    found = f"the run has made {updates} updates there", f"the optimizer {step:g}"
+    found = f"it records {updates} updates of the run", f"the optimizer {step:g}"
     yield _of_another_save(model, optim, *found, blocks=blocks)
 
 
@@ -157,8 +157,8 @@ def _of_another_save(
     model: ModelStates, optim: OptimStates, there: str, here: str, *, blocks: bool = True
 ) -> Problem:
     return Problem(
-        f"{model.file.path} is from another save than {optim.file.name}: {there}, and {here}; take "
-        "a checkpoint whose files are all from one save",
+        f"{model.file.path} is from another save than {optim.file.name}: {there}, and {here}; "
+        "take a checkpoint with all files from one save",
         model.file.name if blocks else None,
         blocks=blocks,
     )
@@ -185,7 +185,7 @@ def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
         ):
             yield Problem(
                 f"{model.file.path} is from another save than {known[0].file.name}: step {own} "
-                f"there and {first} here; take a checkpoint whose files are all from one save",
+                f"there and {first} here; take a checkpoint with all files from one save",
                 model.file.name,
                 blocks=True,
             )
@@ -226,7 +226,7 @@ def _of_other_parameters(
     what = f"{len(odd)} parameters (such as {odd[0]})" if len(odd) > 1 else odd[0]
     return Problem(
         f"{file.path} is from another save than {first.name}: the two do not agree on {what}; "
-        "take a checkpoint whose files are all from one save",
+        "take a checkpoint with all files from one save",
         file.name,
         blocks=True,
     )
@@ -278,8 +278,8 @@ def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
         first = known.setdefault(mark, file) if mark else file
         if first is not file and (file.records or cmp(first.path, file.path, shallow=False)):
             yield Problem(
-                f"{file.path} holds what {first.name} holds: it belongs to another rank; put the "
-                "right file there",
+                f"{file.path} has the same contents as {first.name}: it belongs to another rank; "
+                "put the right file there",
                 file.name,
                 blocks=True,
             )

@@ -79,8 +79,8 @@ def _shapes(
         if optim is None:
             raise BadFile(
                 f"{first.file.path.parent}: the optimizer file of partition {part} of group "
-                f"{number} is missing, and {model.file.name} does not list the parameters "
-                "in it; put a copy of the file back"
+                f"{number} is missing, and {model.file.name} does not list its parameters; copy "
+                "the file back"
             )
         mappings = slice_mappings(optim.fields.tree)
         for name, place in (mappings[number] if number < len(mappings) else {}).items():
@@ -142,12 +142,12 @@ def _shape(
     where = f"{first.file.path.parent}: {first.file.name} has {numel} elements of {name}"
     if not found:
         raise BadFile(
-            f"{where}, and no other file has a weight of that name and size; put the missing "
+            f"{where}, and no other file has a weight of that name and size; copy the missing "
             "model, layer or expert file back"
         )
     if len(set(found)) > 1 or prod(found[0]) != numel:
         raise BadFile(
-            f"{where}, and the weight has shape {' or '.join(map(str, dict.fromkeys(found)))}: "
+            f"{where}, but the weight has shape {' or '.join(map(str, dict.fromkeys(found)))}: "
             "the files do not belong together; take another checkpoint"
         )
     return found[0]

@@ -51,7 +51,7 @@ def lost_layers(
                 problems.append(
                     Problem(
                         f"{directory / file} is missing or lacks {name}, which "
-                        f"{mp_shard.model.file.name} has trained",
+                        f"{mp_shard.model.file.name} lists as trained",
                         file,
                         name,
                         blocks=True,
@@ -61,7 +61,7 @@ def lost_layers(
     for stage, name in _lost_ties(stages, trained, layers):
         if not any(name in earlier for earlier in trained[:stage]):
             file = stages[stage].model.file.name
-            message = f"{directory}: no layer file holds {name}, which {file} has trained"
+            message = f"{directory}: no layer file holds {name}, which {file} lists as trained"
             problems.append(Problem(message, ANY_LAYER, name, blocks=True, is_loss=True))
     return problems
 
@@ -123,8 +123,8 @@ def _lost_ties(
 
 def _doubt(directory: Path, stage: MpShard, name: str) -> str:
     return (
-        f"{directory}: {stage.model.file.name} has trained {name}, and no layer file of its stage "
-        "holds it: a file is lost, or the stage shares the layer of another stage"
+        f"{directory}: {stage.model.file.name} lists {name} as trained, but no layer file of its "
+        "stage holds it: a file is lost, or the stage shares the layer of another stage"
     )
 
 
@@ -139,7 +139,7 @@ def _fewer_elements(
     first = sum(t.numel for name, t in layers.items() if name.startswith(f"{lowest}."))
     if held < trained and not (len(stages) > 1 and trained - held == first):
         yield Problem(
-            f"{directory}: the optimizer has trained {trained} elements, and the layer files hold "
+            f"{directory}: the optimizer has trained {trained} elements, but the layer files hold "
             f"{held}: {ANY_LAYER} are missing",
             ANY_LAYER,
             blocks=True,

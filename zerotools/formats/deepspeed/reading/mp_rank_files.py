@@ -87,7 +87,10 @@ def load_mp_rank(
     if weights_alone and not is_rank_file(first.file.name):
         return _weights_of(read_mp_rank(models, (), everything), trained)
     name = optim_file(mp_rank, 0)
-    message = f"{directory / name} and those of all other ranks are missing: there are no masters"
+    message = (
+        f"{directory / name} and those of all other ranks are missing, so the checkpoint has no "
+        "masters"
+    )
     problems.append(Problem(message, name))
     return _without_masters(
         read_mp_rank(models, (), everything, is_zero3=is_rank_file(first.file.name)), trained
@@ -188,7 +191,7 @@ def _optim_states(
 
 def _left_over(directory: Path, name: str, size: int) -> Problem:
     return Problem(
-        f"{directory / name} is left over from a run of more than {counted(size, 'rank')}", name
+        f"{directory / name} belongs to a run of more than {counted(size, 'rank')}", name
     )
 
 

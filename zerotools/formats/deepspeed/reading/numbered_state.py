@@ -60,9 +60,9 @@ def numbered_state(checkpoint: Checkpoint) -> tuple[Checkpoint, TrainingState] |
     path = checkpoint.origin.path
     if len(shards) > 1:
         raise Unsupported(
-            f"{path} has optimizer state of {len(shards)} model-parallel ranks without ZeRO, in "
-            "which each rank numbers its own parameters, and DeepSpeed saves no list of them. "
-            "zerotools convert --weights-only leaves it out; a run with ZeRO stage 1 saves names"
+            f"{path} has optimizer state of {len(shards)} model-parallel ranks without ZeRO, "
+            "which numbers the parameters of each rank without a list of names. zerotools "
+            "convert --weights-only leaves it out; a run with ZeRO stage 1 saves names"
         )
     outer = Fields(model.file.path, dict(model.optimizer), "its optimizer")
     inner = outer.inside(STATE_DICT) if STATE_DICT in outer else outer

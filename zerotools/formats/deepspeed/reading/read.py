@@ -182,7 +182,7 @@ def _without_leftovers(
         if name not in kept:
             problems.append(
                 Problem(
-                    f"{directory / name} is left over from another save under this tag; "
+                    f"{directory / name} belongs to another save under this tag; "
                     f"{model.file.name} has no such layers",
                     name,
                 )
@@ -198,9 +198,7 @@ def _of_larger_run(directory: Path, listing: TagListing, mp_rank: int) -> Iterat
         if rank == mp_rank
     )
     for name in own:
-        yield Problem(
-            f"{directory / name} is left over from a run of more model-parallel ranks", name
-        )
+        yield Problem(f"{directory / name} belongs to a run of more model-parallel ranks", name)
 
 
 def _lost_optimizers(
@@ -213,7 +211,7 @@ def _lost_optimizers(
         if present and mp_rank not in present and model.groups is None:
             is_bf16 = has_bf16_prefix(min(listing.optim_files.values()))
             name = optim_file(mp_rank, 0, bf16=is_bf16)
-            yield Problem(f"{directory / name} is missing; other ranks have theirs", name)
+            yield Problem(f"{directory / name} is missing, but other ranks have theirs", name)
 
 
 def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> None:

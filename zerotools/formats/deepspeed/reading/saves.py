@@ -92,8 +92,8 @@ def save_of(
         if name is not None and name not in own:
             problems.append(
                 Problem(
-                    f"{directory / name} is left over from another save under this tag; the save "
-                    f"that is read is of stage {save.stage}, with {save.model.file.name}",
+                    f"{directory / name} belongs to another save under this tag; zerotools reads "
+                    f"the save of stage {save.stage}, with {save.model.file.name}",
                     name,
                 )
             )
@@ -254,6 +254,6 @@ def _none_or_several(
     kind = parse_optim_states(TorchFile.open(directory, first.name)).kind
     model = model_file(mp_rank, 0 if kind == STAGE_3 else None)
     return (
-        f"{directory / model} is missing, to which "
-        f"{first} belongs; the model files that are there are from another save"
+        f"{directory / model} is missing, and {first} belongs to it; the other model files are "
+        "from another save"
     )

@@ -33,8 +33,8 @@ _OF_THE_RUN = (
 )  # fmt: skip
 """The keys that are the same in every checkpoint of a run."""
 ADVICE = (
-    "it alone has the names and shapes of the parameters: put another copy of it there, or name "
-    "another checkpoint of the same run by --fill-from, which has the same ones"
+    "only this file has the names and shapes of the parameters: replace it by another copy, or "
+    "name another checkpoint of the same run with --fill-from"
 )
 
 

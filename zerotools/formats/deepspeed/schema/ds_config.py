@@ -45,7 +45,7 @@ class ZeroSettings:
         stage = number_of(zero, STAGE, 0)
         if stage not in _STAGES:
             raise BadRequest(
-                f"the configuration has ZeRO stage {stage}, whose checkpoints are not partitioned; "
+                f"the configuration has ZeRO stage {stage}, which does not partition checkpoints; "
                 "zerotools writes stages 1, 2 and 3"
             )
         size = number_of(zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE)
@@ -86,7 +86,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"{path} is not JSON: {error!s:.200}") from None
     if not isinstance(tree, dict):
-        raise BadRequest(f"{path} does not hold a JSON object, as a DeepSpeed configuration must")
+        raise BadRequest(f"{path} is not a JSON object, so it is not a DeepSpeed configuration")
     return tree
 
 
@@ -119,9 +119,9 @@ def number_of(zero: Mapping[str, Any], key: str, default: int) -> int:
 def _agree(flag: str, key: str, asked: int | None, configured: int) -> None:
     if asked is not None and asked != configured:
         raise BadRequest(
-            f"{flag} asks for {_word(asked)} and the configuration has {_word(configured)}, which "
-            f"the run that resumes follows: leave {flag} out to write what it says, or change "
-            f"zero_optimization.{key} in the file of --ds-config"
+            f"{flag} is {_word(asked)}, but the configuration of the resuming run has "
+            f"{_word(configured)}: leave {flag} out, or change zero_optimization.{key} in the "
+            "file of --ds-config"
         )
 
 

@@ -20,7 +20,7 @@ class Fields:
         if tree == "":
             raise Unsupported(
                 f"{path} is a placeholder of DeepSpeed's Nebula engine; the data is in Nebula's "
-                "own storage: load it with Nebula, and save it with the default engine"
+                "storage: load it with Nebula, and save it with the default engine"
             )
         if not isinstance(tree, dict):
             raise BadFile(f"{path}: {where} is a {type(tree).__name__}, not a dict")
@@ -87,13 +87,13 @@ def counts_of(value: Any, path: Path, what: str) -> tuple[int, ...]:
     messages."""
     if isinstance(value, list | tuple) and all(type(n) is int and 0 <= n < 2**62 for n in value):
         return tuple(value)
-    raise BadFile(f"{path}: {what} has {value!r:.60} where sizes should be")
+    raise BadFile(f"{path}: {what} has {value!r:.60} instead of sizes")
 
 
 def shapes_of(value: Any, path: Path) -> dict[str, tuple[int, ...]]:
     """Return a mapping of names to shapes."""
     if not isinstance(value, Mapping):
-        raise BadFile(f"{path}: a {type(value).__name__} is where names and shapes should be")
+        raise BadFile(f"{path}: has a {type(value).__name__} instead of names and shapes")
     return {str(name): shape_of(shape, path, str(name)) for name, shape in value.items()}
 
 

@@ -165,7 +165,7 @@ def _partition_count(fields: Fields) -> list[int] | int | None:
 
 def _counts(fields: Fields, key: str, counts: list[Any]) -> list[int]:
     if not all(type(each) is int and 1 <= each <= MOST_RANKS for each in counts):
-        raise fields.fault(f"its {key} is {counts!r:.40}, which is no run's")
+        raise fields.fault(f"its {key} is {counts!r:.40}, which no run has")
     return counts
 
 
@@ -179,7 +179,7 @@ def _zero3_counts(fields: Fields, sub_groups: int) -> Sequence[int] | int | None
     counts = [entry.get(keys.PARTITION_COUNT) for entry in listed if isinstance(entry, Mapping)]
     if len(counts) != sub_groups:
         raise fields.fault(
-            f"{keys.ZERO3_GROUPS} lists {len(counts)} sub-groups, and there are {sub_groups}"
+            f"{keys.ZERO3_GROUPS} lists {len(counts)} sub-groups, but the file has {sub_groups}"
         )
     return _counts(fields, keys.ZERO3_GROUPS, counts)
 

@@ -123,9 +123,9 @@ def _blocks(path: Path, layer: Mapping[Any, Any]) -> tuple[ExpertBlock, ...]:
     for own in placed.values():
         if len(own) != len(placed[0]) or any(b != a + 1 for a, b in pairwise(own)):
             raise Unsupported(
-                f"{path}: an expert-parallel rank has experts {own} of {_prefix(path, layer)}, and "
-                "zerotools knows as many on each rank as on any other, which follow one another, "
-                "as DeepSpeed 0.19.8 places them: report it, with the version of DeepSpeed"
+                f"{path}: an expert-parallel rank has experts {own} of {_prefix(path, layer)}. "
+                "DeepSpeed 0.19.8 gives each rank the same number of consecutive experts, and "
+                "zerotools reads only that: report it, with the version of DeepSpeed"
             )
     return tuple(ExpertBlock(placed[r][0], len(placed[r]), total) for r in range(ranks))
 
@@ -146,5 +146,5 @@ def _placed(placement: Any) -> dict[int, list[int]] | None:
 def _count(path: Path, layer: Mapping[Any, Any], name: str) -> int:
     value = layer.get(name)
     if type(value) is not int or not 1 <= value <= _MOST_EXPERTS:
-        raise BadFile(f"{path}: {name} of {_prefix(path, layer)} is {value!r:.40}, no count")
+        raise BadFile(f"{path}: {name} of {_prefix(path, layer)} is {value!r:.40}, not a count")
     return value

@@ -106,8 +106,8 @@ def false_hints(source: Checkpoint) -> Iterator[Problem]:
         is_name = "/" not in text and text not in ("", ".", "..")
         if not is_name or len(text) > _LONGEST_NAME or not is_tag_directory(directory / text):
             yield Problem(
-                f"{file} says {text!r:.80}, and there is no such tag beside it: nothing resumes "
-                f"from it; write the name of a tag into it, such as {source.root.name}"
+                f"{file} names {text!r:.80}, but this tag does not exist, so no run can resume; "
+                f"write the name of an existing tag into it, such as {source.root.name}"
             )
 
 
@@ -135,10 +135,10 @@ def _choose(path: Path, tags: list[str]) -> TagDirectory:
         note = (
             f"{path} has no {LATEST[0]} file"
             if latest is None
-            else (f"{path / LATEST[0]} says {latest!r}, which does not exist")
+            else f"{path / LATEST[0]} names {latest!r}, which does not exist"
         )
         return TagDirectory(path / tags[0], (), (f"{note}; took its only tag, {tags[0]}",))
-    why = "no file `latest`" if latest is None else f"a `latest` that says {latest!r}"
+    why = "no file `latest`" if latest is None else f"a `latest` that names {latest!r}"
     raise BadRequest(f"{path} has {len(tags)} tags ({', '.join(tags)}) and {why}; pass --tag")
 
 

@@ -84,8 +84,8 @@ class ShardingRules:
             return otherwise
         if self.default_dim is None:
             raise Unsupported(
-                f"nothing says how the tensor-parallel ranks share {name}; add it to the --layout "
-                "rules"
+                f"it is not known how the tensor-parallel ranks share {name}; add it to the "
+                "--layout rules"
             )
         return Split(self.default_dim)
 
@@ -194,7 +194,7 @@ def _patterns(fields: Fields, key: str) -> list[str]:
 def _affine(fields: Fields) -> dict[str, Any] | None:
     found = fields.maybe("params", dict)
     if not all(isinstance(pattern, str) for pattern in found or ()):
-        raise fields.fault("the affine map has something else than texts for patterns")
+        raise fields.fault("the affine map has patterns that are not text")
     return found
 
 

@@ -166,7 +166,7 @@ def _check(source: Checkpoint, contents: UniversalContents) -> None:
         if not stays_below_root(name) or "/" in name or len(os.fsencode(name)) > _LONGEST_NAME:
             raise BadFile(f"{path}: {name!r:.80} cannot be the name of a file")
     if "fp32" in contents.roles or any(key.name == "optimizer_state.pt" for key in contents.states):
-        raise BadFile(f"{path} has names that a universal checkpoint uses for its own files")
+        raise BadFile(f"{path} has names that a universal checkpoint reserves for its files")
     roles: dict[str, set[str]] = {}
     for key in (*contents.states, *contents.begun):
         roles.setdefault(key.name, set()).add(key.role)

@@ -246,10 +246,7 @@ def _dropped(
         yield Dropped("client", f"{names}: tensors in the client state cannot be stored")
     is_native = source_model(source) is not None
     if not is_native and training.lr_scheduler is not None and schedule_of(training) is None:
-        why = (
-            "it is not from a DeepSpeed scheduler: the program that saved it loads it from its own "
-            "file"
-        )
+        why = "only a DeepSpeed scheduler is carried over: the program loads this one from its file"
         yield Dropped("lr_scheduler", why)
 
 

@@ -27,13 +27,12 @@ def notes_of(
     if kept:
         notes.append(
             f"DeepSpeed does not restore {' and '.join(kept)} from a universal checkpoint: the "
-            f"resuming run must have loaded them before; {_NATIVE}"
+            f"resuming run must load them first; {_NATIVE}"
         )
     if model_parallel > 1:
         notes.append(
-            f"the {model_parallel} model-parallel ranks are merged: the result is for a run "
-            "without model parallelism, because it does not say how weights are divided among "
-            "tensor or pipeline ranks"
+            f"the {model_parallel} model-parallel ranks are merged: the output has no division "
+            "among tensor or pipeline ranks, so it is for a run without model parallelism"
         )
     if len(contents.groups) > 1:
         notes.append(
@@ -75,7 +74,7 @@ def _of_zero12(contents: UniversalContents, training: TrainingState) -> Iterator
     if limits:
         number = min(limits, key=limits.__getitem__)
         yield (
-            "at stages 1 and 2 DeepSpeed's loader fails on a rank that has no part of a group: "
+            "at stages 1 and 2 DeepSpeed's loader fails on a rank without a part of a group: "
             f"group {number} is shared by at most {limits[number]} ranks; {_NATIVE}"
         )
 

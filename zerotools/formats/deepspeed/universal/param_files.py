@@ -91,7 +91,7 @@ def lost_state(
                     file = f"{ZERO}/{name}/{role}.pt"
                     problems.append(
                         Problem(
-                            f"{directory / file} is missing, and other parameters have one",
+                            f"{directory / file} is missing, but other parameters have one",
                             file,
                             name,
                         )
@@ -123,7 +123,7 @@ def unlisted(directory: Path, model: ModelStates, shapes: Shapes) -> Iterator[Pr
         if folder.name not in known or files - {Path(MASTER).stem}:
             yield Problem(
                 f"{folder} has the state of a parameter that {model.file.path} does not list as "
-                "trained; take a checkpoint whose files are all from one save",
+                "trained; take a checkpoint with all files from one save",
                 f"{ZERO}/{folder.name}/{MASTER}",
                 folder.name,
                 blocks=True,

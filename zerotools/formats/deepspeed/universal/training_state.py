@@ -36,7 +36,7 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
     model, saved = native.model, native.saved
     if saved.file is None:
         raise BadFile(
-            f"{checkpoint.root / OPTIMIZER_STATE} is missing, which has the param groups; "
+            f"{checkpoint.root / OPTIMIZER_STATE} is missing, and only it has the param groups; "
             "zerotools consolidate writes only the weights"
         )
     tree, trained = model.fields.tree, {name for names in saved.shapes for name in names}
@@ -84,7 +84,7 @@ def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> Mapp
 def _number(checkpoint: Checkpoint, key: Key, tensor: Tensor) -> Scalar:
     if not len(tensor.chunks):
         file = checkpoint.root / ZERO / key.name / f"{key.role}.pt"
-        raise BadFile(f"{file} is missing, and other parameters have one")
+        raise BadFile(f"{file} is missing, but other parameters have one")
     return read_scalar(checkpoint.root, tensor)
 
 

@@ -39,18 +39,18 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
     if not mp_shard.groups:
         if mp_shard.model.optimizer is not None and count > 1:
             raise Unsupported(
-                f"{path} is of stage 0 with {count} model-parallel ranks (pipeline or tensor). The "
-                "model file of each has the optimizer's state by number, and DeepSpeed saves no "
-                "list of the parameters of a rank in the order of its optimizer. It loads on any "
-                "number of data-parallel ranks at stage 0; for another stage, zerotools convert "
-                "--weights-only takes its weights, and the optimizer begins anew"
+                f"{path} is of stage 0 with {count} model-parallel ranks (pipeline or tensor). "
+                "The model file of each has the optimizer's state by number, and DeepSpeed saves "
+                "no list of the parameters of a rank in the order of its optimizer. DeepSpeed "
+                "loads it on any number of data-parallel ranks at stage 0; for another stage, "
+                "convert only its weights with zerotools convert --weights-only"
             )
         if mp_shard.model.optimizer is not None:
             raise Unsupported(
-                f"{path} is of stage 0, where each rank has everything: it loads on any number of "
-                "ranks at stage 0. Its optimizer has the parameters by number: for another stage, "
+                f"{path} is of stage 0: each rank has everything, and any number of ranks can "
+                "load it at stage 0. Its optimizer numbers the parameters: for another stage, "
                 "use zerotools convert --to deepspeed --stage 1 (or 2, or 3), with --order model "
-                "or --order FILE where the files do not prove which number is which weight"
+                "or --order FILE if the files do not show the number of each weight"
             )
         raise Unsupported(
             f"{path} has no ZeRO partitions that name their parameters, so there is nothing to "
@@ -65,8 +65,8 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
         _check_experts(path, mp_shard, count, settings)
     if mp_shard.model.optimizer is not None and settings.settled().stage is None:
         raise Unsupported(
-            f"{path} is of stage 0, where DeepSpeed keeps the optimizer's state of each first rank "
-            f"in {mp_shard.model.file.name}, and zerotools does not write that form; pass --stage 1"
+            f"{path} is of stage 0: DeepSpeed keeps the optimizer state of each first rank in "
+            f"{mp_shard.model.file.name}, and zerotools does not write this form; pass --stage 1"
         )
     config = mp_shard.model.ds_config
     size, saved = mp_shard.model.data_parallel_size, len(mp_shard.optim_states)
@@ -97,9 +97,9 @@ def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSett
         )
     if is_stacked and stage is not None and (stage == 3) != (optim.kind == STAGE_3):
         raise Unsupported(
-            f"{path} has experts of AutoEP, which lie in files of their own at stages 1 and 2, and "
-            "in the partitions at stage 3: zerotools reshard keeps the files that there are; "
-            "zerotools convert --to universal makes a checkpoint that loads at every stage"
+            f"{path} has experts of AutoEP, which have separate files at stages 1 and 2, but are "
+            "in the partitions at stage 3: zerotools reshard does not change between the two; "
+            "use zerotools convert --to universal for a checkpoint that loads at every stage"
         )
     if not is_stacked and (optim.kind == STAGE_3 or stage == 3):
         raise Unsupported(

@@ -37,8 +37,8 @@ from zerotools.formats.deepspeed.writing.target_layout import configured, target
 from zerotools.io.output.plain_files import literal, sidecar_files
 
 ONE_STEP_LESS = (
-    "the optimizer counts a step more than the run, of zeros, with which DeepSpeed begins without "
-    "ZeRO; it is not counted in the output, as ZeRO does not count it"
+    "the optimizer counts one step more than the run: without ZeRO, DeepSpeed begins with a step "
+    "of zeros; with ZeRO it has none, so the output does not count it"
 )
 
 
@@ -108,8 +108,8 @@ def _check_dense(source: Checkpoint) -> None:
     found = next((key.name for key in source.tensors if is_expert(key.name)), None)
     if found is not None:
         raise Unsupported(
-            f"{source.origin.path} has DeepSpeed's experts ({found}), which need files and param "
-            "groups of their own; zerotools writes them only from DeepSpeed checkpoints"
+            f"{source.origin.path} has DeepSpeed's experts ({found}), which need separate files "
+            "and param groups; zerotools writes them only from DeepSpeed checkpoints"
         )
 
 
@@ -124,20 +124,19 @@ def _foreign(
         missing.append("the ZeRO stage (--stage or --ds-config)")
     if not training.groups:
         missing.append(
-            "the optimizer's parameters and their options (--lr, --betas, --eps, --weight-decay, "
-            "or --ds-config)"
+            "the parameters of the optimizer and their options (--lr, --betas, --eps, "
+            "--weight-decay, or --ds-config)"
         )
     elif not training.is_ordered:
         missing.append(
-            "the order in which the model lists its parameters, by which DeepSpeed finds their "
-            "masters (--order model, or --order FILE with a name on each line)"
+            "the order of the parameters in the model, by which DeepSpeed finds their masters "
+            "(--order model, or --order FILE with one name per line)"
         )
     if precision is None:
-        missing.append("the type that the model computes in (--ds-config)")
+        missing.append("the type of the computation (--ds-config)")
     if missing or settled.stage is None or precision is None:
         raise BadRequest(
-            f"a DeepSpeed checkpoint needs what {source.origin.path} does not say: "
-            f"{'; '.join(missing)}"
+            f"a DeepSpeed checkpoint needs more than {source.origin.path} has: {'; '.join(missing)}"
         )
     if training.steps is None:
         training = replace(training, steps=counted_steps(training))
@@ -200,7 +199,7 @@ def _notes(foreign: ForeignCheckpoint, training: TrainingState) -> Iterator[str]
     begun = never_stepped(foreign)
     if begun:
         yield (
-            f"{_some(begun)}: no state, because there was no gradient yet; it is written as zeros, "
+            f"{_some(begun)}: no state, because it had no gradient yet; it is written as zeros, "
             "and DeepSpeed uses the step of their group"
         )
     guessed = [name for name in foreign.frozen if name not in foreign.training.frozen]
@@ -208,7 +207,7 @@ def _notes(foreign: ForeignCheckpoint, training: TrainingState) -> Iterator[str]
         yield f"no param group has {_some(guessed)}: written as frozen parameters"
     scale = foreign.training.loss_scale
     if foreign.precision == FLOAT16 and scaler_of(scale, foreign.config, FLOAT16).is_new:
-        yield "the source has no loss scale: it starts as the configuration says"
+        yield "the source has no loss scale: it starts with the value in the configuration"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -221,10 +220,7 @@ def _dropped(foreign: ForeignCheckpoint) -> Iterator[Dropped]:
         why = "stage 3 keeps no 16-bit copies: they are cast from the masters"
         yield Dropped("param16", why)
     if training.lr_scheduler is not None and schedule_of(training) is None:
-        why = (
-            "it is not from a DeepSpeed scheduler: the program that saved it loads it from its own "
-            "file"
-        )
+        why = "only a DeepSpeed scheduler is carried over: the program loads this one from its file"
         yield Dropped("lr_scheduler", why)
     kept: Mapping[str, Any] = dict(carried_client(training))
     left = sorted(training.client.keys() - kept.keys())

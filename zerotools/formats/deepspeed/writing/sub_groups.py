@@ -60,7 +60,7 @@ def check_explained(logical: LogicalState, ranks: int) -> None:
         ]:
             file = logical.model_file.path if logical.model_file else "the source"
             raise Unsupported(
-                f"{file}: ds_config says {SUB_GROUP_SIZE} = {limit}, but the sub-groups have other "
+                f"{file}: ds_config has {SUB_GROUP_SIZE} = {limit}, but the sub-groups have other "
                 "sizes; pass the value of the resuming run with --sub-group-size"
             )
 

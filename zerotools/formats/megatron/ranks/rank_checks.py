@@ -32,7 +32,7 @@ def disagreements(
         yield Problem(f"{path} has the files of one rank, and the run had {degrees}", blocks=True)
     for name, file in opened.items():
         if name not in expected:
-            said = f"{path / file.name} is no rank of {degrees}: it is of another save"
+            said = f"{path / file.name} is not a rank of {degrees}: it is from another save"
             yield Problem(said, file.name, blocks=True)
     first = ranks[0] if ranks else None
     for rank in ranks:
@@ -46,8 +46,8 @@ def disagreements(
             )
         elif degrees_of(rank.facts) != degrees:
             yield Problem(
-                f"{path / rank.file.name} is of a run with {degrees_of(rank.facts)} and "
-                f"{path / first.file.name if first else path} of one with {degrees}",
+                f"{path / rank.file.name} is of a run with {degrees_of(rank.facts)}, but "
+                f"{path / first.file.name if first else path} is of a run with {degrees}",
                 rank.file.name,
                 blocks=True,
             )
@@ -59,9 +59,9 @@ def lost_optimizers(path: Path, names: list[str], facts: MegatronFacts) -> Itera
     """Yield files of the distributed optimizer that some ranks have and others lack."""
     lost = [name for name in names if not (path / name).exists()]
     for name in lost if len(lost) < len(names) else ():
-        yield Problem(f"{path / name} is missing, and other ranks have theirs", name, blocks=True)
+        yield Problem(f"{path / name} is missing, but other ranks have theirs", name, blocks=True)
     if len(lost) == len(names) and _is_distributed(facts):
-        said = "the distributed optimizer's masters and moments are in it alone"
+        said = "only it has the masters and moments of the distributed optimizer"
         yield Problem(f"{path / names[0]} is missing: {said}", names[0])
 
 

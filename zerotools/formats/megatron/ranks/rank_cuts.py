@@ -96,9 +96,9 @@ def cut_of(name: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any
         return Cut(0)
     gated = args.get("swiglu", args.get("gated_linear_unit"))
     if not isinstance(gated, bool):
-        raise _unknown(name, "depends on args.swiglu, which the files do not say")
+        raise _unknown(name, "depends on args.swiglu, which the files do not have")
     if gated and shape[0] % 2:
-        raise _unknown(name, f"cannot be told: it is gated, and a rank has {shape[0]} rows of it")
+        raise _unknown(name, f"is not known: it is gated, but a rank has {shape[0]} rows of it")
     return Cut(0, 2 if gated else 1)
 
 
@@ -122,7 +122,7 @@ def _down(
             return Cut(None)
         if shape[0] * ranks == rows:
             return Cut(0)
-    raise _unknown(name, f"cannot be told: a rank has {shape} of it, and {module} has {rows} rows")
+    raise _unknown(name, f"is not known: a rank has {shape} of it, but {module} has {rows} rows")
 
 
 def _check_groups(name: str, ranks: int, args: Mapping[str, Any]) -> None:

@@ -36,8 +36,8 @@ from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pt_file import TorchFile
 
 _LEFT_OUT = (
-    "masters and moments are left out: they are listed by number or lie in flat buffers, and do "
-    "not agree with the weights, so that nothing tells which is whose ({})"
+    "masters and moments are left out: they are listed by number or are in flat buffers that do "
+    "not match the weights, so their names are not known ({})"
 )
 
 

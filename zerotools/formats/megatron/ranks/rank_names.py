@@ -51,7 +51,7 @@ def first_layers(
                 layers[before] = layers.get(before, 0) + count
     said, there = merged.facts.count("num_layers"), layers.get("decoder.layers")
     if said is not None and there is not None and said != there:
-        raise BadFile(f"{merged.path} has {there} layers, and its arguments say {said}")
+        raise BadFile(f"{merged.path} has {there} layers, but its arguments have {said}")
     return found
 
 

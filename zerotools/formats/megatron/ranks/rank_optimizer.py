@@ -71,7 +71,7 @@ def numbered_state(
         if not isinstance(numbers, list) or not isinstance(state, Mapping):
             return []
         if len(numbers) != len(params):
-            raise Unproved(f"a param group has {len(numbers)} parameters, and {len(params)} fit it")
+            raise Unproved(f"a param group has {len(numbers)} parameters, but {len(params)} fit it")
         for at, weight in zip(numbers, params, strict=True):
             kept = state.get(at) if type(at) is int else None
             found += _of_one(kept if isinstance(kept, Mapping) else {}, weight, file)
@@ -94,7 +94,7 @@ def _masters(masters: Any, at: int, params: list[Local], file: TorchFile) -> Ite
         return
     halves = [weight for weight in params if weight.dtype.bits == 16]
     if len(of_group) != len(halves):
-        raise Unproved(f"a group has {len(of_group)} masters, and {len(halves)} 16-bit weights")
+        raise Unproved(f"a group has {len(of_group)} masters, but {len(halves)} 16-bit weights")
     for value, weight in zip(of_group, halves, strict=True):
         stored = as_tensor(value)
         if stored is None:
@@ -105,7 +105,7 @@ def _masters(masters: Any, at: int, params: list[Local], file: TorchFile) -> Ite
 def _local(weight: Local, role: str, stored: StoredTensor, file: TorchFile) -> Local:
     if stored.shape != weight.shape:
         raise Unproved(
-            f"{role} of {weight.name} has shape {stored.shape}, and the weight {weight.shape}"
+            f"{role} of {weight.name} has shape {stored.shape}, but the weight has {weight.shape}"
         )
     offset = file.first_byte(stored)
     return Local(weight.name, role, stored.dtype, stored.shape, file.name, offset, stored.strides)
@@ -146,8 +146,8 @@ def _in_buffer(
         end = begin + prod(weight.shape)
     if buffer.get("numel_unpadded") != end:
         raise Unproved(
-            f"a flat buffer ends at element {buffer.get('numel_unpadded')!s:.40}, and its "
-            f"parameters at {end}"
+            f"a flat buffer ends at element {buffer.get('numel_unpadded')!s:.40}, but its "
+            f"parameters end at {end}"
         )
     for role in _FLAT_ROLES:
         stored = as_tensor(buffer.get(role))

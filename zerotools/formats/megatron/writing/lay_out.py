@@ -155,7 +155,7 @@ def _are_experts_apart(
         return None
     if expert_parallel < 1 or not any(map(is_of_expert, weights)):
         raise BadRequest(
-            f"--expert-parallel is {expert_parallel}, and at least 1 rank has experts"
+            f"--expert-parallel is {expert_parallel}; at least 1 rank must have experts"
             if expert_parallel < 1
             else f"{source.origin.path} has no experts: leave --expert-parallel out"
         )
@@ -275,14 +275,14 @@ def _notes(
         yield f"{name}/ has weights alone: Megatron starts at iteration 0, with a new optimizer"
     if arguments is None:
         yield (
-            "no file says the sizes of the model, so --use-checkpoint-args finds none: give "
+            "no file has the sizes of the model, so --use-checkpoint-args does not work: give "
             "--config-dir, or Megatron all options of the model"
         )
     told = [*unsaid(config)]
     if told:
         yield (
             f"config.json has {', '.join(told)}, which Megatron does not take from a checkpoint: "
-            "give its script the options for them"
+            "pass the options for them to its script"
         )
 
 
@@ -298,11 +298,11 @@ def _dropped(
         if training.steps:
             yield Dropped("steps", "without an optimizer a run begins at iteration 0")
         if training.groups:
-            yield Dropped("param_groups", optimizer.why or "there is no optimizer state")
+            yield Dropped("param_groups", optimizer.why or "it has no optimizer state")
     if training.lr_scheduler is not None and (
         _schedule(training) is None or isinstance(optimizer, LeftOptimizer)
     ):
-        yield Dropped("lr_scheduler", "Megatron keeps its schedule in a form of its own")
+        yield Dropped("lr_scheduler", "Megatron stores its schedule in another form")
     if training.loss_scale is not None:
         yield Dropped("loss_scale", "Megatron starts its loss scaler anew")
     if training.frozen:

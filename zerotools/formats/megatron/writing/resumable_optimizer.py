@@ -69,7 +69,7 @@ def written_optimizer(
         return LeftOptimizer()
     strange = sorted(roles - {*MOMENTS})
     if strange:
-        return LeftOptimizer(f"Megatron's Adam has {' and '.join(MOMENTS)}, and not {strange[0]}")
+        return LeftOptimizer(f"Megatron's Adam has {' and '.join(MOMENTS)}, but not {strange[0]}")
     weights = {key.name: t for key, t in tensors.items() if key.role == "param"}
     for role in MOMENTS:
         lacking = [
@@ -77,7 +77,7 @@ def written_optimizer(
         ]
         if lacking:
             return LeftOptimizer(
-                f"Megatron resumes from the moments of all weights, and {lacking[0]} has no {role}"
+                f"Megatron resumes from the moments of all weights, but {lacking[0]} has no {role}"
             )
     steps = _steps(training)
     if isinstance(steps, str):
@@ -180,14 +180,14 @@ def _by_rule(
         values = _values(groups, groups, option)
         if len(values) > 1:
             return LeftOptimizer(
-                f"Megatron has one {option} for all weights, and the param groups have {values[0]} "
-                f"and {values[1]}"
+                f"Megatron has one {option} for all weights, but the param groups have "
+                f"{values[0]} and {values[1]}"
             )
     decayed = [name for (_, decays), each in kinds.items() if decays for name in each]
     decay = _values(groups, decayed, "weight_decay") or [0.0]
     if len(decay) > 1:
         return LeftOptimizer(
-            "Megatron has one weight_decay for all matrices, and the param groups have "
+            "Megatron has one weight_decay for all matrices, but the param groups have "
             f"{decay[0]} and {decay[1]}"
         )
     shared = next(iter(groups.values()))
@@ -240,10 +240,10 @@ def _notes(
         yield "Megatron's Adam decays weights as AdamW does, and the run used an L2 decay"
     if any(is_expert for is_expert, _ in kinds):
         yield (
-            "experts have an optimizer of their own, which Megatron loads with more than one "
-            "expert-parallel rank; for one give --expert-parallel 1"
+            "experts have a separate optimizer, which Megatron loads with more than one "
+            "expert-parallel rank; for one rank give --expert-parallel 1"
         )
     yield (
-        "pass --override-opt_param-scheduler: the schedule of the learning rate is that of "
-        "Megatron's own options, as the checkpoint has none in Megatron's form"
+        "pass --override-opt_param-scheduler: the checkpoint has no schedule in Megatron's form, "
+        "so the learning rate follows Megatron's options"
     )

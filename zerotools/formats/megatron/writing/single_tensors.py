@@ -51,7 +51,7 @@ def single_tensors(source: Checkpoint) -> SingleTensors:
         made = _singles(source, key, tensor, kept)
         twice = next((each for each in made if each in tensors), None)
         if twice is not None:
-            raise BadRequest(f"{source.origin.path}: {key} has {twice}, which is there already")
+            raise BadRequest(f"{source.origin.path}: {key} has {twice}, which already exists")
         tensors |= made
         keys[key] = tuple(made)
     return SingleTensors(tensors, keys)
@@ -65,7 +65,7 @@ def _singles(
         return {key: tensor}
     if len(tensor.shape) <= stack.axes or prod(tensor.shape[: stack.axes]) > _MOST_TENSORS:
         raise BadRequest(
-            f"{source.origin.path}: {key} has shape {list(tensor.shape)}, and {stack.axes} of its "
+            f"{source.origin.path}: {key} has shape {list(tensor.shape)}, but {stack.axes} of its "
             "axes should count layers or experts"
         )
     if isinstance(tensor, ScaledCast):

@@ -102,7 +102,7 @@ def _counts(
         total *= count
     if total != len(parts):
         raise BadRequest(
-            f"{path}: {flat} has {len(parts)} parts, and {' x '.join(map(str, counts))} are "
+            f"{path}: {flat} has {len(parts)} parts, but {' x '.join(map(str, counts))} are "
             "needed: layers have different numbers of experts"
         )
     first, *others = parts.values()
@@ -110,9 +110,9 @@ def _counts(
         ours, theirs = tensors[first], tensors[name]
         if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
             raise BadRequest(
-                f"{path}: {first} is {ours.dtype} of shape {list(ours.shape)} and {name} is "
-                f"{theirs.dtype} of shape {list(theirs.shape)}, and Megatron keeps them in one "
-                "tensor"
+                f"{path}: {first} is {ours.dtype} of shape {list(ours.shape)} but {name} is "
+                f"{theirs.dtype} of shape {list(theirs.shape)}; Megatron needs one type and shape "
+                "to keep them in one tensor"
             )
     return counts
 
@@ -121,6 +121,6 @@ def _refuse_gaps(path: Path, what: str, numbers: Mapping[int, object] | set[int]
     missing = next((n for n in range(len(numbers)) if n not in numbers), None)
     if missing is not None:
         raise BadRequest(
-            f"{path} has {len(numbers)} of {what} up to number {max(numbers)}, and not number "
-            f"{missing}: it is not a whole model"
+            f"{path} has {len(numbers)} of {what} up to number {max(numbers)}, but not number "
+            f"{missing}: the model is not complete"
         )

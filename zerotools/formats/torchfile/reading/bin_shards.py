@@ -22,13 +22,13 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
     """
     parts = {name: part for name in files if (part := _readable(path, name, weight_map))}
     if not parts:
-        raise BadFile(f"{path}: nothing is left of {', '.join(files)}; take another copy")
+        raise BadFile(f"{path}: {', '.join(files)} cannot be read; take another copy")
     tensors: dict[Key, Tensor] = {}
     tied: dict[str, str] = {}
     for name, part in parts.items():
         for key in (*part.tensors, *(Key(alias, "param") for alias in part.aliases)):
             if weight_map is not None and weight_map.get(key.name) != name:
-                raise BadFile(f"{path / name} holds {key}, and the index does not say so")
+                raise BadFile(f"{path / name} holds {key}, but the index does not list it there")
             if key in tensors or key.name in tied:
                 raise BadFile(f"{path / name} holds {key}, which another file also holds")
         tensors |= part.tensors
@@ -36,7 +36,7 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
     problems: list[Problem] = []
     for listed, name in (weight_map or {}).items():
         if name in parts and Key(listed, "param") not in tensors and listed not in tied:
-            why = f"{path / name} lacks {listed}, which the index says it holds"
+            why = f"{path / name} lacks {listed}, which the index lists"
             problems += unread_tensor(path / name, listed, why)
     return Checkpoint(
         root=path,

@@ -45,7 +45,7 @@ def _check_agree(
     theirs = (pieces.dtype, pieces.shape, pieces.kind)
     if ours != theirs:
         raise BadFile(
-            f"{known_file.path} has {key!s:.200} as {_words(known)} and {file.path} as "
+            f"{known_file.path} has {key!s:.200} as {_words(known)}, but {file.path} has it as "
             f"{_words(pieces)}"
         )
 

@@ -126,8 +126,8 @@ def _open_all(path: Path, group: RankGroup) -> tuple[RankGroup, list[OpenedFile]
 def _refuse_unaddressed(path: Path, parts: Sequence[OpenedFile]) -> None:
     if len(parts) > 1 and all(contents.is_whole for _, contents in parts):
         raise Unsupported(
-            f"{path} has {len(parts)} files like {parts[0].file.name} of plain tensors, which do "
-            "not say whether each rank has a copy or a part of them; name one file to read it alone"
+            f"{path} has {len(parts)} files like {parts[0].file.name} of plain tensors: it is not "
+            "known whether each rank has a copy or a part; name one file to read only it"
         )
 
 
@@ -162,7 +162,7 @@ def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
         if rank >= size:
             name = group.files[rank]
             yield Problem(
-                f"{path / name} is left over from a run of more than {counted(size, 'rank')}", name
+                f"{path / name} belongs to a run of more than {counted(size, 'rank')}", name
             )
 
 
@@ -173,7 +173,9 @@ def _misplaced(parts: Sequence[OpenedFile], model: RankGroup) -> Iterable[Proble
         said = {pieces.rank for pieces in contents.all() if pieces.rank is not None}
         if said and said != {ranks[file.name]}:
             listed = ", ".join(map(str, sorted(said)))
-            yield Problem(f"{file.path} was saved by rank {listed}, as its tensors say", file.name)
+            yield Problem(
+                f"{file.path} was saved by rank {listed}, according to its tensors", file.name
+            )
 
 
 def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
@@ -194,7 +196,7 @@ def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
     for name, step in steps.items():
         if step != usual:
             yield Problem(
-                f"{path / name} is from step {step:g} and other files are from step {usual:g}: "
+                f"{path / name} is from step {step:g}, but other files are from step {usual:g}: "
                 "files of two saves are mixed; take another checkpoint",
                 name,
                 blocks=True,
@@ -220,8 +222,8 @@ def _other_names(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
     ]
     yield Problem(
         f"{path / name} {' and '.join(parts)}, unlike the files of the {count} other ranks, which "
-        "have the same names: it is of another save; take a checkpoint whose files are all from "
-        "one save",
+        "have the same names: it is from another save; take a checkpoint with all files from one "
+        "save",
         name,
         blocks=True,
     )

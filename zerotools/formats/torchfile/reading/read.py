@@ -98,10 +98,10 @@ def _read_file(path: Path) -> Checkpoint:
         own = [group for group in groups if path.name in group.files.values()]
     if not own and SINGLE.fullmatch(path.name):
         raise BadFile(
-            f"{path} holds the pieces of one rank alone, where a whole model should be: with "
-            "FULL_STATE_DICT older releases of accelerate save only rank 0's part of an adapter in "
-            "FSDP2. Take another checkpoint: adapter_model.safetensors beside it, or one that was "
-            "saved with SHARDED_STATE_DICT"
+            f"{path} holds only the pieces of one rank instead of a whole model: with "
+            "FULL_STATE_DICT older releases of accelerate save only rank 0's part of an adapter "
+            "in FSDP2. Take adapter_model.safetensors next to it, or a checkpoint saved with "
+            "SHARDED_STATE_DICT"
         )
     if not own:
         raise Unsupported(

@@ -59,7 +59,7 @@ def pieces(state: Any) -> PartialTensor:
         box = _cut(box, dim, size, coordinate)
     if local.shape != box.shape:
         raise BadFile(
-            f"a DTensor of shape {shape} has a local tensor of shape {local.shape} where its mesh "
+            f"a DTensor of shape {shape} has a local tensor of shape {local.shape}, but its mesh "
             f"{sizes} gives {box.shape}"
         )
     blocks = () if box.is_empty else ((box, local),)
@@ -100,8 +100,8 @@ def _product(axis: Any) -> int:
 def _coordinates(mesh: Mapping[str, Any]) -> tuple[int, ...]:
     found = mesh.get("_coordinate_on_dim")
     if found is None:
-        raise BadFile("a DTensor was saved by a rank that is not in its mesh")
-    return counts(found, "a rank's place in its mesh")
+        raise BadFile("a DTensor was saved by a rank outside of its mesh")
+    return counts(found, "a rank's coordinates in its mesh")
 
 
 def _ranks(mesh: Mapping[str, Any]) -> int | None:
@@ -131,7 +131,10 @@ def _cuts(
     cuts: dict[int, list[int]] = {}
     for number in reversed(range(len(sizes))):
         if place[number] >= sizes[number]:
-            raise BadFile(f"a DTensor's rank is number {place[number]} of {sizes[number]}")
+            raise BadFile(
+                f"a DTensor's rank has coordinate {place[number]}, but its mesh has size "
+                f"{sizes[number]}"
+            )
         cut = _cut_of(placements[number], dimensions)
         if cut is not None:
             before = cuts.setdefault(cut.dimension, [])
@@ -158,9 +161,9 @@ def _turn(split_factor: int, sizes: Sequence[int]) -> int:
     turn = next((n for n in range(len(sizes) + 1) if prod(sizes[:n]) == split_factor), None)
     if turn is None:
         raise Unsupported(
-            f"a DTensor with placement _StridedShard after {split_factor} parts, where its mesh "
-            f"cuts into {' x '.join(map(str, sizes)) or 1}: its ranks do not have one block each; "
-            "save with DCP"
+            f"a DTensor with placement _StridedShard after {split_factor} parts, but its mesh "
+            f"cuts into {' x '.join(map(str, sizes)) or 1}: a rank has more than one block; save "
+            "with DCP"
         )
     return turn
 

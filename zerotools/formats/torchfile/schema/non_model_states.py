@@ -34,8 +34,8 @@ def refuse_other(tree: Any) -> None:
     """
     if isinstance(tree, str | bytes):
         raise Unsupported(
-            "it holds text instead of tensors: a placeholder, as Azure's Nebula leaves; the "
-            "tensors are in Nebula's own storage, so load them there and save them to files"
+            "it holds text instead of tensors, like a placeholder of Azure's Nebula; the tensors "
+            "are in Nebula's storage: load them there and save them to files"
         )
     if as_tensor(tree) is not None:
         raise BadFile(f"it holds a single tensor without a name, not a state dict: {_ELSEWHERE}")

@@ -38,7 +38,7 @@ def attributes(value: Any, name: str) -> Mapping[str, Any]:
         BadFile: it is something else.
     """
     if not isinstance(value, Opaque) or value.name != name:
-        raise BadFile(f"a distributed tensor has a {type(value).__name__} where a {name} should be")
+        raise BadFile(f"a distributed tensor has a {type(value).__name__} instead of a {name}")
     return table(value.state, name)
 
 

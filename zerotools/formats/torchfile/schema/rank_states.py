@@ -50,9 +50,9 @@ def refuse_partition(tree: Any) -> None:
     program = _program(tree)
     if program is not None:
         raise Unsupported(
-            f"it holds one rank's partition of the optimizer state of {program}, which has "
-            "neither names nor shapes of weights; name the directory that has it and the model's "
-            "files under the program's own file names"
+            f"it holds one rank's partition of the optimizer state of {program}, without names "
+            "and shapes of weights; name the directory that has this file and the model's files "
+            "under their original names"
         )
 
 
@@ -91,8 +91,8 @@ def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> Non
     if flat is not None:
         raise Unsupported(
             f"it holds FSDP's flat parameters (LOCAL_STATE_DICT): {flat:.200} has shape "
-            f"{weights[flat].shape}, and no file says which weights they are; load it in the run "
-            "that saved it, and save with SHARDED_STATE_DICT"
+            f"{weights[flat].shape}, and no file lists the weights in it; load it in the run that "
+            "saved it, and save with SHARDED_STATE_DICT"
         )
     floats = {name: pieces for name, pieces in weights.items() if pieces.dtype.is_float}
     empty = [name for name, pieces in floats.items() if 0 in pieces.shape]
@@ -106,8 +106,8 @@ def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> Non
     ranks = ", ".join(_model_parallel(tree))
     if ranks:
         raise Unsupported(
-            f"it holds one rank's part of a model that was cut over {ranks}; name the directory "
-            "that has the files of all ranks under the program's own names"
+            f"it holds one rank's part of a model divided over {ranks}; name the directory that "
+            "has the files of all ranks under their original names"
         )
 
 

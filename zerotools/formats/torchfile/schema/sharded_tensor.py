@@ -49,7 +49,7 @@ def _block(shard: Any, shape: tuple[int, ...]) -> tuple[Box, StoredTensor]:
     tensor = as_tensor(fields.get("tensor"))
     if tensor is None or tensor.shape != sizes:
         held = "nothing" if tensor is None else f"shape {tensor.shape}"
-        raise BadFile(f"a shard of a ShardedTensor has {held} and its metadata says {sizes}")
+        raise BadFile(f"a shard of a ShardedTensor has {held}, but its metadata has {sizes}")
     if len(start) != len(shape) or len(sizes) != len(shape):
         raise BadFile(f"a shard of {len(sizes)} dimensions is part of a tensor of {len(shape)}")
     box = Box(start, sizes)
@@ -62,7 +62,7 @@ def _dtype(properties: Any) -> DType:
     """Return the first part of TensorProperties' state, for a rank that holds no shard."""
     state = getattr(properties, "state", None)
     if not isinstance(state, tuple) or not state or not isinstance(state[0], DType):
-        raise BadFile("a ShardedTensor without shards does not say its element type")
+        raise BadFile("a ShardedTensor without shards has no element type")
     return state[0]
 
 

@@ -84,8 +84,8 @@ def lay_out_training(source: Checkpoint, training: TrainingState, destination: P
 
 def _why(role: str) -> str:
     if role == "param16":
-        return "plain torch keeps the masters only, of which the 16-bit weights are casts"
-    return "no file says which parameters they belong to"
+        return "plain torch keeps only the masters; the 16-bit weights are casts of them"
+    return "no file names the parameters that they belong to"
 
 
 @dataclass
@@ -171,7 +171,7 @@ def _check_grouped(source: Checkpoint, training: TrainingState, state: Iterable[
         )
     if any("lr" not in group.options for group in training.groups):
         raise BadRequest(
-            f"{source.origin.path} has param groups without a learning rate, and torch needs one: "
+            f"{source.origin.path} has param groups without a learning rate, but torch needs one: "
             "pass --lr and the other options of the optimizer"
         )
 

@@ -51,7 +51,8 @@ def _state_lost(file: TorchFile, left: object) -> set[str]:
     before, after = sort_tensors(file.tree), sort_tensors(left)
     if before.wrapper != after.wrapper or before.weights.keys() != after.weights.keys():
         raise Unsupported(
-            f"{file.path}: without its optimizer nothing would say which of its tensors are the "
-            "model's; zerotools convert --to torch writes the weights into a file of their own"
+            f"{file.path}: without its optimizer its weights could not be distinguished from "
+            "other tensors; write the weights into a separate file with zerotools convert --to "
+            "torch"
         )
     return before.rest.keys() - after.rest.keys()

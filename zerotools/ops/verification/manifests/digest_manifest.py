@@ -132,7 +132,7 @@ def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
         writable(path)
         return
     if not path.parent.is_dir():
-        raise BadRequest(f"{path.parent} is no directory; make it, or choose another file")
+        raise BadRequest(f"{path.parent} is not a directory; make it, or choose another file")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise BadRequest(
             f"{path.parent} cannot be written; choose another file with --write-manifest FILE"
@@ -202,25 +202,25 @@ def read_digest_manifest(path: Path, beside: Beside = nothing_beside) -> DigestM
     try:
         tree = read_json(path, _LARGEST, beside=beside, is_source=False)
     except ValueError as error:
-        raise BadFile(f"{path} is not JSON, so it is no manifest: {error!s:.200}") from None
+        raise BadFile(f"{path} is not JSON, so it is not a manifest: {error!s:.200}") from None
     schema = tree.get("schema") if isinstance(tree, dict) else None
     if not isinstance(schema, str) or not schema.startswith("zerotools.manifest/"):
         raise BadFile(f"{path} is not a manifest of zerotools: it has no schema {SCHEMA}")
     if schema != SCHEMA or tree.get("algorithm") != ALGORITHM:
         raise Unsupported(
-            f"{path} has the schema {schema} and digests by {tree.get('algorithm')!r:.40}, and "
+            f"{path} has the schema {schema} and digests by {tree.get('algorithm')!r:.40}, but "
             f"this version reads {SCHEMA} with {ALGORITHM}; write it again with --write-manifest"
         )
     found = tree.pop("digest", None)
     if found != tree_digest(tree):
         raise BadFile(
-            f"{path} does not have its own digest {found!r:.40}: the manifest is damaged or was "
-            "changed by hand; take another copy of it"
+            f"{path} does not have the digest {found!r:.40} that it records: the manifest is "
+            "damaged or was changed by hand; take another copy of it"
         )
     try:
         return _from_tree(tree)
     except (KeyError, TypeError, ValueError, AttributeError, Unsupported) as error:
-        raise BadFile(f"{path} is no manifest that zerotools wrote: {error!r:.200}") from None
+        raise BadFile(f"{path} is not a manifest that zerotools wrote: {error!r:.200}") from None
 
 
 def _from_tree(tree: Mapping[str, Any]) -> DigestManifest:

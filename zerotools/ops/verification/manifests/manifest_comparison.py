@@ -53,14 +53,16 @@ def compare_files(
     for name, expected in known.items():
         actual = found.get(name)
         if actual is None:
-            yield name, f"is missing or cannot be read, and {by} lists it"
+            yield name, f"is missing or cannot be read, but {by} lists it"
         elif actual.size != expected.size:
-            yield name, f"has {actual.size} bytes, and {by} says {expected.size}"
+            yield name, f"has {actual.size} bytes, but {by} has {expected.size}"
         elif actual.digest != expected.digest:
             yield (
                 name,
-                f"has the digest {actual.digest[:12]}…, and {by} says "
-                f"{expected.digest[:12]}…: its bytes have changed",
+                (
+                    f"has the digest {actual.digest[:12]}…, but {by} has {expected.digest[:12]}…: "
+                    "its bytes have changed"
+                ),
             )
 
 
@@ -124,11 +126,11 @@ def compare_tensors(
     must_have = not thinned and _layout(manifest) == _layout(found)
     for key in lacking:
         if key.role in ours_roles or must_have or key.role in ("param", "buffer"):
-            differing[key] = "is in the manifest and not in the checkpoint"
+            differing[key] = "is in the manifest, but not in the checkpoint"
     for key, value in manifest.scalars.items():
         own = found.scalars.get(key)
         if own is not None and own != value and portion.has_name(key.name, aliases):
-            differing[key] = f"is {own}, and the manifest says {value}"
+            differing[key] = f"is {own}, but {value} in the manifest"
     unknown = [key for key in extra if key not in differing]
     notes = [
         *_only(lacking, differing, "the manifest also has"),
@@ -177,18 +179,18 @@ def _counterpart(
 def relation(ours: TensorDigest, theirs: TensorDigest) -> str | None:
     """Return None for the same bytes, "" for the same after a cast, else the difference."""
     if ours.shape != theirs.shape:
-        return f"has the shape {ours.shape}, and the manifest says {theirs.shape}"
+        return f"has the shape {ours.shape}, but {theirs.shape} in the manifest"
     if ours.dtype == theirs.dtype:
-        return None if ours.digest == theirs.digest else "has other values than the manifest says"
+        return None if ours.digest == theirs.digest else "has other values than in the manifest"
     if {ours.dtype, theirs.dtype} == {FLOAT32, FLOAT64}:
         shared = [FLOAT16.name]  # float64 becomes float16 through float32
     else:
         shared = [name for name in (ours.dtype.name, theirs.dtype.name) if name in ours.casts]
     if not shared or not theirs.casts:
-        return f"is {ours.dtype}, and the manifest says {theirs.dtype}: they cannot be compared"
+        return f"is {ours.dtype}, but {theirs.dtype} in the manifest: they cannot be compared"
     if any(ours.casts[name] == theirs.casts.get(name) for name in shared):
         return ""
-    return f"is {ours.dtype}, and not the cast of the {theirs.dtype} that the manifest says"
+    return f"is {ours.dtype}, but not the cast of the {theirs.dtype} in the manifest"
 
 
 def _is_repeated(key: Key, holder: DigestManifest, other: DigestManifest) -> bool:

@@ -51,7 +51,7 @@ def written_record(files: CheckpointFiles, root: Path) -> WrittenRecord | None:
     path = files.base / MARKER
     if not digests.keys() & files.names.keys():
         raise BadFile(
-            f"{path} has the digests of other files than those that are here: it was copied from "
-            "another output; remove it"
+            f"{path} has digests of files that are not here: it was copied from another output; "
+            "remove it"
         )
     return WrittenRecord(path, written.command, digests)
