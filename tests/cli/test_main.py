@@ -99,7 +99,7 @@ def test_the_status_of_a_command_is_its_return_value() -> None:
 def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(build(), ["x" * 9]) == 2
     assert capsys.readouterr().err == (
-        "error: there is no command 'xxxxxxxxx'\nhint: see zerotools --help\n"
+        "error: unknown command 'xxxxxxxxx'\nhint: see zerotools --help\n"
     )
 
 
@@ -122,7 +122,7 @@ def test_what_other_tools_call_a_command_is_answered_with_ours(
     word: str, ours: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(build(), [word]) == 2
-    said = f"error: there is no command {word!r}\nhint: did you mean {ours}?\n"
+    said = f"error: unknown command {word!r}\nhint: did you mean {ours}?\n"
     assert capsys.readouterr().err == said
 
 

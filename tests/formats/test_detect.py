@@ -102,7 +102,7 @@ def test_a_run_of_another_trainer(tmp_path: Path, names: list[str], taken: str, 
         (
             ["model.safetensors", "checkpoint-5/model.safetensors", "checkpoint-6/empty"],
             "safetensors",
-            "took the weights in {} itself; name checkpoint-5 for what it holds",
+            "took the weights in {} itself; name checkpoint-5 to take the checkpoint in it",
         ),
     ],
 )
@@ -148,7 +148,7 @@ def test_an_unfinished_newest_step_is_passed_over_and_named(tmp_path: Path) -> N
         (["dcp/__0_0.distcp"], "", BadFile, "was not finished"),
         (["dcp/.metadata", "job.json"], "", BadFile, r"no MANIFEST\.json.*not finished"),
         ([".tmp-3-abc/dcp/.metadata"], ".tmp-3-abc", BadFile, "was not finished"),
-        ([".tmp-3-abc/dcp/.metadata"], "", BadFile, "only a checkpoint whose save was not"),
+        ([".tmp-3-abc/dcp/.metadata"], "", BadFile, "only an unfinished checkpoint"),
         (["step-00000003/dcp/__0_0.distcp"], "", BadFile, "step-00000003 was not finished"),
         (["zero_to_fp32.py", "latest"], "", BadFile, r"has no .*, \*_model_states\.pt"),
         (["a.pt", "b.pth"], "", BadRequest, r"name \S+/a\.pt or \S+/b\.pth"),
@@ -210,9 +210,9 @@ def test_an_unfinished_name_counts_no_more_where_the_checkpoint_is_complete(
     other = _touch(tmp_path / "other.partial", "model.safetensors")
     with complete_but_for_its_name(path):
         assert detect(path).format == "safetensors"
-        with pytest.raises(BadFile, match="whose save was not finished"):
+        with pytest.raises(BadFile, match="an unfinished checkpoint"):
             detect(other)
-    with pytest.raises(BadFile, match="whose save was not finished"):
+    with pytest.raises(BadFile, match="an unfinished checkpoint"):
         detect(path)
 
 

@@ -33,7 +33,7 @@ def test_the_state_of_accelerate_is_read_with_the_weights() -> None:
     assert (state.optimizer, len(state.unnamed), len(found.tensors)) == ("AdamW", 21, 84)
     tree = TorchFile.open(ACCELERATE, "optimizer.bin").tree["state"][1]["exp_avg"]
     assert elements(found, Key("optimizer.state.1", "exp_avg")).shape == tree.shape
-    assert found.origin.notes[0].endswith("2 files of random state are there, too")
+    assert found.origin.notes[0].endswith("2 files of random state")
     assert any("their order is not known" in note for note in found.origin.notes)
 
 

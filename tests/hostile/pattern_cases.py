@@ -70,7 +70,7 @@ CASES = (
     Case(
         "sizes of sub-parameters of 4,300 digits",
         recording({"parameter_with_sub_params": [{"shape": [10**4300], "partition_dim": 0}]}),
-        "an integer of 1786 bytes, and no checkpoint has such",
+        "an integer of 1786 bytes, which no checkpoint has",
         commands=(*READ, *WRITE),
         status=4,
     ),

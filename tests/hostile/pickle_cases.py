@@ -164,7 +164,7 @@ CASES = (
     Case(
         "text that says it has 2 ** 62 bytes",
         pickled(b"\x80\x04\x8d" + struct.pack("<Q", 2**62) + b"x."),
-        f"{2**62} bytes are announced and 2 are left",
+        f"{2**62} bytes are announced, but 2 follow",
     ),
     Case("a gigabyte of x, in a file of that size", _sparse, FILLS),
     Case(

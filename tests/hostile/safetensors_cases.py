@@ -83,7 +83,7 @@ CASES = (
     Case(
         "a tensor of a terabyte",
         of({"a": entry("U8", [2**40], 0, 2**40)}, b"1234"),
-        "has .* bytes and its header accounts for",
+        "has .* bytes, but its header accounts for",
     ),
     Case(
         "a size below 0",
@@ -93,7 +93,7 @@ CASES = (
     Case(
         "sizes whose product overflows",
         of({"a": entry("U8", [2**40, 2**40], 0, 4)}, b"1234"),
-        "needs .* bytes and its data_offsets span 4",
+        "needs .* bytes, but its data_offsets span 4",
     ),
     Case(
         "offsets below 0",
@@ -130,7 +130,7 @@ CASES = (
     Case(
         "a manifest of 100,000 lists in one another",
         _manifest(b"[" * 10**5),
-        "is not JSON, so it is no manifest: it is nested too deeply",
+        "is not JSON, so it is not a manifest: it is nested too deeply",
         VERIFY,
         1,
     ),

@@ -89,7 +89,7 @@ def job_manifest(files: Any) -> Make:
 
 LORA = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["w"]}
 
-NO_MARKER = "is no marker that zerotools wrote"
+NO_MARKER = "is not a marker that zerotools wrote"
 NO_MANIFEST = "it has no schema zerotools.manifest/1"
 OTHER_RANK = r"has rank 1, and adapter_config.json says"
 NOT_THERE = {"size": 1, "mtime_ns": 1, "digest": "0"}
@@ -100,7 +100,7 @@ PIPE = r"is a named pipe \(FIFO\)"
 CASES = (
     Case("a marker of a million lists", beside(MARKER, MANY_LISTS), FILLS, VERIFY, 1),
     Case("a pipe for a marker", beside(MARKER, os.mkfifo), PIPE, VERIFY, 1),
-    Case("a marker of files above", beside(MARKER, ELSEWHERE), "digests of other files", VERIFY, 1),
+    Case("a marker of files above", beside(MARKER, ELSEWHERE), "digests of files", VERIFY, 1),
     Case(
         "a marker whose sizes are text",
         beside(MARKER, marker(**{MODEL: {"size": "x", "digest": 1}})),

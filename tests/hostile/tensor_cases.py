@@ -48,12 +48,12 @@ CASES = (
     Case(
         "a storage of a terabyte, in 16 bytes",
         tensor((2**38,), (1,), numel=2**38),
-        "storage '0' has 16 bytes and its pickle says",
+        "storage '0' has 16 bytes, but its pickle gives",
     ),
     Case(
         "a storage that is larger than it says",
         tensor((2,), (1,), numel=2),
-        "has 16 bytes and its pickle says 8",
+        "has 16 bytes, but its pickle gives 8",
     ),
     Case("a storage that is nowhere", tensor(key="7"), "has no record of storage '7'"),
     Case(

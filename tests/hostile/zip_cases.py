@@ -98,10 +98,10 @@ CASES = (
     Case(
         "a header that reaches into the next record",
         changed(_header_over_the_next),
-        r"reaches beyond byte \d+, where the next one or the zip directory begins",
+        r"reaches beyond byte \d+, the start of the next record or of the zip directory",
     ),
     Case(
-        "a record of 4 GB in a file of 300 bytes", changed(_terabyte), "where the directory begins"
+        "a record of 4 GB in a file of 300 bytes", changed(_terabyte), "the start of the directory"
     ),
     Case(
         "a zip64 record of a terabyte",
@@ -128,7 +128,7 @@ CASES = (
         "is not UTF-8",
     ),
     Case("an encrypted record", changed(_encrypted), "is encrypted or a patch by the zip"),
-    Case("a record that is a directory", changed(_a_directory), "is said to be a directory"),
+    Case("a record that is a directory", changed(_a_directory), "is marked as a directory"),
     Case(
         "the same record twice",
         file_of(zip_bytes({**PAIR, "b/data.pkl": b"\x80\x02N."})),

@@ -37,5 +37,5 @@ def test_b_of_fused_layers_has_the_rows_of_their_weights() -> None:
     ids=["transposed", "columns", "part", "vector"],
 )
 def test_a_layout_that_moves_columns_is_refused(view: View) -> None:
-    with pytest.raises(Unsupported, match="is not made of whole rows of q"):
+    with pytest.raises(Unsupported, match="does not consist of whole rows of q"):
         of_rows(view)

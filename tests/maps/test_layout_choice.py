@@ -70,5 +70,5 @@ def test_a_config_that_contradicts_a_shape_is_said_with_both() -> None:
 def test_rows_that_are_no_padding_are_said_and_not_taken_for_another_layout() -> None:
     have = held("other")
     have["top.in"] = have["top.out"] = (140, 4)
-    with pytest.raises(BadRequest, match=r"140 rows, and config.json a vocabulary of 10"):
+    with pytest.raises(BadRequest, match=r"140 rows, but config.json has a vocabulary of 10"):
         detected(FAMILY, CONFIG, {}, have)

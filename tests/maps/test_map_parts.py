@@ -58,9 +58,9 @@ def test_words_are_those_of_the_place_then_of_the_map_then_of_the_part() -> None
         (HEAD.replace("mlp", "atention"), "", "atention is not known in parts; the .* attention"),
         (HEAD.replace('"mlp"', "3"), "", "parts has 3, and must have names"),
         ('model_types = ["x"]\nparts = "mlp"\n', "", "parts must be a list"),
-        (HEAD, '[short]\ndense = "$denes"\n', r"\$denes stands for nothing in \[short\].*\$dense"),
-        (HEAD, '[short]\nL = "$D"\nD = "$L"\n', "stand for each other"),
-        (HEAD, '[sizes]\nhead = "kv"\nkv = "head"\n', "the sizes .* are said by each other"),
+        (HEAD, '[short]\ndense = "$denes"\n', r"$denes is not defined in \[short\].*$dense"),
+        (HEAD, '[short]\nL = "$D"\nD = "$L"\n', "refer to each other"),
+        (HEAD, '[sizes]\nhead = "kv"\nkv = "head"\n', "the sizes .* depend on each other"),
         (HEAD, '[hf]\n"$Q.weight" = "hidden"\n', r"\$Q stands for nothing"),
     ],
 )
@@ -71,7 +71,7 @@ def test_a_mistake_is_said(head: str, more: str, said: str) -> None:
 
 def test_words_that_grow_without_end_are_refused() -> None:
     short = "".join(f'w{n} = "{f"$w{n + 1}" * 40}"\n' for n in range(7))
-    with pytest.raises(BadRequest, match="stand for each other, or for too much"):
+    with pytest.raises(BadRequest, match="refer to each other, or become too long"):
         read(f'[short]\n{short}w7 = "x"\nL = "$w0"\n')
 
 

@@ -46,7 +46,9 @@ def test_there_and_back(names: PrefixMap) -> None:
 def test_names_of_neither_layout_are_refused(names: PrefixMap) -> None:
     for strange in ([*IN_MEMORY[names.name], *ON_HUB[names.name]], ["module.lm_head.weight"]):
         if names is QWEN2 or len(strange) > 1:
-            with pytest.raises(BadRequest, match=r"neither layout of the map .* is no name of mem"):
+            with pytest.raises(
+                BadRequest, match=r"neither layout of the map .* is not a name of mem"
+            ):
                 names.layout_of(strange)
 
 

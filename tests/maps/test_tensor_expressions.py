@@ -35,12 +35,12 @@ def test_words_nest_and_sizes_may_have_brackets_and_commas() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "a tensor or a word is missing"),
+        ("", "a tensor or a function is missing"),
         ("pairs(a; 2", "lacks its closing bracket"),
         ("pairs(a)", "lacks a semicolon"),
         ("pairs(a; 2) b", "'b' is left over"),
-        ("pirs(a; 2)", "there is no pirs(...); the nearest is pairs"),
-        ("pairs(a; 2, 3)", "takes 1 sizes, and has 2"),
+        ("pirs(a; 2)", "pirs(...) does not exist; the nearest is pairs"),
+        ("pairs(a; 2, 3)", "takes 1 sizes, but has 2"),
         ("pairs(a, b; 2)", "takes 1 tensor, and has 2"),
         ("pairs(a; import)", "is not an expression"),
         ("pairs(" * 100 + "a", "more than 64 words"),

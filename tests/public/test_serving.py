@@ -52,5 +52,5 @@ def test_an_error_inside_the_block_ends_it_too() -> None:
 def test_what_cannot_be_served_is_refused() -> None:
     with pytest.raises(zerotools.BadRequest, match="is not HOST:PORT"):
         zerotools.serve(ZERO3, listen="here").__enter__()
-    with pytest.raises(zerotools.BadRequest, match="as the name of a bucket"):
+    with pytest.raises(zerotools.BadRequest, match="because it is the name of a bucket"):
         zerotools.serve(ZERO3, name="A_B").__enter__()

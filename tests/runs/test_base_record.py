@@ -67,7 +67,7 @@ def test_another_file_is_noticed_by_its_size_or_its_bytes(base: BaseRecord) -> N
     assert why_another(base, directory, digests=False) is None
     assert "a.safetensors has SHA-256" in (why_another(base, directory) or "")
     (directory / "a.safetensors").write_bytes(b"a")
-    assert "has 1 bytes, and had 13" in (why_another(base, directory, digests=False) or "")
+    assert "has 1 bytes, but had 13" in (why_another(base, directory, digests=False) or "")
     (directory / "a.safetensors").unlink()
     assert "No such file" in (why_another(base, directory) or "")
 

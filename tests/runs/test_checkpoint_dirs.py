@@ -111,7 +111,7 @@ def test_resharding_changes_the_world_size_and_reseeds() -> None:
         ({"replicated": "all"}, "replicated is 'all' and must be a list of strings"),
         ({"optimizer": {"name": "adamw", "groups": [{"lr": "x"}]}}, r"optimizer\.groups\[0\]\."),
         ({"model": {"trainable": 1}}, r"model\.frozen is None"),
-        ({"format": "other"}, 'does not say "format"'),
+        ({"format": "other"}, 'does not have "format"'),
         ({"loss_scale": {"cur_scale": 0}}, r"loss_scale\.cur_scale is 0 and must be a finite"),
         (
             {"loss_scale": {"cur_scale": 1, "dynamic": 1}},
@@ -130,7 +130,7 @@ def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, Any], sentence
 def test_a_later_version_is_unsupported(tmp_path: Path) -> None:
     path = checkpoint_dirs.write_record(tmp_path, record())
     path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
-    with pytest.raises(Unsupported, match="version 2 and this zerotools reads 1"):
+    with pytest.raises(Unsupported, match="version 2, but this zerotools reads 1"):
         checkpoint_dirs.read_record(tmp_path)
 
 

@@ -117,7 +117,7 @@ def test_memory_of_a_gpu_is_no_place_for_what_the_host_allocates() -> None:
         ((1,), (1,)),
     ]
     (alone,) = near_gpus([fake_gpu(0, numa_node=2)], topology)
-    assert alone.why == "the driver does not tell which processors are near GPU 0"
+    assert alone.why == "the driver does not report the processors near GPU 0"
 
 
 def test_memory_of_an_expander_is_not_preferred() -> None:
@@ -143,14 +143,14 @@ def test_a_gpu_of_which_nothing_is_told_says_why_and_leaves_the_others() -> None
     *near, last = near_gpus([*EIGHT[:4], silent], dual_socket())
     assert {each.cpus for each in near} == {LEFT}
     assert last.why == (
-        "the driver does not tell which processors are near GPU 4 (NVML: Not Supported)"
+        "the driver does not report the processors near GPU 4 (NVML: Not Supported)"
     )
 
 
 def test_a_list_that_is_none_is_no_answer() -> None:
     (gpu,) = gpus_near("what")
     assert near_one(gpu, dual_socket()).why == (
-        "the driver does not tell which processors are near GPU 0"
+        "the driver does not report the processors near GPU 0"
     )
 
 

@@ -171,7 +171,7 @@ def test_an_older_driver_lacks_functions(tmp_path: Path, lists: int) -> None:
     if lists == 0:
         assert (first.processes, first.unmeasured) == (
             (),
-            "the driver does not tell its processes (NVML: Function Not Found)",
+            "the driver does not report its processes (NVML: Function Not Found)",
         )
         return
     assert first.unmeasured is None
@@ -199,15 +199,15 @@ def test_what_a_driver_never_tells_is_said_and_is_no_failure(double: Double) -> 
     integrated, virtual = reading.gpus
     assert reading.error is None
     assert (integrated.error, virtual.error) == (None, None)
-    assert integrated.unmeasured == "the driver does not tell its memory (NVML: Not Supported)"
+    assert integrated.unmeasured == "the driver does not report its memory (NVML: Not Supported)"
     assert integrated.memory_used_bytes is None
     assert integrated.processes == (GpuProcess(4242, 2000 * MIB),)
     assert integrated.utilization_percent == 93
-    assert virtual.unmeasured == "the driver does not tell its processes (NVML: Not Supported)"
+    assert virtual.unmeasured == "the driver does not report its processes (NVML: Not Supported)"
     assert virtual.memory_used_bytes == 512 * MIB
     double.says(*HEALTHY, "v1", "nomem 0", "nolist 0")
     assert double.probe().read().gpus[0].unmeasured == (
-        "the driver does not tell its memory (NVML: Not Supported) and its processes "
+        "the driver does not report its memory (NVML: Not Supported) and its processes "
         "(NVML: Not Supported)"
     )
 
@@ -217,11 +217,11 @@ def test_a_gpu_in_mig_mode_is_named_with_its_instances(double: Double) -> None:
     first, second = double.probe().read().gpus
     assert first.mig_instances == ("MIG-77 (Double 9000 MIG 1g)",)
     assert first.error == (
-        "it is divided into MIG instances (MIG-77 (Double 9000 MIG 1g)), on which zerotools does "
-        "not train; to make it whole, type: nvidia-smi -i 0 -mig 0"
+        "it is divided into MIG instances (MIG-77 (Double 9000 MIG 1g)), which zerotools "
+        "does not use; to undo this, type: nvidia-smi -i 0 -mig 0"
     )
     assert second.mig_instances == ()
-    assert "(none is made yet)" in str(second.error)
+    assert "(none exists yet)" in str(second.error)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def test_what_was_copied_is_said(capsys: pytest.CaptureFixture[str], tmp_path: P
     fill(tmp_path).close()
     out, also = tmp_path / "copy.db", tmp_path / "also.db"
     done = zerotools("backup", str(out), "--state-dir", str(tmp_path))
-    assert done == (0, f"{out}: 2 jobs, 1 of them not over\n", "")
+    assert done == (0, f"{out}: 2 jobs, 1 of them unfinished\n", "")
     done = zerotools("backup", str(also), "--state-dir", str(tmp_path), "--json")
     told = json.loads(done.out)["copy"]
     assert told | {"size_bytes": 0} == {

@@ -43,19 +43,24 @@ def test_one_that_waits_and_one_that_runs(zerotools: Command, service: FakeServi
         ),
         (
             {"phase": {**TRAINS, "quiet": True}},
-            "is asked to save and stop, though it shows no progress; what still runs",
+            "gets a request to save and stop, although it shows no progress; what still runs",
         ),
-        ({"phase": None}, "is asked to stop before it begins; there is nothing to save ("),
+        ({"phase": None}, "stops before it begins; there is nothing to save ("),
         (
             {"phase": TRAINS, "attempts": (an_attempt(steps_done=0),)},
-            "is asked to stop, and saves if it has made a step by then; what still runs",
+            "gets a request to stop, and saves if it has made a step by then; what still runs",
         ),
         (
             {"phase": TRAINS, "stage": None, "spec": SCRIPT},
-            "its program gets SIGTERM, and whether it saves is up to it; what still runs after "
-            "stop.grace_seconds is killed (",
+            (
+                "its program gets SIGTERM, and whether it saves is up to it; processes that "
+                "still run after stop.grace_seconds are killed ("
+            ),
         ),
-        ({"phase": TRAINS, "stage": None, "spec": {}}, "is asked to stop; what still runs after"),
+        (
+            {"phase": TRAINS, "stage": None, "spec": {}},
+            "gets a request to stop; what still runs after",
+        ),
     ],
 )
 def test_what_is_said_is_what_happens(

@@ -57,8 +57,8 @@ def test_the_page_has_every_figure_and_fits_80_columns() -> None:
         "steps kept               100 (83.3%)",
         "effective training time  75.0%",
         "took                     1 min 15 s",
-        "Effective training time: of each second from the first start of a job to its",
-        "end, the part that went into steps which its result is made of.",
+        "Effective training time: the share of the time from the first start to the end",
+        "of each job that went into the steps of its final result.",
         "",
         "held    a holds",
         "held    b holds",
@@ -108,7 +108,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         said = process.stderr.read().decode()
         assert process.wait(30) == 130
-    assert said == "note: interrupted; everything that was started is ended\n"
+    assert said == "note: interrupted; all processes that were started are stopped\n"
     assert list(tmp_path.iterdir()) == []
     assert running(tmp_path) == []
 

@@ -208,4 +208,4 @@ def test_files_left_over_from_another_run_are_not_called_damage() -> None:
         inspect(formats.read_any(DEEPSPEED / "z2-fp32-w2-leftovers" / "checkpoint")), tensors=False
     )
     assert lines[0] == "PROBLEMS: 2, listed below"
-    assert sum("is left over from a run of more than 2 ranks" in line for line in lines) == 2
+    assert sum("belongs to a run of more than 2 ranks" in line for line in lines) == 2

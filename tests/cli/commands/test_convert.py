@@ -38,10 +38,10 @@ def test_what_is_dropped_is_one_line_per_reason(convert: Convert, tmp_path: Path
     assert lines == [
         "dropped: exp_avg, exp_avg_sq, step, param_groups, steps, ds_config "
         "(safetensors holds weights only)",
-        "dropped: param16 (the weights are written from the masters, of which these are casts)",
+        "dropped: param16 (the weights are written from the masters; these are casts of them)",
         "dropped: frozen (safetensors does not say which weights were frozen)",
         "dropped: buffer (kept, but no longer marked as buffers)",
-        "dropped: aliases (safetensors does not say which names are tied)",
+        "dropped: aliases (safetensors does not record which names are tied)",
     ]
     assert "note: the weights are the fp32 masters, unchanged; --dtype bf16 writes the type" in err
 

@@ -56,7 +56,7 @@ def test_an_export(compare: Diff, tmp_path: Path) -> None:
     assert out.splitlines()[0] == f"DIFFERENT: {said}"
     for line in (
         "equal after the cast: 9 are float32 in A and bfloat16 in B",
-        "--tolerance cast takes them as equal",
+        "--tolerance cast accepts them as equal",
         "only in A: 7 exp_avg, 7 exp_avg_sq, 7 step; B has no such role",
         "--role param compares the weights alone",
         "only A says: step, skipped steps, samples, precision, optimizer, ds_config, param groups",
@@ -70,7 +70,7 @@ def test_the_run(compare: Diff) -> None:
     status, out, _ = compare(Z3, Z2)
     assert (status, out.splitlines()[0]) == (1, "DIFFERENT: 1 point of the run")
     assert "the run, in A and in B:\n  ds_config.zero_optimization.stage: 3 and 2\n" in out
-    cast = "equal after the cast  7, of which 7 16-bit copies of masters that the other has alone"
+    cast = "equal after the cast  7; 7 of them are 16-bit copies of masters that only the other has"
     assert cast in out
     assert compare(Z3, Z2, "--include", "*")[0] == 0
 
@@ -162,7 +162,7 @@ def test_json(compare: Diff, many: tuple[Path, Path]) -> None:
         (("--tolerance", "close"), "--tolerance 'close' is not bits, cast, ulp=N or abs=X,rel=Y"),
         (("--rename", "x"), "--rename 'x' is not REGEX=REPL"),
         (("--role", "momentum"), "neither checkpoint has a tensor that --role and --include ask"),
-        (("--section", "model"), "is in a format for which there is --section"),
+        (("--section", "model"), "is in a format that takes --section"),
         (("--top", "-1"), "-1 is not in the range x>=0"),
     ],
 )

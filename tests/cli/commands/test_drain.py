@@ -20,6 +20,6 @@ def test_the_queue_says_that_it_is_drained(zerotools: Command, service: FakeServ
         "warning",
         "is drained by uid 0 (new driver): no job starts",
     )
-    assert zerotools("undrain").out == "the queue is no longer drained: jobs start again\n"
+    assert zerotools("undrain").out == "the queue is not drained any more: jobs start again\n"
     assert "drained" not in zerotools("queue").out
     assert list(look_at_drain(None)) == []

@@ -48,8 +48,8 @@ def test_what_the_editor_leaves_is_what_changes(
     assert "env" not in json.loads(shown.read_text())
     for program, said in (
         ("true", "the editor left the job as it was"),
-        ('echo "{" > "$1"; touch -d @9 "$1"', "what the editor left is not JSON"),
-        ('echo "[]" > "$1"; touch -d @9 "$1"', "is not an object of JSON"),
+        ('echo "{" > "$1"; touch -d @9 "$1"', "the text from the editor is not JSON"),
+        ('echo "[]" > "$1"; touch -d @9 "$1"', "is not a JSON object"),
     ):
         monkeypatch.setenv("VISUAL", editor(tmp_path, program))
         done = zerotools("edit", "1")
@@ -69,7 +69,7 @@ def test_a_job_starts_at_another_time_or_at_any(zerotools: Command, jobs: FakeSe
         ("+99999999999999d", "--begin +99999999999999d: "),
         ("nan", "--begin nan: is not a time"),
         ("-5", "--begin -5: is not a time"),
-        ("2001-01-01", "--begin 2001-01-01: is over; it is"),
+        ("2001-01-01", "--begin 2001-01-01: is in the past; it is"),
     ):
         done = zerotools("edit", "tiny", "--begin", given)
         assert (done.status, said in done.err) == (2, True), done.err

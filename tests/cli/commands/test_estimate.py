@@ -147,14 +147,14 @@ def test_a_config_alone(estimate: Command, kind: str) -> None:
         (("nowhere",), "no such file or directory"),
         (("7B", "--deepspeed", "ds.json"), "name a model directory"),
         (("7B", "--lenient"), "--lenient is for a config"),
-        (("70B", "--gpus", "1", "--gpu-memory", "1GiB", "--print", "job"), "no config that fits"),
+        (("70B", "--gpus", "1", "--gpu-memory", "1GiB", "--print", "job"), "no config fits"),
         (
             ("7B", "--gpus", "4x24", "--gpu-memory", "24GiB"),
-            "names the memory of each card already",
+            "already gives the memory of each card",
         ),
-        (("7B", "--gpus", "2xRTX 9999"), "is not a card that is known"),
+        (("7B", "--gpus", "2xRTX 9999"), "is not a known card"),
         (("7B", "--ram", "64", "--host-memory", "64GiB"), "leave one of them out"),
-        (("7B", "--way", "2"), "--way chooses what --print or --write takes"),
+        (("7B", "--way", "2"), "--way selects the settings for --print or --write"),
         (("7B", *MACHINE, "--write", "a.toml", "--way", "9"), "--way 9: 1 way fits"),
     ],
     ids=str,
@@ -443,7 +443,7 @@ def test_ranks_that_compute_together_are_said_and_printed(
     text = JOB.replace("gpus = 2", "gpus = 8")
     job.write_text(text + "[zero]\ntensor_ranks = 2\nsequence_ranks = 2\n")
     page = estimate(str(job), *MACHINE[2:]).out
-    assert "of which each of 2 ranks has a part, 2 ranks for each layer" in " ".join(page.split())
+    assert "of which each of 2 ranks, 2 ranks for each layer" in " ".join(page.split())
     printed = tmp_path / "printed.toml"
     printed.write_text(estimate(str(job), *MACHINE[2:], "--print", "job").out)
     tree = tomllib.loads(printed.read_text())

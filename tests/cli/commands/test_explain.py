@@ -64,7 +64,8 @@ def test_a_job_that_is_tried_again() -> None:
     text = "\n".join(page(JOB, TREE, now=1000.0))
     assert text.startswith("job 7 (tiny): waiting retry\n")
     assert (
-        "1 of 3 used since it last got on; at most 2 follow on ranks that did not get on (1 so far)"
+        "1 of 3 used since its last progress; at most 2 follow on ranks that did not get on "
+        "(1 so far)"
     ) in text
     assert "(in 1 min 00 s)" in text
     assert "attempt 2: hang: it hangs" in text
@@ -78,7 +79,7 @@ def test_a_job_that_is_tried_again() -> None:
 def test_a_cause_that_costs_nothing_and_one_that_nothing_follows() -> None:
     free = {**TREE["retries"], "counts": False, "after": "a restart of the machine"}
     said = lines_of(retries={**free, "cause_max": None})["restarts"]
-    assert said.endswith("; a start after a restart of the machine costs none")
+    assert said.endswith("; a restart after a restart of the machine uses none")
     none = lines_of(retries={**TREE["retries"], "cause_max": 0})["restarts"]
     assert "; none follows on ranks that did not get on (1 so far)" in none
 
@@ -96,7 +97,7 @@ def test_a_job_that_waits(zerotools: Command, service: FakeService) -> None:
 
 def test_holders_without_a_limit_and_what_outlived_a_job() -> None:
     holder = {"what": "GPU", "job_id": 3, "attempt": 1, "since": 1.0, "until": None}
-    assert "nobody knows until when" in lines_of(holders=[{**holder, "process": None}])["GPU"]
+    assert "its end is not known" in lines_of(holders=[{**holder, "process": None}])["GPU"]
     said = lines_of(holders=[{**holder, "process": "pid 4 (cat)"}])["GPU"]
     assert said == "job 3, attempt 1: pid 4 (cat) outlived it"
 
@@ -116,7 +117,7 @@ def test_who_was_not_told_yet() -> None:
     lines = page(JOB, {**TREE, "notifications": [{**notice, "next_try": 1.0}, waiting]}, 1000.0)
     told = [line.split(None, 3)[3] for line in lines if line.startswith("  not told yet")]
     assert told == [
-        "failed by webhook: on its way",
+        "failed by webhook: being sent",
         "failed by webhook: 2 tries, the next in 10 s: status 500",
     ]
 

@@ -81,7 +81,7 @@ def test_a_dry_run_says_what_comes_from_where(nodes: Nodes) -> None:
         "  global_step2/bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt  6.0 KiB"
     )
     assert (
-        "note: by the numbers in the names of the others, no source has global_step2/" in done.err
+        "note: according to the numbers in the file names, no source has global_step2/" in done.err
     )
     assert not nodes.partial.exists()
 
@@ -147,7 +147,7 @@ def test_the_page_shows_what_is_printed(nodes: Nodes) -> None:
 
 def test_fast_says_what_it_left_out(nodes: Nodes) -> None:
     last = nodes.gather("--fast").out.splitlines()[-1]
-    assert last.endswith("; nothing is wrong in its structure, and bytes were left out (--fast)")
+    assert last.endswith("; its structure has no problems, but its bytes were not checked (--fast)")
 
 
 def test_a_password_is_an_error_in_one_sentence(nodes: Nodes) -> None:
@@ -188,9 +188,11 @@ def test_links_and_a_missing_sha256sum_are_said(nodes: Nodes) -> None:
     done = nodes.gather()
     assert done.status == 0
     assert done.err.splitlines() == [
-        f"note: {nodes.sources[0]}: links, and what is no regular file, are left out: newest",
-        f"note: {nodes.sources[1]}: that node has no sha256sum, so sizes and times are all that "
-        "what arrives is compared with",
+        f"note: {nodes.sources[0]}: links and special files are left out: newest",
+        (
+            f"note: {nodes.sources[1]}: that node has no sha256sum, so only sizes and times of "
+            "the files are compared"
+        ),
     ]
 
 

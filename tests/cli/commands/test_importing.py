@@ -127,7 +127,7 @@ def test_what_is_not_supported_has_status_4_and_no_report(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "there is no config to import"),
+        ([], "no config to import was given"),
         (["--lenient"], "--lenient is for a config"),
         (["--deepspeed", "none.json"], "none.json: there is no such DeepSpeed config"),
         (["none.toml", "--deepspeed", PLAIN], "none.toml: there is no such job file"),

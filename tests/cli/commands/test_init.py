@@ -157,12 +157,12 @@ def test_preferences_are_for_dpo_with_adapters(here: Path, init: Command) -> Non
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((), "init asks questions, and this is no terminal"),
+        ((), "init asks questions, but there is no terminal"),
         (("--yes", "-o", "tiny"), "tiny: exists already"),
-        (("--yes", "--model", "nowhere"), "nowhere: there is no such model directory"),
+        (("--yes", "--model", "nowhere"), "nowhere: this model directory does not exist"),
         (("--yes", "--model", "corpus"), "corpus: has no config.json"),
         (("--yes", "--data", "tiny"), "tiny: has no data of a kind that is known"),
-        (("--yes", "--data", "nothing/*.txt"), "has no data of a kind"),
+        (("--yes", "--data", "nothing/*.txt"), "has no supported data"),
         (("--yes", "--gpus", "0"), "0 is not in the range"),
         (("--yes", "--method", "lora"), "has no weights"),
         (("--yes", "-o", "nowhere/job.toml"), "nowhere is not a directory"),
@@ -182,6 +182,6 @@ def test_an_empty_directory_has_nothing(
     tmp_path: Path, init: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "there is no model here" in init("--yes").err
+    assert "this directory has no model" in init("--yes").err
     (tmp_path / "config.json").write_text(json.dumps(config("llama")))
-    assert "there is no data here" in init("--yes").err
+    assert "this directory has no data" in init("--yes").err

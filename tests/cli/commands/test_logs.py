@@ -64,8 +64,10 @@ def test_what_is_not_there(zerotools: Command, service: FakeService) -> None:
     assert zerotools("logs", "1") == (
         0,
         "",
-        "job 1 (tiny) has not started, so there is no log yet: "
-        "needs 1 GPU, and GPU 0 is leased to job 1\n",
+        (
+            "job 1 (tiny) has not started, so it has no log yet: needs 1 GPU, and GPU 0 is "
+            "leased to job 1\n"
+        ),
     )
     assert zerotools("logs", "1", "--rank", "2").err == (
         "error: --rank 2: job 1 (tiny) has ranks 0 to 1, or all\n"

@@ -67,7 +67,7 @@ def test_check_proves_the_layouts_and_finds_that_of_a_checkpoint(
     check = ("maps", "check", "llama", tmp_path / "titan", "--config", tmp_path / "titan")
     status, out, _ = zerotools(*check)
     assert status == 0
-    assert "meta: the checkpoint has it: 21 tensors" in out
+    assert "meta: found in the checkpoint: 21 tensors" in out
     stray = held.pop("layers.1.attention.wq.weight")
     held["layers.1.attention.wqq.weight"] = stray
     held["norm.weight"] = np.zeros(3, "f4")
@@ -93,7 +93,7 @@ def test_check_knows_what_a_run_of_megatron_was_started_with(
     run = GOLDEN / "megatron-core-0.16.1" / "dense-tp2-pp2" / "checkpoint"
     check = ("maps", "check", "llama", run, "--config", config)
     status, out, _ = zerotools(*check)
-    assert (status, "megatron: the checkpoint has it: 15 tensors" in out) == (0, True)
+    assert (status, "megatron: found in the checkpoint: 15 tensors" in out) == (0, True)
     config.write_text(json.dumps({"model_type": "llama", **sizes, **heads, "rope_theta": 5e5}))
     status, _, err = zerotools(*check)
     assert (status, "rope_theta = 500000, and the run was trained with" in err) == (2, True)
@@ -102,13 +102,13 @@ def test_check_knows_what_a_run_of_megatron_was_started_with(
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (("show", "lama", "--config", "{}"), 2, "there is no map lama; the nearest is llama"),
+        (("show", "lama", "--config", "{}"), 2, "the map lama; the nearest is llama"),
         (("show", "llava"), 4, "the map llava changes only names (LLaVA, "),
         (("check", "qwen2_vl", "--config", "{}"), 4, "the map qwen2_vl changes only names"),
         (("show", "llava", "--toml"), 4, "use it with --map-to hf or --map-to memory"),
         (("check", "llama"), 2, "maps check needs --config FILE"),
-        (("show",), 2, "say which map by its name or file"),
-        (("show", "{}", "--config", "{}"), 2, "say the map first, then the checkpoint"),
+        (("show",), 2, "name a map or its file"),
+        (("show", "{}", "--config", "{}"), 2, "file); name the map first, then the checkpoint"),
         (("check", "{}", "--config", "{}"), 0, ""),
         (("check", "{}"), 0, ""),
         (("show", "--toml"), 2, "say which"),
@@ -138,7 +138,7 @@ def test_a_config_that_no_map_is_for_names_the_nearest(
     (tmp_path / "config.json").write_text('{"model_type": "lama"}')
     status, _, err = zerotools("maps", "check", "--config", tmp_path)
     assert status == 4
-    assert "no map is for models of type lama; the nearest is llama" in err
+    assert "no map exists for models of type lama; the nearest is llama" in err
 
 
 def test_consolidate_there_and_back_is_the_same_file(zerotools: Zerotools, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_the_layout_that_it_has_is_said_and_written(zerotools: Zerotools, tmp_pa
         out = tmp_path / command[0]
         status, _, err = zerotools(*command, tmp_path / "hf", out, "--map-to", "hf")
         assert status == 0
-        assert "note: the checkpoint has the layout hf already: its tensors stay as they are" in err
+        assert "note: the checkpoint already has the layout hf: its tensors stay as they are" in err
         assert (out / "model.safetensors").is_file()
 
 
@@ -213,7 +213,8 @@ def test_rows_that_are_no_padding_are_refused_with_the_numbers(
     status, _, err = zerotools(*asked)
     assert status == 2
     assert (
-        "embedding.word_embeddings.weight has 130 rows, and config.json a vocabulary of 20" in err
+        "embedding.word_embeddings.weight has 130 rows, but config.json has a vocabulary of 20"
+        in err
     )
     assert not (tmp_path / "out").exists()
     status, _, err = zerotools(*asked, "--map-arg", "vocab_multiple=130")
@@ -230,7 +231,7 @@ def test_rows_that_are_no_padding_are_refused_with_the_numbers(
         (("--map-to", "titan", "--map-arg", "a=b"), "--map-arg 'a=b' is not NAME=NUMBER"),
         (("--map-to", "titan", "--map-from", "megatron"), "does not have the layout megatron"),
         (("--map-to", "titan", "--adapter-only"), "has no tensor of a LoRA adapter"),
-        (("--map-to", "titan", "--dtype", "mxfp8"), "map into hf first, and quantise that"),
+        (("--map-to", "titan", "--dtype", "mxfp8"), "map into hf first, and quantise the result"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

@@ -132,10 +132,10 @@ def test_ranks_are_known_by_their_environment(tmp_path: Path) -> None:
 
 
 def test_what_the_driver_does_not_tell_is_said() -> None:
-    gpu = fake_gpu(0, unmeasured="the driver does not tell its memory (NVML: Not Supported)")
+    gpu = fake_gpu(0, unmeasured="the driver does not report its memory (NVML: Not Supported)")
     snapshot = SnapshotSource(FakeProbe([gpu])).read()
     lines = draw(MonitorView(snapshot, daemon="none"), Owners({}, {}), None)
-    assert lines[2] == "     the driver does not tell its memory (NVML: Not Supported)"
+    assert lines[2] == "     the driver does not report its memory (NVML: Not Supported)"
     assert Snapshot.from_json(snapshot.to_json()).gpus == snapshot.gpus
 
 
@@ -162,7 +162,7 @@ def test_what_a_job_only_watches_is_its_own_with_all_below_it(tmp_path: Path) ->
 
 def test_the_past(zerotools: Command) -> None:
     shown = zerotools("monitor", "--history", "10m").out
-    assert shown.startswith("the last 10 min 00 s, a point each 1 s\n")
+    assert shown.startswith("the last 10 min 00 s, one point per 1 s\n")
     assert "host  CPU" in shown
     tree = json.loads(zerotools("monitor", "--history", "1h", "--json").out)
     assert tree["times"] == [3600, 3840]
@@ -225,7 +225,7 @@ def test_of_another_machine_the_daemon_tells_what_it_sees(
     finally:
         elsewhere.leads_nowhere(client.socket)
     assert [gpu["uuid"] for gpu in tree["snapshot"]["gpus"]] == ["GPU-fake-0", "GPU-fake-1"]
-    with pytest.raises(DaemonUnreachable, match="has not looked"):
+    with pytest.raises(DaemonUnreachable, match="has no readings of"):
         snapshot_of(None, {"snapshot": None})
 
 

@@ -49,7 +49,7 @@ def test_the_tasks_of_a_step_are_the_parts(cluster: SlurmCluster, tmp_path: Path
     out = tmp_path / "out"
     done = cluster.run(["srun", "-N3", "-n3", "--mem=200", "--mpi=none", *command(out)])
     assert done.returncode == 0, done.stderr
-    assert "so are the others, and" in done.stdout
+    assert "all other parts are complete too, and" in done.stdout
     assert files_of(out) == expected(tmp_path)
 
 

@@ -44,10 +44,10 @@ def test_the_queue_shows_what_is_not_over(zerotools: Command, service: FakeServi
 
 def test_an_empty_queue_says_what_next(zerotools: Command) -> None:
     assert zerotools("queue").out == (
-        "no job waits or runs; list those that have ended: zerotools queue --all\n"
+        "no job waits or runs; list finished jobs with: zerotools queue --all\n"
     )
     assert zerotools("queue", "--all").out == (
-        "there are no jobs; queue one with: zerotools submit JOBFILE\n"
+        "the queue has no jobs; add one with: zerotools submit JOBFILE\n"
     )
     assert json.loads(zerotools("queue", "--json").out)["jobs"] == []
 
@@ -113,7 +113,7 @@ def test_whose_jobs_they_are_is_shown_where_there_are_several_users(
         found = json.loads(zerotools("queue", "--all", "--json", *options).out)["jobs"]
         assert [job["id"] for job in found] == ids
     assert [job["uid"] for job in found] == [os.geteuid(), os.geteuid() + 7]
-    assert zerotools("queue", "--user", "4711").out == "no job that waits or runs is of 4711\n"
+    assert zerotools("queue", "--user", "4711").out == "no waiting or running job is of 4711\n"
     refused = zerotools("queue", "--user", "no-such-user")
     assert (refused.status, "there is no such user" in refused.err) == (2, True)
     assert zerotools("queue", "--mine", "--user", "4711").status == 2
@@ -128,7 +128,7 @@ def test_a_job_of_somebody_else_is_one_line(service: FakeService) -> None:
     shown = "\n".join(page(seen, 100))
     assert shown.startswith("job 7: running\n  user      anna (uid 4711)\n")
     assert "GPU-1" in shown
-    assert "its owner and administrators see more" in shown
+    assert "only its owner and administrators see the rest" in shown
     assert "log" not in shown
 
 

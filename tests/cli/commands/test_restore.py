@@ -21,7 +21,7 @@ def test_what_was_restored_is_said(capsys: pytest.CaptureFixture[str], tmp_path:
     back_up(state, copy)
     done = zerotools("restore", str(copy), "--state-dir", str(state))
     first, kept = done.out.splitlines()
-    assert (done.status, first) == (0, "the queue has 2 jobs, 1 of them not over")
+    assert (done.status, first) == (0, "the queue has 2 jobs, 1 of them unfinished")
     assert kept.startswith(f"kept: {state}/zerotools.db.before-")
     done = zerotools("restore", str(copy), "--state-dir", str(state), "--release", "--json")
     assert json.loads(done.out)["copy"]["jobs"] == 2

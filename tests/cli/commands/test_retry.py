@@ -12,7 +12,7 @@ def test_a_job_that_is_over_begins_again(
 ) -> None:
     service.add(state="failed", name="tiny")
     done = zerotools("retry", "tiny", "--from-start")
-    assert done.out == "job 2 (tiny) is queued; it begins from the start in /state/jobs/2/output\n"
+    assert done.out == "job 2 (tiny) is queued; it starts from step 1 in /state/jobs/2/output\n"
     place = str(tmp_path / "again")
     assert zerotools("retry", "1", "--output-dir", place).out.endswith(f" in {place}\n")
     assert zerotools("retry", "2").err == "error: job 2 is not over: it is queued\n"
@@ -50,7 +50,7 @@ def test_of_an_array_those_that_have_not_succeeded_continue(
     assert array == "they are the array @4"
     whole = zerotools("retry", "@1", "--from-start").out.splitlines()
     assert [line.split(";")[1].split(" in ")[0] for line in whole[:-1]] == [
-        " it begins from the start"
+        " it starts from step 1"
     ] * 3
     assert zerotools("retry", "@1", "--nodes", "2").status == 2
 
@@ -82,4 +82,4 @@ def test_a_number_of_nodes_is_for_slurm_and_may_be_a_range(
     assert refused.startswith("error: --nodes 4-: is not a number of nodes")
     done = zerotools("retry", "1", "--nodes", "2-4")
     assert (done.status, len(service.views)) == (2, 1)
-    assert "for jobs that were submitted to Slurm without a daemon" in done.err
+    assert "for jobs submitted to Slurm without a daemon" in done.err

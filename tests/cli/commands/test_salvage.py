@@ -56,11 +56,11 @@ def test_filled_holes_are_exit_status_0(damaged: Path, tmp_path: Path) -> None:
     assert "  layer.weight: elements 46:91 (45 of 91), float32 there" in done.stdout
     said = (
         "salvaged: 6 of 13 weights got 122 elements of another checkpoint; "
-        "zerotools-salvage.json of the output directory has them all"
+        "zerotools-salvage.json of the output directory lists all"
     )
     with safe_open(out / "model.safetensors", "np") as file:
         assert file.metadata() == {"format": "pt", "zerotools.remark": said}
-    assert zerotools.open(out).checkpoint.origin.notes == (f"the files say: {said}",)
+    assert zerotools.open(out).checkpoint.origin.notes == (f"remark in the files: {said}",)
     with pytest.raises(BadRequest, match="exists; choose another output"):
         raise_of(run(damaged, out))
     again = json.loads(run(damaged, out, "--overwrite", "--json").stdout)
@@ -82,11 +82,14 @@ def test_a_sound_checkpoint(tmp_path: Path) -> None:
     with safe_open(tmp_path / "out" / "model.safetensors", "np") as file:
         assert file.metadata() == {"format": "pt"}
     first = done.stdout.splitlines()[0]
-    assert "nothing is lost of 34 tensors; zerotools consolidate exports it as well" in first
+    assert (
+        "nothing is lost of 34 tensors, and nothing is lost; zerotools consolidate exports it too"
+        in first
+    )
 
 
 def test_nothing_whole_is_nothing_written(damaged: Path, tmp_path: Path) -> None:
     done = run(damaged, tmp_path / "out", "--include", "layer.weight")
     assert done.return_value == 1
-    assert done.stdout.splitlines()[-1] == "nothing was written: no weight is whole"
+    assert done.stdout.splitlines()[-1] == "nothing was written: every weight is damaged"
     assert not (tmp_path / "out").exists()

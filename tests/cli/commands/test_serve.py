@@ -52,7 +52,7 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
         ([str(ZERO3), "--listen", "here"], BadRequest, "is not HOST:PORT"),
         ([str(ZERO3), "--listen", "127.0.0.1:70000"], BadRequest, "is not HOST:PORT"),
         ([str(ZERO3), "--listen", "192.0.2.1:8080"], BadRequest, "choose another address"),
-        ([str(ZERO3), "--name", "A_B"], BadRequest, "as the name of a bucket"),
+        ([str(ZERO3), "--name", "A_B"], BadRequest, "because it is the name of a bucket"),
         (["nowhere"], BadRequest, "does not exist"),
         ([__file__], BadFile, ""),
     ],

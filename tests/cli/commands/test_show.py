@@ -141,8 +141,10 @@ def test_a_program_that_waits_for_torchs_lock_is_told_of_it(tmp_path: Path) -> N
     own = job | {"spec": {"script": {"launcher": "plain"}}}
     here = {"XDG_CACHE_HOME": str(tmp_path)}
     assert list(suspects(own, here, now=1000.0 + 3 * 3600)) == [
-        f"{lock}, 3 h 00 min old: torch waits for it; if nothing compiles, a process that was "
-        "killed left it: remove it"
+        (
+            f"{lock}, 3 h 00 min old: torch waits for this lock; if nothing compiles, a killed "
+            "process left it: remove it"
+        )
     ]
     assert lock.exists()
     named = {"TORCH_EXTENSIONS_DIR": str(lock.parents[1])}
@@ -181,7 +183,7 @@ def test_locks_of_this_machine_are_shown_for_its_own_jobs_alone(
 @pytest.mark.parametrize(
     ("said", "line"),
     [
-        ({}, "step 10: not verified: nothing was reported of it; zerotools verify tells"),
+        ({}, "step 10: not verified: no report; check it with zerotools verify"),
         (
             {"verified": {"how": "at_save", "time": None}, "not_verified": None},
             "step 10: verified (its structure, when it was saved)",

@@ -241,12 +241,10 @@ class TestFollow:
         done = zerotools("submit", "-f", str(job_file))
         assert (done.status, done.err) == (0, "")
         assert done.out == (
-            "job 1 (tiny) is queued: 2 ranks on CPU, ZeRO stage 3, 40 steps\n"
-            "step 40/40  100%  loss 2.5000  grad 1.25  lr 3.0e-04  15,300 tokens/s"
-            "  host peak 6.0 GiB\n"
-            "job 1 (tiny) succeeded at step 40 of 40, after 32 s\n"
-            "  look inside  zerotools inspect /out/step-00000040\n"
-            "  the model    /out/export\n"
+            "job 1 (tiny) is queued: 2 ranks on CPU, ZeRO stage 3, 40 steps\nstep 40/40  "
+            "100%  loss 2.5000  grad 1.25  lr 3.0e-04  15,300 tokens/s  host peak 6.0 "
+            "GiB\njob 1 (tiny) succeeded at step 40 of 40, after 32 s\n  contents      "
+            "zerotools inspect /out/step-00000040\n  the model    /out/export\n"
         )
 
     def test_a_failure_is_status_6(

@@ -136,7 +136,7 @@ def test_a_connection_that_drops_between_two_says_which_were_queued(
     assert told == [{"id": 7}]
     assert client.keys[1] == client.keys[2], "asked again, under the same key"
     assert capsys.readouterr().err == (
-        "queued: a.toml (job 7); not known, look at zerotools queue: b.toml; not queued: c.toml\n"
+        "queued: a.toml (job 7); not known, see zerotools queue: b.toml; not queued: c.toml\n"
     )
 
 
@@ -157,7 +157,7 @@ def test_a_job_whose_answer_is_lost_may_be_queued(capsys: pytest.CaptureFixture[
     client = Going(AnswerLost("the daemon broke off the connection"))
     with pytest.raises(AnswerLost, match="the daemon broke off"):
         queue_all(client, three()[:1], lambda _: None)
-    warned = "warning: a.toml may be queued; look at zerotools queue --all\n"
+    warned = "warning: a.toml may be queued; see zerotools queue --all\n"
     assert capsys.readouterr().err == warned
     with pytest.raises(DaemonUnreachable, match="nothing answers"):
         queue_all(client, three()[:1], lambda _: None)

@@ -32,10 +32,10 @@ def test_without_yes_it_only_says_what_it_would_do(tmp_path: Path) -> None:
     assert done.return_value == 0
     first, second, *_, note, last = done.output.splitlines()
     assert first.startswith("would free ")
-    assert "training cannot resume from what is left" in first
+    assert "training cannot resume afterwards" in first
     assert "drops exp_avg (996 B), exp_avg_sq (996 B), step (28 B); the masters stay" in second
-    assert note.startswith("note: no daemon answers, so it was not checked whether a job would")
-    assert last == "nothing was changed; --yes does it"
+    assert note.startswith("note: no daemon answers, so it is not known whether a job would")
+    assert last == "nothing was changed; run it again with --yes"
     assert contents(tmp_path) == before
 
 
@@ -78,7 +78,7 @@ def test_what_a_killed_run_left_is_said_and_removed(tmp_path: Path) -> None:
     assert left.exists()
     done = run(path, "--yes")
     assert done.return_value == 0
-    assert "removed what an earlier run had left: 8.8 KiB" in done.output
+    assert "removed leftovers of an earlier run: 8.8 KiB" in done.output
     assert not left.exists()
 
 

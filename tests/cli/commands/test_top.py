@@ -185,7 +185,7 @@ def test_without_nvml_the_host_is_shown_and_why(terminal: Open) -> None:
     assert "RAM " in shown.text
     # NO_COLOR: bold, dim and reversed text alone.
     shown.type("?")
-    shown.wait_for("its log, which is followed")
+    shown.wait_for("follow its log")
     shown.type("qq")
     shown.end()
     assert shown.colours == set()

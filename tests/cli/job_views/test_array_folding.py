@@ -45,7 +45,7 @@ def test_an_array_is_submitted_shown_and_changed_as_one(
     assert "job 1 is not one of an array" in zerotools("hold", "@1").err
     again = zerotools("retry", "@2", "--output-dir", str(tmp_path)).out.splitlines()
     assert len(again) == 5
-    assert again[0] == f"job 6 (tiny-0) is queued; it begins from the start in {tmp_path}"
+    assert again[0] == f"job 6 (tiny-0) is queued; it starts from step 1 in {tmp_path}"
 
 
 def test_what_is_refused_of_one_job_of_an_array_does_not_keep_the_others_from_it(

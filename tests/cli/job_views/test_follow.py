@@ -332,5 +332,7 @@ def test_a_job_that_takes_no_step_says_so_and_for_whom_it_waits(service: FakeSer
 def test_a_stall_is_told_of_with_what_follows() -> None:
     record = {"event": "stall", "why": "rank 1 has been in step 812 for 10 min", "ends": True}
     told = "stalled: rank 1 has been in step 812 for 10 min; "
-    assert event_text(record) == f"{told}its ranks are ended, their stacks are in the log"
+    assert (
+        event_text(record) == f"{told}its ranks are killed; the stacks of the ranks are in the log"
+    )
     assert event_text(record | {"ends": False}).startswith(f"{told}nothing is done about it")

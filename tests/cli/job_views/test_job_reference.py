@@ -56,7 +56,7 @@ def test_cancel_takes_names_and_never_guesses(zerotools: Command, jobs: FakeServ
 
 def test_there_are_no_jobs(zerotools: Command) -> None:
     done = zerotools("logs")
-    assert (done.status, "there are no jobs yet" in done.err) == (2, True)
+    assert (done.status, "the queue has no jobs yet" in done.err) == (2, True)
 
 
 @pytest.mark.usefixtures("jobs")
@@ -102,5 +102,5 @@ def test_whoever_sees_jobs_of_others_means_the_own_ones(
         job["id"] for job in json.loads(zerotools("queue", "--named", "tiny", "--json").out)["jobs"]
     ] == [*(1, 2)]
     assert zerotools("queue", "--named", "wide").out == (
-        "no job that waits or runs has the name wide\n"
+        "no waiting or running job has the name wide\n"
     )

@@ -43,7 +43,7 @@ def test_a_time_is_the_next_one_here(text: str, found: datetime) -> None:
         ("tomorrow", "--begin tomorrow: is not a time; write +2h, 22:30"),
         ("24:00", "is not a time"),
         ("2027-02-30", "is not a time"),
-        ("2027-01-30T11:59", "--begin 2027-01-30T11:59: is over; it is 2027-01-30 12:00:00"),
+        ("2027-01-30T11:59", "--begin 2027-01-30T11:59: is in the past; it is 2027-01-30 12:00:00"),
         ("99999-01-01", "is not a time"),
     ],
 )
@@ -88,14 +88,14 @@ def test_a_job_is_submitted_after_another_and_on_hold(
     assert (done.status, "no job has the name 'next2'" in done.err) == (2, True)
     assert zerotools("submit", job_file, "--hold").out.startswith("job 3 (next) is held")
     assert zerotools("submit", job_file, "--hold", "--follow").status == 2
-    assert zerotools("release", "3").out == "job 3 (next) is no longer held: it is queued\n"
+    assert zerotools("release", "3").out == "job 3 (next) is not held any more: it is queued\n"
     service.change(1, state="queued")
     assert zerotools("hold", "3", "tiny").out == (
         "job 3 (next) is held; let it start: zerotools release 3\n"
         "job 1 (tiny) is held; let it start: zerotools release 1\n"
     )
     done = zerotools("release", "2", "1")
-    assert (done.status, done.out) == (5, "job 1 (tiny) is no longer held: it is queued\n")
+    assert (done.status, done.out) == (5, "job 1 (tiny) is not held any more: it is queued\n")
     assert "held" in zerotools("queue").out
 
 

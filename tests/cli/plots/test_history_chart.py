@@ -34,7 +34,7 @@ def test_whose_memory_it_was() -> None:
         }
     )
     lines = history_lines(tree, 40, snapshot, {3: "job 3 (tiny)"}, None)
-    assert lines[0] == "the last 40 s, a point each 10 s"
+    assert lines[0] == "the last 40 s, one point per 10 s"
     text = "\n".join(lines[2:])
     assert [line.split("  ")[0] for line in lines[2:]] == [
         *("GPU 0 Fake H100", "GPU-gone", "host", "job 3 (tiny)", "", "job 12"),
@@ -51,4 +51,4 @@ def test_whose_memory_it_was() -> None:
 
 def test_nothing_is_known() -> None:
     tree = {"step_seconds": 10, "times": [], "series": {}, "trouble": "off"}
-    assert history_lines(tree, 7200, None, {}, 80) == ["nothing is known of the last 2 h 00 min"]
+    assert history_lines(tree, 7200, None, {}, 80) == ["no records of the last 2 h 00 min"]

@@ -87,7 +87,7 @@ def test_a_job_without_curves() -> None:
     assert charts([("job 1", Curves())], 40, braille=True) == [
         "job 1",
         "",
-        "loss: nothing was reported",
+        "loss: no values were reported",
     ]
 
 

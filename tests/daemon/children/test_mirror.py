@@ -105,7 +105,7 @@ def test_what_cannot_be_done_is_said_and_is_no_success(
     assert run("upload", tmp_path / "other") == 1
     (failed,) = said(told)
     assert failed["event"] == "upload_failed"
-    assert "nothing more of this run is sent there" in failed["why"]
+    assert "this run stops uploading to it" in failed["why"]
 
 
 def test_the_last_that_is_said_is_what_failed(

@@ -100,7 +100,7 @@ def test_what_is_missing_is_a_problem(made: Path, tmp_path: Path) -> None:
     (dist / "metadata.json").unlink()
     said = "\n".join(problem.message for problem in formats.read_any(dist).problems)
     assert "the save was not finished" in said
-    assert "is of iteration 100, and its directory of 101" in said
+    assert "is of iteration 100, but its directory is of iteration 101" in said
     (dist / "common.pt").write_bytes(b"PK")
     assert any("common.pt" in problem.message for problem in formats.read_any(dist).problems)
 

@@ -48,7 +48,7 @@ def test_of_flat_buckets_that_nothing_proves_the_weights_are_read_alone(tmp_path
     done = convert.prepare(run, tmp_path / "out", "dcp", {"world_size": 2})
     assert isinstance(done, Conversion)
     dropped = {each.what: each.why for each in done.target.dropped}
-    assert "flat buffers by the order" in dropped["optimizer state"]
+    assert "flat buffers in the order" in dropped["optimizer state"]
     assert any("left out" in note for note in inspect(checkpoint).notes)
 
 
@@ -62,7 +62,7 @@ def test_flat_state_of_which_nothing_tells_the_shape_is_left_out(tmp_path: Path)
     checkpoint = formats.read(run)
     weights = {Key(k.name, "param"): d for k, d in truth_of(case).items() if k.role == "param16"}
     assert read_digests(checkpoint) == weights
-    assert any("has not the shape of its weight" in note for note in checkpoint.origin.notes)
+    assert any("does not have the shape of its weight." in note for note in checkpoint.origin.notes)
 
 
 def test_a_tied_output_layer_is_an_alias() -> None:
@@ -77,10 +77,10 @@ def test_what_is_said_of_the_run() -> None:
     assert "saved with TP 2, PP 1, EP 2, ETP 1, DP 2" in origin.notes
     assert any("3 layers" in note and "latent attention" in note for note in origin.notes)
     assert any("37 extra states" in note for note in origin.notes)
-    assert "each layer has keys of its own" in origin.notes
-    stacked = "layers are stacked in the files, and one tensor each here"
+    assert "each layer has separate keys" in origin.notes
+    stacked = "layers are stacked in the files; here each has a tensor"
     assert stacked in read_case(DENSE).origin.notes
-    halves = "each layer has keys of its own, and each half of a gated layer"
+    halves = "each layer has separate keys, and each half of a gated layer"
     assert halves in read_case("megatron-core-0.16.1/singleton-tp2").origin.notes
 
 

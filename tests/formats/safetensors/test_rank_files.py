@@ -66,8 +66,11 @@ def test_blocks_numbers_and_flags_are_put_together(three: Path) -> None:
     assert elements(found, Key("embed_tokens.weight", "param")).tolist() == W.tolist()
     assert elements(found, Key("n", "param")).tolist() == 9
     assert elements(found, Key("mask", "param")).tolist() == [True, False]
-    assert found.origin.notes[0] == "3 shards, counted from the names of the files"
-    assert "do not store them" in found.origin.notes[1]
+    assert found.origin.notes[0] == "3 shards, according to the file names"
+    assert (
+        "do not store shapes: zerotools computes them from the ends of the last blocks, so it "
+        "cannot detect"
+    ) in found.origin.notes[1]
     assert said(three) == []
 
 
@@ -106,7 +109,7 @@ def test_an_index_that_was_kept_says_how_large_the_model_is(three: Path) -> None
     assert "lists mask, which no shard holds" in listed
     assert "says 122 bytes of weights, but the shards hold 104" in total
     index.write_text(json.dumps({"metadata": {"total_parameters": 31}, "weight_map": {"n": "x"}}))
-    assert "counts 31 elements, the shards 25" in said(three)[0]
+    assert "counts 31 elements, but the shards hold 25" in said(three)[0]
 
 
 def test_what_was_consolidated_beside_them_is_taken_whole(three: Path) -> None:

@@ -64,7 +64,7 @@ def test_config_and_tokenizer_are_companions(tmp_path: Path) -> None:
         ({"a": "../1.safetensors"}, "below its directory"),
         ({"a": "/etc/passwd"}, "below its directory"),
         ({"a": 3}, "below its directory"),
-        ({"b": "1.safetensors"}, "holds a, and the index does not say so"),
+        ({"b": "1.safetensors"}, "holds a, but the index does not list it there"),
         ({}, "no weight_map"),
         ([], "no weight_map"),
     ],

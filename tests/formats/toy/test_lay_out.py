@@ -165,6 +165,6 @@ def test_verify_reads_the_output_by_the_reader_of_the_table(
         perform(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=True)
         assert formats.detect(out, table=table).format == "toy"
         return
-    with pytest.raises(BadFile, match="does not read back as it was laid out: w differs"):
+    with pytest.raises(BadFile, match="reads back with another layout: w differs"):
         perform(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=True)
     assert not out.exists()

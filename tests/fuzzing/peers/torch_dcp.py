@@ -55,7 +55,7 @@ ONLY_OURS = (
 """Parts of what the peer says where only ours accepts a directory: why that is right."""
 
 ONLY_THEIRS = (
-    "and the metadata says",  # an item of another type, which torch casts without a word
+    ", but the metadata has",  # an item of another type, which torch casts without a word
     "which is outside it",  # a chunk beyond its tensor, of which torch takes what overlaps
     "is incomplete",  # torch leaves what is in no file as it was: memory that nobody wrote
 )

@@ -40,7 +40,7 @@ ONLY_OURS = (
 """Parts of what the peer says where only ours accepts a pickle: why that is right."""
 
 ONLY_THEIRS = (
-    "it stops with values left over",  # torch takes what lies on top
+    "it stops with unused values on its stack",  # torch takes what lies on top
     "is newer than 5",  # torch does not look
     "dimensions and",  # a tensor with fewer strides than dimensions, which torch makes
 )

@@ -60,7 +60,7 @@ def test_bytes_behind_the_last_value_are_a_note(
     file.write_bytes(written + more)
     read = read_dcp(copied)
     assert not read.problems
-    (note,) = (note for note in read.origin.notes if "behind the last value" in note)
+    (note,) = (note for note in read.origin.notes if "after the last value" in note)
     assert f"__1_0.distcp are {len(more)} bytes that the metadata names nowhere" in note
     assert not verify(prepare(copied)).findings
     conversion = consolidate.prepare(copied, tmp_path / "out", consolidate.Options())
@@ -82,7 +82,7 @@ def test_of_several_files_with_bytes_behind_one_is_named(copied: Path) -> None:
     for name in ("__0_0.distcp", "__1_0.distcp"):
         with (copied / name).open("ab") as file:
             file.write(bytes(8))
-    (note,) = (note for note in read_dcp(copied).origin.notes if "behind the last value" in note)
+    (note,) = (note for note in read_dcp(copied).origin.notes if "after the last value" in note)
     assert "and 1 other file are 16 bytes" in note
 
 
@@ -93,7 +93,7 @@ def test_in_a_store_bytes_behind_the_last_value_are_a_note_too(
         run = put_directory(store, GOLDEN / "mcore-bridge-1.6.5/glm4/checkpoint", "run")
         read = formats.read(run)
         assert not read.problems
-        assert any("behind the last value of __0_1.distcp" in note for note in read.origin.notes)
+        assert any("after the last value of __0_1.distcp" in note for note in read.origin.notes)
 
 
 def test_a_longer_file_with_values_at_other_places_is_of_another_save(copied: Path) -> None:
@@ -102,8 +102,10 @@ def test_a_longer_file_with_values_at_other_places_is_of_another_save(copied: Pa
     file.write_bytes(written[:64] + written)
     (problem,) = read_dcp(copied).problems
     assert problem.file == "__1_0.distcp"
-    assert f"{len(written) + 64} bytes and its last value ends at {len(written)}" in problem.message
-    assert "no archive lies: it is from another save" in problem.message
+    assert (
+        f"{len(written) + 64} bytes, but its last value ends at {len(written)}" in problem.message
+    )
+    assert "lists there: it is from another save" in problem.message
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ NAMED: dict[str, tuple[BlockScaled | PackedFours | CodedFours, dict[str, Array],
     "a scale of 0": (
         BLOCK,
         {PAYLOAD: np.ones(4, np.int8), SCALES: np.array([1, 0], np.float32)},
-        "scale that is 0",
+        "scale of 0 for",
     ),
     "an exponent that is NaN": (
         BlockScaled((2,), (0,), is_exponent=True),
@@ -128,7 +128,7 @@ NAMED: dict[str, tuple[BlockScaled | PackedFours | CodedFours, dict[str, Array],
             SCALES: np.zeros(1, np.float32),
             GLOBAL_SCALE: np.ones(1, np.float32),
         },
-        "scale that is 0",
+        "scale of 0 for",
     ),
     "a code that is NaN": (
         CodedFours((4,), 4),

@@ -27,7 +27,7 @@ def _parts(directory: Path, begun: tuple[int, ...], of: int) -> str:
 
 def test_of_parts_those_are_named_that_nobody_began(tmp_path: Path) -> None:
     assert "no run has begun part 1, 3)" in _parts(tmp_path, (2, 4), 4)
-    assert "a run has begun each of them" in _parts(tmp_path, (1, 3), 4)
+    assert "a run has begun each part" in _parts(tmp_path, (1, 3), 4)
 
 
 def test_of_many_parts_some_are_named(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_what_a_kill_cut_short_is_begun_anew(tmp_path: Path) -> None:
 
 
 def test_other_parts_and_runs_without_parts_are_told_apart(tmp_path: Path) -> None:
-    with ledger(tmp_path), pytest.raises(BadRequest, match="in 3 parts, and this is one of 4"):
+    with ledger(tmp_path), pytest.raises(BadRequest, match="in 3 parts, but this run is one of 4"):
         PartLedger(tmp_path, IDENTITY, 4)
     with pytest.raises(BadRequest, match=r"other options; remove .* to start over"):
         PartLedger(tmp_path, {**IDENTITY, "options": "3"}, 3)

@@ -172,7 +172,7 @@ def test_what_takes_the_place_of_an_unfinished_output_is_not_given_its_name(tmp_
             other.rename(staging.directory)
             staging.commit()
 
-    with pytest.raises(BadRequest, match="something else has taken its place"):
+    with pytest.raises(BadRequest, match="replaced after it was written"):
         exchanged()
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "out.partial/file").read_text() == "theirs"

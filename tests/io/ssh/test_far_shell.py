@@ -101,7 +101,10 @@ def test_all_that_are_open_are_ended_at_once(ssh: SshDouble) -> None:
         shells.end_all()
         assert (first.line(), second.line()) == (None, None)
         with (
-            pytest.raises(HostUnreachable, match="this machine is not asked any more"),
+            pytest.raises(
+                HostUnreachable,
+                match="this machine was not contacted, because another source failed",
+            ),
             FarShell(None, lambda _: "", shells),
         ):
             pass

@@ -46,7 +46,7 @@ def test_anything_else_is_a_path_of_this_machine(given: str) -> None:
         ("https:///x", "names no host"),
         ("s3://bucket/a//b", "a part ''"),
         ("s3://bucket/../b", "a part '..'"),
-        (r"az://box/a\b", "which no object is named by"),
+        (r"az://box/a\b", "which no object name has"),
         ("s3://bucket/a\nb", r"a part 'a\\nb'"),
         ("ftp://host/x", "is not a store that zerotools knows"),
         ("file:///x", "without file://"),
@@ -69,7 +69,7 @@ def test_what_lies_in_a_place_is_known_however_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("", "an empty text is no path; write . for"),
+        ("", "an empty text is not a path; write . for"),
         ("a\0b", "has a NUL"),
         ("~", "~ is not expanded"),
         ("~/model", "~ is not expanded"),
@@ -93,7 +93,7 @@ def test_a_directory_that_is_called_tilde_is_taken(
 
 @pytest.mark.parametrize("given", [".", "./", "/", "a/..", Path()])
 def test_an_output_has_a_name(given: str | Path) -> None:
-    with pytest.raises(BadRequest, match="is no name for an output"):
+    with pytest.raises(BadRequest, match="cannot be an output"):
         output_of(given)
     assert output_of("a/b") == Path("a/b")
     assert str(output_of("s3://bucket/a")) == "s3://bucket/a"

@@ -75,5 +75,5 @@ def test_the_token_is_huggingface_hubs_own(hub: HubServer, monkeypatch: pytest.M
 
 
 def test_it_is_only_read(hub: HubServer) -> None:
-    with pytest.raises(Unsupported, match="hf:// is only read; write to s3://"):
+    with pytest.raises(Unsupported, match="hf:// is read-only; write to s3://"):
         writable(path_of("hf://team/model/out"))

@@ -68,7 +68,7 @@ def test_a_server_without_ranges_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(bytes(200_000))
     with StaticServer(tmp_path, ranges=False) as server:
         source = path_of(f"{server.url}/a.safetensors").open_source()  # type: ignore[attr-defined]
-        with pytest.raises(ZerotoolsError, match="does not answer ranges"):
+        with pytest.raises(ZerotoolsError, match="does not send ranges"):
             source.read(10, 0)
 
 

@@ -46,7 +46,7 @@ def test_what_is_no_archive_of_torch(
     ("records", "said"),
     [
         ({}, "no record of storage '0'"),
-        ({"a/data/0": b"abcd"}, "has 4 bytes and its pickle says 6"),
+        ({"a/data/0": b"abcd"}, "has 4 bytes, but its pickle gives 6"),
     ],
 )
 def test_a_storage_that_is_missing_or_of_another_size(

@@ -137,7 +137,7 @@ def with_(**keys: Any) -> dict[str, Any]:
 
 REFUSED: dict[str, tuple[dict[str, Array], dict[str, Any], type[Exception], str]] = {
     "no adapter": (base(Q), CONFIG, BadRequest, "has no tensor of a LoRA adapter"),
-    "IA3": ({f"{Q}.ia3_l.default": noise(4)}, CONFIG, Unsupported, "another kind of adapter"),
+    "IA3": ({f"{Q}.ia3_l.default": noise(4)}, CONFIG, Unsupported, "not from a"),
     "AdaLoRA": (
         {**half(Q), f"{Q}.lora_E.default": noise(2, 1)},
         CONFIG,
@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[dict[str, Array], dict[str, Any], type[Exception], str]
         "rank_pattern is a list, not a dict",
     ),
     "a rank of 400 digits": (half(Q), with_(r=10**400), BadFile, "has a number of 401 digits"),
-    "DoRA": (half(Q), with_(use_dora=True), BadRequest, "says use_dora, and .* has no lora_magn"),
+    "DoRA": (half(Q), with_(use_dora=True), BadRequest, "has use_dora, but .* has no lora_magn"),
     "no DoRA": (
         {**half(Q), f"{Q}.lora_magnitude_vector.default.weight": noise(4)},
         CONFIG,

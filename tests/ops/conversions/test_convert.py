@@ -134,7 +134,7 @@ def test_weights_in_no_known_order_need_one_for_deepspeed(tmp_path: Path) -> Non
         "optimizer": {"type": "AdamW", "params": {"lr": 0.1}},
     }
     options = {"world_size": 2, "ds_config": config}
-    with pytest.raises(BadRequest, match=r"the order in which .*--order FILE"):
+    with pytest.raises(BadRequest, match=r"the order of .*--order FILE"):
         prepare(source, tmp_path / "out", "deepspeed", options)
     (tmp_path / "order").write_text("b\na\n")
     options["order"] = tmp_path / "order"
@@ -200,6 +200,6 @@ def test_the_type_that_a_run_computes_in_is_not_made_up_on_the_way(tmp_path: Pat
     convert(tmp_path / "dcp", tmp_path / "universal", "universal")
     convert(tmp_path / "universal", tmp_path / "torch", "torch")
     for source in ("dcp", "universal", "torch"):
-        with pytest.raises(BadRequest, match="the type that the model computes in"):
+        with pytest.raises(BadRequest, match="the type in which the model computes"):
             prepare(tmp_path / source, tmp_path / "x", "deepspeed", {"world_size": 2, "stage": 3})
     assert formats.training_of(formats.read(tmp_path / "universal")).ds_config is None

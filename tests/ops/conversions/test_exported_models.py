@@ -58,5 +58,5 @@ def test_masters_and_16_bit_weights_round_to_the_same(tmp_path: Path) -> None:
 
 
 def test_stage_3_stores_no_16_bit_weights(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="no 16-bit weights beside its masters"):
+    with pytest.raises(BadRequest, match="no 16-bit weights next to its masters"):
         export(DEEPSPEED / "z3-bf16-w2/checkpoint", tmp_path / "out", weights_from="weights")

@@ -143,7 +143,7 @@ def test_scales_that_mean_nothing_leave_no_output(tmp_path: Path, value: float) 
 def test_a_config_that_says_so_of_plain_weights(tmp_path: Path) -> None:
     source = write(tmp_path / "m", PLAIN, FP8)
     for dtype in ("auto", "bf16"):
-        with pytest.raises(BadFile, match=r"take quantization_config out of it"):
+        with pytest.raises(BadFile, match=r"remove quantization_config from it"):
             prepare(source, tmp_path / "out", Options(dtype=dtype))
 
 
@@ -309,9 +309,7 @@ def test_scales_that_are_proved_need_a_config_that_says_so(tmp_path: Path) -> No
 
 def test_a_config_that_is_no_json_is_named(of_64: Path, tmp_path: Path) -> None:
     (of_64 / "config.json").write_text('{"quantization_config": {"quant_method": "fp8",')
-    said = (
-        r"of 50x50 and of 99x99, and .*config\.json, which should say it, is not JSON \(.*mend it"
-    )
+    said = r"of 50x50 and of 99x99, and .*config\.json, the file with this setting, is not JSON \(.*mend it"
     for dtype in ("bf16", "auto"):
         with pytest.raises(Unsupported, match=said):
             prepare(of_64, tmp_path / "o", Options(dtype=dtype))

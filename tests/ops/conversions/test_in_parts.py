@@ -203,7 +203,7 @@ def test_no_part_writes_outside_of_the_output(source: Path, tmp_path: Path) -> N
 def test_what_does_not_fit_together_is_refused(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     part_of(consolidate.prepare(source, out, OPTIONS), 1, 2)
-    with pytest.raises(BadRequest, match="begun in 2 parts, and this is one of 3"):
+    with pytest.raises(BadRequest, match="begun in 2 parts, but this run is one of 3"):
         part_of(consolidate.prepare(source, out, OPTIONS), 2, 3)
     other = Options(max_shard_bytes=SHARD_BYTES, dtype="fp32")
     with pytest.raises(BadRequest, match="started with other options and layout; remove"):

@@ -140,7 +140,7 @@ V = f"{HUB}.self_attn.v_proj"
         (
             {f"{V}.lora_A.weight": None, f"{V}.lora_B.weight": None},
             {},
-            "an adapter of .*q_proj, .*k_proj and none of .*v_proj, and all are parts of",
+            "an adapter of .*q_proj, .*k_proj and none of .*v_proj; all are parts of",
         ),
         ({}, {"alpha_pattern": {"v_proj": 3}}, "r and lora_alpha of .* and both become"),
         ({}, {"alpha_pattern": {"down_proj": 3}}, "have different r or lora_alpha"),

@@ -123,7 +123,7 @@ def test_a_run_changes_framework_with_its_optimizer(tmp_path: Path) -> None:
         ({"num_hidden_layers": 3}, "num_hidden_layers = 3, and the run was .* num_layers = 2"),
         ({"rope_theta": 5e5}, "rope_theta = 500000, and the run was .* rotary_base = 10000"),
         ({"rms_norm_eps": 1e-6}, "rms_norm_eps = 1e-06, and the run was .* = 1e-05"),
-        ({"vocab_size": 12}, "has 32 rows, and config.json a vocabulary of 12"),
+        ({"vocab_size": 12}, "has 32 rows, but config.json has a vocabulary of 12"),
     ],
 )
 def test_a_config_of_another_model_is_refused(

@@ -147,6 +147,6 @@ def test_carried_weights_that_the_disk_lost_are_found(tmp_path: Path) -> None:
             opened.seek(carried.offset)
             opened.write(b"\xff\xff")
 
-    with pytest.raises(BadFile, match=r"mp_rank_00_model_states\.pt does not hold what"):
+    with pytest.raises(BadFile, match=r"mp_rank_00_model_states\.pt differs from"):
         perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True, on_bytes=damage)
     assert not (tmp_path / "out").exists()

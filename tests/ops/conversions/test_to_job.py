@@ -59,7 +59,7 @@ def test_it_is_complete_and_says_what_it_is_made_of(made: tuple[Path, Conversion
     assert not was_made_elsewhere(JOB)
     dropped = {each.what for each in made[1].target.dropped}
     assert dropped == {"param16", "ds_config"}
-    assert any("it does not say in what order the data was read" in x for x in made[1].notes)
+    assert any("it does not record the order of the data" in x for x in made[1].notes)
 
 
 def test_state_by_number_needs_the_names_in_order(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_state_by_number_needs_the_names_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "options", "said"),
     [
-        (JOB, {}, "is a checkpoint of a job already: resume_from takes it as it is"),
+        (JOB, {}, "is a checkpoint of a job already: resume_from takes it unchanged"),
         (MASTERS, {"stage": 2}, "--to job does not take --stage; leave it out"),
         (MASTERS, {"world_size": 0}, "--world-size is 0"),
         (MASTERS, {"lr": 0.1}, "leave --lr out"),

@@ -190,7 +190,7 @@ def test_a_directory_that_is_there_stays(tmp_path: Path) -> None:
 
 def test_no_model_type_without_a_map(tmp_path: Path) -> None:
     base = config_dir({**DENSE, "model_type": "mamba"}, tmp_path / "base")
-    with pytest.raises(Unsupported, match="no map is for models of type mamba"):
+    with pytest.raises(Unsupported, match="no map exists for models of type mamba"):
         convert.prepare(
             run_of(f"{NEW}/dense-tp2-pp2"),
             tmp_path / "out",
@@ -205,7 +205,7 @@ def test_no_model_type_without_a_map(tmp_path: Path) -> None:
     ("case", "said"),
     [
         (f"{NEW}/dense-tp2-pp2", "Megatron-Core loads at any tensor"),
-        (f"{NEW}/legacy-tp2-pp2", "makes a torch_dist checkpoint of it"),
+        (f"{NEW}/legacy-tp2-pp2", "makes a torch_dist checkpoint from it"),
     ],
 )
 def test_reshard_says_that_there_is_nothing_to_do(case: str, said: str, tmp_path: Path) -> None:

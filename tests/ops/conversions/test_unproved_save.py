@@ -22,7 +22,7 @@ def test_files_of_ranks_without_a_word_of_their_save(tmp_path: Path, case: str) 
     source = tmp_path / "run"
     shutil.copytree(TORCH / case / "checkpoint", source)
     (note,) = _notes(source, tmp_path / "out")
-    assert "are of one save: to record it, run zerotools verify --write-manifest" in note
+    assert "are from one save: to record it, run zerotools verify --write-manifest" in note
     zerotools.verify(source, write_manifest=True)
     assert _notes(source, tmp_path / "out") == []
 

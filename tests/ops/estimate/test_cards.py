@@ -47,7 +47,8 @@ def test_this_machine_is_looked_up() -> None:
 
 def test_a_size_is_that_of_the_smallest_card_and_says_so() -> None:
     assert cards_of("4x24").note == (
-        "GPU memory: 22.5 GiB, the least that a card of 24 GB has (A10); name the card for its own"
+        "GPU memory: 22.5 GiB, the least that a card of 24 GB has (A10); name the card for "
+        "its exact memory"
     )
     assert cards_of("8xH100").note == "GPU memory: 79.6 GiB, as NVML reports of H100"
     assert cards_of("2x24GiB").note is None
@@ -65,7 +66,7 @@ def test_no_card_has_more_than_it_is_sold_with() -> None:
         ("0x24", "0 is not in the range"),
         ("2xA100", "ambiguous; name one of A100 40GB, A100 80GB"),
         ("2xfoo", "'foo' is not a card that is known"),
-        ("many", "is not a card that is known"),
+        ("many", "is not a known card"),
         ("1x2000GiB", "no GPU has more than 1,024 GiB"),
         ("1x0", "is less than 1 MiB"),
     ],

@@ -105,9 +105,9 @@ def test_adapters_that_were_saved_alone_are_no_model(
     [
         ("{", "is not JSON"),
         ("[]", "is not a JSON object"),
-        ("{}", "is no model config"),
+        ("{}", "is not a model config"),
         ('{"model_type": "llama", "hidden_size": null}', "has no hidden_size"),
-        ('{"model_type": ["llama"]}', "is no model config"),
+        ('{"model_type": ["llama"]}', "is not a model config"),
     ],
 )
 def test_a_config_that_is_none_is_refused(text: str, said: str, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_weights_that_are_packed_are_counted_whole(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(model_shape, "_built", lambda *_: ("A", (Parameter((7,)),)))
     tree = {"model_type": "llama", "quantization_config": {"load_in_4bit": True}}
     (note,) = of_config(tree, "config").notes
-    assert "not as its quantization_config packs them" in note
+    assert "unpacked, unlike in its quantization_config" in note
     assert "exact" not in note
 
 
@@ -165,7 +165,7 @@ def test_another_head_than_the_config_names_is_said(
 def test_an_architecture_that_nobody_knows_is_refused() -> None:
     with pytest.raises(Unsupported, match=r"does not know the shapes of model_type 'nothing'"):
         of_config({"model_type": "nothing"}, "config", sys.executable)
-    with pytest.raises(Unsupported, match="it is not asked here"):
+    with pytest.raises(Unsupported, match="transformers was not asked for it here"):
         of_config({"model_type": "mamba"}, "config", None)
     with pytest.raises(Unsupported, match=r"/bin/false could not say them"):
         of_config({"model_type": "mamba"}, "config", "/bin/false")

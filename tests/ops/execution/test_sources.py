@@ -53,7 +53,7 @@ def removed(file: Path) -> None:
 
 
 CHANGES = {
-    "another file has taken its place": saved_again,
+    "another file has replaced it": saved_again,
     "it was last written at": written_in_place,
     r"it had \d+ bytes and has \d+": grown,
     "is missing|it is gone": removed,
@@ -197,7 +197,7 @@ def test_the_python_reader_refuses_a_file_that_changed(zero: Path) -> None:
     reader = zerotools.open(zero)
     assert [entry.numpy().shape for entry in reader.values()]
     saved_again(only(zero, "*zero_pp_rank_1_mp_rank_00_optim_states.pt"))
-    with pytest.raises(BadFile, match="another file has taken its place"):
+    with pytest.raises(BadFile, match="another file has replaced it"):
         _ = [entry.numpy() for entry in reader.values()]
 
 

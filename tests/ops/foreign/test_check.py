@@ -37,7 +37,7 @@ def test_the_same_model_and_optimizer_are_taken() -> None:
         ({"norm.weight": (4,), "head.weight": (8, 4)}, "it lacks embed.weight; name one"),
         (
             {**SHAPES, "a": (1,), "b": (1,), "c": (1,), "d": (1,)},
-            "it has a, b, c and 1 more, for which the job's model has no place",
+            "it has a, b, c and 1 more, which the job's model does not have",
         ),
         (
             {"embed": (8, 4), "norm.weight": (4,), "head.weight": (8, 4)},
@@ -133,9 +133,9 @@ def of_deepspeed(**changes: Any) -> ForeignRun:
         (
             made(),
             [tuple(SHAPES)],
-            "DeepSpeed loads its own files of stages 1 to 3 alone; set engine",
+            "DeepSpeed loads only its files of stages 1 to 3; set engine",
         ),
-        (of_deepspeed(stage=0), [tuple(SHAPES)], "its own files of stages 1 to 3 alone"),
+        (of_deepspeed(stage=0), [tuple(SHAPES)], "its files of stages 1 to 3"),
         (
             of_deepspeed(world_size=8),
             [tuple(SHAPES)],

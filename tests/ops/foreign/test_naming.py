@@ -164,7 +164,9 @@ def test_names_of_a_file_go_to_every_target(
     assert record is not None
     assert record.known_by == f"the names in {order}"
     assert [list(group) for group in record.groups] == groups_of("decay")
-    assert any("an order that was given" in note for note in formats.read(out).origin.notes)
+    assert any(
+        "optimizer's parameters comes from" in note for note in formats.read(out).origin.notes
+    )
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -190,7 +192,7 @@ def test_the_order_of_the_model_is_what_transformers_registers(
     record = read_named_order(tmp_path / "out")
     assert record is not None
     assert record.groups == [NAMES]
-    assert record.known_by.startswith("the order in which LlamaForCausalLM of transformers ")
+    assert record.known_by.startswith("the order of LlamaForCausalLM of transformers ")
 
 
 def test_each_group_is_in_the_order_of_the_model(

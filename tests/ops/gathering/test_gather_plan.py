@@ -119,7 +119,9 @@ def test_what_others_left_is_not_gone_on_with(ssh: SshDouble, tmp_path: Path) ->
     partial = tmp_path / "out.partial"
     partial.mkdir()
     (partial / "mine").touch()
-    with pytest.raises(BadRequest, match="holds files, and no gather began it"):
+    with pytest.raises(
+        BadRequest, match="holds files that zerotools gather did not write; check them"
+    ):
         planned([one], out)
     (partial / "mine").unlink()
     assert not gathered([one], out, tag="t").has_name

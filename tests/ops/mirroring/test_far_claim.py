@@ -78,7 +78,7 @@ def test_what_another_run_has_on_the_disk_is_not_that_of_the_place(
     send(output)
     other = tmp_path / "other"
     save(other, 6)
-    with pytest.raises(BadRequest, match="/other: holds checkpoints that are not those of gs:"):
+    with pytest.raises(BadRequest, match="/other: holds other checkpoints than gs:"):
         claim(place(), other, "job 2", str(place()))
     refuse_lost(place(), tmp_path / "mine")
 

@@ -181,7 +181,7 @@ def test_a_new_disk_gets_what_the_run_had(store: GcsServer, tmp_path: Path) -> N
     assert new.can_go_on()
     assert new.fetch(None) is None
     save(tmp_path / "old", 6)
-    with pytest.raises(BadRequest, match="nothing more of this run is sent"):
+    with pytest.raises(BadRequest, match="this run stops uploading to it"):
         send(old)
 
 
@@ -213,10 +213,10 @@ def test_a_job_does_not_begin_with_another_checkpoint_than_the_one_it_names(
     send(old)
     store.put("run/best", b"step-00000002\n")
     for given in (f"{place()}/best", f"{place()}/step-00000002"):
-        with pytest.raises(BadRequest, match="is at step 2, but the run has step 4"):
+        with pytest.raises(BadRequest, match="is at step 2, but the job would resume from step 4"):
             new.fetch(given)
     here = mirror(tmp_path / "old", job="job 3")
-    with pytest.raises(BadRequest, match="is at step 2, but the run has step 4"):
+    with pytest.raises(BadRequest, match="is at step 2, but the job would resume from step 4"):
         here.fetch(f"{place()}/step-00000002")
     assert (here.can_go_on(), old.can_go_on()) == (False, True)
     assert new.fetch(f"{place()}/latest") == tmp_path / "new" / "step-00000004"

@@ -88,7 +88,7 @@ def test_headers_are_read_back_too(tmp_path: Path) -> None:
             file.seek(8)
             file.write(header.replace(b'"a"', b'"c"'))
 
-    with pytest.raises(BadFile, match=r"does not read back as it was laid out: .* differs"):
+    with pytest.raises(BadFile, match=r"reads back with another layout: .* differs"):
         perform(conversion, budget=BUDGET, overwrite=False, verify=True, check=swap_names)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 

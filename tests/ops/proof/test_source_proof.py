@@ -100,7 +100,7 @@ def test_a_flipped_bit_of_a_weight_is_found_by_the_crc_of_its_record(
     checkpoint = formats.read(source)
     verify(checkpoint)
     flip(*first_byte(checkpoint))
-    with pytest.raises(BadFile, match=r"has CRC-32 \w{8} and the zip directory says \w{8}: its"):
+    with pytest.raises(BadFile, match=r"has CRC-32 \w{8}, but the zip directory has \w{8}: its"):
         verify(formats.read(source))
 
 

@@ -48,7 +48,7 @@ def test_linear_layers_that_blocks_divide(tmp_path: Path) -> None:
         "activation_scheme": "dynamic",
         "weight_block_size": [128, 128],
     }
-    assert "2 tensors; left as they are: 6 tensors" in made.note
+    assert "2 tensors; left unchanged: 6 tensors" in made.note
 
 
 def test_groups_of_32_need_less(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_weights_whose_masters_are_lost_are_whole(tmp_path: Path) -> None:
         file.unlink()
     found, weights = salvage(path, tmp_path / "out")
     assert found.is_complete
-    assert {part.source for _, part in found.filled} == {"its own 16-bit weights"}
+    assert {part.source for _, part in found.filled} == {"its 16-bit weights"}
     assert not found.rounded
     wanted = consolidated(KINDS["zero2"][0])
     assert all(is_equal(weights[name], array) for name, array in wanted.items())
@@ -170,7 +170,7 @@ def test_a_manifest_tells_what_no_checksum_does(shards: Path, tmp_path: Path) ->
     assert weights.keys() == {name for name in wanted if name in ("0.w", "0.b", "1.b")}
     assert all(is_equal(weights[name], wanted[name]) for name in weights)
     (holes,) = found.examined.holes.values()
-    assert holes.why == "has other values than the manifest beside the checkpoint says"
+    assert holes.why == "has other values than the manifest next to the checkpoint"
     assert found.examined.unchecked == ()
 
 
@@ -293,7 +293,9 @@ def test_names_and_shapes_that_are_lost_are_taken_from_another_checkpoint_of_the
     for damage in ("cut short", "missing"):
         if damage == "missing":
             model_file.unlink()
-        with pytest.raises(BadFile, match="it alone has the names and shapes of the parameters"):
+        with pytest.raises(
+            BadFile, match="only this file has the names and shapes of the parameters"
+        ):
             salvage(path, tmp_path / "left")
         found, weights = salvage(path, tmp_path / damage, sound)
         wanted = consolidated(sound)
@@ -311,7 +313,7 @@ def test_names_and_shapes_of_another_model_do_not_stand_in(tmp_path: Path) -> No
     path = copy(DEEPSPEED / "z2-bf16-w3" / "checkpoint", tmp_path)
     next(path.rglob("mp_rank_00_model_states.pt")).unlink()
     other = DEEPSPEED / "hf-trainer-z2-bf16-w2" / "checkpoint"
-    with pytest.raises(BadFile, match="put another copy of it there"):
+    with pytest.raises(BadFile, match="replace it by another copy"):
         salvage(path, tmp_path / "left", other)
 
 

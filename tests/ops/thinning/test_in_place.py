@@ -128,7 +128,7 @@ def test_lost_optimizer_files_are_no_thinned_checkpoint(tmp_path: Path) -> None:
     thinned(path, M)
     for file in path.glob("*optim_states.pt"):
         file.unlink()
-    assert "there are no masters" in formats.read_any(path).problems[0].message
+    assert "missing, so the checkpoint has no masters" in formats.read_any(path).problems[0].message
     assert Key("cube.weight", "param16") in formats.read_any(path).tensors
 
 
@@ -158,7 +158,7 @@ def test_a_file_that_is_open_for_writing_is_refused(tmp_path: Path) -> None:
     path = copy_of("deepspeed-0.19.8/z1-fp32-w1", tmp_path) / "global_step2"
     with (
         (path / "mp_rank_00_model_states.pt").open("r+b"),
-        pytest.raises(BadRequest, match=r"is open for writing: something is saving there"),
+        pytest.raises(BadRequest, match=r"is open for writing: a program is saving there"),
     ):
         thinned(path)
     assert thinned(path).checked is not None
@@ -236,7 +236,11 @@ def test_modes_and_times_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "kind", "match"),
     [
-        (lambda p: (p.parent / "link").symlink_to(p), BadRequest, "is a symbolic link; name what"),
+        (
+            lambda p: (p.parent / "link").symlink_to(p),
+            BadRequest,
+            "is a symbolic link; name its target",
+        ),
         (lambda p: os.mkfifo(p / "pipe"), Unsupported, "is neither a file nor a directory"),
         (lambda p: (p / "out").symlink_to("../x"), Unsupported, "outside of the checkpoint"),
     ],

@@ -187,7 +187,7 @@ def test_a_file_that_takes_the_place_of_one_that_stays(tmp_path: Path) -> None:
     stays = next(n for n in plan.entries.files() if n not in plan.removed | plan.rewritten.keys())
     (path / stays).rename(tmp_path / "aside")
     (path / stays).symlink_to("/etc/passwd")
-    with pytest.raises(BadFile, match="another file has taken its place"):
+    with pytest.raises(BadFile, match="another file has replaced it"):
         plan.entries.check_same(stays, path / stays)
     with pytest.raises(BadFile, match="changed while"):
         thin(plan, budget=BUDGET)

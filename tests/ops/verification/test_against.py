@@ -186,7 +186,7 @@ def test_names_that_match_in_part_are_listed_once(tmp_path: Path) -> None:
     tensors["added"], tensors[second] = values, tensors[second].reshape(-1)
     save_file(tensors, file)
     found = messages(compared(file, other))
-    assert f"{first} is in the manifest and not in the checkpoint" in found
+    assert f"{first} is in the manifest, but not in the checkpoint" in found
     assert "added is not in the manifest" in found
     assert f"{second} has the shape" in found
 

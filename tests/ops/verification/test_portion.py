@@ -120,7 +120,7 @@ def test_what_only_the_manifest_has_is_said_by_one_part(tmp_path: Path) -> None:
     save_file(whole_weights, tmp_path / "less.safetensors")
     parts = in_parts(tmp_path / "less.safetensors", 3, tmp_path / "all.safetensors")
     (finding,) = [each for part in parts for each in part.findings]
-    assert "d is in the manifest and not in the checkpoint" in finding.message
+    assert "d is in the manifest, but not in the checkpoint" in finding.message
 
 
 def test_fewer_bits_in_one_part_leave_its_file_unchecked(tmp_path: Path) -> None:

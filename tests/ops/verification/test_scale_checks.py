@@ -58,13 +58,13 @@ def _nf4(largest: float) -> dict[str, Array]:
 
 CASES: dict[str, tuple[Mapping[str, Array], Mapping[str, Any], str | None]] = {
     "fp8, sound": (fp8_tensors(), FP8, None),
-    "fp8, 0 over elements": (_fp8(scale=0.0), FP8, "a scale that is 0, and elements under it"),
+    "fp8, 0 over elements": (_fp8(scale=0.0), FP8, "a scale of 0 for elements"),
     "fp8, 0 over zeros": (_fp8(scale=0.0, is_empty=True), FP8, None),
     "fp8, tiny": (_fp8(scale=1e-30), FP8, None),
     "mxfp8, sound": (_mxfp8(0), MXFP8, None),
     "mxfp8, no number": (_mxfp8(255), MXFP8, "the byte 255"),
     "nvfp4, sound": (_nvfp4(scale=1, whole=2), NVFP4, None),
-    "nvfp4, 0 over elements": (_nvfp4(scale=0, whole=2), NVFP4, "a scale that is 0"),
+    "nvfp4, 0 over elements": (_nvfp4(scale=0, whole=2), NVFP4, "a scale of 0 for"),
     "nvfp4, a global 0": (_nvfp4(scale=1, whole=0), NVFP4, "a global scale of 0"),
     "nf4, a block of zeros": (_nf4(0), BNB, None),
 }
@@ -106,4 +106,4 @@ def test_in_a_store_it_is_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     model = write(tmp_path / "model", _fp8(scale=0.0), FP8)
     with served(monkeypatch) as store:
         (finding,) = verify(prepare(put_directory(store, model, "model"))).findings
-    assert "a scale that is 0" in finding.message
+    assert "a scale of 0 for" in finding.message

@@ -36,7 +36,7 @@ def test_a_layout_that_is_none_for_the_model_says_why() -> None:
     checks = check_layouts(shipped_map("llama"), {**LLAMA, "attention_bias": True}, {}, None)
     refused = {check.name: check.refusal for check in checks if check.refusal}
     assert refused.keys() == {"meta", "titan"}
-    assert "is for models of which" in str(refused["meta"])
+    assert "is for models with" in str(refused["meta"])
     assert nearest_of_all([check for check in checks if check.refusal]) is None
 
 
@@ -56,7 +56,7 @@ def test_a_map_is_named_by_name_file_or_model(tmp_path: Path) -> None:
     own.write_text('model_types = []\n[sizes]\n[indices]\n[hf]\n"a" = "2"\n[layouts]\n')
     assert named_map(str(own), None).hub.keys() == {"a"}
     assert named_map("llama", None) is named_map(None, LLAMA) is shipped_map("llama")
-    with pytest.raises(BadRequest, match="say which map"):
+    with pytest.raises(BadRequest, match="name a map"):
         named_map(None, None)
     with pytest.raises(BadRequest, match="is not a map"):
         named_map(str(tmp_path), None)

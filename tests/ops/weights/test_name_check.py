@@ -92,7 +92,7 @@ def test_missing_weights_are_refused_with_counts_and_examples(folder: Path) -> N
         "model.layers.0.self_attn.v_proj.weight and 1 more); "
         "take a complete checkpoint, give the config.json of this model with --config-dir DIR"
     ) in said
-    assert said.endswith("or write the names as they are with --no-check-names")
+    assert said.endswith("or write the names unchanged with --no-check-names")
 
 
 def test_unexpected_tensors_are_refused_with_the_option_that_leaves_them_out(
@@ -262,7 +262,7 @@ class TestFit:
     def test_code_of_its_own_is_not_judged(self, trial: list[Any]) -> None:
         trial.append(answer(missing=["a"]))
         found = fit(BODY, {}, {"model_type": "falcon", "auto_map": {"AutoModel": "x.Y"}})
-        assert found == NotChecked("it names code of its own (auto_map), which is not run")
+        assert found == NotChecked("it names extra code (auto_map), which is not run")
 
     def test_a_config_without_a_type_is_not_judged(self) -> None:
         assert fit(BODY, {}, {}) == NotChecked("it has no model_type")
@@ -286,7 +286,7 @@ def test_a_config_that_transformers_cannot_build_is_refused(
     said = refusal(folder, {"x": (2,)}, config={"model_type": "mamba2"})
     assert "transformers cannot build the mamba2 model of" in said
     assert "(TypeError: hidden_size is a str); correct config.json" in said
-    assert said.endswith("or write the names as they are with --no-check-names")
+    assert said.endswith("or write the names unchanged with --no-check-names")
 
 
 def test_a_note_says_that_names_look_wrapped(folder: Path) -> None:

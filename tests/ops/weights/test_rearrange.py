@@ -128,5 +128,5 @@ def test_a_computed_tensor_gets_another_name_and_is_no_part_of_another(tmp_path:
     quantised = Checkpoint(source.root, tensors, source.origin, files=source.files)
     renamed = rearranged(quantised, {"new": TensorView(whole(0, (2, 2)), ("a",))})
     assert renamed.tensors[Key("new", "param")] is computed
-    with pytest.raises(Unsupported, match="a is quantised, and a part of both"):
+    with pytest.raises(Unsupported, match="a is a quantised part of both"):
         rearranged(quantised, {"both": BOTH})

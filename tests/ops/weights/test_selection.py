@@ -50,7 +50,7 @@ def test_the_16_bit_weights_and_what_was_not_trained() -> None:
 
 
 def test_masters_alone_have_no_16_bit_weights() -> None:
-    with pytest.raises(BadRequest, match="no 16-bit weights beside its masters"):
+    with pytest.raises(BadRequest, match="no 16-bit weights next to its masters"):
         weights_from(checkpoint(w__param=dtypes.FLOAT32), WEIGHTS)
     plain = checkpoint(w__param=dtypes.BFLOAT16)
     assert types(weights_from(plain, WEIGHTS)) == {"w": "bfloat16"}

@@ -146,7 +146,7 @@ class FarShell:
     def _begin(self) -> None:
         """Read up to the line after which the script prints."""
         if self._shells.is_over:
-            raise self.failed("was not contacted, because another source failed")
+            raise self.failed("was not contacted, because the run is ending")
         deadline = time.monotonic() + self._login_seconds
         line = f"{self.mark}\n".encode()
         while (found := self._buffer.find(line)) < 0:

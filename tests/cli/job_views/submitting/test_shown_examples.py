@@ -12,7 +12,10 @@ def test_what_is_learned_is_marked_on_each_line_and_nothing_moves_the_cursor(
     tmp_path: Path,
 ) -> None:
     assert list(example_lines("job.toml", FakeService(tmp_path).sample)) == [
-        "job.toml: the first examples as the model sees them; it learns the text between {+ and +}",
+        (
+            "job.toml: the first examples in the form that the model gets; it learns the text "
+            "between {+ and +}"
+        ),
         "",
         "a.jsonl, line 1   9 tokens, 4 trained; 2 more were cut off",
         "  <|user|>a\\x1b",

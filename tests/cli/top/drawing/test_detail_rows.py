@@ -91,14 +91,16 @@ def test_curves_of_another_job_are_not_shown() -> None:
 
 def test_what_could_not_be_read_is_said() -> None:
     job = job_of(3)
-    look = a_look(job, chosen=ChosenJob(3, trouble="its owner and administrators see more of it"))
+    look = a_look(
+        job, chosen=ChosenJob(3, trouble="only its owner and administrators see the rest")
+    )
     lines = detail_lines(look, job, 80, 9, NOW)
     assert meaning_in(lines[3], "its owner") == "warning"
 
 
 def test_of_somebody_elses_job_only_what_is_seen_is_shown() -> None:
     job = {**job_of(9, name="job-9", phase=None, progress=None), "masked": True, "spec": {}}
-    found = ChosenJob(9, trouble="its owner and administrators see more of it")
+    found = ChosenJob(9, trouble="only its owner and administrators see the rest")
     lines = [text_of(line) for line in detail_lines(a_look(job, chosen=found), job, 80, 9, NOW)]
     assert lines[1:] == ["host peak 6.0 GiB", found.trouble]
 
@@ -124,7 +126,7 @@ def test_checkpoints_say_whether_they_were_verified() -> None:
     (line,) = checkpoint_lines([kept(seen=SavedDirectory(1.0, is_thinned=True))], 80, 1, NOW)
     assert "weights alone (thinned)" in text_of(line)
     (line,) = checkpoint_lines([kept(verified=None, time=None, seconds=None)], 80, 1, NOW)
-    assert text_of(line) == "saved step 40 nothing is known of it  1 min ago"
+    assert text_of(line) == "saved step 40 no report about it  1 min ago"
     (line,) = checkpoint_lines([], 80, 1, NOW)
     assert text_of(line) == "saved nothing yet"
     assert len(checkpoint_lines([kept()] * 5, 80, 3, NOW)) == 3

@@ -73,7 +73,7 @@ def test_no_checkpoint(latest: object) -> None:
 def test_of_somebody_elses_job_nothing_is_asked(client: DaemonClient) -> None:
     job = completed([{"id": 9, "masked": True}])[0]
     found = ChosenJobReader(client, None, lambda: 0.0).read(job)
-    assert found.trouble == "its owner and administrators see more of it"
+    assert found.trouble == "only its owner and administrators see the rest"
 
 
 def test_what_the_daemon_refuses_is_said(client: DaemonClient) -> None:

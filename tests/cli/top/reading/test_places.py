@@ -89,7 +89,7 @@ def test_where_many_hang_nothing_more_is_looked_at(clock: Clock, tmp_path: Path)
     )
     for number in range(places.MOST_HANGING):
         assert looker.disk(f"/hung/{number}").why
-    assert looker.disk(str(tmp_path)).why == "not looked at: others do not answer"
+    assert looker.disk(str(tmp_path)).why == "not checked: other paths do not answer"
     looker.close()
 
 
@@ -106,6 +106,6 @@ def test_a_process_that_answers_nonsense_is_replaced(program: str, clock: Clock)
 
 def test_a_process_that_does_not_start_is_told(clock: Clock) -> None:
     looker = PlaceLooker(command=("/nowhere/python",), clock=clock)
-    assert "no process could be started" in str(looker.disk("/x").why)
+    assert "no checking process could be started" in str(looker.disk("/x").why)
     assert looker.saved(["/x"]) is None
     looker.close()

@@ -96,7 +96,7 @@ def test_a_job_is_cancelled_after_yes(two_jobs: FakeService, client: DaemonClien
         assert "Cancel job 3 (tiny)?" in await pressed(pilot, app, "c")
         await pressed(pilot, app, "n")
         assert client.job(3)["state"] == "running"
-        assert "job 3 (tiny) is asked to stop" in await pressed(pilot, app, "c", "y")
+        assert "job 3 (tiny) is stopping" in await pressed(pilot, app, "c", "y")
         assert client.job(3)["state"] == "stopping"
 
     drive(client, play)

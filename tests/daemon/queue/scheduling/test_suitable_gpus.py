@@ -164,7 +164,7 @@ def test_p7_a_job_is_accepted_while_nvml_is_lost_if_its_gpus_were_seen() -> None
     assert impossible(wants(1, 1).need, seen(fake_gpu(0), error="lost"), LIMITS) is None
 
 
-UNMEASURED = "the driver does not tell its memory (NVML: Not Supported)"
+UNMEASURED = "the driver does not report its memory (NVML: Not Supported)"
 USE = LimitsConfig(use_unmeasured_gpus=True)
 
 
@@ -200,7 +200,7 @@ def test_one_of_two_gpus_that_is_not_measured_leaves_the_other() -> None:
 
 
 def test_a_known_use_counts_where_only_the_processes_are_not_told() -> None:
-    virtual = fake_gpu(0, used_gib=20, unmeasured="the driver does not tell its processes")
+    virtual = fake_gpu(0, used_gib=20, unmeasured="the driver does not report its processes")
     decisions = decide([wants(1, 1)], seen(virtual), limits=USE)
     assert "20.0 of 80.0 GiB in use by processes that are no jobs" in decisions.waits[1]
 

@@ -52,8 +52,8 @@ def test_what_another_job_names_stays_and_that_is_said_once(tmp_path: Path) -> N
         assert committer.tidy(tmp_path / "runs" / newest.name) is None
         assert steps(checkpoint_dirs.listing(output)) == [10, 20, 40]
     assert said == [
-        f"{tmp_path}/runs/{second} stays although it is old: job 8 names it in script.command",
-        f"{tmp_path}/runs/{first} stays although it is old: job 7 names it in resume_from",
+        f"{tmp_path}/runs/{second} is old but kept: job 8 names it in script.command",
+        f"{tmp_path}/runs/{first} is old but kept: job 7 names it in resume_from",
     ]
     shutil.rmtree(needed)
     assert committer.tidy(tmp_path / "runs" / newest.name) is None

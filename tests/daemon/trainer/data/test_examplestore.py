@@ -45,7 +45,7 @@ def test_token_files_that_shrink_or_go(tmp_path: Path) -> None:
     (tmp_path / "2").unlink()
     with pytest.raises(BadFile, match=r"2 is missing; data\.tokens names it"):
         stream.read(200, 210)
-    with pytest.raises(BadFile, match="cut it short"):
+    with pytest.raises(BadFile, match="truncated it"):
         largest_id(arrays[1:2])
 
 

@@ -42,7 +42,7 @@ def test_every_parameter_gets_its_state_by_the_models_names(case: str) -> None:
     assert found.record.made_from
     decays = [g.weight_decay for g in found.record.optimizer.groups if "lm_head" in str(g.params)]
     assert decays in ([0.1], [])
-    assert sum("it does not say in what order the data was read" in n for n in found.notes) == 1
+    assert sum("it does not record the order of the data" in n for n in found.notes) == 1
 
 
 @pytest.mark.parametrize(

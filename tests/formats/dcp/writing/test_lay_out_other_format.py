@@ -191,7 +191,7 @@ def test_weights_alone(tmp_path: Path) -> None:
     read_back, target = _written(source, training, tmp_path / "out", "accelerate")
     assert [path.name for path in (tmp_path / "out").glob("[!.]*")] == ["pytorch_model_fsdp_0"]
     assert read_back.tensors.keys() == source.tensors.keys()
-    assert target.notes == ("there is no optimizer state: load only the model",)
+    assert target.notes == ("it has no optimizer state: load only the model",)
 
 
 def test_16_bit_weights_without_a_master_are_the_weights(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_an_option_that_is_no_plain_value_is_not_taken_for_said(tmp_path: Path) 
         source, replace(training, groups=(known,)), tmp_path / "out", "torch"
     )
     assert formats.training_of(read_back).groups[0].options["lr"] == 0.5
-    assert Dropped("param_groups", "x: no plain values") in target.dropped
+    assert Dropped("param_groups", "x: not plain values") in target.dropped
 
 
 def test_state_of_a_parameter_in_no_group_is_refused(tmp_path: Path) -> None:

@@ -172,7 +172,10 @@ def test_a_configuration_counts_in_every_key_and_flags_must_agree(tmp_path: Path
     assert contents(found) == contents(source)
     with pytest.raises(BadRequest, match=r"configuration has 2, .*zero_optimization\.stage in"):
         ZeroSettings(stage=3, ds_config=config).settled()
-    with pytest.raises(BadRequest, match="--round-robin asks for on and the configuration has off"):
+    with pytest.raises(
+        BadRequest,
+        match="--round-robin asks for on, but the configuration of the resuming run has off",
+    ):
         ZeroSettings(round_robin=True, ds_config=config).settled()
     with pytest.raises(BadRequest, match="has ZeRO stage 0"):
         ZeroSettings(ds_config={}).settled()

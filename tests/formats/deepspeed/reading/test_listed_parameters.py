@@ -41,5 +41,5 @@ def test_an_expert_whose_file_is_lost_has_the_shapes_of_the_others(tag: Path) ->
 def test_a_weight_that_no_file_has(tag: Path) -> None:
     for path in tag.glob("layer_1_*"):
         path.unlink()
-    with pytest.raises(BadFile, match="put the missing model, layer or expert file back"):
+    with pytest.raises(BadFile, match="copy the missing model, layer or expert file back"):
         read(tag)

@@ -144,7 +144,7 @@ def test_ranks_that_cannot_share_the_experts(
 
 @pytest.mark.parametrize(("case", "stage"), [(STAGE_2, 3), (STAGE_3, 2)])
 def test_experts_in_other_files_are_not_made(case: str, stage: int, tmp_path: Path) -> None:
-    with pytest.raises(Unsupported, match="convert --to universal makes a checkpoint that loads"):
+    with pytest.raises(Unsupported, match="convert --to universal for a checkpoint that loads"):
         lay_out(golden(case), tmp_path / "o", world_size=4, settings=ZeroSettings(stage=stage))
 
 

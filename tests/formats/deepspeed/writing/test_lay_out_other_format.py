@@ -112,12 +112,16 @@ def test_what_nothing_says_is_listed(tmp_path: Path) -> None:
     nothing = TrainingState()
     with pytest.raises(BadRequest) as refused:
         lay_out_foreign(source, nothing, tmp_path / "out", world_size=2)
-    for words in ("--stage or --ds-config", "--lr, --betas", "the type that the model computes in"):
+    for words in (
+        "--stage or --ds-config",
+        "--lr, --betas",
+        "the type in which the model computes",
+    ):
         assert words in str(refused.value)
     unordered = TrainingState(
         groups=(ParamGroup(("a",), {"lr": 1}),), precision=BFLOAT16, is_ordered=False
     )
-    with pytest.raises(BadRequest, match="the order in which the model lists its parameters"):
+    with pytest.raises(BadRequest, match="the order of the model lists its parameters"):
         lay_out_foreign(source, unordered, tmp_path / "out", world_size=2, settings=ZeroSettings(2))
 
 
@@ -147,7 +151,10 @@ def test_a_new_fp16_run_begins_with_the_configured_loss_scale(tmp_path: Path) ->
     scale = training_of(read(write(source, target))).loss_scale
     assert scale is not None
     assert (scale.scale, scale.dynamic, scale.options["cur_hysteresis"]) == (256.0, True, 3)
-    assert "the source has no loss scale: it starts as the configuration says" in target.notes
+    assert (
+        "the source has no loss scale: it starts with the value in the configuration"
+        in target.notes
+    )
 
 
 def without_state_of(source: Checkpoint, names: set[str], roles: set[str]) -> Checkpoint:

@@ -60,7 +60,7 @@ def test_a_missing_rank_is_named(copied: Callable[[str], Path], lost: str) -> No
 def test_a_missing_optimizer_of_one_rank_is_named(copied: Callable[[str], Path]) -> None:
     path = copied(DISTRIBUTED)
     (path / "mp_rank_01" / "distrib_optim.pt").unlink()
-    assert "mp_rank_01/distrib_optim.pt is missing, and other ranks have theirs" in _blocked(path)
+    assert "mp_rank_01/distrib_optim.pt is missing, but other ranks have theirs" in _blocked(path)
 
 
 def test_optimizers_that_are_all_lost_are_said(copied: Callable[[str], Path]) -> None:
@@ -194,6 +194,6 @@ def test_state_that_does_not_fit_the_weights_is_left_out_and_said(tmp_path: Path
     checkpoint = formats.read(path)
     assert {key.role for key in checkpoint.tensors} == {"param"}
     (note,) = (note for note in checkpoint.origin.notes if "left out" in note)
-    assert "a flat buffer ends at element 128, and its parameters at 96" in note
+    assert "a flat buffer ends at element 128, but its parameters end at 96" in note
     (dropped,) = formats.format_of(checkpoint).never_written(checkpoint)
     assert dropped.why == note

@@ -43,8 +43,11 @@ def test_a_layer_of_another_type_is_not_stacked() -> None:
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        ("decoder.layers.1.", "not number 1: it is not a whole model"),
-        (f"decoder.layers.0.{FC2.replace('.1.', '.0.')}", "not number 0: it is not a whole model"),
+        ("decoder.layers.1.", "not number 1: the model is not complete"),
+        (
+            f"decoder.layers.0.{FC2.replace('.1.', '.0.')}",
+            "not number 0: the model is not complete",
+        ),
     ],
 )
 def test_what_is_missing_is_named(missing: str, said: str) -> None:

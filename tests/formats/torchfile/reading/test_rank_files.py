@@ -81,7 +81,7 @@ def test_a_file_under_another_rank_s_name(tmp_path: Path) -> None:
     shutil.copytree(VERL / "checkpoint", copy)
     shutil.copy(copy / "model_world_size_3_rank_0.pt", copy / "model_world_size_3_rank_1.pt")
     said = [problem.message for problem in inspect(formats.read(copy)).problems]
-    assert "model_world_size_3_rank_1.pt was saved by rank 0, as its tensors say" in said[0]
+    assert "model_world_size_3_rank_1.pt was saved by rank 0, according to its tensors" in said[0]
     assert any("is incomplete" in message for message in said)
 
 
@@ -206,7 +206,7 @@ def test_files_of_an_earlier_run_of_more_ranks_are_left_aside(tmp_path: Path) ->
     assert elements(found, Key("w", "param")).tolist() == (W + 2).tolist()
     said = [problem.message for problem in inspect(found).problems]
     assert len(said) == 2
-    assert "pytorch_model_rank2.bin is left over from a run of more than 2 ranks" in said[0]
+    assert "pytorch_model_rank2.bin belongs to a run of more than 2 ranks" in said[0]
 
 
 def _one(placement: Opaque, values: Any = W, **mesh: Any) -> Make:
@@ -238,9 +238,9 @@ def _disagreeing(file: Saved, rank: int) -> Any:
             ("placement Partial: its ranks hold partial sums"),
         ),
         (_one(shard(2)), BadFile, "is cut along dimension 2"),
-        (_one(shard(0)), BadFile, r"local tensor of shape \(7, 4\) where its mesh \(2,\) gives"),
+        (_one(shard(0)), BadFile, r"local tensor of shape \(7, 4\), but its mesh \(2,\) gives"),
         (_one(replicate(), _coordinate_on_dim=(5,)), BadFile, "is number 5 of 2"),
-        (_one(replicate(), _coordinate_on_dim=None), BadFile, "that is not in its mesh"),
+        (_one(replicate(), _coordinate_on_dim=None), BadFile, "outside of its mesh"),
         (_one(replicate(), _coordinate_on_dim=(0, 0)), BadFile, "1 placements, 2 coordinates"),
         (lambda file, _: {"w": file.tensor(W)}, Unsupported, "each rank has a copy or a part"),
         (_flat, Unsupported, "flat parameters .LOCAL_STATE_DICT.*SHARDED_STATE_DICT"),

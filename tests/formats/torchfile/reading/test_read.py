@@ -193,7 +193,7 @@ def test_files_that_the_numbers_in_the_names_call_for(tmp_path: Path) -> None:
     ("weight_map", "said"),
     [
         ({"a": "../1.bin"}, "below its directory"),
-        ({"b": "1.bin"}, "holds a, and the index does not say so"),
+        ({"b": "1.bin"}, "holds a, but the index does not list it there"),
         ({}, "no weight_map"),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_name_that_no_shard_holds_is_a_problem_of_that_tensor_alone(tmp_path: 
 @pytest.mark.parametrize(
     ("tree", "error", "said"),
     [
-        ("", Unsupported, "placeholder, as Azure's Nebula leaves"),
+        ("", Unsupported, "placeholder of Azure's Nebula"),
         (Opaque("mine", "Net", state={"w": 1}), Unsupported, r"a pickled mine\.Net, not weights"),
         ([W], BadFile, "holds a list, not a state dict"),
         ({"epoch": 3}, BadFile, "holds no tensors"),
