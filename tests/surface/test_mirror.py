@@ -92,7 +92,6 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/test_elastic_jobs",
         "daemon/test_promises",
         "daemon/test_recovery",
-        "daemon/test_users",
         "daemon/test_users_adopting",
         "daemon/trainer/test_elastic_training",
         "daemon/test_users_requests",

@@ -165,7 +165,7 @@ path = {str(tmp_path / "s")!r}
 {make}
 os.dup2(s.fileno(), 3)
 from zerotools.core.errors import BadRequest
-from zerotoolsd import systemd
+from zerotoolsd.app import systemd
 try:
     found = systemd.inherited_socket({{"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}})
     print("taken", found.fileno(), os.get_inheritable(3))
