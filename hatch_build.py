@@ -28,6 +28,7 @@ PACKAGED = {
     "docs/tutorial": "zerotools/pages/tutorial",
     "docs/zh": "zerotools/pages/zh",
     "systemd": "zerotoolsd/units",
+    "daemon/earlier_names": "zerotoolsd",
 }
 """What a wheel has of the repository outside the packages, and where."""
 _LINK = re.compile(r"(\]\()(?![a-z+]+:|#)([^)\s]+\))")

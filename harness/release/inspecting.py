@@ -23,6 +23,7 @@ PLACES = {
     "docs/tutorial/": "zerotools/pages/tutorial/",
     "docs/zh/": "zerotools/pages/zh/",
     "systemd/": "zerotoolsd/units/",
+    "daemon/earlier_names/": "zerotoolsd/",
 }
 """Folders of the repository, with their places in a wheel."""
 

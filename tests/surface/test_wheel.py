@@ -46,15 +46,35 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel: Path) -> None:
         for folder, place in (
             *((ROOT / "docs" / kind, f"zerotools/pages/{kind}") for kind in (*KINDS, "zh")),
             (ROOT / "systemd", "zerotoolsd/units"),
+            (ROOT / "daemon/earlier_names", "zerotoolsd"),
         )
         for path in folder.rglob("*")
-        if path.is_file()
+        if path.is_file() and "__pycache__" not in path.parts
     }
     assert wanted <= held
     assert not [name for name in held if name.startswith(("tests", "benchmarks", "harness"))]
     version = zerotools.__version__
     built = wheel.name.removeprefix("zerotools-").removesuffix("-py3-none-any.whl")
     assert built in (version, f"{version}.dirty", BASE)  # BASE alone of a tagged release
+
+
+def test_programs_answer_under_the_names_that_earlier_versions_started(
+    wheel: Path, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    pip("install", "--no-deps", "--no-compile", "--target", str(site), str(wheel))
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+
+    def failed(*words: str) -> str:
+        command = [sys.executable, "-P", *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode != 0
+        return done.stderr
+
+    for earlier, now in (("exporting", "export"), ("mirroring", "mirror"), ("thinning", "thin")):
+        assert f"children/{now}.py" in failed(str(site / f"zerotoolsd/{earlier}.py"))
+    for name in ("batch", "node"):
+        assert f"slurm/runner/{name}.py" in failed("-m", f"zerotoolsd.allocation.{name}")
 
 
 def test_what_is_installed_runs(wheel: Path, tmp_path: Path) -> None:
