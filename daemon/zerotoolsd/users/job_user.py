@@ -1,4 +1,4 @@
-"""Starts a program as the submitter of a job: with `as_user`, which becomes the user first.
+"""Starts a program as the submitter of a job: with `run_as_user`, which becomes the user first.
 
 All starts use this one program, so that only one place must be read and tested. Transient units
 also have systemd's `User=`, which gives the user the control group.
@@ -45,7 +45,7 @@ class JobUser:
         """Return the command that runs `program`, with a path as first word, as this user.
 
         `given`: with the environment that `given_env` prepared, and with a high OOM score. `group`:
-        in a separate control group (`as_user`).
+        in a separate control group (`run_as_user`).
         """
         text = None if output is None else str(output)
         who = {**self.who, "umask": umask, "output": text, "given": given, "group": group}
@@ -53,7 +53,7 @@ class JobUser:
 
     @property
     def who(self) -> dict[str, Any]:
-        """The object WHO of `as_user`."""
+        """The object WHO of `run_as_user`."""
         account = self.account
         return {
             "uid": account.uid,

@@ -1,4 +1,4 @@
-"""Become a user permanently, then a program of theirs: `as_user.py WHO PROGRAM [ARGUMENT...]`.
+"""Become a user permanently, then a program of theirs: `run_as_user.py WHO PROGRAM [ARGUMENT...]`.
 
 WHO is a JSON object: `uid`, `gid`, `groups`. Optional keys: `processes` and `open_files` (limits),
 `umask`, `output` (a file for the program's output), and `group` (a control group that is made here

@@ -45,7 +45,7 @@ def spawn_child(
 ) -> subprocess.Popen[bytes]:
     """Start the supervisor of a prepared run directory. Raises OSError.
 
-    It runs as `user` in the control group `group` (`as_user`), or as the daemon.
+    It runs as `user` in the control group `group` (`run_as_user`), or as the daemon.
     """
     command = supervisor_command(run_dir)
     with os.fdopen(open_log(run_dir), "wb") as log:
