@@ -17,7 +17,7 @@ from tests.daemon.supervisor.ending.test_stopping import begin, notes
 from tests.daemon.waiting import wait_for
 from tests.matrices import FULL
 from zerotoolsd.supervisor.durable import read_json, write_json
-from zerotoolsd.supervisor.procfs import Process, descendants, processes
+from zerotoolsd.supervisor.procfs import descendants, processes
 
 SCRIPT = 'sh -c "$T train; $T publish"; $T publish'
 CASES = [
@@ -45,7 +45,9 @@ def test_p12_nothing_begins_after_a_kill_in_a_stop(
     wait_for(lambda: "train begins" in notes(tmp_path), "the program")
     record = started(run)
     rank = record["ranks"][0]["pid"]
-    inner, program = in_order(descendants(rank, processes()))
+    found = descendants(rank, processes())
+    [inner] = (process for process in found if process.parent == rank)
+    [program] = (process for process in found if process.parent == inner.pid)
     pids = {
         "supervisor": record["pid"],
         "keeper": record["keeper"]["pid"],
@@ -65,13 +67,8 @@ def test_p12_nothing_begins_after_a_kill_in_a_stop(
     keeper.wait(timeout=60)
     wait_for(lambda: not any(map(is_alive, pids.values())), "the attempt to end")
     assert "publish begins" not in notes(tmp_path)
-    found = read_json(run / "exit.json")
-    assert found is not None
-    assert found["outcome"] in OUTCOMES.get(victim, {"crashed", "killed", "stopped"})
+    end = read_json(run / "exit.json")
+    assert end is not None
+    assert end["outcome"] in OUTCOMES.get(victim, {"crashed", "killed", "stopped"})
     if moment == "saving":
-        assert found["stop_reason"] == "pause"
-
-
-def in_order(found: list[Process]) -> list[Process]:
-    """The inner shell, and its program."""
-    return sorted(found, key=lambda process: process.start_ticks)
+        assert end["stop_reason"] == "pause"
