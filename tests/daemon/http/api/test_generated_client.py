@@ -64,6 +64,7 @@ def test_a_program_over_the_client_talks_to_a_daemon(generated: Path, daemon: Da
     }
 
 
+@pytest.mark.full
 def test_the_client_and_the_program_have_types_that_hold(generated: Path) -> None:
     pytest.importorskip("mypy")
     config = generated / "mypy.ini"
