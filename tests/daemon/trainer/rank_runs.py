@@ -2,14 +2,19 @@
 
 Rank 0 prints one JSON object: by name, what each step came to, what the first batch was evaluated
 at before, a digest over all that a run trains where it began and where it ended, and why it
-diverged. With a file `unsaved` beside them, jobs are not saved at their ends.
+diverged. Jobs that the file `unsaved` beside them names are not saved at their ends. Without a file
+`inductor`, compiled blocks are traced, and computed by torch's own kernels: a C++ compiler takes
+ten seconds for the others. What depends on the config of a model alone is found for the first job
+that has it.
 """
 
 import hashlib
+import json
 import runpy
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +30,7 @@ from torch.distributed.tensor._utils import (  # noqa: E402
 )
 
 from zerotools.runs.record import JobRecord  # noqa: E402
+from zerotoolsd.trainer import session  # noqa: E402
 from zerotoolsd.trainer.checkpointing import Checkpointing  # noqa: E402
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult  # noqa: E402
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
@@ -38,7 +44,6 @@ from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.settings import read_spec  # noqa: E402
 from zerotoolsd.trainer.rank.start_timing import Phases  # noqa: E402
 from zerotoolsd.trainer.reporting.reporter import Reporter  # noqa: E402
-from zerotoolsd.trainer.session import prepare  # noqa: E402
 
 
 class Recorder(Reporter):
@@ -74,15 +79,57 @@ class AsOften(Checkpointing):
             self.saves.settle()
 
 
+def once_for_each(function: Callable[..., Any], key: Callable[..., str | None]) -> Any:
+    """`function`, which is called once for arguments of one key; without a key always."""
+    found: dict[str, Any] = {}
+
+    def called(*args: Any, **options: Any) -> Any:
+        name = key(*args, **options)
+        if name is None:
+            return function(*args, **options)
+        if name not in found:
+            found[name] = function(*args, **options)
+        return found[name]
+
+    return called
+
+
+def described(config: Any) -> str:
+    """All of a model's config, and how it attends."""
+    return f"{config.to_json_string(use_diff=False)} {config._attn_implementation}"
+
+
+def key_of_layout(model: Any, pretrained: Any) -> str | None:
+    """A directory of weights says more than a config."""
+    return None if pretrained else described(model.config)
+
+
+for what, key in {
+    "check_leaks": lambda config, packing: f"{packing} {described(config)}",
+    "hub_layout": key_of_layout,
+}.items():
+    setattr(session, what, once_for_each(getattr(session, what), key))
+
+
+TRACED = partial(torch.compile, backend="aot_eager")
+
+
 def digest(live: LiveState, group: WorldGroup) -> str:
-    """One digest over the names and bytes of all weights and optimizer state, gathered whole: all
-    ranks find the same."""
+    """One digest over the names and bytes of all weights and optimizer state, gathered whole by
+    rank 0. What several ranks hold is the same on all of them."""
+    flat = live.flat()
+    uncut = {name: held for name, held in flat.items() if not isinstance(held, DTensor)}
+    assert len(set(group.gathered(digest_of(uncut)))) == 1
+    return digest_of(whole(flat, group))
+
+
+def digest_of(tensors: Mapping[str, torch.Tensor]) -> str:
+    """One digest over names and bytes."""
     sha = hashlib.sha256()
-    for name, tensor in sorted(whole(live.flat(), group).items()):
+    for name, tensor in sorted(tensors.items()):
         sha.update(name.encode())
         sha.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    [found] = set(group.gathered(sha.hexdigest()))
-    return found
+    return sha.hexdigest()
 
 
 def whereabouts(live: LiveState, group: WorldGroup) -> dict[str, Any]:
@@ -101,7 +148,7 @@ def whereabouts(live: LiveState, group: WorldGroup) -> dict[str, Any]:
     return {
         "places": {sort: sorted(found) for sort, found in places.items()},
         "types": sorted({str(p.dtype)[6:] for p in live.model.parameters()}),
-        "current": live.masters is None or all(group.gathered(is_current(live, group))),
+        "current": live.masters is None or is_current(live, group),
         "live": group.gathered({" ".join(key): size for key, size in ledger.live.items()}),
         "peak": group.gathered({" ".join(key): size for key, size in ledger.peak.items()}),
     }
@@ -120,9 +167,14 @@ Part = tuple[tuple[int, ...], tuple[int, ...], bytes]
 
 
 def whole(tensors: Mapping[str, torch.Tensor], group: WorldGroup) -> dict[str, torch.Tensor]:
-    """All of each, on every rank: by one exchange, where `full_tensor` makes one for each."""
+    """All of each on rank 0, and nothing on the others: by one exchange, where `full_tensor` makes
+    one for each."""
     cut = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
-    parts = group.gathered({name: part(tensor) for name, tensor in cut.items()})
+    parts: list[Any] = [None] * group.rank.world_size
+    mine = {name: part(tensor) for name, tensor in cut.items()}
+    dist.gather_object(mine, parts if group.rank.leads else None, group=group.control)
+    if not group.rank.leads:
+        return {}
     return {
         name: joined(tensor, [of_rank[name] for of_rank in parts]) if name in cut else tensor
         for name, tensor in tensors.items()
@@ -139,8 +191,10 @@ def part(tensor: DTensor) -> Part:
 
 
 def joined(tensor: DTensor, parts: Iterable[Part]) -> torch.Tensor:
-    """All of a tensor; the parts of some ranks may be the same."""
-    own = {offset: (shape, held) for offset, shape, held in [*parts, part(tensor)] if held}
+    """All of a tensor; several ranks may have the same part."""
+    own: dict[tuple[int, ...], tuple[tuple[int, ...], bytes]] = {}
+    for offset, shape, held in parts:
+        assert not held or own.setdefault(offset, (shape, held)) == (shape, held)
     found = torch.empty(tensor.shape, dtype=tensor.dtype)
     assert sum(len(held) for _, held in own.values()) == found.nbytes
     for offset, (shape, held) in own.items():
@@ -182,9 +236,11 @@ def run(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     """Run the job in `run_dir`; what there is to compare."""
     spec = read_spec(run_dir)
     group = replace(group, rank=group.rank.in_job(spec))
+    if spec.train.compile and not (run_dir.parent / "inductor").exists():
+        vars(torch)["compile"] = TRACED
     reporter = Recorder(group.rank, Notifier(None, group.rank.index), steps=spec.train.steps)
-    ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
-    if (run_dir.parent / "unsaved").exists():
+    ready = session.prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
+    if run_dir.name in json.loads((run_dir.parent / "unsaved").read_text()):
         ready.checkpoints = AsOften(**vars(ready.checkpoints), every=spec.checkpoint.every)
     # Without gradients, blocks would be compiled once more, in many seconds.
     evaluated = None if spec.train.compile else first_batch(ready, group)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.launching import job, resolved, start
+from tests.matrices import FULL
 from zerotools.runs import checkpoint_dirs
 
 SCRIPT = Path(__file__).with_name("rank_runs.py")
@@ -40,14 +42,22 @@ class Runs:
 
 
 def run_all(
-    directory: Path, text: Path, ranks: int, jobs: dict[str, dict[str, Any]], *, ends: bool = True
+    directory: Path,
+    text: Path,
+    ranks: int,
+    jobs: dict[str, dict[str, Any]],
+    *,
+    ends: bool | Collection[str] = True,
 ) -> Runs:
-    """Run `jobs` on `ranks` ranks, in one start of the processes. Without `ends` they save only
-    what their `checkpoint.every` says: a save takes a third of such a job."""
+    """Run `jobs` on `ranks` ranks, in one start of the processes. Those that are not among `ends`
+    save only what their `checkpoint.every` says: a save takes a third of such a job."""
     runs = directory / "out"
     runs.mkdir(parents=True)
-    if not ends:
-        (runs / "unsaved").touch()
+    saved = (jobs if ends else ()) if isinstance(ends, bool) else ends
+    assert jobs.keys() >= set(saved)
+    (runs / "unsaved").write_text(json.dumps(sorted(jobs.keys() - set(saved))))
+    if FULL:
+        (runs / "inductor").touch()
     full = {name: job(text, **{"ranks": ranks, **changes}) for name, changes in jobs.items()}
     (runs / "runs.json").write_text(
         json.dumps({name: resolved(tree) for name, tree in full.items()})

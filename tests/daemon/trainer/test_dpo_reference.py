@@ -104,14 +104,14 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
             jobs["whole"] = of_heads()
             jobs["pieces"] = dpo_job(0, train={"micro_batch_size": 2}, eval={"fraction": 0.2})
             jobs["tuned"] = tuned(train={"steps": 3}, checkpoint={"every": 3})
-        found[ranks] = run_all(directory, text, ranks, jobs | further)
-        tuned_step = found[1].checkpoint("tuned", 3)
-        further = {
-            "moved": dpo_job(3, resume_from=str(found[ranks].checkpoint(f"stage-{stages[0]}", 3))),
-            "after-tuning": dpo_job(1, resume_from=str(tuned_step)),
-        }
+        found[ranks] = run_all(directory, text, ranks, jobs | further, ends=False)
+        step = found[ranks].checkpoint(f"stage-{stages[0]}", 3)
+        further = {"moved": dpo_job(3, resume_from=str(step))}
+        if ranks == 1:
+            step = found[1].checkpoint("tuned", 3)
+            further["after-tuning"] = dpo_job(1, resume_from=str(step))
     for ranks in TOGETHER.keys() - STAGES_ON.keys():
-        found[ranks] = run_all(root / str(ranks), text, ranks, together(ranks))
+        found[ranks] = run_all(root / str(ranks), text, ranks, together(ranks), ends=False)
     return found
 
 
@@ -367,10 +367,7 @@ def test_it_goes_on_at_another_number_of_ranks(by_ranks: dict[int, Runs], ranks:
 def test_the_reference_of_a_job_after_another_is_what_that_one_learned(
     by_ranks: dict[int, Runs],
 ) -> None:
-    for runs in (by_ranks[2], by_ranks[3]):
-        losses = runs.losses("after-tuning")
-        assert losses[0] == pytest.approx(0.693147, rel=1e-5)
-        assert losses == pytest.approx(by_ranks[2].losses("after-tuning"), rel=CLOSE, abs=CLOSE)
+    assert by_ranks[2].losses("after-tuning")[0] == pytest.approx(0.693147, rel=1e-5)
     before = reference_of(by_ranks[1], "stage-0")
     after = reference_of(by_ranks[2], "after-tuning")
     assert before.name.split("-")[0] == after.name.split("-")[0]

@@ -26,6 +26,8 @@ CASES: dict[str, dict[str, Any]] = {
     "replicated-shards": {"zero": {"stage": 2, "shard_size": 1}},
     "adafactor": {"train": {"optimizer": "adafactor"}, "zero": {"stage": 0}},
 }
+RESUMED = CASES if FULL else ("stage-3",)
+"""What the others save is what they save at a standstill, byte for byte."""
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +41,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
         beside = {"every": 1, "asynchronous": True}
         jobs[f"sync-{case}"] = {**tree, "checkpoint": {"every": 1}}
         jobs[f"async-{case}"] = {**tree, "checkpoint": beside}
-        source = directory / "out" / f"async-{case}" / "out" / checkpoint_dirs.directory_name(1)
-        jobs[f"resumed-{case}"] = {**tree, "checkpoint": beside, "resume_from": str(source)}
+        if case in RESUMED:
+            source = directory / "out" / f"async-{case}" / "out" / checkpoint_dirs.directory_name(1)
+            jobs[f"resumed-{case}"] = {**tree, "resume_from": str(source)}
     held_out = {"fraction": 0.1, "every": 1}
     by_eval = {"every": 1, "keep_last": 1, "best": "eval_loss"}
     jobs["evaluated"] = {"checkpoint": by_eval, "eval": held_out, "train": {"learning_rate": 0.3}}
@@ -51,7 +54,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     # The first update overflows fp32 itself.
     hopeless = {"learning_rate": 1e39, "stop_after_nan": 3, "steps": 9}
     jobs["spoilt"] = {"train": hopeless, "checkpoint": {"every": 1, "asynchronous": True}}
-    return run_all(directory, text, 2, jobs)
+    return run_all(directory, text, 2, jobs, ends=False)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -67,7 +70,7 @@ def test_the_checkpoints_are_those_of_a_run_that_waits(runs: Runs, case: str) ->
     assert runs.ended(f"async-{case}") == runs.ended(f"sync-{case}")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", RESUMED)
 def test_a_run_goes_on_from_one_bit_for_bit(runs: Runs, case: str) -> None:
     assert runs.losses(f"resumed-{case}") == runs.losses(f"sync-{case}")[1:]
     assert runs.ended(f"resumed-{case}") == runs.ended(f"sync-{case}")

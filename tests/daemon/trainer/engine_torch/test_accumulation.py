@@ -36,7 +36,7 @@ LAYOUTS: tuple[Layout, ...] = (
 """One of each way that gradients go: reduced into what is kept, whole or in parts, by FSDP or over
 groups; and by masters, on the device (stage 1 in 16 bits) or the host. All others combine these."""
 IN_FP32 = (LAYOUTS[0], LAYOUTS[3], LAYOUTS[6])
-"""Without masters, in fp32, where all of them are compared in 16 bits."""
+"""Without masters, in fp32; the others in 16 bits."""
 AT_ONCE = {
     "fp32": ("fp32-0-none-None",),
     "bf16": ("bf16-1-none-None", "bf16-2-cpu-None", "bf16-3-cpu-None"),
@@ -66,7 +66,8 @@ def accumulated(
 
 def layouts() -> Iterator[tuple[str, Layout, str]]:
     """The name, layout and precision of what is compared."""
-    for precision, short in (("fp32", IN_FP32), ("bf16", LAYOUTS)):
+    halves = [layout for layout in LAYOUTS if layout not in IN_FP32]
+    for precision, short in (("fp32", IN_FP32), ("bf16", halves)):
         for layout in dict.fromkeys((*LAYOUTS, *OTHERS)) if FULL else short:
             stage, place, size = layout
             yield f"{precision}-{stage}-{place}-{size}", layout, precision

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.trainer.several import Runs, run_all
+from tests.matrices import FULL
 from zerotools import formats
 from zerotools.core.dtypes import FLOAT16
 from zerotools.core.training import LossScale
@@ -23,7 +24,8 @@ from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.engine.loss_scale import after, initial
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(20, "every stage in fp16")]
-STAGES = (0, 1, 2, 3)
+STAGES = (0, 1, 2, 3) if FULL else (0, 1, 3)
+"""At stage 2 gradients go as at stage 3."""
 STEPS = 10
 IN_A_ROW = 20
 NEAR_FP32 = 2e-2
@@ -53,7 +55,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     a low fixed scale, the same in fp32, and two that never come down."""
     directory = tmp_path_factory.mktemp("fp16")
     jobs = {f"stage-{stage}": fp16(HIGH, stage=stage) for stage in STAGES}
-    jobs["stage-3"]["checkpoint"] = {"every": 1}
+    jobs["stage-3"]["checkpoint"] = {"every": 2}
     source = directory / "out" / "stage-3" / "out" / checkpoint_dirs.directory_name(2)
     jobs["resumed"] = {**fp16(HIGH), "resume_from": str(source)}
     jobs["fixed"] = fp16(Fp16Spec(loss_scale=1024.0), micro_batch_size=1)
@@ -61,7 +63,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     jobs["too high"] = fp16(Fp16Spec(loss_scale=2.0**40), steps=IN_A_ROW + 1)
     smallest = Fp16Spec(initial_scale_power=40, min_loss_scale=2.0**39, hysteresis=1)
     jobs["at the smallest"] = fp16(smallest)
-    return run_all(directory, text, 2, jobs)
+    return run_all(directory, text, 2, jobs, ends=("stage-3", "resumed"))
 
 
 @pytest.mark.parametrize("stage", STAGES)

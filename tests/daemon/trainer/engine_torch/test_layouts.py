@@ -18,9 +18,11 @@ STAGES = (0, 1, 2, 3)
 STAGES_ON = {
     2: STAGES if FULL else (0, 3),
     3: STAGES if FULL else (2,),
-    1: STAGES if FULL else (3,),
+    1: STAGES if FULL else (),
 }
 """Adafactor's, by the number of ranks. At stages 1 and 2 others go on."""
+MOVED_FROM = STAGES_ON if FULL else {2: (3,), 3: (2,)}
+"""Those that go on at another number of ranks: what a rank of stage 0 saves is whole."""
 TOLERANCE = 2e-6
 KEPT = ("weights", "masters")
 EXTREMES = ("begin-0-none", "begin-3-none", "begin-3-cpu", "begin-params")
@@ -67,7 +69,7 @@ def beginnings() -> dict[str, dict[str, Any]]:
         f"begin-{stage}-{place}": beginning(stage, place, "bf16" if place == "cpu" else "fp32")
         for stage in STAGES
         for place in ("none", "cpu")
-        if FULL or stage == 3 or (place == "cpu") == (stage == 1)
+        if FULL or stage == 3 or (stage, place) == (0, "none")
     }
     jobs["begin-params"] = {**beginning(3, "none", "bf16"), "offload": {"params": "cpu"}}
     return jobs
@@ -80,7 +82,8 @@ def by_adafactor(runs: Path, ranks: int) -> dict[str, dict[str, Any]]:
         source = runs / name / "out" / checkpoint_dirs.directory_name(2)
         jobs[name] = adafactor(stage, checkpoint={"every": 2})
         jobs[f"resumed-{name}"] = adafactor(stage, resume_from=str(source))
-    jobs["ada-host"] = adafactor(STAGES_ON[ranks][-1], offload={"optimizer": "cpu"})
+    if FULL or ranks == 2:
+        jobs["ada-host"] = adafactor(STAGES_ON[ranks][-1], offload={"optimizer": "cpu"})
     return jobs
 
 
@@ -90,7 +93,7 @@ def moved(source: Runs, ranks: int) -> dict[str, dict[str, Any]]:
         f"moved-{stage}": adafactor(
             STAGES[stage - 1], resume_from=str(source.checkpoint(f"ada-{stage}", 2))
         )
-        for stage in STAGES_ON[ranks]
+        for stage in MOVED_FROM.get(ranks, ())
     }
 
 
@@ -102,9 +105,10 @@ def four(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
         "3": grouped(3, None),
         "3-by-2": grouped(3, 2),
         "resumed-3-by-2": grouped(3, 2, resume_from=str(source)),
-        "2-by-2": grouped(2, 2),
         "host-by-2": grouped(3, 2, offload={"optimizer": "cpu"}),
     }
+    if FULL:  # groups at stage 2 train in `test_accumulation`, too
+        jobs["2-by-2"] = grouped(2, 2)
     return run_all(directory, text, 4, jobs, ends=False)
 
 
@@ -140,9 +144,9 @@ def test_compiled_blocks_train_alike_and_keep_their_names(by_ranks: dict[int, Ru
 
 def test_groups_of_ranks_train_as_all_of_them(four: Runs) -> None:
     wanted = pytest.approx(four.losses("3"), rel=TOLERANCE)
-    for name in ("3-by-2", "2-by-2", "host-by-2"):
+    for name in four.report.keys() & {"3-by-2", "2-by-2", "host-by-2"}:
         assert four.losses(name) == wanted
-    assert four.ended("3-by-2") == four.ended("2-by-2") == four.ended("host-by-2")
+        assert four.ended(name) == four.ended("3-by-2")
     assert four.losses("resumed-3-by-2") == four.losses("3-by-2")[2:]
     assert four.ended("resumed-3-by-2") == four.ended("3-by-2")
 
@@ -175,16 +179,18 @@ def test_groups_resume_as_other_stages_and_ranks(four: Runs, by_ranks: dict[int,
     assert by_ranks[2].losses("from-groups") == wanted
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3] if FULL else [2, 3])
 def test_adafactor_is_the_same_at_every_stage_and_number_of_ranks(
     by_ranks: dict[int, Runs], ranks: int
 ) -> None:
     runs, wanted = by_ranks[ranks], by_ranks[2].losses("ada-0")
     stages = STAGES_ON[ranks]
     assert wanted[2] < wanted[0] - 0.1
-    for name in [*(f"ada-{stage}" for stage in stages), "ada-host"]:
-        assert runs.losses(name) == pytest.approx(wanted, rel=TOLERANCE)
-    assert runs.ended("ada-host") == runs.ended(f"ada-{stages[-1]}")
+    for stage in stages:
+        assert runs.losses(f"ada-{stage}") == pytest.approx(wanted, rel=TOLERANCE)
+    if "ada-host" in runs.report:
+        assert runs.losses("ada-host") == pytest.approx(wanted, rel=TOLERANCE)
+        assert runs.ended("ada-host") == runs.ended(f"ada-{stages[-1]}")
     for stage in stages:
         assert runs.ended(f"resumed-ada-{stage}") == runs.ended(f"ada-{stage}")
 
@@ -194,7 +200,7 @@ def test_adafactor_arrives_whole_at_another_stage_and_number_of_ranks(
     by_ranks: dict[int, Runs], source: int, ranks: int
 ) -> None:
     before, after = by_ranks[source], by_ranks[ranks]
-    for stage in STAGES_ON[source]:
+    for stage in MOVED_FROM[source]:
         begun = before.report[f"resumed-ada-{stage}"]["begun"]
         assert after.report[f"moved-{stage}"]["begun"] == begun
         wanted = pytest.approx(before.losses(f"ada-{stage}")[2:], rel=TOLERANCE)

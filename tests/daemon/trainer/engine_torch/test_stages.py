@@ -25,9 +25,10 @@ from zerotools.runs import checkpoint_dirs
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(35, "every stage, resumed")]
 STAGES = (0, 1, 2, 3)
-# On one rank no stage divides anything: one that does not on several and one that does are enough.
-TRAINED = {2: STAGES, 3: STAGES, 1: STAGES if FULL else (0, 3)}
-RESUMED = {2: STAGES, 3: STAGES if FULL else (0, 2), 1: TRAINED[1]}
+# On one rank no stage divides anything. What three have is what two have, in rows that do not
+# divide: the stages that tools are compared with are enough.
+TRAINED = {2: STAGES, 3: STAGES if FULL else (1, 2), 1: STAGES if FULL else (0,)}
+RESUMED = {2: STAGES, 3: STAGES if FULL else (2,), 1: STAGES if FULL else ()}
 """Stages by the number of ranks. All are resumed on 2, and move on from there to 3."""
 TOLERANCE = 2e-6
 
@@ -71,7 +72,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3] if FULL else [2, 3])
 def test_resumed_runs_end_bit_for_bit_where_uninterrupted_ones_do(
     by_ranks: dict[int, Runs], ranks: int
 ) -> None:
@@ -138,7 +139,7 @@ def cut(path: Path, role: str) -> dict[str, list[str]]:
 
 
 def test_each_rank_saves_its_part_of_the_optimizer_at_stage_1(by_ranks: dict[int, Runs]) -> None:
-    saved = [by_ranks[3].checkpoint(f"stage-{stage}", 2) for stage in STAGES]
+    saved = [by_ranks[2].checkpoint(f"stage-{stage}", 2) for stage in STAGES]
     assert cut(saved[1], "exp_avg") == cut(saved[3], "exp_avg") != cut(saved[0], "exp_avg")
     assert cut(saved[1], "param") == cut(saved[0], "param") != cut(saved[3], "param")
     assert cut(saved[2], "param") == cut(saved[3], "param")

@@ -69,7 +69,8 @@ def jobs(directory: Path, out: Path) -> dict[str, dict[str, Any]]:
 def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     """All on two ranks."""
     directory = tmp_path_factory.mktemp("generation") / "runs"
-    return run_all(directory, text, 2, jobs(tmp_path_factory.mktemp("data"), directory / "out"))
+    every = jobs(tmp_path_factory.mktemp("data"), directory / "out")
+    return run_all(directory, text, 2, every, ends=("learned",))
 
 
 def predicted(runs: Runs, name: str, step: int) -> dict[str, Any]:

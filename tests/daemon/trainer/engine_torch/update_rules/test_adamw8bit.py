@@ -42,8 +42,10 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
             step = source / checkpoint_dirs.directory_name(2)
             jobs[f"whole-{stage}"] = job_of(stage, checkpoint={"every": 2})
             jobs[f"resumed-{stage}"] = job_of(stage, resume_from=str(step))
-        jobs["adamw"] = job_of(stage, train={"optimizer": "adamw"})
-        jobs["host"] = job_of(stage, offload={"optimizer": "cpu"})
+        if ranks == 1:
+            jobs["adamw"] = job_of(stage, train={"optimizer": "adamw"})
+        if ranks == 2:
+            jobs["host"] = job_of(stage, offload={"optimizer": "cpu"})
         found[ranks] = run_all(root / str(ranks), text, ranks, jobs, ends=False)
         step = found[ranks].checkpoint(f"whole-{stage}", 2)
         further = {"moved": job_of(stage, resume_from=str(step))}
@@ -61,8 +63,9 @@ def test_losses_are_near_those_of_adamw(by_ranks: dict[int, Runs]) -> None:
 def test_losses_are_the_same_at_every_stage_and_number_of_ranks(by_ranks: dict[int, Runs]) -> None:
     wanted = pytest.approx(by_ranks[1].losses("whole-0"), rel=ROUNDING)
     for ranks, stages in STAGES_ON.items():
-        for name in [*(f"whole-{stage}" for stage in stages), "host"]:
-            assert by_ranks[ranks].losses(name) == wanted, (ranks, name)
+        for stage in stages:
+            assert by_ranks[ranks].losses(f"whole-{stage}") == wanted, (ranks, stage)
+    assert by_ranks[2].losses("host") == wanted
 
 
 def test_a_run_resumes_bit_for_bit(by_ranks: dict[int, Runs]) -> None:

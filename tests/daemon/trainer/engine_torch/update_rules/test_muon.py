@@ -21,9 +21,11 @@ pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "three numbers of ranks")]
 STAGES = (0, 1, 2, 3)
 STAGES_ON = {
     2: STAGES if FULL else (0, 3),
-    3: STAGES if FULL else (1, 3),
+    3: STAGES if FULL else (3,),
     1: STAGES if FULL else (0,),
 }
+RESUMED = {**STAGES_ON, 1: STAGES if FULL else ()}
+MOVED_FROM = STAGES_ON if FULL else {2: (3,), 3: (3,)}
 """Muon's, by the number of ranks; at stage 2 others go on. What 3 ranks have that 2 have not are
 rows that do not divide, of adapters ranks without rows and, at the end, fewer matrices than
 ranks."""
@@ -45,14 +47,17 @@ def jobs_on(runs: Path, model: Path, ranks: int) -> dict[str, dict[str, Any]]:
     jobs: dict[str, dict[str, Any]] = {}
     for stage in STAGES_ON[ranks]:
         source = runs / f"muon-{stage}" / "out" / checkpoint_dirs.directory_name(2)
-        jobs[f"muon-{stage}"] = muon_job(model, stage, checkpoint={"every": 2})
-        jobs[f"resumed-{stage}"] = muon_job(model, stage, resume_from=str(source))
+        jobs[f"muon-{stage}"] = muon_job(model, stage)
+        if stage in RESUMED[ranks]:
+            jobs[f"muon-{stage}"]["checkpoint"] = {"every": 2}
+            jobs[f"resumed-{stage}"] = muon_job(model, stage, resume_from=str(source))
     adam = {"optimizer": "adam", "muon_learning_rate": None}
     last = STAGES_ON[ranks][-1]
-    jobs["adam"] = muon_job(model, last, train=adam, checkpoint={"every": 2})
+    if FULL or ranks == 2:
+        jobs["adam"] = muon_job(model, last, train=adam)
+        jobs["host"] = muon_job(model, last, offload={"optimizer": "cpu"})
     lora = {"rank": 2, "target_modules": ["q_proj", "down_proj"]}
     jobs["adapters"] = muon_job(model, last, lora=lora)
-    jobs["host"] = muon_job(model, last, offload={"optimizer": "cpu"})
     return jobs
 
 
@@ -62,7 +67,7 @@ def moved(source: Runs, model: Path, ranks: int) -> dict[str, dict[str, Any]]:
         f"moved-{stage}": muon_job(
             model, STAGES[stage - 1], resume_from=str(source.checkpoint(f"muon-{stage}", 2))
         )
-        for stage in STAGES_ON[ranks]
+        for stage in MOVED_FROM.get(ranks, ())
     }
 
 
@@ -148,7 +153,7 @@ def test_losses_are_those_of_a_plain_loop(
     assert wanted[-1] < wanted[0] - 0.1
     for ranks, runs in by_ranks.items():
         names = ["adam"] if kind == "adam" else [f"muon-{stage}" for stage in STAGES_ON[ranks]]
-        for name in [*names, *(["host"] if kind == "muon" else [])]:
+        for name in runs.report.keys() & {*names, *(["host"] if kind == "muon" else [])}:
             assert runs.losses(name) == pytest.approx(wanted, rel=ROUNDING[kind]), (ranks, name)
 
 
@@ -161,12 +166,13 @@ def test_matrices_of_fewer_rows_than_ranks_are_updated(
     assert by_ranks[ranks].losses("adapters") == wanted
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3] if FULL else [2, 3])
 def test_muon_resumes_bit_for_bit_on_as_many_ranks(by_ranks: dict[int, Runs], ranks: int) -> None:
     runs = by_ranks[ranks]
-    for stage in STAGES_ON[ranks]:
+    for stage in RESUMED[ranks]:
         assert runs.ended(f"resumed-{stage}") == runs.ended(f"muon-{stage}")
-    assert runs.ended("host") == runs.ended(f"muon-{STAGES_ON[ranks][-1]}")
+    if "host" in runs.report:
+        assert runs.ended("host") == runs.ended(f"muon-{STAGES_ON[ranks][-1]}")
 
 
 @pytest.mark.parametrize(("source", "ranks"), [(2, 3), (3, 1)])
@@ -174,7 +180,7 @@ def test_muon_arrives_whole_at_another_stage_and_number_of_ranks(
     by_ranks: dict[int, Runs], source: int, ranks: int
 ) -> None:
     before, after = by_ranks[source], by_ranks[ranks]
-    for stage in STAGES_ON[source]:
+    for stage in MOVED_FROM[source]:
         begun = before.report[f"resumed-{stage}"]["begun"]
         assert after.report[f"moved-{stage}"]["begun"] == begun
         wanted = pytest.approx(before.losses(f"muon-{stage}")[2:], rel=ROUNDING["muon"])
