@@ -184,7 +184,7 @@ def test_cancel_ends_torchrun_and_all_its_ranks(daemon: Daemon, tmp_path: Path, 
         assert ended["latest_checkpoint"]["path"] == str(directory / "last.pt")
         assert ended["progress"]["loss"] == 2.0
     else:
-        assert ended["reason"].endswith("after being asked to stop"), ended["reason"]
+        assert ended["reason"].endswith("after a request to stop"), ended["reason"]
 
 
 @pytest.mark.torch
