@@ -39,6 +39,7 @@ KEPT = (
 READ_LATE = {
     *("PATH", "TORCH_EXTENSIONS_DIR", "STOP_AT"),
     *("ZEROTOOLS_DATA_CACHE", "ZEROTOOLS_DATA_CACHE_BYTES"),
+    *("PYTHONPATH", "MLFLOW_TRACKING_URI", "TRACKER_STAND_IN_TOLD"),  # for trackers
 }
 """Variables that no library reads while it is imported."""
 
