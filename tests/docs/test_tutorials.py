@@ -1,7 +1,8 @@
 """The recipes of `docs/tutorial`, and one of `docs/how-to`, done word for word on CPUs.
 
 Their ranks and programs find torch imported; those of the quick start (`test_readme.py`) import it
-themselves.
+themselves. One page, with both engines, always runs, the others in `scripts/judge`;
+`test_commands.py` reads their commands and job files.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def test_fine_tune_on_two_cards(tmp_path: Path) -> None:
     assert "wrote merged-torch" in said
 
 
+@pytest.mark.full
 @pytest.mark.dear(80, "three jobs of six million parameters, word for word")
 def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
     said = done(TUTORIALS / "a-model-that-does-not-fit.md", tmp_path, forked.TORCH)
@@ -53,6 +55,7 @@ def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
     assert "resumed at step 4" in said
 
 
+@pytest.mark.full
 @pytest.mark.dear(40, "a pipeline of two stages that goes on, word for word")
 @pytest.mark.deepspeed
 def test_a_pipeline_becomes_one_model(tmp_path: Path) -> None:

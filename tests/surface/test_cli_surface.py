@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import click
@@ -21,6 +22,7 @@ from zerotools.formats import FORMATS
 from ..golden_files import DEEPSPEED
 
 GOLDEN = Path(__file__).with_name("cli.txt")
+INSPECT = ("inspect", str(DEEPSPEED / "z3-fp32-w2" / "checkpoint"))
 
 
 def surface() -> Iterator[str]:
@@ -76,33 +78,40 @@ def test_every_command_can_print_json(name: str) -> None:
     assert any("--json" in parameter.opts for parameter in command.params)
 
 
-def modules_after(*arguments: str) -> set[str]:
-    """What a process has imported after `zerotools` ran with `arguments`."""
+@cache
+def modules_after() -> Mapping[tuple[str, ...], set[str]]:
+    """What a process has imported after `zerotools --help`, the help of each command, and `inspect`
+    of a checkpoint. Each is forked from one process that has imported what all begin with."""
+    runs = [("--help",), *((name, "--help") for name in COMMANDS), INSPECT]
     script = (
-        "import contextlib, io, json, sys\n"
+        "import contextlib, io, json, os, sys\n"
         "from zerotools.cli.main import build, run\n"
-        "with contextlib.redirect_stdout(io.StringIO()):\n"
-        f"    run(build(), {list(arguments)!r})\n"
-        "print(json.dumps(sorted(sys.modules)))"
+        "for arguments in json.loads(sys.argv[1]):\n"
+        "    if (pid := os.fork()) == 0:\n"
+        "        with contextlib.redirect_stdout(io.StringIO()):\n"
+        "            run(build(), arguments)\n"
+        "        print(json.dumps(sorted(sys.modules)), flush=True)\n"
+        "        os._exit(0)\n"
+        "    assert os.waitpid(pid, 0)[1] == 0\n"
     )
-    done = run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
-    return set(json.loads(done.stdout))
+    command = [sys.executable, "-c", script, json.dumps(runs)]
+    done = run(command, capture_output=True, text=True, check=True, timeout=60)
+    found = map(json.loads, done.stdout.splitlines())
+    return {arguments: set(names) for arguments, names in zip(runs, found, strict=True)}
 
 
 HEAVY = {"torch", "transformers", "aiohttp", "asyncio", "zerotoolsd"}
 
 
 def test_help_imports_no_command() -> None:
-    loaded = modules_after("--help")
+    loaded = modules_after()[("--help",)]
     assert not loaded & {entry.module for entry in COMMANDS.values()}
     assert not loaded & (HEAVY | {"zerotools.jobs.client.daemon_client", "psutil", "numpy"})
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_imports_no_other(name: str) -> None:
-    loaded = modules_after(name, "--help")
+    loaded = modules_after()[name, "--help"]
     others = {entry.module for other, entry in COMMANDS.items() if other != name}
     assert COMMANDS[name].module in loaded
     assert not loaded & others
@@ -111,13 +120,13 @@ def test_a_command_imports_no_other(name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n, e in COMMANDS.items() if e.section == "Checkpoints"])
 def test_a_checkpoint_command_knows_no_jobs(name: str) -> None:
-    loaded = modules_after(name, "--help")
+    loaded = modules_after()[name, "--help"]
     assert not {module for module in loaded if module.startswith("zerotools.jobs")}
     assert not loaded & {"http.client", "psutil"}
 
 
 def test_inspect_imports_neither_numpy_nor_another_format() -> None:
-    loaded = modules_after("inspect", str(DEEPSPEED / "z3-fp32-w2" / "checkpoint"))
+    loaded = modules_after()[INSPECT]
     parts = [name.split(".")[2:4] for name in loaded if name.startswith("zerotools.formats.")]
     rooms = {tuple(part) for part in parts if len(part) == 2 and "names" not in part[1]}
     assert ("deepspeed", "reading") in rooms
@@ -130,7 +139,7 @@ def test_inspect_imports_neither_numpy_nor_another_format() -> None:
 
 @pytest.mark.parametrize("name", [n for n, e in COMMANDS.items() if e.section != "Checkpoints"])
 def test_a_job_command_knows_no_checkpoints(name: str) -> None:
-    loaded = modules_after(name, "--help")
+    loaded = modules_after()[name, "--help"]
     assert not loaded & {"numpy", "ml_dtypes", "safetensors"}
 
 
