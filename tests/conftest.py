@@ -23,7 +23,7 @@ from harness.browser import why_no_browser
 from harness.left_groups import remove_groups
 from tests.harness import builds
 from tests.harness.guard import Guard
-from tests.matrices import FULL
+from tests.matrices import FULL, examples
 from tests.side_by_side import SideBySide, processes
 from tests.spending import Bill, Meter
 from zerotools.jobs.preflight import async_io
@@ -41,7 +41,9 @@ os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(builds.DIRECTORY))
 HELD = pytest.StashKey[IO[bytes]]()
 """The lock on DeepSpeed's operators."""
 
-settings.register_profile("steady", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile(
+    "steady", deadline=None, derandomize=True, print_blob=True, max_examples=examples(100)
+)
 settings.load_profile("steady")
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.formats.megatron.golden import run_of
 from tests.io.torchzip.archives import zip_bytes
+from tests.matrices import examples
 from zerotools import formats
 from zerotools.cli.main import build
 from zerotools.core.checkpoint import Opaque
@@ -54,7 +55,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {case: _copied(case, root / str(number)) for number, case in enumerate(FILES)}
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([(c, f) for c, files in FILES.items() for f in files]), st.data())
 def test_flipped_bytes_give_our_errors_only(
     copies: dict[str, Path], which: tuple[str, str], data: st.DataObject

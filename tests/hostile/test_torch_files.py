@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.formats.torchfile.saving import Saved, mesh_of, shard, wrapped
 from tests.golden_files import TORCH
+from tests.matrices import examples
 from zerotools import formats
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import ZerotoolsError
@@ -29,7 +30,7 @@ FILES = (
 
 
 @pytest.mark.parametrize("original", FILES, ids=lambda path: path.name)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_noise_gives_our_errors_only(
     tmp_path_factory: pytest.TempPathFactory, original: Path, data: st.DataObject

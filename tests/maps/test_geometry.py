@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.maps.viewed import filled, numbered, viewed
+from tests.matrices import examples
 from zerotools.core.boxes import prove_cover
 from zerotools.core.errors import BadRequest
 from zerotools.maps.geometry import BoundOperation, BoundTensor, inverses_of, view_of
@@ -37,7 +38,7 @@ def test_each_word_is_what_numpy_makes() -> None:
         assert (viewed(made, arrays) == wanted).all(), word
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 3))
 def test_halves_undo_pairs_and_every_inverse_covers(heads: int, half: int, columns: int) -> None:
     shape = (heads * 2 * half, columns)
@@ -52,7 +53,7 @@ def test_halves_undo_pairs_and_every_inverse_covers(heads: int, half: int, colum
         assert (filled(shape, pieces, [viewed(view_of(made), [array])]) == array).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 4))
 def test_query_groups_come_apart_again(groups: int, heads: int, size: int) -> None:
     shapes = [(groups * heads * size, 2), (groups * size, 2), (groups * size, 2)]

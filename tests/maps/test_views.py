@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.maps.viewed import filled, made_views, numbered, viewed
+from tests.matrices import examples
 from zerotools.core.boxes import prove_cover
 from zerotools.maps.views import (
     View,
@@ -53,7 +54,7 @@ def test_the_rows_of_rope_are_as_few_pieces_as_can_be() -> None:
     ]  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(made_views())
 def test_a_chain_is_what_numpy_makes_and_its_inverse_gives_back_every_source(
     made: tuple[View, list[tuple[int, ...]], np.ndarray],

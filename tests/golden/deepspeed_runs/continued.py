@@ -75,30 +75,37 @@ class Verdict:
     """`differences` should be empty; the others are greatest relative differences of a loss.
 
     `drift` after the reshard, `own_drift` after DeepSpeed's own save and load, `weights_only` where
-    the optimizer's state was left behind: what the tolerance can tell. `compared` counts steps.
+    the optimizer's state was left behind: what the tolerance can tell. These two are None where
+    DeepSpeed was not asked. `compared` counts steps.
     """
 
     differences: list[str]
     tolerance: float
     drift: float
-    own_drift: float
-    weights_only: float
+    own_drift: float | None
+    weights_only: float | None
     compared: int
 
 
-def continue_all(courses: Iterable[Course], directory: Path) -> dict[Course, Verdict]:
-    """Train, reshard and continue all courses; one launch or more per number of ranks and phase."""
+def continue_all(
+    courses: Iterable[Course], directory: Path, asked: Iterable[Course] | None = None
+) -> dict[Course, Verdict]:
+    """Train, reshard and continue all courses; one launch or more per number of ranks and phase.
+    Of `asked`, all without it, DeepSpeed's own saves are continued, too."""
     todo = list(dict.fromkeys(courses))
     starts = {course.home: course for course in todo}.values()
+    homes = {course.home for course in (todo if asked is None else asked)}
     returns = {(course.home, course.back): course for course in todo}.values()
     _launch([(c.ranks, _training(c)) for c in starts], directory)
     for course in todo:
         _reshard(course, directory / course.home)
     moved = [(c.to, _loading(c, c.there) | {"changes": c.move.changes}) for c in todo]
     back = [(c.ranks, _loading(c, c.back)) for c in returns]
-    own = [(c.ranks, run) for c in starts for run in _own(c)]
+    own = [(c.ranks, run) for c in starts if c.home in homes for run in _own(c)]
     _launch([*moved, *back, *own], directory)
-    return {course: _judged(course, directory / course.home) for course in todo}
+    return {
+        course: _judged(course, directory / course.home, course.home in homes) for course in todo
+    }
 
 
 def _reshard(course: Course, home: Path) -> None:
@@ -147,31 +154,26 @@ def _own(course: Course) -> Iterator[dict[str, Any]]:
     yield _loading(course, "weights-only") | own | {"weights_only": True}
 
 
-def _judged(course: Course, home: Path) -> Verdict:
+def _judged(course: Course, home: Path, asked: bool) -> Verdict:
+    own = ("own", "weights-only") if asked else ()
     told = {
         name: json.loads((home / f"{name}.json").read_text())
-        for name in ("trained", "own", "weights-only", course.back, course.there)
+        for name in ("trained", course.back, course.there, *own)
     }
     uninterrupted = told["trained"]["curve"][SAVED_AFTER:]
     drift, compared = drift_of(uninterrupted, told[course.there]["curve"])
     allowed = TOLERANCE[told["trained"]["precision"]]
     found = [
         f"{course}: {line}"
-        for name in ("own", course.back, course.there)
+        for name in (*own[:1], course.back, course.there)
         for line in _unlike(told["trained"]["held"], told[name]["held"], home, name)
     ]
     if not drift <= allowed:
         found.append(f"{course}: a loss differs by {drift:.2e}, more than {allowed:.0e}")
-    if told[course.back]["curve"] != told["own"]["curve"]:
+    if told[course.back]["curve"] != (told["own"]["curve"] if asked else uninterrupted):
         found.append(f"{course}: back at {course.ranks} ranks it does not go on as its own save")
-    return Verdict(
-        found,
-        allowed,
-        drift,
-        drift_of(uninterrupted, told["own"]["curve"])[0],
-        drift_of(uninterrupted, told["weights-only"]["curve"])[0],
-        compared,
-    )
+    drifts = {name: drift_of(uninterrupted, told[name]["curve"])[0] for name in own}
+    return Verdict(found, allowed, drift, drifts.get("own"), drifts.get("weights-only"), compared)
 
 
 def _unlike(saved: object, held: object, home: Path, name: str) -> Iterator[str]:

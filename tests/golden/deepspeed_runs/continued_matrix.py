@@ -26,8 +26,8 @@ def row(verdicts: Mapping[Course, Verdict]) -> dict[str, Any]:
     """What is kept of a case: greatest relative differences of a loss, rounded."""
     return {
         "drift": {f"{c.ranks}->{c.to}": float(f"{v.drift:.1e}") for c, v in verdicts.items()},
-        "own_drift": max(v.own_drift for v in verdicts.values()),
-        "weights_only": float(f"{min(v.weights_only for v in verdicts.values()):.1e}"),
+        "own_drift": max(v.own_drift or 0.0 for v in verdicts.values()),
+        "weights_only": float(f"{min(v.weights_only or 0.0 for v in verdicts.values()):.1e}"),
         "compared_steps": min(v.compared for v in verdicts.values()),
         "tolerance": max(v.tolerance for v in verdicts.values()),
     }

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.matrices import examples
 from zerotools.core import dtypes
 from zerotools.core.dtypes import DType
 from zerotools.io.numeric.distance import (
@@ -142,7 +143,7 @@ def test_the_parts_add_up_to_the_whole(drawn: list[tuple[float, float | None]], 
 
 
 @pytest.mark.torch
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(pairs, st.sampled_from(["float32", "float16", "bfloat16"]), st.floats(0, 1), st.floats(0, 1))
 def test_isclose_of_torch_agrees(
     drawn: list[tuple[float, float | None]], name: str, absolute: float, relative: float

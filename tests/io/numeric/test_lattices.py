@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.io.numeric.test_gather import Counted
+from tests.matrices import examples
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, ChunkBox
 from zerotools.core.dtypes import FLOAT32, FLOAT64, DType
@@ -73,7 +74,7 @@ def test_what_does_not_fit_or_is_mostly_gaps_is_read_piece_by_piece() -> None:
     assert near_pieces([far[0], other], FLOAT32, WORTHWHILE_GAP_BYTES, 2**20)[0] == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_rows_in_any_order_and_steps_are_where_they_belong(data: st.DataObject) -> None:
     """Rows of a permuted tensor, of which some tile takes a part, with any room to read."""

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.io.torchzip.archives import archive_bytes, opened, zip_bytes
+from tests.matrices import examples
 from zerotools.core import dtypes
 from zerotools.core.errors import BadFile
 from zerotools.io.files.damage import tolerating
@@ -27,7 +28,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("recovery")
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(storages=st.lists(st.binary(max_size=90), max_size=4), data=st.data())
 def test_records_before_a_cut_are_found_as_the_directory_has_them(
     scratch: Path, storages: list[bytes], data: st.DataObject

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.layouts import Placement, layouts, shapes, store
+from tests.matrices import examples
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import BFLOAT16, BOOL, FLOAT32, INT64, DType
@@ -28,7 +29,7 @@ def numbered(shape: tuple[int, ...], dtype: DType) -> Array:
     return (np.arange(count) % 127).reshape(shape).astype(numpy_dtype(dtype))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.data(), shapes, st.integers(64, 300))
 def test_any_two_layouts(data: st.DataObject, shape: tuple[int, ...], room: int) -> None:
     types = [data.draw(st.sampled_from([FLOAT32, BFLOAT16, INT64, BOOL])) for _ in range(2)]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.golden_files import DEEPSPEED, JOB, TORCH
+from tests.matrices import examples
 from tests.ops.chains import Held, Hop, compare, convert, dropped_by, expected, is_float
 from zerotools.formats.dcp.writing.naming_styles import STYLES
 from zerotools.ops.conversions.convert import written_formats
@@ -96,7 +97,7 @@ def follow(start: Path, chain: list[Hop], scratch: Path) -> None:
         path = out
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.sampled_from(sorted(STARTS)), st.lists(hops(), min_size=1, max_size=4))
 def test_what_every_format_holds_stays_and_the_rest_is_listed(start: str, chain: list[Hop]) -> None:
     with tempfile.TemporaryDirectory() as scratch:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.matrices import examples
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.memory_layout import MemoryLayout
 from zerotools.ops.estimate.activations import MicroBatch
@@ -240,7 +241,9 @@ def tiny(family: str, **changes: Any) -> Any:
 SHAPES = {family: tiny(family) for family in FAMILIES}
 
 
-@settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(
+    max_examples=examples(40), deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
+)
 @given(
     family=st.sampled_from(sorted(FAMILIES)),
     optimizer=st.sampled_from(OPTIMIZERS),

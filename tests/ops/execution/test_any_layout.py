@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.layouts import layouts, load, shapes, store, target
+from tests.matrices import examples
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
@@ -28,7 +29,7 @@ def values_of(shape: tuple[int, ...], dtype: dtypes.DType, seed: int) -> Array:
     return raw.astype(numpy_dtype(dtype)).reshape(shape)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.data())
 def test_the_same_bytes_arrive(data: st.DataObject) -> None:
     shape = data.draw(shapes)
@@ -46,7 +47,7 @@ def test_the_same_bytes_arrive(data: st.DataObject) -> None:
     assert report.bytes_written == values.nbytes
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.data())
 def test_a_cast_rounds_as_numpy_does(data: st.DataObject) -> None:
     shape = data.draw(shapes)

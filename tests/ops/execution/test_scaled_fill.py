@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.core.scaling.scaled_casts import drawn_casts
 from tests.io.numeric.test_scaled_values import numbers
 from tests.layouts import layouts, load, store, target
+from tests.matrices import examples
 from tests.ops.quantised.models import FP8, fp8, plain, scales, write
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Key
@@ -31,7 +32,7 @@ SMALL = MemoryBudget(max_memory=3 * 2 * MIN_TILE_BYTES, workers=2)
 KEY = Key("w", "param")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.data())
 def test_what_arrives_is_what_is_computed_of_the_whole(data: st.DataObject) -> None:
     cast: ScaledCast = data.draw(drawn_casts)

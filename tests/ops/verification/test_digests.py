@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.layouts import Placement, layouts, shapes, store
+from tests.matrices import examples
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT64, DType
@@ -42,7 +43,7 @@ def whole(values: Array) -> list[Placement]:
     return [Placement(Box.whole(values.shape), "a.bin", 3, tuple(range(values.ndim)))]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_the_digest_does_not_depend_on_the_layout(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.layouts import layouts, store
 from tests.maps.viewed import made_views, numbered
+from tests.matrices import examples
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
@@ -28,7 +29,7 @@ from zerotools.ops.weights.rearrange import rearranged
 SMALL = MemoryBudget(3 * MIN_TILE_BYTES, 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_a_view_of_any_chunks_is_what_numpy_makes_and_maps_back(data: st.DataObject) -> None:
     view, shapes, array = data.draw(made_views())

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.cli.top.made_looks import NOW, a_look, chosen, job_of, text_of
 from tests.daemon.http.api.made_views import STEP
+from tests.matrices import examples
 from zerotools.cli.job_views.describe import Job
 from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.drawing.view_state import HELP, LOG, ViewState
@@ -103,7 +104,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.dictionaries(
         st.sampled_from([*STEP, "mfu", "seconds_left", "skipped_steps", "loss_scale"]), ANYTHING

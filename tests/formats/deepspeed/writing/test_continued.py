@@ -10,30 +10,30 @@ from tests.golden.deepspeed_runs.continued import RESET, Course, Verdict, contin
 pytestmark = [
     pytest.mark.deepspeed,
     pytest.mark.timeout(900),
-    pytest.mark.dear(70, "fourteen courses, each against its own"),
+    pytest.mark.dear(70, "eleven courses, each against its own"),
 ]
 
 # Each value and each risky pair once: stages, precisions, one and three groups, orders, padding,
 # sub-groups, a schedule, clipping, accumulation, skips, other optimizers, growing and shrinking,
-# DeepSpeed's own Adam on the CPU;
-# then other stages, sub-groups and orders than those that were saved. Other pairs of one to four
-# ranks, and those of RESET with the settings that they saved with, are in scripts/judge.
+# DeepSpeed's own Adam on the CPU; then other stages, sub-groups and orders than those that were
+# saved. scripts/judge has other pairs of one to four ranks, those of RESET with the settings that
+# they saved with, and asks DeepSpeed of every course what its own save gives.
 COURSES = (
     Course("z1-fp32-round-robin", 2, 3),
     Course("z3-fp16-zoo", 2, 3),
     Course("z2-fp16-learner", 3, 2),
     Course("z2-fp32-momentum", 2, 3),
-    Course("z3-fp32-learner", 2, 3),
-    Course("z1-bf16-zoo", 3, 2),
     Course("z3-bf16-lion", 3, 2),
     Course("z2-bf16-cpu-adam", 2, 3),
-    *RESET,
+    *RESET[:5],
 )
+ASKED = (COURSES[1], COURSES[3], COURSES[4])
+"""One of each precision."""
 
 
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[Course, Verdict]:
-    return continue_all(COURSES, tmp_path_factory.mktemp("continued"))
+    return continue_all(COURSES, tmp_path_factory.mktemp("continued"), ASKED)
 
 
 @pytest.mark.parametrize("course", COURSES, ids=str)
@@ -45,8 +45,10 @@ def test_the_tolerance_tells_a_run_that_lost_its_moments(
     verdicts: dict[Course, Verdict],
 ) -> None:
     """Without the optimizer's state every curve is far outside; DeepSpeed's own save never is."""
-    for course, verdict in verdicts.items():
+    for course in ASKED:
+        verdict = verdicts[course]
+        assert verdict.weights_only is not None
         assert verdict.weights_only > 20 * verdict.drift, course
         assert verdict.weights_only > verdict.tolerance, course
         assert verdict.own_drift == 0, course
-        assert verdict.compared >= 3, course
+    assert min(verdict.compared for verdict in verdicts.values()) >= 3

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.layouts import layouts, load, shapes, store, target
+from tests.matrices import examples
 from tests.ops.execution.test_any_layout import SMALL, values_of
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key
@@ -19,7 +20,7 @@ from zerotools.ops.execution.parts.share import ByteRange, OutputPart, plan_part
 KEY = Key("w", "param")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.data())
 def test_parts_together_write_the_same_bytes(data: st.DataObject) -> None:
     """Of any layout into any layout, cut anywhere, in any order of parts."""
