@@ -8,6 +8,7 @@ in a thread it would keep the daemon's lock beyond its death. Processes look at 
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2] / "daemon/zerotoolsd"
@@ -96,18 +97,23 @@ THREAD_CALLS = frozenset({"to_thread", "run_in_executor", "Thread", "ThreadPoolE
 
 
 def callers(names: frozenset[str], root: Path = ROOT) -> list[str]:
+    return [path.relative_to(root).as_posix() for path, called in calls(root) if names & called]
+
+
+@cache
+def calls(root: Path) -> list[tuple[Path, set[str]]]:
+    """Each module below a folder, and the names of the functions that it calls."""
     return [
-        path.relative_to(root).as_posix()
+        (path, {_name(node) for node in ast.walk(ast.parse(path.read_text("utf-8")))} - {""})
         for path in sorted(root.rglob("*.py"))
-        if names & {_name(node) for node in ast.walk(ast.parse(path.read_text("utf-8")))}
     ]
 
 
-def _name(node: ast.AST) -> str | None:
+def _name(node: ast.AST) -> str:
     if not isinstance(node, ast.Call):
-        return None
+        return ""
     function = node.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def is_in(module: str, *places: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -27,19 +27,30 @@ HABITS = (
     r", as (?:it|they|that|this|the|those) \b",  # for "because"
 )
 HABIT = re.compile("|".join(HABITS), re.IGNORECASE)
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 NOUN_CLAUSE = re.compile(
     r"(?:What|Whether|As|Whose|Whom|Those|That|Which|Where|Somebody|Nobody|None)\b"
 )
 
 
-def definitions() -> Iterator[tuple[Path, ast.AST, str]]:
-    """Every module, class and function with a docstring."""
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+@cache
+def definitions() -> tuple[tuple[Path, bool, str], ...]:
+    """Every module, class and function with a docstring, and if it is a function. No tree is kept,
+    and no expression is looked into: there are a million of them."""
+    found = []
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, kinds) and (text := ast.get_docstring(node)):
-                    yield path, node, text
+            left: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+            while left:
+                node = left.pop()
+                if isinstance(node, FUNCTION | ast.ClassDef | ast.Module) and (
+                    text := ast.get_docstring(node)
+                ):
+                    found.append((path, isinstance(node, FUNCTION), text))
+                for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+                    inner = getattr(node, name, ())
+                    left += inner if isinstance(inner, list) else ()
+    return tuple(found)
 
 
 @cache
@@ -84,14 +95,10 @@ def test_habits_do_not_return(texts: Callable[[], tuple[str, ...]], ceiling: flo
 
 
 def test_docstrings_of_functions_begin_with_a_verb_or_a_subject() -> None:
-    functions = [
-        (path, node, text)
-        for path, node, text in definitions()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    functions = [(path, text) for path, is_function, text in definitions() if is_function]
     clauses = [
         f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
-        for path, _, text in functions
+        for path, text in functions
         if NOUN_CLAUSE.match(text)
     ]
     assert len(clauses) <= 0.01 * len(functions), "\n".join(clauses)
