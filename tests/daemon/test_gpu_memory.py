@@ -116,7 +116,7 @@ def test_the_job_that_takes_more_than_its_share_saves_and_makes_room(gpu: OneGpu
 
     wait_for(makes_room, "it to be asked", 60.0)
     gpu.holds(**{second: 40 * 1024})
-    said = gpu.reason(leaks, "makes room as the memory of GPU 0 runs out: it holds")
+    said = gpu.reason(leaks, "stops because the memory of GPU 0 runs out: it holds")
     assert "more than it declared, and GPU 0 has" in said
     assert client.job(beside)["state"] == "running"
     for number, attempt in ((beside, 1), (leaks, 2)):

@@ -43,12 +43,13 @@ def test_what_would_come_again_is_not_repeated(daemon: Daemon) -> None:
     wrong, again = daemon.wait_for_end(1), daemon.wait_for_end(2)
     assert (wrong["state"], len(wrong["attempts"])) == ("failed", 1)
     assert wrong["reason"] == (
-        "rank 0 exited with 2; not started again: exit status 2 says that the program was called "
-        "wrongly, so it would end the same way again"
+        "rank 0 exited with 2; not started again: exit status 2 means that the program got "
+        "wrong arguments, so it would fail again"
     )
     assert (again["state"], len(again["attempts"])) == ("failed", 2)
     assert again["reason"].endswith(
-        "the attempt before ended the same way before its first step, and this one got no further"
+        "the attempt before ended with the same error before its first step, and this one got "
+        "no further"
     )
 
 

@@ -215,15 +215,15 @@ def test_a_program_without_a_handler_ends_by_the_sigterm(daemon: Daemon, work: P
     daemon.client.cancel(1)
     job = daemon.wait_for_end(1)
     assert job["state"] == "cancelled"
-    assert "ended by signal 15 (SIGTERM), after being asked to stop" in job["reason"]
+    assert "ended by signal 15 (SIGTERM), after a request to stop" in job["reason"]
 
 
 @pytest.mark.parametrize(
     ("words", "script", "sentence"),
     [
-        ("x", {"command": ["gone.py"]}, "script.command: there is no file"),
-        ("x", {"command": ["no-such-program"]}, "there is no program no-such-program in PATH"),
-        ("x", {"directory": "/no/such"}, "script.directory = /no/such: there is no such directory"),
+        ("x", {"command": ["gone.py"]}, "script.command: the file"),
+        ("x", {"command": ["no-such-program"]}, "the program no-such-program is not in PATH"),
+        ("x", {"directory": "/no/such"}, "script.directory = /no/such: no such directory"),
     ],
 )
 def test_what_is_not_there_is_refused_at_submit(

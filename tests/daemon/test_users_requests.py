@@ -110,7 +110,7 @@ ROWS = (
     Row("retry", "POST", "/v1/jobs/3/retry", FORBIDDEN, {"output_dir": "/tmp/x"}),
     Row("drain", "POST", "/v1/drain", FORBIDDEN, {"why": "x"}, "only administrators may drain"),
     Row("undrain", "POST", "/v1/undrain", FORBIDDEN),
-    Row("none-there", "POST", "/v1/jobs/99/pause", MISSING, {}, "there is no job 99"),
+    Row("none-there", "POST", "/v1/jobs/99/pause", MISSING, {}, "job 99 does not exist"),
     Row("after", "POST", "/v1/jobs", (400,), {**job(), "after": [{"job": RUNNING}]}, "no job 2,"),
     Row("after-none", "POST", "/v1/jobs", (400,), {**job(), "after": [{"job": 99}]}, "no job 99,"),
     Row("shares", "GET", "/v1/shares", (200,), said='"users"'),

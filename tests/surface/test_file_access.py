@@ -34,7 +34,7 @@ LOOKS = {
 }
 OWN = {
     "users/open_as_user.py": "directories of the state directory, and those of users by descriptor",
-    "users/served_users.py": "the installation, and what the kernel says of the daemon",
+    "users/served_users.py": "the installation, and state in the kernel of the daemon",
     "http/api/listeners": "the socket, and tokens that the administrator names",
     "http/api/outputs.py": "logs in run directories, in a thread",
     "http/api/server.py": "the socket",

@@ -20,7 +20,7 @@ def test_a_process_is_watched(zerotools: Command, service: FakeService) -> None:
 def test_what_cannot_be_watched(zerotools: Command, service: FakeService) -> None:
     done = zerotools("adopt", "12")
     assert (done.status, done.out) == (2, "")
-    assert done.err.startswith("error: there is no process 12 on this machine")
+    assert done.err.startswith("error: process 12 does not exist on this machine")
     for word in ("0", "-3", "x", "99999999"):
         assert zerotools("adopt", word).status == 2
     done = zerotools("adopt", str(ADOPTABLE), "--time-limit", "soon")

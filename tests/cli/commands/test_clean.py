@@ -87,7 +87,7 @@ def test_a_named_job_that_stays_is_a_refusal(zerotools: Command, jobs: FakeServi
     done = zerotools("clean", "--yes", "1", "2", "9")
     assert done.status == 5
     assert "job 2 (tiny) stays: it is running" in done.err
-    assert "job 9 stays: there is no job 9" in done.err
+    assert "job 9 stays: job 9 does not exist" in done.err
     assert "removed: 1 job, 3.0 MiB" in done.out
 
 
@@ -164,6 +164,6 @@ def test_many_that_stay_are_counted(
     zerotools: Command, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = zerotools("clean", "--dry-run", *map(str, range(1, 14)))
-    assert done.out.startswith("there is nothing to remove\nstays: job 1: there is no job 1\n")
+    assert done.out.startswith("there is nothing to remove\nstays: job 1: job 1 does not exist\n")
     assert "stays: 3 more; --json lists them all" in done.out
     assert Cleaned(jobs=(), kept=()).to_json() == {"jobs": [], "kept": []}

@@ -30,7 +30,7 @@ TREE: dict[str, Any] = {
         "max": 3,
         "rule": "auto",
         "cause": "hang",
-        "after": "ranks that did not get on",
+        "after": "ranks without progress",
         "cause_ends": 1,
         "cause_max": 2,
         "counts": True,
@@ -64,8 +64,7 @@ def test_a_job_that_is_tried_again() -> None:
     text = "\n".join(page(JOB, TREE, now=1000.0))
     assert text.startswith("job 7 (tiny): waiting retry\n")
     assert (
-        "1 of 3 used since its last progress; at most 2 follow on ranks that did not get on "
-        "(1 so far)"
+        "1 of 3 used since its last progress; at most 2 follow on ranks without progress (1 so far)"
     ) in text
     assert "(in 1 min 00 s)" in text
     assert "attempt 2: hang: it hangs" in text
@@ -81,7 +80,7 @@ def test_a_cause_that_costs_nothing_and_one_that_nothing_follows() -> None:
     said = lines_of(retries={**free, "cause_max": None})["restarts"]
     assert said.endswith("; a restart after a restart of the machine uses none")
     none = lines_of(retries={**TREE["retries"], "cause_max": 0})["restarts"]
-    assert "; none follows on ranks that did not get on (1 so far)" in none
+    assert "; none follows on ranks without progress (1 so far)" in none
 
 
 def test_a_job_that_waits(zerotools: Command, service: FakeService) -> None:

@@ -59,7 +59,7 @@ def test_a_job_that_is_not_over_is_left_alone(zerotools: Command, service: FakeS
     service.add(state="running")
     done = zerotools("retry", "1")
     assert (done.status, done.err) == (5, "error: job 1 is not over: it is running\n")
-    assert zerotools("retry", "9").err == "error: there is no job 9\n"
+    assert zerotools("retry", "9").err == "error: job 9 does not exist\n"
     said = zerotools("retry", "1", "--from-start", "--nodes", "2").err
     assert said.startswith("error: --nodes is for a job that continues")
 

@@ -78,7 +78,7 @@ def test_show_says_where_predictions_are(service: FakeService, client: DaemonCli
 
 def test_show_of_nothing(zerotools: Command) -> None:
     done = zerotools("show", "3")
-    assert (done.status, done.err) == (2, "error: there is no job 3\n")
+    assert (done.status, done.err) == (2, "error: job 3 does not exist\n")
 
 
 @pytest.mark.parametrize("word", ["abc", "1.5", "-1"])

@@ -84,6 +84,6 @@ def test_a_socket_here_and_a_machine_there(there: Callable[..., Done]) -> None:
 def test_a_message_names_the_daemon_there(there: Callable[..., Done], tmp_path: Path) -> None:
     done = there("cancel", "7")
     assert done.status == 2
-    assert "there is no job 7" in done.err
+    assert "job 7 does not exist" in done.err
     (tmp_path / "run" / "api.sock").unlink()
     assert "no zerotoolsd listens on box at" in there("queue").err

@@ -109,7 +109,7 @@ def test_an_older_queue_takes_in_what_came_of_its_jobs_and_of_later_ones(tmp_pat
 
     run(state, before)
     shutil.copyfile(copy, state / DATABASE)
-    with pytest.raises(BadFile, match=r"its last change is number 5, and number 16 .*--rebuild"):
+    with pytest.raises(BadFile, match=r"it ends at change 5, but change 16 .*--rebuild"):
         Store(state)
     (state / queue_copies.LAST_CHANGE).unlink()  # nobody knows that it is older but the directories
 

@@ -118,7 +118,7 @@ def test_the_best_stays_and_what_a_killed_run_left_goes(
         (left / "data").write_bytes(b"x" * 9000)
     assert thin.thin_older(output, 1, daemon.socket, 7, None) == 0
     assert thinned(output) == [6]
-    assert "removed what a killed run had left: 18000 bytes" in capsys.readouterr().out
+    assert "removed files of a killed run: 18000 bytes" in capsys.readouterr().out
     assert not any(map(is_workspace, (path.name for path in output.iterdir())))
 
 

@@ -48,7 +48,10 @@ def test_users_are_all_or_a_list(tmp_path: Path) -> None:
             "[users]\nallow = 'anna'",
             'users.allow = "anna": must be "all" or a list, such as ["anna"]',
         ),
-        ("[users]\nallow = ['@']", 'users.allow: "@" names nobody; name a user, or a group as @'),
+        (
+            "[users]\nallow = ['@']",
+            'users.allow: "@" is not a user or a group; name a user, or a group as @',
+        ),
         ("[users]\nallow = [-1]", "users.allow: -1 is not a uid"),
         ("[users]\nallow = [true]", "users.allow"),
     ],

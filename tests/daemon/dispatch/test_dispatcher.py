@@ -173,8 +173,8 @@ def test_a_job_does_not_start_beside_what_nobody_may_end(tmp_path: Path) -> None
         for _ in range(2):  # also after a restart
             async with running(tmp_path / "state", config=config) as it:
                 assert await it.waits(1) == (
-                    f"waits for what is left of its last attempt: pid {stuck.pid} (cat), of uid "
-                    "61234; zerotoolsd has no right to end it"
+                    f"waits for leftover processes of its last attempt: pid {stuck.pid} "
+                    "(cat), of uid 61234; zerotoolsd has no right to end them"
                 )
         async with running(tmp_path / "state", config=config) as it:
             stuck.kill()

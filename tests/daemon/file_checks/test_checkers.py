@@ -206,7 +206,7 @@ def test_who_cannot_become_the_user_looks_at_nothing(tmp_path: Path) -> None:
     nobody = user_of(0)
 
     async def story(asked: Lookers) -> None:
-        with pytest.raises(BadRequest, match="cannot be looked at as its user: uid 0, gid 0"):
+        with pytest.raises(BadRequest, match="cannot be checked as its user: uid 0, gid 0"):
             await asked.ask(20, read, str(tmp_path / "file"), user=nobody)
 
     tell(story)

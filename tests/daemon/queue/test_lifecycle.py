@@ -58,7 +58,7 @@ EVERY: tuple[LifecycleEvent, ...] = (
     Release(waits=True),
     Ready(),
     Pause(why="paused by uid 1"),
-    Yield(why="makes room for job 9"),
+    Yield(why="stops for job 9"),
     Unpause(who="uid 1"),
     Unpause(who="uid 1", waits=True),
     *(ended(outcome) for outcome in OUTCOMES),
@@ -157,7 +157,7 @@ def test_a_job_that_gives_way_says_why_and_what_it_lost() -> None:
 
 
 def test_a_cancel_wins_over_what_a_job_was_asked_for_before() -> None:
-    for event in (Pause(why="paused by uid 7"), Yield(why="makes room for job 9")):
+    for event in (Pause(why="paused by uid 7"), Yield(why="stops for job 9")):
         job = advance(Standing(state="running"), event, now=0, policy=POLICY)
         job = advance(job, Cancel(who="uid 1"), now=0, policy=POLICY)
         job = advance(job, ended("stopped"), now=0, policy=POLICY)
@@ -222,11 +222,11 @@ def test_each_cause_is_followed_by_as_many_starts_as_its_rule_says(cause: str) -
 
 def test_the_reason_says_how_often_a_cause_may_come() -> None:
     assert ended_by(HANG).reason == (
-        "it crashed; restart 1 of 3 (1 of at most 2 after ranks that did not get on) in 0.9 s"
+        "it crashed; restart 1 of 3 (1 of at most 2 after ranks without progress) in 0.9 s"
     )
     assert ended_by(HANG, same=2, used=2).reason == (
-        "it crashed; not started again: it was 2 times after ranks that did not get on, and has "
-        "not got on since"
+        "it crashed; not started again: it was restarted 2 times after ranks without "
+        "progress, and made no progress since"
     )
     assert ended_by(REBOOT).reason == (
         "it crashed; started again in 4.5 s, at no cost to its 3 restarts"

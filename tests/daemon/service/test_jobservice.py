@@ -79,8 +79,8 @@ def test_another_process_that_locks_the_queue_does_not_stop_the_daemon(tmp_path:
         ({"ranks": None, "device": "cuda"}, "this machine shows none: no NVML"),
         ({"data": {"text": ["/no/*.txt"]}}, "data.text = /no/*.txt: no file matches"),
         ({"model": {"config": "/no/config.json"}}, "model.config = /no/config.json: there is no"),
-        ({"model": {"path": "/no/model"}}, "model.path = /no/model: there is no such directory"),
-        ({"resume_from": "/no/step"}, "resume_from = /no/step: there is no such directory"),
+        ({"model": {"path": "/no/model"}}, "model.path = /no/model: no such directory"),
+        ({"resume_from": "/no/step"}, "resume_from = /no/step: no such directory"),
         ({"output_dir": "/dev/null"}, "output_dir = /dev/null: is not a directory"),
         ({"env": {f"A{n}": "x" * 100_000 for n in range(70)}}, "at the start of a process, and"),
     ],
@@ -164,9 +164,9 @@ def test_an_older_checkpoint_of_the_jobs_own_directory_is_refused(tmp_path: Path
             submit(it, output_dir=str(output), resume_from=str(older)), BadRequest
         )
         assert message == (
-            f"resume_from = {older}: is at step 20, but output_dir = {output} holds step 40, from "
-            "which the job would resume; name another output_dir to resume at step 20, or set "
-            f'resume_from = "{output}" to resume at step 40'
+            f"resume_from = {older}: is at step 20, but output_dir = {output} holds step 40, "
+            "and the job would resume there; name another output_dir to resume at step 20, or "
+            f'set resume_from = "{output}" to resume at step 40'
         )
         short = {"train": {"steps": 20, "batch_size": 4}, "resume_from": str(older)}
         message = await refusal(submit(it, **short), BadRequest)
@@ -313,7 +313,7 @@ def test_cancelling_a_queued_job_ends_it_at_once(tmp_path: Path) -> None:
 def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         for number in (0, 1, -1, 10**30):
-            assert await refusal(it.service.job(number), NotFound) == f"there is no job {number}"
+            assert await refusal(it.service.job(number), NotFound) == f"job {number} does not exist"
         await submit(it)
         with pytest.raises(NotFound, match="job 1 has no attempt 7"):
             it.service.run_dir(1, 7)

@@ -225,7 +225,7 @@ def test_p5_ranks_that_ignore_the_stop_are_killed_after_the_grace(tmp_path: Path
     process.send_signal(signal.SIGTERM)
     record = finish(run, process)
     assert record["outcome"] == "killed"
-    assert record["cause"] == "did not stop within 0.05 s of being asked to"
+    assert record["cause"] == "did not stop within 0.05 s after the request"
     assert [rank["signal"] for rank in record["ranks"]] == [9, 9]
 
 

@@ -322,7 +322,10 @@ def test_damaged_references_are_refused(tmp_path: Path) -> None:
             "the data takes 259 token ids and the model's vocab_size is 100: raise vocab_size",
         ),
         ({"rows": [{"prompt": "p", "chosen": "c"}]}, 'line 1: has no column "rejected"'),
-        ({"train": {"chunked_loss": "on"}}, 'train.chunked_loss = "on": DPO needs what each'),
+        (
+            {"train": {"chunked_loss": "on"}},
+            'train.chunked_loss = "on": DPO needs the log-probability',
+        ),
     ],
 )
 def test_it_is_refused_before_it_is_queued(

@@ -63,7 +63,7 @@ def test_zerotools_is_beside_the_daemon_or_a_floor_up(tmp_path: Path, daemon: st
 
 
 def test_without_zerotools_nearby_the_place_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="package zerotools is missing beside"):
+    with pytest.raises(FileNotFoundError, match="package zerotools is missing next to"):
         zerotools_folder(tmp_path / "a" / "zerotoolsd")
 
 

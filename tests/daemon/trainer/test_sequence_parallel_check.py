@@ -50,7 +50,7 @@ def check(spec: JobSpec) -> None:
         (2, T5, Unsupported, "a t5 model has an encoder and a decoder"),
         (2, MAMBA, Unsupported, OTHERWISE),
         (2, COUNTED, Unsupported, OTHERWISE),
-        (2, BLOOM, Unsupported, "no way to replace the attention of BloomForCausalLM"),
+        (2, BLOOM, Unsupported, "cannot replace the attention of BloomForCausalLM"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -52,8 +52,8 @@ def test_where_one_node_stops_the_other_saves_and_waits(tmp_path: Path, text: Pa
     saved = first.events("checkpoint")[-1]["step"]
     assert told["kind"] == "not_ready"
     assert told["message"] == (
-        f"node 1 was stopped at step {saved} (pause), which is saved; this node waits until it "
-        "goes on there"
+        f"node 1 was stopped at step {saved} (pause), and saved; this node waits until that "
+        "one continues"
     )
     changes = {"train": steps(saved + 2)}
     nodes = [both.start(node, **changes) for node in (0, 1)]
@@ -130,7 +130,7 @@ def _config_file(directory: Path, name: str, **changes: Any) -> dict[str, Any]:
     ("changes", "why"),
     [
         ({"hidden_act": "relu"}, "the model of node 1 has another config than that of node 0"),
-        ({"hidden_size": 64}, "[model]: node 1 has another model than node 0, of "),
+        ({"hidden_size": 64}, "[model]: node 1 has another model than node 0: "),
         ({"model_type": "nothing"}, "node 1: "),
     ],
 )

@@ -78,7 +78,7 @@ def test_of_somebody_elses_job_nothing_is_asked(client: DaemonClient) -> None:
 
 def test_what_the_daemon_refuses_is_said(client: DaemonClient) -> None:
     job = completed([{"id": 9, "attempt": {"number": 1}, "attempts": [{"number": 1}]}])[0]
-    assert ChosenJobReader(client, None, lambda: 0.0).read(job).trouble == "there is no job 9"
+    assert ChosenJobReader(client, None, lambda: 0.0).read(job).trouble == "job 9 does not exist"
 
 
 def test_lines_of_a_log() -> None:

@@ -131,7 +131,7 @@ def test_a_log_is_followed(two_jobs: FakeService, client: DaemonClient) -> None:
 def test_a_log_that_is_refused_says_why(two_jobs: FakeService, client: DaemonClient) -> None:
     async def play(pilot: Pilot[int], app: Top) -> None:
         del two_jobs.views[3]
-        assert "there is no job 3" in await pressed(pilot, app, "l")
+        assert "job 3 does not exist" in await pressed(pilot, app, "l")
 
     drive(client, play)
 

@@ -33,7 +33,8 @@ def test_the_programs_error_is_the_reason_with_one_thing_to_try() -> None:
         "; try to install it for the job's python, or name another one with python = ..."
     )
     assert cause("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(...)").endswith(
-        '; try NCCL_P2P_DISABLE = "1" in [env], and NCCL_DEBUG = "INFO" to see what NCCL uses'
+        '; try NCCL_P2P_DISABLE = "1" in [env], and NCCL_DEBUG = "INFO" to see the transports '
+        "in use"
     )
     assert cause("ValueError: no") == "rank 0 exited with 1: ValueError: no"
     assert cause(None) == "rank 0 exited with 1"
@@ -63,7 +64,7 @@ def test_it_is_one_bounded_line_that_no_terminal_obeys() -> None:
     [
         {"bare": "rank 0 exited with 1: the model's own words"},
         {"bare": "rank 0 was ended by signal 15 (SIGTERM)"},
-        {"bare": "rank 0 exited with 1, after being asked to stop"},
+        {"bare": "rank 0 exited with 1, after a request to stop"},
         {"outcome": "stopped"},
         {"outcome": "finished"},
     ],

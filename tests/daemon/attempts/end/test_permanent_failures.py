@@ -38,8 +38,8 @@ def ended(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("end", "why"),
     [
-        ({"exit_code": 2}, "exit status 2 says"),
-        ({"exit_code": 127}, "exit status 127 says that a program was not found"),
+        ({"exit_code": 2}, "exit status 2 means"),
+        ({"exit_code": 127}, "exit status 127 means that a program was not found"),
         (
             {"exit_code": 2, "last_lines": "usage: t\nt.py: error: no such option: --x"},
             "t.py: error: no such option: --x: exit status 2",
@@ -86,7 +86,7 @@ def test_the_same_end_twice_is_not_repeated(end: dict[str, Any]) -> None:
     if isinstance(text := end.get("last_lines"), str):
         second["last_lines"] = text.replace("0x7f01", "0x7f99").replace("41234", "51234")
     where = "at step 40" if end.get("steps_done") else "before its first step"
-    assert f"ended the same way {where}" in (why_not_again(second, first) or "")
+    assert f"ended with the same error {where}" in (why_not_again(second, first) or "")
 
 
 @pytest.mark.parametrize(

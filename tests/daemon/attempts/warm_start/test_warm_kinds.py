@@ -51,12 +51,12 @@ def compiled() -> JobSpec:
     ("changes", "why"),
     [
         ({}, None),
-        ({"spec": compiled()}, "train.compile starts processes and threads of its own"),
+        ({"spec": compiled()}, "train.compile starts processes and threads"),
         ({"user": USER}, "it is a job of another user than the daemon's"),
-        ({"way": SYSTEMD}, "supervisors are started by systemd, each in a unit of its own"),
+        ({"way": SYSTEMD}, "supervisors are started by systemd, each in a separate unit"),
         (
             {"plan": a_plan(LD_PRELOAD="/lib/trace.so")},
-            "LD_PRELOAD is set, and what it loads may not bear a fork",
+            "LD_PRELOAD is set, and its library may not bear a fork",
         ),
         (
             {"plan": a_plan(OMP_PROC_BIND="close")},
@@ -73,7 +73,7 @@ def compiled() -> JobSpec:
             {"plan": replace(a_plan(), argv=("/usr/bin/python3", "-m", "mine"))},
             "its command is not that of the trainer",
         ),
-        ({"spec": replace(make_job(""), engine="script")}, "its program is the user's own"),
+        ({"spec": replace(make_job(""), engine="script")}, "its program comes from the user"),
         (
             {"spec": replace(make_job(""), engine="deepspeed")},
             "engine deepspeed is not known to bear a fork",

@@ -99,7 +99,7 @@ def test_the_output_of_another_job_is_known_by_each_of_its_names(
             f"{first} {second}"
         )
         answer = await clean(it, second)
-        assert answer.kept[0].why.startswith("what it wrote lies in the state directory (")
+        assert answer.kept[0].why.startswith("its output is in the state directory (")
         assert (output / "step-00000007").is_dir()
         assert ids(await clean(it, first, second, outputs=True)) == [first, second]
         assert list((home["real"] / "jobs").iterdir()) == []
@@ -123,7 +123,7 @@ def test_a_checkpoint_that_was_reported_by_another_name_is_no_log(
         database.close()
         answer = await clean(it, job)
         assert ids(answer) == []
-        assert answer.kept[0].why.startswith("what it wrote lies in the state directory (")
+        assert answer.kept[0].why.startswith("its output is in the state directory (")
         assert kept.exists()
 
     tell(home["link"], story)

@@ -34,7 +34,7 @@ def test_what_was_seen_comes_back_as_it_is(tmp_path: Path) -> None:
         said = path_checks.mentioned_paths(job.spec_text, job.output_dir)
         assert path_checks.mentions_in(said) == removal.mentions(job.spec_text, job.output_dir)
         among = replace(job, output_dir=str(tmp_path / "state" / "jobs"))
-        with pytest.raises(Stays, match="among the daemon's own files"):
+        with pytest.raises(Stays, match="among the daemon's files"):
             path_checks.files_in(
                 path_checks.removable_files(str(it.engine.jobs_dir), among, attempts)
             )

@@ -67,7 +67,7 @@ def test_checkpoints_in_the_state_directory_stay_until_they_are_named(tmp_path: 
         for answer in (await clean(it), await clean(it, job)):
             assert ids(answer) == []
             assert answer.kept[0].why == (
-                f"what it wrote lies in the state directory ({output}); to remove that too, type: "
+                f"its output is in the state directory ({output}); to remove that too, type: "
                 "zerotools clean --outputs 1"
             )
         assert (output / "step-00000005").is_dir()
@@ -84,8 +84,8 @@ def test_a_job_that_is_not_over_stays_and_goes_on(tmp_path: Path) -> None:
         await it.reach(job.id, "running")
         answer = await clean(it, job.id, 99)
         assert [(each.id, each.why) for each in answer.kept] == [
-            (job.id, "it is running; only a job that is over can be removed"),
-            (99, "there is no job 99"),
+            (job.id, "it is running; only a finished job can be removed"),
+            (99, "job 99 does not exist"),
         ]
         assert ids(await clean(it)) == []
         it.release(job.id)
@@ -193,7 +193,7 @@ def test_the_daemons_own_files_are_nobodys_output(tmp_path: Path, place: str) ->
     async def story(it: Running) -> None:
         job = await over(it, output_dir=str(state / place))
         answer = await clean(it, job, outputs=True)
-        assert "among the daemon's own files; remove that yourself" in answer.kept[0].why
+        assert "among the daemon's files; remove that yourself" in answer.kept[0].why
         assert (state / "zerotools.db").exists()
 
     tell(state, story)
@@ -238,7 +238,7 @@ def test_two_cleans_at_once_remove_a_job_once(tmp_path: Path) -> None:
         answers = await asyncio.gather(*(clean(it, *jobs) for _ in range(3)))
         assert sorted(job for answer in answers for job in ids(answer)) == jobs
         kept = {each.why for answer in answers for each in answer.kept}
-        assert kept == {f"there is no job {job}" for job in jobs}
+        assert kept == {f"job {job} does not exist" for job in jobs}
 
     tell(tmp_path / "state", story)
 

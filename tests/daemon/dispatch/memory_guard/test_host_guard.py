@@ -107,7 +107,7 @@ def test_the_job_of_lowest_value_saves_and_goes_on_later(tmp_path: Path) -> None
             given = await it.reach(low.id, "queued")
             assert (await it.service.job(high.id)).state == "running"
             assert given.reason is not None
-            assert "makes room as the memory of the host runs out" in given.reason
+            assert "stops because the memory of the host runs out" in given.reason
             (row,) = it.engine.store.yields.of(low.id)
             assert (row.purpose, row.saved_step, row.steps_lost) == ("relieve", 7, 0)
             assert it.engine.store.job(low.id).standing.restarts_used == 0

@@ -46,7 +46,7 @@ def test_a_job_saves_for_one_of_higher_priority_and_goes_on_after_it(tmp_path: P
             high = await submit(it, "steps=2 release exit=0", priority=3)
             await it.reach(high.id, "running")
             waits = await it.reach(low.id, "queued")
-            assert str(waits.reason).startswith(f"makes room for job {high.id} of priority 3; ")
+            assert str(waits.reason).startswith(f"stops for job {high.id} of priority 3; ")
             (row,) = it.engine.store.yields.of(low.id)
             assert (row.purpose, row.for_job, row.steps_lost) == (PREEMPT, high.id, 0)
 

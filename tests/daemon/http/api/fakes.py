@@ -189,12 +189,12 @@ class FakeService:
 
     async def job(self, job_id: int) -> JobView:
         if job_id not in self.views:
-            raise NotFound(f"there is no job {job_id}")
+            raise NotFound(f"job {job_id} does not exist")
         return self.views[job_id]
 
     def owner(self, job_id: int) -> int:
         if job_id not in self.views:
-            raise NotFound(f"there is no job {job_id}")
+            raise NotFound(f"job {job_id} does not exist")
         return self.views[job_id].uid
 
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
@@ -320,7 +320,7 @@ class FakeService:
 
     async def adopt(self, wanted: Adoption, *, uid: int) -> AdoptedView:
         if wanted.pid != ADOPTABLE:
-            raise BadRequest(f"there is no process {wanted.pid} on this machine")
+            raise BadRequest(f"process {wanted.pid} does not exist on this machine")
         view = self.add(uid=uid, name=wanted.name or "train", reason=None)
         return AdoptedView(job=view, below=(ADOPTABLE + 1,), gpu_uuids=("GPU-a",))
 
@@ -353,11 +353,11 @@ class FakeService:
                 kept += [KeptJob(id=job_id, name="", why=why)] if request.jobs else []
                 continue
             if view is None:
-                why = f"there is no job {job_id}"
+                why = f"job {job_id} does not exist"
                 kept.append(KeptJob(id=job_id, name="", why=why, gone=True))
             elif view.state not in TERMINAL:
                 if request.jobs:
-                    why = f"it is {view.state}; only a job that is over can be removed"
+                    why = f"it is {view.state}; only a finished job can be removed"
                     kept.append(KeptJob(id=job_id, name=view.name, why=why))
             else:
                 outputs = (view.output_dir,) if request.outputs else ()

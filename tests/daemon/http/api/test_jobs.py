@@ -78,5 +78,5 @@ def test_a_full_disk_is_a_refusal(service: FakeService, client: DaemonClient) ->
 
 @pytest.mark.parametrize("job_id", [0, -1, 99, 10**30])
 def test_a_job_that_is_not_there(job_id: int, client: DaemonClient) -> None:
-    with pytest.raises(BadRequest, match="there is no job"):
+    with pytest.raises(BadRequest, match="does not exist"):
         client.job(job_id)

@@ -201,7 +201,7 @@ def test_jobs_of_others_are_seen_as_at_the_socket_and_never_changed(
     for browser in (anna, owner):
         answer = browser.post("/v1/jobs/1/cancel")
         assert (answer.status, answer.json["code"]) == (403, "forbidden")
-    assert b"this page can change only your own" in owner.post("/v1/jobs/1/release").body
+    assert b"this page can change only your jobs" in owner.post("/v1/jobs/1/release").body
     assert service.views[1].state == "queued"
 
 

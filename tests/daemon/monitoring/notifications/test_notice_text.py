@@ -96,4 +96,4 @@ def test_a_stall_is_told_once_for_each_attempt() -> None:
     assert not teller.wants(job, "started")
     stalls = [next(iter(teller.of_stall(job, n, "rank 1 hangs", 1.0))) for n in (1, 1, 2)]
     assert stalls[0].key == stalls[1].key != stalls[2].key
-    assert "does not get on: rank 1 hangs" in stalls[0].body
+    assert "makes no progress: rank 1 hangs" in stalls[0].body

@@ -82,4 +82,4 @@ def test_what_a_job_wants_is_judged_at_its_submit() -> None:
     assert "key" not in said
     runs = NotifySpec(command=("tell",))
     assert why_job_refused(runs, CONFIG) is None
-    assert "runs no commands" in str(why_job_refused(runs, NotifyConfig(commands=False)))
+    assert "does not allow commands" in str(why_job_refused(runs, NotifyConfig(commands=False)))

@@ -94,7 +94,7 @@ class _Floor:
         coming = [gpu for gpu in wanted if gpu.index in self.ours and gpu not in free]
         lacking = need - len(free)
         if missing is None and len(coming) < lacking:
-            waits[job_id] += "; nothing is kept for it meanwhile" if free else ""
+            waits[job_id] += "; no GPU is reserved for it meanwhile" if free else ""
         elif missing is None:
             ends = sorted(e for gpu in coming if (e := self.ours[gpu.index]) is not None)
             for gpu in free:

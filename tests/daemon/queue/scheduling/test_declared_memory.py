@@ -73,8 +73,8 @@ def test_host_memory_is_given_in_turn_and_kept_for_who_waits_for_it() -> None:
     assert started(decisions) == {1: [], 4: []}
     assert decisions.host_first == 2
     assert decisions.waits == {
-        2: "needs 5.0 GiB of host memory (memory.host): 2.0 of 10.0 GiB are left of what jobs may "
-        "declare",
+        2: "needs 5.0 GiB of host memory (memory.host): 2.0 of 10.0 GiB are left of the memory "
+        "that jobs may declare",
         3: "needs 1.0 GiB of host memory (memory.host): waits behind job 2",
         5: "needs 1.0 GiB of host memory (memory.host): waits behind job 2",
     }
@@ -103,8 +103,8 @@ def test_what_others_have_of_the_host_is_not_given_away() -> None:
     assert first.host_first == 1
     assert first.waits_for_host
     assert first.waits[1] == (
-        "needs 12.0 GiB of host memory (memory.host): 10.0 GiB are free beside what running jobs "
-        "still need"
+        "needs 12.0 GiB of host memory (memory.host): 10.0 GiB are free apart from the needs "
+        "of running jobs"
     )
     hopeless = decide([host(1, 30), host(2, 3), host(3, 8)], memory=memory)
     assert set(started(hopeless)) == {2}  # strangers have it: nothing is kept for the first
@@ -118,8 +118,9 @@ def test_an_estimate_says_so_and_what_would_take_less() -> None:
     )
     decisions = decide([dataclasses.replace(host(1, 12), need=need)], memory=memory)
     assert decisions.waits[1] == (
-        "needs 12.0 GiB of host memory (estimated): 10.0 GiB are free beside what running jobs "
-        "still need; zero.stage = 3 would take less; memory.host declares it, if you know better"
+        "needs 12.0 GiB of host memory (estimated): 10.0 GiB are free apart from the needs of "
+        "running jobs; zero.stage = 3 would take less; memory.host declares it, if you know "
+        "better"
     )
 
 

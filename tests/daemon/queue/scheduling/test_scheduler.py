@@ -38,7 +38,7 @@ def test_nothing_is_kept_for_a_job_that_waits_for_strangers() -> None:
     decisions = decide([wants(1, 4), wants(2, 2), wants(3, 1)], machine)
     assert started(decisions) == {2: [1, 2], 3: [3]}
     assert decisions.waits[1].startswith("needs 4 GPUs: 3 of 4 free: GPU 0: 20.0 of")
-    assert decisions.waits[1].endswith("; nothing is kept for it meanwhile")
+    assert decisions.waits[1].endswith("; no GPU is reserved for it meanwhile")
 
 
 def test_what_is_kept_is_lent_to_a_job_that_ends_before() -> None:

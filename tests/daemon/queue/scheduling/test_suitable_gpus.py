@@ -202,7 +202,7 @@ def test_one_of_two_gpus_that_is_not_measured_leaves_the_other() -> None:
 def test_a_known_use_counts_where_only_the_processes_are_not_told() -> None:
     virtual = fake_gpu(0, used_gib=20, unmeasured="the driver does not report its processes")
     decisions = decide([wants(1, 1)], seen(virtual), limits=USE)
-    assert "20.0 of 80.0 GiB in use by processes that are no jobs" in decisions.waits[1]
+    assert "20.0 of 80.0 GiB in use by processes of no job" in decisions.waits[1]
 
 
 def test_mig_instances_are_named_and_refused() -> None:

@@ -27,7 +27,7 @@ def test_a_user_at_the_limit_keeps_nothing_and_others_go_ahead() -> None:
     requests += [of(BOB, wants(4, 2)), of(BOB, wants(5, 1))]
     decisions = decide(requests, gpus(8), users=limited(max_gpus=3))
     assert started(decisions) == {1: [0, 1], 3: [2], 4: [3, 4], 5: [5]}
-    assert decisions.waits[2] == "needs 2 GPUs: jobs of its own user have 2 of users.max_gpus = 3"
+    assert decisions.waits[2] == "needs 2 GPUs: jobs of the same user have 2 of users.max_gpus = 3"
 
 
 def test_what_runs_already_counts() -> None:
@@ -35,7 +35,7 @@ def test_what_runs_already_counts() -> None:
     used = {ANNA: UserUse(running=1, gpus=1)}
     decisions = decide(requests, gpus(3), leases=[lease(0)], users=limited(used, max_running=1))
     assert started(decisions) == {2: [1]}
-    assert decisions.waits[1] == "waits for jobs of its own user: 1 of users.max_running = 1 run"
+    assert decisions.waits[1] == "waits for jobs of the same user: 1 of users.max_running = 1 run"
 
 
 def test_jobs_on_the_cpu_count_among_those_that_run_and_by_their_ranks() -> None:
@@ -57,7 +57,11 @@ def test_ten_thousand_jobs_of_one_user_at_the_limit_are_not_looked_at() -> None:
 @pytest.mark.parametrize(
     ("need", "limits", "why"),
     [
-        (ResourceNeed(world_size=4, gpus=4), {"max_gpus": 3}, "needs 4 GPUs: jobs of its own user"),
+        (
+            ResourceNeed(world_size=4, gpus=4),
+            {"max_gpus": 3},
+            "needs 4 GPUs: jobs of the same user",
+        ),
         (ResourceNeed(world_size=4, gpus=4), {"max_cpu_ranks": 3, "max_running": 1}, None),
         (ResourceNeed(world_size=4, gpus=None), {"max_cpu_ranks": 3}, "needs 4 CPU ranks: jobs"),
         (ResourceNeed(world_size=4, gpus=None), {"max_gpus": 3}, None),

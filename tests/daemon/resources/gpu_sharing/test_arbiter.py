@@ -111,7 +111,7 @@ def test_a_daemon_without_descriptors_does_not_believe_that_there_are_no_locks(
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
     said = asyncio.run(one())["A"]
-    assert said.startswith("cannot be asked for: ")
+    assert said.startswith("cannot be locked: ")
     assert said.endswith("Too many open files")
 
 

@@ -230,8 +230,8 @@ def test_a_pid_that_cannot_be_seen_from_here_is_said_and_keeps_nothing(tmp_path:
         await left.look(70, gpu(30.0, (2**22 + 5, 10.0)))
         assert left.leases == []
         assert left.said == [
-            "GPU 0 has 30.0 GiB in use after attempt 1, by pid 4194309, which cannot be seen from "
-            "here (another container?): whose it is cannot be said"
+            "GPU 0 has 30.0 GiB in use after attempt 1, by pid 4194309, which cannot be seen "
+            "from here (another container?): its owner is not known"
         ]
 
     tell(tmp_path, story)

@@ -71,7 +71,7 @@ def test_one_that_is_gone_is_refused_and_named_when_it_goes() -> None:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert refusal(child.pid).endswith("has ended already")  # nobody has collected it yet
     child.wait()
-    assert refusal(child.pid) == f"there is no process {child.pid} on this machine, or it has ended"
+    assert refusal(child.pid) == f"process {child.pid} does not exist on this machine, or has ended"
     (said,) = missing(process)
     assert said.endswith("it has ended, and cannot be watched again")
 

@@ -117,7 +117,7 @@ def test_the_daemon_asks_the_job_s_interpreter(tmp_path: Path) -> None:
     mute = tmp_path / "python"
     mute.write_text("#!/bin/sh\necho nothing\n")
     mute.chmod(0o700)
-    with pytest.raises(BadRequest, match=r"could not look at the model and the data, and did"):
+    with pytest.raises(BadRequest, match=r"could not check the model and the data, and gave"):
         asyncio.run(dry_run.rehearse(spec, str(mute), {}))
 
 

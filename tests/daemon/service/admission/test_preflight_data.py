@@ -61,8 +61,8 @@ def test_good_examples_pass(make: Make, tmp_path: Path) -> None:
         ),
         (GOOD.encode() + b'{"prompt": "\xff"}', "a.json, line 2: is not UTF-8"),
         ("", "a.json: contains no data"),
-        ("\n\n", "a.json: contains no example whose"),
-        ("[]", "a.json: contains no example whose"),
+        ("\n\n", "a.json: contains no example with text in"),
+        ("[]", "a.json: contains no example with text in"),
         ('{"prompt": "", "response": "b"}', 'whose "prompt" and "response" hold text'),
     ],
 )
@@ -90,7 +90,7 @@ def test_every_problem_is_listed(make: Make, tmp_path: Path) -> None:
         model={"path": str(tmp_path / "none")},
         eval={"files": [make("a.json", "3")]},
     )
-    assert f"model.path = {tmp_path}/none: there is no such directory" in message
+    assert f"model.path = {tmp_path}/none: no such directory" in message
     assert f"data.tokenizer = {tmp_path}/empty: contains no tokenizer" in message
     assert f"data.examples = {tmp_path}/no-*.json: no file matches" in message
     assert "a.json, line 1: is a number, not an object" in message

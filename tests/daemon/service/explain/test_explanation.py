@@ -64,7 +64,7 @@ def test_the_last_end_and_what_is_left_of_its_retries() -> None:
         "max": 3,
         "rule": "auto",
         "cause": "hang",
-        "after": "ranks that did not get on",
+        "after": "ranks without progress",
         "cause_ends": 2,
         "cause_max": 2,
         "counts": True,

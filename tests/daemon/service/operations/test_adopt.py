@@ -99,7 +99,7 @@ def test_a_cancel_leaves_it_alone(tmp_path: Path) -> None:
             await watched(it, job.id)
             await it.service.cancel(job.id, uid=ME)
             over = await it.reach(job.id, "cancelled")
-            assert str(over.reason).endswith("watched no more; the process goes on")
+            assert str(over.reason).endswith("no longer watched; the process continues")
             assert child.poll() is None
             again = await it.service.resume(job.id, uid=ME)  # it may be watched again
             await it.reach(again.id, "running")
@@ -118,7 +118,7 @@ def test_its_time_limit_ends_it_and_all_below_it_also_where_it_does_not_listen(
             for job in jobs:
                 ended = await it.reach(job.id, "stopped", "failed")
                 assert ended.state == "stopped", ended.reason
-                assert ended.reason == ("its time limit of 1 s is over; ended as it was asked to")
+                assert ended.reason == ("its time limit of 1 s is over; ended on request")
             assert hears.wait() == -signal.SIGTERM  # with its program, and before it went on
             assert deaf.wait() == -signal.SIGKILL
             wait_for(lambda: not _group(deaf.pid), "all of its processes to be gone")
@@ -142,7 +142,7 @@ def test_what_is_not_the_daemons_is_not_paused_nor_watched_twice(tmp_path: Path)
             said = await refusal(adopt(it, child.pid), Conflict)
             assert said == f"process {child.pid} is watched already, by job {job.id}"
             paused = it.service.pause(job.id, uid=ME, lose_steps=True)
-            assert "nothing could start it again" in await refusal(paused, Conflict)
+            assert "the daemon cannot start it again" in await refusal(paused, Conflict)
             await watched(it, job.id)
             close_input(child)
             await it.reach(job.id, "failed", "succeeded")
@@ -163,7 +163,7 @@ def test_a_watcher_that_is_killed_says_nothing_of_the_process(tmp_path: Path) ->
             os.kill(run["ranks"][0]["pid"], signal.SIGKILL)
             failed = await it.reach(job.id, "failed")
             assert str(failed.reason).startswith(
-                "its watcher failed, and the process itself may go"
+                "its watcher failed, and the process itself may still"
             )
             assert child.poll() is None
 

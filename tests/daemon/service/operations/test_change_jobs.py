@@ -70,7 +70,7 @@ def test_a_job_starts_after_others_as_they_had_to_end(tmp_path: Path) -> None:
         assert said.startswith(f"after: job {failing.id} has failed, so it can no longer succeed")
         missing = QueueTerms(after=(Dependency(job_id=99),))
         said = await refusal(submit_under(it, missing), BadRequest)
-        assert said == "after: there is no job 99, or it is not yours"
+        assert said == "after: job 99 does not exist, or is not yours"
         released = await it.service.release(spoiled.id, uid=ME)
         assert released.after == ({"job": failing.id, "condition": "any", "state": "failed"},)
         await it.reach(spoiled.id, "running")

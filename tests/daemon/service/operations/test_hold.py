@@ -172,9 +172,7 @@ def test_a_program_that_is_not_known_to_save_is_paused_only_where_that_is_meant(
         job, _ = await it.service.submit(spec, uid=ME, idempotency_key=None)
         await it.reach(job.id, "running")
         said = await refusal(it.service.pause(job.id, uid=ME), Conflict)
-        assert said.startswith(
-            f"job {job.id} would not continue from where it is held: its program has"
-        )
+        assert said.startswith(f"job {job.id} would not continue at the same step: its program has")
         assert said.endswith(f"zerotools hold --lose-steps {job.id}")
         await it.service.pause(job.id, uid=ME, lose_steps=True)
         paused = await it.reach(job.id, "paused")
@@ -196,7 +194,7 @@ def test_a_job_that_makes_room_is_queued_again_and_says_for_whom(tmp_path: Path)
             terms=QueueTerms(priority=3),
         )
         row = it.engine.store.job(job.id)
-        why = f"makes room for job {urgent.id}"
+        why = f"stops for job {urgent.id}"
         it.engine.yield_job(row, PREEMPT, why, for_job=urgent.id)
         await it.reach(urgent.id, "running")
         waits = await it.reach(job.id, "queued")

@@ -29,7 +29,7 @@ def test_a_queued_job_is_changed_as_a_submit_would_take_it(tmp_path: Path) -> No
         ended = await it.reach(job.id, "succeeded")
         assert ended.attempts[0].number == 1
         said = await refusal(it.service.edit(job.id, fewer, uid=ME), Conflict)
-        assert "only a job that has never started can be edited" in said
+        assert "only a job that never started can be edited" in said
         said = await refusal(it.service.edit(first.id, fewer, uid=ME), Conflict)
         assert said.startswith(f"job {first.id} is running")
         it.release(first.id)
@@ -49,7 +49,7 @@ def test_what_a_submit_would_refuse_changes_nothing(tmp_path: Path) -> None:
             (JobEdit(set={"data.text": ["/no/*.txt"]}), "no file matches"),
             (JobEdit(set={"captured_env": {}}), "captured_env: cannot be set here"),
             (JobEdit(unset=("train.batch_size",)), "train.batch_size: is missing"),
-            (JobEdit(), "nothing is to be changed"),
+            (JobEdit(), "the request has no changes"),
         ):
             assert said in await refusal(it.service.edit(job.id, changes, uid=ME), BadRequest)
         taken = JobEdit(set={"output_dir": other.output_dir})

@@ -202,7 +202,7 @@ def test_directories_that_are_not_there_are_refused(tmp_path: Path) -> None:
         spec = evaluated("exit=0", tmp_path)
         lost = replace(spec, eval=replace(spec.eval, task_dir="/no/tasks"))
         said = await refusal(it.service.submit(lost, uid=ME, idempotency_key=None), BadRequest)
-        assert said == "eval.task_dir = /no/tasks: there is no such directory"
+        assert said == "eval.task_dir = /no/tasks: no such directory"
         own = job_from_dict(
             {
                 "engine": "script",
@@ -212,6 +212,6 @@ def test_directories_that_are_not_there_are_refused(tmp_path: Path) -> None:
             source="job",
         )
         said = await refusal(it.service.submit(own, uid=ME, idempotency_key=None), BadRequest)
-        assert said == "script.evaluates = /no/run: there is no such file or directory"
+        assert said == "script.evaluates = /no/run: no such file or directory"
 
     tell(tmp_path / "state", story)

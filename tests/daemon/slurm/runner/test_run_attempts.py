@@ -155,7 +155,7 @@ def test_the_next_start_goes_on_after_one_that_was_killed(tmp_path: Path) -> Non
     assert found.begin().wait(90) == 0, found.log()
     view = found.jobs.job("4711")
     assert [each["cause"] for each in view["attempts"]][1:] == ["finished"]
-    assert "Slurm ended it before it said how it ended" in view["attempts"][0]["cause"]
+    assert "Slurm ended it before it recorded its end" in view["attempts"][0]["cause"]
 
 
 def test_a_new_submission_goes_on_after_a_batch_script_that_was_killed(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def test_a_group_that_is_ours_is_found(
         # It is the user's systemd to which that one above was given.
         (f"{USER}/app.slice/x.service", {"marked": (USER,)}, "systemd has not delegated"),
         ("/", {"marked": ()}, "systemd has not delegated the control group /"),
-        ("/x", {"top": "/a", "systemd": False}, "the control group /x is outside of what"),
-        ("/../x", {"systemd": False}, "the control group /../x is outside of what"),
+        ("/x", {"top": "/a", "systemd": False}, "the control group /x is outside"),
+        ("/../x", {"systemd": False}, "the control group /../x is outside"),
     ],
 )
 def test_one_that_is_not_is_left_alone(

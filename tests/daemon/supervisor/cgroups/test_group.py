@@ -24,7 +24,7 @@ from zerotoolsd.supervisor.ranks import KnownRank
 TOKEN = "0123456789abcdef"
 NAME = group_name(7, 2, TOKEN)
 GIB = 2**30
-LIMITED = "killed by its own memory limit of 32 GiB"
+LIMITED = "killed by its memory limit of 32 GiB"
 
 
 def test_limits_are_told_in_the_words_of_the_kernel(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_shell_that_handles_sigterm_gets_it_after_its_programs(tmp_path: Path)
     found = stop(tmp_path, script, "train")
     assert found.output == ("train saved", "train begins", "train asked", "train saved")
     assert found.record["outcome"] == "stopped"
-    assert found.record["cause"] == "rank 0 exited with 7, after being asked to stop"
+    assert found.record["cause"] == "rank 0 exited with 7, after a request to stop"
 
 
 def test_a_bash_runs_its_exit_trap(tmp_path: Path) -> None:
@@ -195,14 +195,14 @@ def test_a_program_that_was_stopped_by_hand_hears_it(tmp_path: Path) -> None:
     found = stop(tmp_path, "$T train & kill -STOP $!; $T other; $T publish", "other")
     assert {*found.notes} >= all_of("other")
     assert found.record["outcome"] in ("stopped", "killed")
-    assert found.record["cause"] != "did not stop within 10 s of being asked to"
+    assert found.record["cause"] != "did not stop within 10 s after the request"
 
 
 def test_a_program_that_does_not_end_is_killed_after_the_grace(tmp_path: Path) -> None:
     (tmp_path / "saves-slowly").touch()
     found = stop(tmp_path, "$T train; $T publish", "train", grace_seconds=0.3)
     assert found.notes == ("train begins", "train asked")
-    assert found.record["cause"] == "did not stop within 0.3 s of being asked to"
+    assert found.record["cause"] == "did not stop within 0.3 s after the request"
 
 
 DRIVER = """

@@ -180,7 +180,7 @@ def test_the_cause_says_what_is_known_of_a_sigkill() -> None:
         return cause_of(LoggedRank(0, KILLED, 1.0, "", oom_killed=oom))
 
     began = "rank 0 was ended by signal 9 (SIGKILL)"
-    assert cause(oom=None) == f"{began}, as the kernel does when memory runs out"
+    assert cause(oom=None) == f"{began}, which the kernel does when memory runs out"
     assert "the kernel has just ended a process of this machine" in cause(oom=True)
     assert "the kernel did not end it for lack of memory" in cause(oom=False)
 
@@ -200,7 +200,7 @@ def test_a_program_that_ends_with_0_as_it_stalled_is_not_finished() -> None:
 
 def test_the_cause_says_that_a_rank_did_not_answer() -> None:
     cause = cause_of(exited(0, 1, 9.0), killed(1, 10.0), errors=[error(0, 9.0, TIMEOUT)])
-    assert cause == f"rank 1 did not answer the others, and was killed; they said: {TIMEOUT}"
+    assert cause == f"rank 1 did not answer the others, and was killed; their error: {TIMEOUT}"
 
 
 def test_a_machine_that_is_not_ready_is_told_by_the_rank_and_not_by_its_status() -> None:
@@ -246,5 +246,5 @@ def test_a_node_that_lost_another_is_not_the_one_that_failed(
 def test_a_watcher_that_was_stopped_before_it_listened_has_ended_nothing() -> None:
     ranks = [ended(0, signal.SIGTERM, 1.0)]
     found = judge_watched(ranks, Told([]), stop="cancel", killed_because=None)
-    assert (found.outcome, found.cause) == ("stopped", "watched no more; the process goes on")
+    assert (found.outcome, found.cause) == ("stopped", "no longer watched; the process continues")
     assert judge_watched(ranks, Told([]), stop=None, killed_because=None).outcome == "crashed"

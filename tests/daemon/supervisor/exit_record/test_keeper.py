@@ -176,7 +176,7 @@ def test_an_error_of_the_supervisor_is_no_end_of_the_record(tmp_path: Path) -> N
         (
             OSError(errno.ENOSPC, "full"),
             "not_ready",
-            "its supervisor could not go on: No space left on device",
+            "its supervisor could not continue: No space left on device",
         ),
         (OSError(errno.EPERM, "no"), "lost", "lost: its supervisor was killed"),
     ],

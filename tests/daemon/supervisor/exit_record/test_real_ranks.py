@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 
 PROGRAM = Path(__file__).with_name("gloo_rank.py")
 HOWS = {
-    "SIGSTOP": "rank 1 did not answer the others, and was killed; they said: ",
+    "SIGSTOP": "rank 1 did not answer the others, and was killed; their error: ",
     **(
         {
             "SIGKILL": "rank 1 was ended by signal 9 (SIGKILL)",

@@ -128,7 +128,7 @@ def test_a_file_that_another_user_made_is_locked_as_any(tmp_path: Path) -> None:
 def test_a_directory_that_others_control_is_not_relied_on(tmp_path: Path) -> None:
     gpus = lock_directory(tmp_path)
     gpus.chmod(0o777)
-    with pytest.raises(NoLocks, match="has mode 0777, in which others can remove locks"):
+    with pytest.raises(NoLocks, match="has mode 0777, so others can remove locks"):
         LockDirectory(gpus)
     with pytest.raises(NoLocks, match="No such file"):
         LockDirectory(tmp_path / "missing")

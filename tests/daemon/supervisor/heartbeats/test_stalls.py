@@ -71,7 +71,7 @@ def test_a_program_that_says_nothing_ends_where_its_job_says_how_long(tmp_path: 
     assert record["outcome"] == "crashed"
     assert record["cause"].startswith("ended, as neither output nor a report for ")
     assert record["signal"] == 15 or record["rank"] is None
-    assert "what the kernel says" in (run / "rank-0.log").read_text()
+    assert "state in the kernel" in (run / "rank-0.log").read_text()
 
 
 @pytest.mark.parametrize("does", ["hang", "deaf hang"])

@@ -192,7 +192,7 @@ def test_bad_checkpoints_alone_stop_the_job_with_what_to_do(whole: Attempt, tmp_
     message = str(refused.value)
     assert f"the newest: {shards[1]} has" in message
     assert "1 older one cannot be used either" in message
-    assert "move what is in" in message
+    assert "move the checkpoints out of" in message
     assert "step 0" in message
     assert kind(refused.value) == "bad_checkpoint"
     assert sorted(path.name for path in checkpoint_dirs.listing(output_dir)) == names

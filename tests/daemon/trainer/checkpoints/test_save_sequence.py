@@ -49,6 +49,6 @@ def test_a_full_disk_is_named_where_torch_names_a_position() -> None:
     causes = "rank 0: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"
     assert why_not(causes, Path("/runs/a"), FULL_BYTES) == causes
     assert why_not(causes, Path("/runs/a"), 4096) == (
-        "the disk of /runs/a is full: make room there, or keep fewer checkpoints with "
+        "the disk of /runs/a is full: free some space there, or keep fewer checkpoints with "
         f"checkpoint.keep_last ({causes})"
     )

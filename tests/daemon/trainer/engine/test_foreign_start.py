@@ -56,7 +56,7 @@ def test_every_parameter_gets_its_state_by_the_models_names(case: str) -> None:
         ),
         ({"train": {"optimizer": "sgd"}}, 'was trained with adamw; set train.optimizer = "adamw"'),
         ({"train": {"steps": 3}}, "train.steps = 3: .* is of step 3; set a number above 3"),
-        ({"lora": {"rank": 2}}, "adapters are not taken: leave lora out"),
+        ({"lora": {"rank": 2}}, "its adapters cannot be used: leave lora out"),
     ],
 )
 @pytest.mark.parametrize("case", ["deepspeed-z3", "fsdp2-accelerate", "hf-trainer", "deepspeed-z0"])
@@ -96,6 +96,6 @@ def test_an_order_of_parameters_that_have_names_is_said_to_be_of_no_use() -> Non
 
 
 def test_both_shapes_are_named_where_the_checkpoint_has_the_names_of_the_hub() -> None:
-    said = r"lm_head.weight has shape \[37, 8\] and the model's config says \[74, 8\]: it is a ch"
+    said = r"lm_head.weight has shape \[37, 8\], but the model's config needs \[74, 8\]: it is a ch"
     with pytest.raises(BadRequest, match=said):
         start("hf-trainer-experts", model={"vocab_size": 74})

@@ -186,36 +186,38 @@ REFUSED: dict[str, tuple[dict[str, Any], Change, str]] = {
         TINY_LLAMA,
         other_names,
         "it lacks model.layers.0.input_layernorm.weight, .* and 14 more, and has "
-        "blocks.0.input_layernorm.weight, .* and 14 more, for which the model has no place; take",
+        "blocks.0.input_layernorm.weight, .* and 14 more, which the model does not have; take",
     ),
     "shape": (
         TINY_LLAMA,
         cut,
-        r"model.safetensors: model.norm.weight has shape \[8\] and the model's config says \[32\]",
+        r"model.safetensors: model.norm.weight has shape \[8\], but the model's config needs "
+        r"\[32\]",
     ),
     "shape of experts": (
         MIXTRAL,
         wider_experts,
-        r"layers.0.block_sparse_moe.experts.0.w1.weight has shape \[64, 64\] and the model's "
-        r"config says \[64, 32\]",
+        r"layers.0.block_sparse_moe.experts.0.w1.weight has shape \[64, 64\], but the "
+        r"model's config needs \[64, 32\]",
     ),
     "experts of two shapes": (
         MIXTRAL,
         uneven_experts,
-        r"layers.0.block_sparse_moe.experts.1.w1.weight has shape \[5, 32\] and the model's config "
-        r"says \[64, 32\]",
+        r"layers.0.block_sparse_moe.experts.1.w1.weight has shape \[5, 32\], but the "
+        r"model's config needs \[64, 32\]",
     ),
     "an expert": (
         MIXTRAL,
         without_expert,
-        r"model: model.layers.0.mlp.experts.gate_up_proj cannot be made of what is there: shapes "
+        r"model: model.layers.0.mlp.experts.gate_up_proj cannot be computed from the stored "
+        r"tensors: shapes "
         r"\[3, 64, 32\] and \[2, 64, 32\] do not join",
     ),
     "two tensors of a tied one": (
         TIED,
         untied,
-        "lm_head.weight and model.embed_tokens.weight differ, and config.json says that they are "
-        "tied: set tie_word_embeddings to false there",
+        "lm_head.weight and model.embed_tokens.weight differ, but config.json ties them: set "
+        "tie_word_embeddings to false there",
     ),
     "eight bits": (
         TINY_LLAMA,

@@ -165,7 +165,7 @@ def test_two_machines_that_say_to_be_the_same_node(
     nodes.wait_for_card(1)
     monkeypatch.setattr(meeting, "boot_id", lambda: "another boot")
     monkeypatch.setattr(meeting.socket, "gethostname", lambda: "another")
-    with pytest.raises(BadRequest, match="both say that they are this node; give each its own"):
+    with pytest.raises(BadRequest, match="both have this number; give each node a different one"):
         nodes.begin(1, "x").result(timeout=30)
     monkeypatch.undo()
     assert len(both([first, second, nodes.begin(2, "c-2")])) == 3

@@ -93,7 +93,7 @@ def test_a_head_that_cannot_be_cut_stays_whole_and_is_named(
             "2 ranks do not evenly divide the 65 outputs of model.layers.0.mlp.gate_proj; set it "
             "to 5 or 13, or leave it out",
         ),
-        (TINY_GPT2, 2, "no plan (tp_plan) by which ranks could share the layers of GPT2LMHeadM"),
+        (TINY_GPT2, 2, "no plan (tp_plan) for sharing the layers of GPT2LMHeadM"),
         (
             {"model_type": "mixtral"},
             2,

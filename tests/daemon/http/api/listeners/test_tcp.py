@@ -83,9 +83,9 @@ def test_tokens_cannot_be_tried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("listen", "why"),
     [
-        ("0.0.0.0:80", "others could read the tokens on their way"),
-        ("[::]:80", "others could read the tokens on their way"),
-        ("192.0.2.7:80", "others could read the tokens on their way"),
+        ("0.0.0.0:80", "others could read the tokens in transit"),
+        ("[::]:80", "others could read the tokens in transit"),
+        ("192.0.2.7:80", "others could read the tokens in transit"),
         ("example.org:80", "must be an address and a port"),
         ("127.0.0.1", "must be an address and a port"),
         ("127.0.0.1:65536", "must be an address and a port"),

@@ -88,7 +88,7 @@ def test_what_cannot_be_encoded_is_refused(plain: Any, chat: Any, tmp_path: Path
         encode(strict, TextExample("data.json, line 3", "a", "b"))
     fickle = TEMPLATE.replace("<|{{", "<{{ messages | length }}|{{")
     other = load(make_tokenizer(tmp_path / "fickle", template=fickle))
-    with pytest.raises(BadRequest, match="renders turn 2 differently when its text or"):
+    with pytest.raises(BadRequest, match="renders turn 2 differently depending on its text or"):
         encode(other, TextExample("a:1", "a", "b"))
     plain.eos_token = None
     with pytest.raises(BadRequest, match="has no eos_token"):

@@ -41,7 +41,7 @@ def test_one_that_hangs_is_noted_once_and_ended() -> None:
     fields = {"loss": 1.0, "name" * 5000: 1.0}  # of which a few fill the pipe
     said = [tracked.append(step, fields) for step in range(50)]
     assert [problem for problem in said if problem] == [
-        "5 steps wait for it already, and it does not get on"
+        "5 steps wait for it already, and it makes no progress"
     ]
     assert tracked.close() == "it did not end within 0.2 s, and was ended"
 
