@@ -117,7 +117,7 @@ CASES: Sequence[Case] = (
     Case(
         "a chunk of another shape than its item",
         saying(chunk(shape=(4, 4), sizes=(4, 4))),
-        "the metadata says float32 of shape",
+        "the metadata has float32 of shape",
         WRITE,
     ),
     Case(
@@ -129,20 +129,20 @@ CASES: Sequence[Case] = (
     Case("a file above the directory", _other_directory, BELOW),
     Case("an absolute file", saying(chunk(file="/etc/passwd")), BELOW),
     Case("a file of the name ..", saying(chunk(file="..")), BELOW),
-    Case("an offset below 0", described(offset=-1), "where counts of w should be"),
+    Case("an offset below 0", described(offset=-1), "instead of counts of w"),
     Case(
         "a size below 0",
         described(size=Size((-2, 2))),
-        "where a count should|where counts of w should be",
+        "instead of a count|instead of counts of w",
     ),
-    Case("a size of 2 ** 70", described(size=(2**70, 2)), "where counts of w should be"),
+    Case("a size of 2 ** 70", described(size=(2**70, 2)), "instead of counts of w"),
     Case(
         "a tensor of 4 exabytes",
         saying(chunk(shape=(2**59, 2))),
         "w is incomplete: .* elements are in no file",
         WRITE,
     ),
-    Case("offsets that are text", described(offsets=("a", "b")), "where counts of w should be"),
+    Case("offsets that are text", described(offsets=("a", "b")), "instead of counts of w"),
     Case("metadata of a gigabyte, of which nothing is there", _sparse, FILLS),
     Case("metadata of 3 million dicts", holding(b"\x80\x04" + b"}" * 3_000_000), FILLS),
 )

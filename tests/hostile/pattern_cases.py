@@ -66,7 +66,7 @@ CASES = (
     Case("a pattern that looks back", replicated(r"(.*)\1"), r"has \\1, which zerotools", status=4),
     Case("a pattern that is none", replicated("a("), rf"mp_rank_00.*'a\(' has a \(.*{BAD}"),
     Case("a pattern that is no text", replicated(5), "patterns' is not a list of texts"),
-    Case("an affine map of a number", _affine(7), "something else than texts for patterns"),
+    Case("an affine map of a number", _affine(7), "patterns that are not text"),
     Case(
         "sizes of sub-parameters of 4,300 digits",
         recording({"parameter_with_sub_params": [{"shape": [10**4300], "partition_dim": 0}]}),

@@ -29,7 +29,7 @@ def tensor(
     return make
 
 
-COUNT = "stands where a count should"
+COUNT = "instead of a count"
 
 CASES = (
     Case(

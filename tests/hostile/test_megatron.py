@@ -114,10 +114,10 @@ def test_arguments_that_contain_themselves(tmp_path: Path) -> None:
     ("shape", "said"),
     [
         ((3, 48, 16), "stores .* of it"),
-        ((2, -48, -16), "where counts of"),
-        ((2**70,), "where counts of"),
-        ("abc", "where counts of"),
-        ({}, "where counts of"),
+        ((2, -48, -16), "instead of counts of"),
+        ((2**70,), "instead of counts of"),
+        ("abc", "instead of counts of"),
+        ({}, "instead of counts of"),
     ],
 )
 def test_true_shapes_that_cannot_be(shape: Any, said: str) -> None:

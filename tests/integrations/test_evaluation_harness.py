@@ -167,7 +167,7 @@ def test_what_does_not_fit_into_a_message_is_in_the_file(
     ((_, told),) = reported
     assert 0 < len(told) < 200
     assert len(json.dumps(told)) < 3500
-    assert f"{200 - len(told)} more scores are in results.json alone" in capsys.readouterr().out
+    assert f"{200 - len(told)} more scores are only in results.json" in capsys.readouterr().out
     assert len(json.loads((tmp_path / "out" / "results.json").read_text())["scores"]) == 200
 
 

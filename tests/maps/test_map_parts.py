@@ -58,10 +58,10 @@ def test_words_are_those_of_the_place_then_of_the_map_then_of_the_part() -> None
         (HEAD.replace("mlp", "atention"), "", "atention is not known in parts; the .* attention"),
         (HEAD.replace('"mlp"', "3"), "", "parts has 3, and must have names"),
         ('model_types = ["x"]\nparts = "mlp"\n', "", "parts must be a list"),
-        (HEAD, '[short]\ndense = "$denes"\n', r"$denes is not defined in \[short\].*$dense"),
+        (HEAD, '[short]\ndense = "$denes"\n', r"\$denes is not defined in \[short\].*\$dense"),
         (HEAD, '[short]\nL = "$D"\nD = "$L"\n', "refer to each other"),
         (HEAD, '[sizes]\nhead = "kv"\nkv = "head"\n', "the sizes .* depend on each other"),
-        (HEAD, '[hf]\n"$Q.weight" = "hidden"\n', r"\$Q stands for nothing"),
+        (HEAD, '[hf]\n"$Q.weight" = "hidden"\n', r"\$Q is not defined"),
     ],
 )
 def test_a_mistake_is_said(head: str, more: str, said: str) -> None:

@@ -70,7 +70,7 @@ def test_a_map_that_has_a_part_twice_names_both_rules() -> None:
     said = refused(
         ('"block.{i}.bias"', '"block.{i}.again" = "part($L.q; 0, 1, 3)"\n"block.{i}.bias"')
     )
-    assert "of layer.0.q is in two places" in said
+    assert "two rules use .* of layer.0.q" in said
     assert "block.{i}.q" in said
     assert "block.{i}.again" in said
     said = refused(

@@ -90,7 +90,7 @@ def test_a_lora_run_is_merged_but_for_what_is_lost(tmp_path: Path) -> None:
 
 def test_an_adapter_alone_is_merged_into_the_base_that_is_named(tmp_path: Path) -> None:
     run, given = adapter(tmp_path / "run"), base(tmp_path / "base")
-    with pytest.raises(BadRequest, match="--base org/base, or export the adapter alone"):
+    with pytest.raises(BadRequest, match="--base org/base, or export only the adapter"):
         zerotools.salvage(run, tmp_path / "out")
     done = zerotools.salvage(run, tmp_path / "out", base=given)
     assert set(done.weights) == set(WEIGHTS)

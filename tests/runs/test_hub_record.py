@@ -19,8 +19,8 @@ BAD: dict[str, Any] = {
     "must be a table": [],
     "x must be a list of blocks": {"x": []},
     "x has a block without the name of a tensor": {"x": [{"shape": [2]}]},
-    "x has a block with shape is [2, -1]": {"x": [{"tensor": "y", "shape": [2, -1]}]},
-    "x has a block with size is 'all'": {"x": [{"tensor": "y", "shape": [2], "size": "all"}]},
+    "x has a block with shape = [2, -1]": {"x": [{"tensor": "y", "shape": [2, -1]}]},
+    "x has a block with size = 'all'": {"x": [{"tensor": "y", "shape": [2], "size": "all"}]},
     "x has a block of y with": {"x": [{"tensor": "y", "shape": [2], "start": [0, 0]}]},
     "x has a block that ends outside of y": {"x": [{"tensor": "y", "shape": [2], "offset": 1}]},
 }

@@ -15,7 +15,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     record = NamedOrder("the names in order.txt", [["a", "b"], ["c"]])
     (tmp_path / NAMED_ORDER).write_text(record.to_json())
     assert read_named_order(tmp_path) == record
-    assert record.sentence().endswith("was given: the names in order.txt")
+    assert record.sentence().endswith("comes from the names in order.txt")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": "zerotools.order/1", "groups": 3}'])

@@ -39,27 +39,27 @@ def test_one_that_waits_and_one_that_runs(zerotools: Command, service: FakeServi
         (
             {"phase": {**TRAINS, "doing": "loading the weights"}},
             "stops before its first step (loading the weights ends first), with nothing to save; "
-            "what still runs",
+            "processes that still run",
         ),
         (
             {"phase": {**TRAINS, "quiet": True}},
-            "gets a request to save and stop, although it shows no progress; what still runs",
+            "gets a request to save and stop, although it shows no progress; processes",
         ),
         ({"phase": None}, "stops before it begins; there is nothing to save ("),
         (
             {"phase": TRAINS, "attempts": (an_attempt(steps_done=0),)},
-            "gets a request to stop, and saves if it has made a step by then; what still runs",
+            "gets a request to stop, and saves if it has made a step by then; processes",
         ),
         (
             {"phase": TRAINS, "stage": None, "spec": SCRIPT},
             (
-                "its program gets SIGTERM, and whether it saves is up to it; processes that "
+                "gets SIGTERM and may save; processes that "
                 "still run after stop.grace_seconds are killed ("
             ),
         ),
         (
             {"phase": TRAINS, "stage": None, "spec": {}},
-            "gets a request to stop; what still runs after",
+            "gets a request to stop; processes that still run after",
         ),
     ],
 )

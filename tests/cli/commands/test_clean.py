@@ -62,7 +62,7 @@ def test_without_a_terminal_it_refuses_to_guess(
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     done = zerotools("clean", *options)
     assert done.status == 2
-    assert "there is no terminal to ask" in done.err
+    assert "no terminal can confirm" in done.err
     assert len(jobs.views) == 3
 
 

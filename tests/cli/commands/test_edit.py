@@ -47,7 +47,7 @@ def test_what_the_editor_leaves_is_what_changes(
     assert jobs.views[1].spec["train"]["steps"] == 44
     assert "env" not in json.loads(shown.read_text())
     for program, said in (
-        ("true", "the editor left the job as it was"),
+        ("true", "the job was not changed in the editor"),
         ('echo "{" > "$1"; touch -d @9 "$1"', "the text from the editor is not JSON"),
         ('echo "[]" > "$1"; touch -d @9 "$1"', "is not a JSON object"),
     ):

@@ -443,7 +443,7 @@ def test_ranks_that_compute_together_are_said_and_printed(
     text = JOB.replace("gpus = 2", "gpus = 8")
     job.write_text(text + "[zero]\ntensor_ranks = 2\nsequence_ranks = 2\n")
     page = estimate(str(job), *MACHINE[2:]).out
-    assert "of which each of 2 ranks, 2 ranks for each layer" in " ".join(page.split())
+    assert "divided among 2 ranks, 2 ranks for each layer" in " ".join(page.split())
     printed = tmp_path / "printed.toml"
     printed.write_text(estimate(str(job), *MACHINE[2:], "--print", "job").out)
     tree = tomllib.loads(printed.read_text())

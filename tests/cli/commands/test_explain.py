@@ -68,7 +68,7 @@ def test_a_job_that_is_tried_again() -> None:
     ) in text
     assert "(in 1 min 00 s)" in text
     assert "attempt 2: hang: it hangs" in text
-    assert "rank 1 began it" in text
+    assert "rank 1 failed first" in text
     assert "step 40, nothing saved" in text
     assert "from /out/step-30" in text
     assert "#12 " in text
@@ -88,7 +88,7 @@ def test_a_job_that_waits(zerotools: Command, service: FakeService) -> None:
     done = zerotools("explain", "1")
     assert done.status == 0
     assert "needs 2 GPUs: 0 of 2 free" in done.out
-    assert "1 of 2 jobs that wait for GPUs; needs 2" in done.out
+    assert "1 of 2 waiting jobs for GPUs; needs 2" in done.out
     assert "job 3, attempt 1, since 1970" in done.out
     assert "at the latest (in 0 s)" in done.out
     assert json.loads(zerotools("explain", "1", "--json").out)["place"]["of"] == 2
@@ -114,7 +114,7 @@ def test_who_was_not_told_yet() -> None:
     notice = {"notice": "failed", "channel": "webhook", "tries": 0, "trouble": None}
     waiting = {**notice, "tries": 2, "next_try": 1010.0, "trouble": "status 500"}
     lines = page(JOB, {**TREE, "notifications": [{**notice, "next_try": 1.0}, waiting]}, 1000.0)
-    told = [line.split(None, 3)[3] for line in lines if line.startswith("  not told yet")]
+    told = [line.split(None, 3)[3] for line in lines if line.startswith("  not sent yet")]
     assert told == [
         "failed by webhook: being sent",
         "failed by webhook: 2 tries, the next in 10 s: status 500",

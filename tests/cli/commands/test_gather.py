@@ -156,7 +156,7 @@ def test_a_password_is_an_error_in_one_sentence(nodes: Nodes) -> None:
     assert done.status == 5
     assert done.err.splitlines()[0].startswith(
         "error: n2 cannot be reached by ssh: ada@n2: Permission denied (publickey,password); ssh "
-        "would have to ask for a password"
+        "needs a password"
     )
     assert all("BatchMode=yes" in call for call in nodes.ssh.calls if call != "over")
 
@@ -175,7 +175,7 @@ def test_a_node_that_goes_away_is_named_and_the_rest_is_kept(nodes: Nodes, tmp_p
     assert done.err.splitlines() == [
         f"note: {nodes.partial} is kept; run the same command to continue",
         "error: n3 went away: Connection to n3 closed by remote host",
-        "hint: run the same command again when it can be reached",
+        "hint: run the same command again when it is reachable",
     ]
     assert len(content(nodes.partial)) == 9 + 2  # those of the others, the one begun, the journal
 

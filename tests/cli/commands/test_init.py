@@ -157,11 +157,11 @@ def test_preferences_are_for_dpo_with_adapters(here: Path, init: Command) -> Non
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((), "init asks questions, but there is no terminal"),
+        ((), "init asks questions, but has no terminal"),
         (("--yes", "-o", "tiny"), "tiny: exists already"),
         (("--yes", "--model", "nowhere"), "nowhere: this model directory does not exist"),
         (("--yes", "--model", "corpus"), "corpus: has no config.json"),
-        (("--yes", "--data", "tiny"), "tiny: has no data of a kind that is known"),
+        (("--yes", "--data", "tiny"), "tiny: has no supported data"),
         (("--yes", "--data", "nothing/*.txt"), "has no supported data"),
         (("--yes", "--gpus", "0"), "0 is not in the range"),
         (("--yes", "--method", "lora"), "has no weights"),

@@ -41,7 +41,7 @@ def test_nothing_is_done_where_nothing_would_change(tmp_path: Path) -> None:
     for more in ((), ("--stage", 2), ("--round-robin", "off")):
         done = zerotools("reshard", FLAT, out, "--world-size", 2, *more)
         assert done.returncode == 0
-        assert "already laid out like that for 2 ranks; nothing was written" in done.stdout
+        assert "already has this layout for 2 ranks; nothing was written" in done.stdout
     assert not out.exists()
     assert zerotools("reshard", FLAT, out, "--world-size", 2, "--force").returncode == 0
     changed = zerotools("reshard", FLAT, tmp_path / "on", "--world-size", 2, "--round-robin", "on")

@@ -82,10 +82,7 @@ def test_a_sound_checkpoint(tmp_path: Path) -> None:
     with safe_open(tmp_path / "out" / "model.safetensors", "np") as file:
         assert file.metadata() == {"format": "pt"}
     first = done.stdout.splitlines()[0]
-    assert (
-        "nothing is lost of 34 tensors, and nothing is lost; zerotools consolidate exports it too"
-        in first
-    )
+    assert "34 tensors, and nothing is lost; zerotools consolidate exports it too" in first
 
 
 def test_nothing_whole_is_nothing_written(damaged: Path, tmp_path: Path) -> None:

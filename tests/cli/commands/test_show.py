@@ -51,13 +51,13 @@ def test_show_says_where_ranks_run_and_why_not(service: FakeService, client: Dae
     denied = "its memory is not preferred: Operation not permitted"
     right = {"ranks": "4-6", "cpus": "16-31", "memory_nodes": [], "why": denied}
     wide = {"ranks": "7", "cpus": "0-63", "memory_nodes": [2, 3], "why": None}
-    far = {"ranks": "8", "cpus": "", "memory_nodes": [], "why": "the driver does not tell\x1b[2J"}
+    far = {"ranks": "8", "cpus": "", "memory_nodes": [], "why": "the driver does not report\x1b[2J"}
     job["attempt"]["binding"] = [left, right, wide, far]
     lines = [line.split(None, 1)[1] for line in page(job, 200) if "NUMA" in line or "rank" in line]
     assert "ranks 0-3: memory node 0, processors 0-15,32-47" in lines
     assert f"ranks 4-6: processors 16-31, {denied}" in lines
     assert "rank 7: memory nodes 2, 3, processors 0-63" in lines
-    assert any(line.startswith("rank 8: not bound: the driver does not tell") for line in lines)
+    assert any(line.startswith("rank 8: not bound: the driver does not report") for line in lines)
     assert not any("\x1b" in line for line in lines)
     job["attempt"]["binding"] = [{**left, "ranks": "0"}]
     job["spec"]["script"] = {"launcher": "torchrun", "command": ["x"]}
@@ -84,7 +84,7 @@ def test_show_of_nothing(zerotools: Command) -> None:
 @pytest.mark.parametrize("word", ["abc", "1.5", "-1"])
 def test_show_of_what_is_not_a_job(zerotools: Command, word: str) -> None:
     done = zerotools("show", "--", word)
-    hint = "give the number or the name of one that `zerotools queue --all` lists"
+    hint = "give a number or a name that `zerotools queue --all` lists"
     assert (done.status, done.err) == (
         2,
         f"error: no job has the name {word!r}\nhint: {hint}\n",

@@ -108,7 +108,7 @@ def test_follow_is_for_one_job(zerotools: Command, job_file: Path) -> None:
     done = zerotools("submit", "-f", str(job_file), str(job_file))
     assert (done.status, done.err) == (
         2,
-        "error: --follow is for one job file; there are 2\n",
+        "error: --follow is for one job file, but 2 are given\n",
     )
 
 
@@ -312,7 +312,7 @@ def test_a_key_of_ones_own_queues_one_job(
         service.change(1, state="running", attempts=(an_attempt(),))
     assert len(service.views) == 1
     done = zerotools("submit", str(job_file), str(job_file), "--idempotency-key", "x")
-    assert (done.status, "--idempotency-key is for one job file; there are 2" in done.err) == (
+    assert (done.status, "--idempotency-key is for one job file, but 2 are given" in done.err) == (
         *(2, True),
     )
 

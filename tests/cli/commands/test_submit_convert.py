@@ -62,7 +62,7 @@ def test_what_waits_for_another_job_is_not_tried(
     monkeypatch.chdir(tmp_path)
     zerotools("submit", "--convert", "--", "verify", ZERO3)
     later = ("submit", "--convert", "--after", "1", "--", "consolidate", "later", "out")
-    assert "was not tried before" in zerotools(*later).err
+    assert "without a trial run" in zerotools(*later).err
     assert service.views[2].spec["script"]["command"][3] == "--resume"
 
 
@@ -86,7 +86,7 @@ def test_the_same_key_is_the_same_job_though_its_output_is_there(
         (["--convert", "--parts", "2", "--", "reshard", ZERO3, "o"], "--world-size"),
         (["--convert", "--", "consolidate", ZERO3, "o", "--help"], "a help page cannot be a job"),
         (["--convert", "--parts", "2", "--", "verify", ZERO3], "leave --parts out"),
-        (["--convert", "--sweep", "seed=1,2", "--", "verify", ZERO3], "leave|--parts N divides"),
+        (["--convert", "--sweep", "seed=1,2", "--", "verify", ZERO3], "leave|--parts N to divide"),
         (["--parts", "2", "job.toml"], "--parts is for --convert"),
         (["--convert", "--deepspeed", "d.json", "--", "verify", ZERO3], "no training"),
     ],

@@ -24,5 +24,5 @@ def test_options_change_the_job_file_of_a_job_for_slurm() -> None:
     ],
 )
 def test_they_are_refused_of_a_job_that_is_not_for_slurm(given: SlurmOptions, name: str) -> None:
-    with pytest.raises(BadRequest, match=f"{name} is for --slurm"):
+    with pytest.raises(BadRequest, match=f"{name} needs --slurm"):
         given.applied({"backend": "local", "gpus": 2})

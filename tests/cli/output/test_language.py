@@ -89,7 +89,7 @@ def test_texts_of_the_message_stand_in_the_hint() -> None:
             "这个网页里有几份同类的内容",
         ),
         (
-            "p.txt: has no launch line and no config of DeepSpeed or accelerate, so x",
+            "p.txt: has no launch line and no config of DeepSpeed or accelerate; x",
             "p.txt 里没有",
         ),
     ],

@@ -83,7 +83,7 @@ def test_a_name_that_no_file_holds_is_a_problem_of_that_tensor_alone(tmp_path: P
     assert [key.name for key in found.tensors] == ["a"]
     (problem,) = found.problems
     assert (problem.tensor, problem.is_unread, problem.file) == ("b", True, None)
-    assert "which the index says it holds; export the rest with --exclude b" in problem.message
+    assert "which the index lists; export the rest with --exclude b" in problem.message
 
 
 def test_an_entry_of_no_type_is_a_problem_of_that_tensor_alone(tmp_path: Path) -> None:
@@ -122,7 +122,9 @@ def test_a_numbered_file_that_is_lost(tmp_path: Path, lost: int) -> None:
     names = _numbered(tmp_path, 9)
     assert len(_names(tmp_path)) == 9
     (tmp_path / names[lost]).unlink()
-    with pytest.raises(BadFile, match=f"{names[lost]} is missing: the other names say .* 9"):
+    with pytest.raises(
+        BadFile, match=f"{names[lost]} is missing: according to the other names, .* 9"
+    ):
         read_safetensors(tmp_path)
 
 
@@ -138,12 +140,12 @@ def test_files_that_are_numbered_from_0(tmp_path: Path) -> None:
 def test_an_index_that_lacks_a_numbered_file(tmp_path: Path) -> None:
     names = _numbered(tmp_path, 3)
     _index(tmp_path, {"00001": names[0], "00003": names[2]})
-    with pytest.raises(BadFile, match=f"{names[1]} is missing: the other names say"):
+    with pytest.raises(BadFile, match=f"{names[1]} is missing: according to the other names,"):
         read_safetensors(tmp_path)
     more = "model-00004-of-00003.safetensors"
     write_file(tmp_path / more, {"x": b"1"})
     _index(tmp_path, {f"0000{n}": name for n, name in enumerate(names, 1)})
-    with pytest.raises(BadFile, match=f"does not list {more}, which by its number belongs"):
+    with pytest.raises(BadFile, match=f"does not list {more}, which belongs"):
         read_safetensors(tmp_path)
 
 

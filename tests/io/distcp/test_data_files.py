@@ -61,7 +61,7 @@ def test_bytes_behind_the_last_value_are_a_note(
     read = read_dcp(copied)
     assert not read.problems
     (note,) = (note for note in read.origin.notes if "after the last value" in note)
-    assert f"__1_0.distcp are {len(more)} bytes that the metadata names nowhere" in note
+    assert f"__1_0.distcp there are {len(more)} bytes that the metadata does not list" in note
     assert not verify(prepare(copied)).findings
     conversion = consolidate.prepare(copied, tmp_path / "out", consolidate.Options())
     prove(conversion)
@@ -83,7 +83,7 @@ def test_of_several_files_with_bytes_behind_one_is_named(copied: Path) -> None:
         with (copied / name).open("ab") as file:
             file.write(bytes(8))
     (note,) = (note for note in read_dcp(copied).origin.notes if "after the last value" in note)
-    assert "and 1 other file are 16 bytes" in note
+    assert "and 1 other file there are 16 bytes" in note
 
 
 def test_in_a_store_bytes_behind_the_last_value_are_a_note_too(

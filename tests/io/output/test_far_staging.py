@@ -91,7 +91,9 @@ def test_a_checkpoint_is_never_replaced(store: GcsServer, overwrite: bool) -> No
 
 def test_what_a_killed_run_left_is_told(store: GcsServer) -> None:
     killed("a.pt")
-    with pytest.raises(BadRequest, match=r"not complete: 1 of 2 files.*--resume.*--overwrite"):
+    with pytest.raises(
+        BadRequest, match=r"not complete: it has 1 of 2 files.*--resume.*--overwrite"
+    ):
         check_far_destination(far("out"))
     assert not is_written(far("out"))
 
@@ -156,7 +158,7 @@ def test_two_runs_that_write_to_one_place_notice_each_other(store: GcsServer) ->
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/out", "hf://team/model/out"])
 def test_a_store_that_is_only_read_is_refused(url: str) -> None:
     pytest.importorskip("huggingface_hub")
-    with pytest.raises(Unsupported, match="is only read"):
+    with pytest.raises(Unsupported, match="is read-only"):
         check_far_destination(path_of(url))
 
 

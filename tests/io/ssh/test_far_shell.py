@@ -103,7 +103,7 @@ def test_all_that_are_open_are_ended_at_once(ssh: SshDouble) -> None:
         with (
             pytest.raises(
                 HostUnreachable,
-                match="this machine was not contacted, because another source failed",
+                match="this machine was not contacted, because the run is ending",
             ),
             FarShell(None, lambda _: "", shells),
         ):

@@ -142,7 +142,7 @@ REFUSED: dict[str, tuple[dict[str, Array], dict[str, Any], type[Exception], str]
         {**half(Q), f"{Q}.lora_E.default": noise(2, 1)},
         CONFIG,
         Unsupported,
-        "q.lora_E.default, which is of another kind",
+        "q.lora_E.default, which is not from a LoRA adapter",
     ),
     "config of IA3": (half(Q), with_(peft_type="IA3"), Unsupported, "is of a IA3 adapter"),
     "half": (

@@ -47,7 +47,7 @@ def test_the_merged_model_answers_as_the_engine_did(runs: Path) -> None:
         checkpoint = home / "checkpoint"
         shutil.copy(home / "config-default" / "adapter_config.json", checkpoint)
         if run.get("exclude_frozen"):
-            with pytest.raises(BadRequest, match=r"--base base, or export the adapter alone with"):
+            with pytest.raises(BadRequest, match=r"--base base, or export only the adapter with"):
                 consolidate(checkpoint, out)
             consolidate(checkpoint, out, dtype="fp32", base=runs / "base", verify=True)
         else:

@@ -142,7 +142,7 @@ V = f"{HUB}.self_attn.v_proj"
             {},
             "an adapter of .*q_proj, .*k_proj and none of .*v_proj; all are parts of",
         ),
-        ({}, {"alpha_pattern": {"v_proj": 3}}, "r and lora_alpha of .* and both become"),
+        ({}, {"alpha_pattern": {"v_proj": 3}}, "r and lora_alpha of .* but both become"),
         ({}, {"alpha_pattern": {"down_proj": 3}}, "have different r or lora_alpha"),
     ],
 )
@@ -161,7 +161,7 @@ def test_layers_that_megatron_has_in_one_need_one_adapter(
 def test_what_is_not_moved_is_refused(adapters: Mapping[str, Path], tmp_path: Path) -> None:
     magnitude = {f"{V}.lora_magnitude_vector": np.ones(16, np.float32)}
     source = changed(adapters[RUNS[0]], tmp_path / "in", magnitude, use_dora=True)
-    with pytest.raises(Unsupported, match="lora_magnitude_vector, and only the matrices lora_A"):
+    with pytest.raises(Unsupported, match="lora_magnitude_vector, but only the matrices lora_A"):
         for_megatron(source, tmp_path / "out")
 
 

@@ -65,7 +65,7 @@ def test_no_card_has_more_than_it_is_sold_with() -> None:
         ("0", "0 is not in the range 1 to 65536"),
         ("0x24", "0 is not in the range"),
         ("2xA100", "ambiguous; name one of A100 40GB, A100 80GB"),
-        ("2xfoo", "'foo' is not a card that is known"),
+        ("2xfoo", "'foo' is not a known card"),
         ("many", "is not a known card"),
         ("1x2000GiB", "no GPU has more than 1,024 GiB"),
         ("1x0", "is less than 1 MiB"),

@@ -96,7 +96,7 @@ def test_adapters_that_were_saved_alone_are_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(formats, "read_any", lambda path: saved(tmp_path))
-    with pytest.raises(BadRequest, match=r"holds adapters alone.* name the job file, or .*model"):
+    with pytest.raises(BadRequest, match=r"holds only adapters.* name the job file, or .*model"):
         read_shape(str(tmp_path))
 
 
@@ -167,5 +167,5 @@ def test_an_architecture_that_nobody_knows_is_refused() -> None:
         of_config({"model_type": "nothing"}, "config", sys.executable)
     with pytest.raises(Unsupported, match="transformers was not asked for it here"):
         of_config({"model_type": "mamba"}, "config", None)
-    with pytest.raises(Unsupported, match=r"/bin/false could not say them"):
+    with pytest.raises(Unsupported, match=r"/bin/false could not compute them"):
         of_config({"model_type": "mamba"}, "config", "/bin/false")

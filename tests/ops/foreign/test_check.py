@@ -41,7 +41,7 @@ def test_the_same_model_and_optimizer_are_taken() -> None:
         ),
         (
             {"embed": (8, 4), "norm.weight": (4,), "head.weight": (8, 4)},
-            "it lacks embed.weight, and it has embed, for which",
+            "it lacks embed.weight, and it has embed, which",
         ),
     ],
 )

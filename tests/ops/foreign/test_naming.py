@@ -142,7 +142,9 @@ def test_no_name_is_guessed(
 
 def test_the_order_of_a_model_is_not_that_of_adapters(tmp_path: Path) -> None:
     source = GOLDEN / "verl-0.9.1/fsdp2-w2-lora/checkpoint"
-    with pytest.raises(BadRequest, match="which weight; pass --order FILE with their names"):
+    with pytest.raises(
+        BadRequest, match="names of the weights; pass --order FILE with their names"
+    ):
         converted(source, tmp_path / "out", "dcp")
     read = formats.read(source)
     halves = [key.name for key in read.tensors if ".lora_" in key.name and key.role == "param"]
@@ -219,7 +221,7 @@ def test_an_order_that_cannot_be_had_is_refused(
     with pytest.raises(BadRequest, match=r"cannot build the model .*of nobody.*--order FILE"):
         converted(source, tmp_path / "out", "dcp", order="model", world_size=1)
     (source / "config.json").unlink()
-    with pytest.raises(BadRequest, match=r"there is none in .*; pass --config-dir DIR"):
+    with pytest.raises(BadRequest, match=r"which is not in .*; pass --config-dir DIR"):
         converted(source, tmp_path / "out", "dcp", order="model", world_size=1)
     short = order_file(tmp_path / "short", [NAMES[1:]])
     with pytest.raises(BadRequest, match=r"state of 102 parameters .* the order has 101"):

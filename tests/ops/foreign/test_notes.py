@@ -22,7 +22,7 @@ def said(job: JobOptimizer = SAME, state: FoundState = STATE, **changes: Any) ->
 
 def test_what_no_file_says_is_said() -> None:
     lines = list(unknown(made()))
-    assert "at step 5; it does not say in what order the data was read" in lines[0]
+    assert "at step 5; it does not record the order of the data" in lines[0]
     assert "seeded from seed and step 5" in lines[1]
 
 

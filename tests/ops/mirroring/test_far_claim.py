@@ -91,7 +91,7 @@ def test_who_resumes_from_a_place_takes_it_over(store: GcsServer, tmp_path: Path
     with pytest.raises(BadRequest, match=r"is that of .*/other now: nothing more"):
         refuse_lost(place(), mine)
     remove_objects([place() / CLAIM])
-    with pytest.raises(BadRequest, match="is nobody's any more"):
+    with pytest.raises(BadRequest, match="is not claimed any more"):
         refuse_lost(place(), other)
 
 

@@ -71,7 +71,7 @@ def test_without_room_nothing_is_fetched(store: GcsServer, tmp_path: Path) -> No
     tree["files"]["config.json"]["size"] = 10**18
     (path / MANIFEST).write_text(json.dumps(tree))
     put_directory(store, path, f"run/{STEP}")
-    with pytest.raises(OSError, match=r"bytes are needed, but \d+ are free; make room"):
+    with pytest.raises(OSError, match=r"bytes are needed, but \d+ are free; free some space"):
         fetch_copy(place() / STEP, tmp_path / "here" / STEP)
     assert kept(tmp_path / "here") == [f".tmp-fetched-{STEP}"]
 

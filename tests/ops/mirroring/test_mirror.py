@@ -93,7 +93,7 @@ def test_a_damaged_one_is_told_of_and_the_others_go(store: GcsServer, tmp_path: 
         BUDGET, lambda path, *_: done.append(path.name), lambda path, why: said.append(why)
     )
     assert (whole, done, len(said)) == (False, ["step-00000002"], 1)
-    assert "is not what MANIFEST.json says of it" in said[0]
+    assert "differs from its entry in MANIFEST.json" in said[0]
 
 
 def test_what_others_put_there_is_told_of_and_the_others_go(
@@ -163,7 +163,7 @@ def test_one_that_is_sent_while_the_place_is_taken_over_does_not_appear(
             kind="put",
             times=1,
         )
-        with pytest.raises(BadRequest, match="/other now: nothing more of this run is sent"):
+        with pytest.raises(BadRequest, match="/other: this run stops uploading"):
             send(output)
         assert taken == [tmp_path / "other" / "step-00000002"]
         assert newest_copy(place()).path == place() / "step-00000002"

@@ -138,7 +138,7 @@ def test_a_manifest_that_lies_where_that_of_the_output_goes(exported: Path, tmp_
     shutil.rmtree(exported)
     sidecar_of_path(other).rename(sidecar_of_path(exported))
     for verifies in (True, False):
-        with pytest.raises(BadRequest, match=r"out\.zerotools\.json exists, and would be taken"):
+        with pytest.raises(BadRequest, match=r"out\.zerotools\.json exists, and would be used"):
             made(tmp_path / "in", exported, "consolidate safetensors", verify=verifies)
     sidecar_of_path(exported).write_text("[]")
     with pytest.raises(BadRequest, match=r"is not a manifest that zerotools reads, so --overwrite"):

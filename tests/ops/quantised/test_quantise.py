@@ -59,9 +59,9 @@ def test_groups_of_32_need_less(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Array], dict[str, Any] | None, str]] = {
-    "quantised already": (fp8_tensors(), FP8, "quantised already .fp8 blocks 128x128"),
-    "said to be quantised": (MODEL, FP8, "quantised already"),
-    "scales without a config": (fp8_tensors(), None, "quantised already"),
+    "already quantised": (fp8_tensors(), FP8, "already quantised .fp8 blocks 128x128"),
+    "said to be quantised": (MODEL, FP8, "already quantised"),
+    "scales without a config": (fp8_tensors(), None, "already quantised"),
     "nothing to quantise": ({"norm.weight": plain(128)}, None, "no matrix"),
 }
 

@@ -73,12 +73,12 @@ FAULTS: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
     "a config of fp8 and plain weights": (
         {"a.weight": plain(4, 4)},
         FP8,
-        "has quant_method 'fp8', and no tensor beside it is quantised",
+        "has quant_method 'fp8', but no tensor next to it is quantised",
     ),
     "a config of mxfp4 and fp8 blocks": (
         {"a.weight": fp8(4, 6), "a.weight_scale_inv": scales(4, 1)},
         {"quant_method": "mxfp4"},
-        "has quant_method 'mxfp4', and a.weight is fp8 with one scale for each row",
+        "has quant_method 'mxfp4', but a.weight is fp8 with one scale for each row",
     ),
     "zero points": (
         {"a.weight": np.ones((4, 4), np.int8), "a.weight_scale": scales(4, 1),
@@ -120,7 +120,7 @@ FAULTS: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
         {"a.weight_packed": np.ones((4, 16), np.uint8), "a.weight_scale": np.ones((4, 1), np.uint8),
          "a.weight": plain(4, 32)},
         CT,
-        "are both there",
+        "but both exist",
     ),
     "nf4 in another type": (
         nf4_tensors(STATE) | {"a.weight": plain(64, 1)}, BNB, "is bfloat16, and zerotools",
@@ -184,7 +184,7 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
     "another format": (
         {**CT, "format": "pack-quantized"}, "the format 'pack-quantized' of compressed-tensors",
     ),
-    "rotated weights": ({**CT, "transform_config": {"config_groups": {}}}, "are rotated"),
+    "rotated weights": ({**CT, "transform_config": {"config_groups": {}}}, "rotated weights"),
     "another algorithm": ({"quant_method": "modelopt", "quant_algo": "W4A8"}, "'W4A8'"),
     "experts of 4 bits": ({**FP8, "expert_dtype": "fp4"}, "expert_dtype fp4"),
 }  # fmt: skip
@@ -213,7 +213,7 @@ def test_blocks_are_those_of_the_config_or_of_its_class(
 OPEN: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
     "no config": (fp8_tensors(), None, "in blocks of 65x128 and of 129x255, and nothing says"),
     "a config without blocks": (
-        fp8_tensors(), {**CT, "config_groups": {}}, "and nothing says which",
+        fp8_tensors(), {**CT, "config_groups": {}}, "they do not show which",
     ),
     "exponents that are for no 32 elements": (
         {"a.weight": fp8(256, 256), "a.weight_scale_inv": np.ones((2, 2), np.uint8)},

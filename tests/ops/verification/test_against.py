@@ -74,7 +74,7 @@ def test_a_manifest_of_fewer_bits_does_not_make_a_file_whole(tmp_path: Path) -> 
     found = compared(wide, manifest_of(narrow))
     assert (found.findings, found.verdict) == ((), Soundness.UNCHECKED)
     assert found.comparison is not None
-    assert "compared as bfloat16, which holds less" in found.comparison.notes[0]
+    assert "compared as bfloat16: the bits that this cast removes" in found.comparison.notes[0]
 
 
 def test_float64_and_its_export_in_float32_are_compared(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_what_differs_alike_is_one_sentence(names: str, sentence: str, tmp_path:
     other = manifest_of(file)
     values = {name: np.full(2, 2 if name in names else 1, np.float32) for name in "abcdef"}
     save_file(values, file)
-    assert f"{file}: {sentence} than the manifest says" in messages(compared(file, other))
+    assert f"{file}: {sentence} than in the manifest" in messages(compared(file, other))
 
 
 def test_a_manifest_goes_into_a_regular_file_alone(tmp_path: Path) -> None:

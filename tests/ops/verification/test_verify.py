@@ -294,6 +294,6 @@ def test_a_tied_layer_of_a_later_stage_may_be_lost(tmp_path: Path) -> None:
     path.unlink()
     found = verified(path.parent)
     assert found.verdict is Soundness.UNCHECKED
-    assert "has trained tied_modules.embed.weight, and no layer" in "".join(
+    assert "lists tied_modules.embed.weight as trained, but no layer" in "".join(
         found.unchecked.values()
     )

@@ -105,7 +105,7 @@ def test_whole_weights_take_no_base(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="holds whole weights; leave it out"):
         merge_adapters(whole, tmp_path / "scratch", request=asked)
     plain = {key: tensor for key, tensor in whole.tensors.items() if key == OTHER}
-    with pytest.raises(BadRequest, match=r"has no adapter .* --base is for runs that have one"):
+    with pytest.raises(BadRequest, match=r"has no adapter .* --base is for runs with an adapter"):
         merge_adapters(
             replace(whole, tensors=plain, native=None), tmp_path / "scratch", request=asked
         )
@@ -148,7 +148,7 @@ def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
     shutil.copy(directory / FILE, directory / "again.safetensors")
     twice = record_base(directory, [FILE, "again.safetensors"], "nf4")
     record = a_record(lora=LoraRecord(2, SCALE, (), twice))
-    with pytest.raises(BadFile, match=r"safetensors holds layer\.\w+\.weight, as another file"):
+    with pytest.raises(BadFile, match=r"safetensors holds layer\.\w+\.weight, which another file"):
         with_base(source, record, twice)
 
 

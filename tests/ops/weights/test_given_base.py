@@ -59,7 +59,7 @@ def test_a_run_without_its_base_is_told_both_commands(tmp_path: Path) -> None:
     run = adapter(tmp_path / "run")
     said = (
         r"names org/base\): it has no weights of layers; merge both with zerotools consolidate "
-        r".*run OUT --base org/base, or export the adapter alone with .*run OUT --adapter-only"
+        r".*run OUT --base org/base, or export only the adapter with .*run OUT --adapter-only"
     )
     with pytest.raises(BadRequest, match=said):
         export(run, tmp_path / "out")
@@ -99,7 +99,9 @@ def test_a_base_in_few_bits_is_refused(tmp_path: Path) -> None:
     few = base(tmp_path / "few", **{"z.weight_packed": np.zeros((4, 16), np.uint8)})
     config = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
     (few / "config.json").write_text(json.dumps(config))
-    with pytest.raises(Unsupported, match="name that model, or make it first: zerotools conso"):
+    with pytest.raises(
+        Unsupported, match="name the unquantised model, or make it first: zerotools conso"
+    ):
         export(adapter(tmp_path / "run"), tmp_path / "out", base=few)
 
 

@@ -156,7 +156,7 @@ def test_adapters_are_named_as_such(folder: Path, has_base: bool) -> None:
         lora[f"{layer}.base_layer.weight"] = (8, 8)
     said = refusal(folder, {**WHOLE, **lora})
     command = "zerotools consolidate" if has_base else "zerotools consolidate --base DIR"
-    assert f"they are of an adapter: merge it with {command}, or export it" in said
+    assert f"they belong to an adapter: merge it with {command}, or export it" in said
 
 
 def test_another_layout_is_said_with_the_option_that_maps_it(tmp_path: Path) -> None:

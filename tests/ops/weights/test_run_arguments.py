@@ -50,10 +50,7 @@ def test_what_the_run_was_not_told_is_not_compared() -> None:
         (
             {"untie_embeddings_and_output_weights": True},
             {"model_type": "gemma2"},
-            (
-                "no tie_word_embeddings, without which the head of gemma2 would be its "
-                "embedding, and .*true"
-            ),
+            ("no tie_word_embeddings, so the head of gemma2 would be its embedding, and .*true"),
         ),
         (
             {"rotary_interleaved": True},

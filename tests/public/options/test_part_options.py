@@ -48,7 +48,7 @@ def test_launchers_say_which_part_it_is(
     [
         ("torchrun", {"RANK": "0"}, "WORLD_SIZE is not set"),
         ("torchrun", {"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x', which is not a number"),
-        ("torchrun", {"RANK": "2", "WORLD_SIZE": "2"}, "task 2 of 2 is no part"),
+        ("torchrun", {"RANK": "2", "WORLD_SIZE": "2"}, "task 2 of 2 is not a valid part"),
         ("slurm", {}, "neither a task of a job array"),
         ("slurm", {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, "neither a task of a job array"),
         ("slurm", {**ARRAY, "SLURM_ARRAY_TASK_COUNT": "3"}, "3 tasks from 2 to 8, with gaps"),
@@ -66,7 +66,7 @@ def test_parts_say_what_is_missing_and_the_last_one_that_it_is_there(tmp_path: P
     assert "part 2 of 3 would write 6.0 KiB of" in plan.stdout
     assert not out.with_name("out.partial").exists()
     first = zerotools(*reshard, "3/3")
-    assert (first.returncode, "these are not: 1-2" in first.stdout) == (0, True)
+    assert (first.returncode, "unfinished are: 1-2" in first.stdout) == (0, True)
     second = zerotools(*reshard, "2/3", "--json")
     told = json.loads(second.stdout)
     assert told["part"] == {
@@ -84,7 +84,7 @@ def test_parts_say_what_is_missing_and_the_last_one_that_it_is_there(tmp_path: P
     }
     assert not out.exists()
     last = zerotools(*reshard, "1/3")
-    assert f"so are the others, and {out} is there" in last.stdout
+    assert f"all other parts are complete too, and {out} is ready" in last.stdout
     assert zerotools("verify", out).returncode == 0
     again = zerotools(*reshard, "3/3")
     assert (again.returncode, "all other parts are complete too" in again.stdout) == (0, True)

@@ -87,4 +87,4 @@ def test_where_there_is_no_room_the_rest_is_told_in_short() -> None:
     assert len(lines) == 10
     assert text_of(lines[-1]) == "   and 7 more: 0 busy, 70.0/560G"
     few = gpu_lines(a_look(job_of(3)), 80, 4, headed=False)
-    assert text_of(few[-1]).endswith("1 in trouble")
+    assert text_of(few[-1]).endswith("1 with errors")

@@ -100,7 +100,7 @@ def test_where_many_hang_nothing_more_is_looked_at(clock: Clock, tmp_path: Path)
 def test_a_process_that_answers_nonsense_is_replaced(program: str, clock: Clock) -> None:
     looker = PlaceLooker(command=(sys.executable, "-c", program), clock=clock, mounted=list)
     for _ in range(2):
-        assert str(looker.disk("/x").why).startswith("not looked at")
+        assert str(looker.disk("/x").why).startswith("not checked")
     looker.close()
 
 

@@ -28,13 +28,13 @@ def test_ranks_with_the_same_are_one_line() -> None:
         a_rank(0),
         a_rank(1),
         a_rank(2, "16-31", [1], why=failed),
-        a_rank(3, "", [], why="the driver does not tell"),
+        a_rank(3, "", [], why="the driver does not report"),
         a_rank(4),
     )
     assert found == (
         {"ranks": "0-1,4", "cpus": "0-15", "memory_nodes": [0], "why": None},
         {"ranks": "2", "cpus": "16-31", "memory_nodes": [1], "why": failed},
-        {"ranks": "3", "cpus": "", "memory_nodes": [], "why": "the driver does not tell"},
+        {"ranks": "3", "cpus": "", "memory_nodes": [], "why": "the driver does not report"},
     )
 
 

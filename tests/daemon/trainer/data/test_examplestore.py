@@ -31,7 +31,7 @@ def test_examples_that_are_cut_short(tmp_path: Path) -> None:
     assert examples.size(1) == 49
     os.truncate(path, 4 * 60)
     assert len(examples.example(0).inputs) == 49
-    with pytest.raises(BadFile, match="something cut it short"):
+    with pytest.raises(BadFile, match="a program truncated it"):
         examples.example(1)
 
 

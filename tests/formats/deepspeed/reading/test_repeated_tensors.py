@@ -81,7 +81,7 @@ def test_a_shard_twice_whose_archive_has_no_name_of_a_rank(tmp_path: Path) -> No
     first, second = sorted(tag.glob("*optim_states.pt"))
     refolded(first, b"archive")
     second.write_bytes(first.read_bytes())
-    assert any(f"holds what {first.name} holds" in said for said in problems_of(tag))
+    assert any(f"has the same contents as {first.name}" in said for said in problems_of(tag))
 
 
 @pytest.mark.parametrize("pattern", ["*optim_states.pt", "*model_states.pt"])
@@ -91,7 +91,7 @@ def test_a_file_twice_of_before_torch_1_6(tmp_path: Path, pattern: str) -> None:
     assert problems_of(tag) == []
     first, second = sorted(tag.glob(pattern))
     second.write_bytes(first.read_bytes())
-    assert any(f"holds what {first.name} holds" in said for said in problems_of(tag))
+    assert any(f"has the same contents as {first.name}" in said for said in problems_of(tag))
 
 
 def test_ranks_that_hold_equal_values_are_not_damage(tmp_path: Path) -> None:

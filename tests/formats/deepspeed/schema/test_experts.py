@@ -181,7 +181,9 @@ def test_experts_do_not_go_to_stage_3(tmp_path: Path) -> None:
 def test_experts_are_not_written_out_of_other_formats(tmp_path: Path) -> None:
     source = golden(DEFAULT)
     training = training_of(source)
-    with pytest.raises(Unsupported, match=r"DeepSpeed's experts \(mixture.*need files and param"):
+    with pytest.raises(
+        Unsupported, match=r"DeepSpeed's experts \(mixture.*need separate files and param"
+    ):
         lay_out_foreign(source, training, tmp_path / "out", world_size=2)
 
 

@@ -115,13 +115,13 @@ def test_what_nothing_says_is_listed(tmp_path: Path) -> None:
     for words in (
         "--stage or --ds-config",
         "--lr, --betas",
-        "the type in which the model computes",
+        "the type of the computation",
     ):
         assert words in str(refused.value)
     unordered = TrainingState(
         groups=(ParamGroup(("a",), {"lr": 1}),), precision=BFLOAT16, is_ordered=False
     )
-    with pytest.raises(BadRequest, match="the order of the model lists its parameters"):
+    with pytest.raises(BadRequest, match="the order of the parameters in the model"):
         lay_out_foreign(source, unordered, tmp_path / "out", world_size=2, settings=ZeroSettings(2))
 
 

@@ -68,7 +68,7 @@ def test_optimizers_that_are_all_lost_are_said(copied: Callable[[str], Path]) ->
     for each in path.glob("*/distrib_optim.pt"):
         each.unlink()
     (problem,) = inspect(formats.read(path)).problems
-    assert "mp_rank_00/distrib_optim.pt is missing: the distributed optimizer's" in problem.message
+    assert "mp_rank_00/distrib_optim.pt is missing: only it has the masters" in problem.message
 
 
 def _change(path: Path, change: Callable[[dict[str, Any]], object]) -> None:

@@ -37,9 +37,9 @@ def _renamed(tmp_path: Path, case: Path, pattern: str) -> Path:
         (
             DEEPSPEED / "tensor-parallel-z1-bf16-w4",
             "mp_rank_00_model_states.pt",
-            "one rank's part of a model that was cut over 2 model-parallel ranks",
+            "one rank's part of a model divided over 2 model-parallel ranks",
         ),
-        (MEGATRON / "legacy-tp2-pp2", "model_optim_rng.pt", "that was cut over TP 2, PP 2"),
+        (MEGATRON / "legacy-tp2-pp2", "model_optim_rng.pt", "divided over TP 2, PP 2"),
         (
             MEGATRON / "legacy-tp2-dp2-distributed",
             "distrib_optim.pt",
