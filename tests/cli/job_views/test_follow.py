@@ -335,4 +335,4 @@ def test_a_stall_is_told_of_with_what_follows() -> None:
     assert (
         event_text(record) == f"{told}its ranks are killed; the stacks of the ranks are in the log"
     )
-    assert event_text(record | {"ends": False}).startswith(f"{told}nothing is done about it")
+    assert event_text(record | {"ends": False}).startswith(f"{told}the job continues")

@@ -72,7 +72,7 @@ def test_an_injected_adapter_gets_the_prefix_of_peft(tmp_path: Path) -> None:
     tensors = {name.removeprefix("base_model.model."): a for name, a in half(Q).items()}
     saved(tmp_path / "elsewhere", half(Q), CONFIG)
     source = saved(tmp_path / "in", tensors, None)
-    with pytest.raises(BadRequest, match=r"how its adapter is scaled \(lora_alpha\): pass --adap"):
+    with pytest.raises(BadRequest, match=r"the scale \(lora_alpha\) of its adapter: pass --adap"):
         exported(source, tmp_path / "out")
     found = exported(source, tmp_path / "out", adapter_config=tmp_path / "elsewhere")
     assert set(found) == {f"{Q}.lora_A.weight", f"{Q}.lora_B.weight"}
@@ -98,7 +98,7 @@ def test_one_adapter_of_several(tmp_path: Path) -> None:
     source = saved(tmp_path / "in", tensors, CONFIG)
     with pytest.raises(BadRequest, match=r"2 adapters: one, two; choose one of them by --adapter-"):
         exported(source, tmp_path / "out")
-    with pytest.raises(BadRequest, match=r"how its adapter two is scaled \(lora_alpha\)"):
+    with pytest.raises(BadRequest, match=r"the scale \(lora_alpha\) of its adapter two"):
         exported(source, tmp_path / "out", adapter_name="two")  # whose is the config beside it?
     (source / "two").mkdir()
     (source / "two" / "adapter_config.json").write_text(json.dumps({**CONFIG, "lora_alpha": 3}))

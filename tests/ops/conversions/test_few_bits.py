@@ -284,7 +284,9 @@ def test_scales_of_blocks_that_nothing_proves_stay_with_their_weight_or_are_refu
         refuse_quantised(formats.read(of_64))
     with pytest.raises(BadRequest, match=r"written without a.weight_scale_inv"):
         prepare(of_64, tmp_path / "o", Options(include=["a.weight"]))
-    with pytest.raises(Unsupported, match=r"they do not show which; .*it has no config\.json, so no"):
+    with pytest.raises(
+        Unsupported, match=r"they do not show which; .*it has no config\.json, so no"
+    ):
         prepare(of_64, tmp_path / "o", Options())
     other = write(tmp_path / "plain", PLAIN, None)
     said = r"its config\.json has no quantization_config, so no program"

@@ -107,7 +107,7 @@ def test_a_job_whose_disk_is_lost_has_its_place(store: GcsServer, tmp_path: Path
 
 def test_checkpoints_that_nobody_claimed_are_somebody_s(store: GcsServer, tmp_path: Path) -> None:
     store.put("run/step-00000004/job.json", b"{}")
-    with pytest.raises(BadRequest, match="holds checkpoints of another run; name another place"):
+    with pytest.raises(BadRequest, match="holds checkpoints of another run; name another URL"):
         claim(place(), tmp_path, "job 1", None)
     assert claim(place(), tmp_path, "job 1", str(place()))
 
@@ -117,7 +117,7 @@ def test_a_claim_that_cannot_be_read_is_nobody_s_to_take(
     data: bytes, store: GcsServer, tmp_path: Path
 ) -> None:
     store.put(f"run/{CLAIM}", data)
-    with pytest.raises(BadRequest, match="name another place"):
+    with pytest.raises(BadRequest, match="name another URL"):
         claim(place(), tmp_path, "job 1", str(place()))
 
 

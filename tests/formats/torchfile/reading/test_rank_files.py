@@ -239,7 +239,7 @@ def _disagreeing(file: Saved, rank: int) -> Any:
         ),
         (_one(shard(2)), BadFile, "is cut along dimension 2"),
         (_one(shard(0)), BadFile, r"local tensor of shape \(7, 4\), but its mesh \(2,\) gives"),
-        (_one(replicate(), _coordinate_on_dim=(5,)), BadFile, "is number 5 of 2"),
+        (_one(replicate(), _coordinate_on_dim=(5,)), BadFile, "has coordinate 5"),
         (_one(replicate(), _coordinate_on_dim=None), BadFile, "outside of its mesh"),
         (_one(replicate(), _coordinate_on_dim=(0, 0)), BadFile, "1 placements, 2 coordinates"),
         (lambda file, _: {"w": file.tensor(W)}, Unsupported, "each rank has a copy or a part"),
