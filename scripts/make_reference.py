@@ -273,7 +273,7 @@ def hold_page() -> str:
 def words_script() -> str:
     rows = [
         {"job": each.job} | {verb: getattr(each, verb) for verb in job_words.VERBS}
-        for each in job_words.STANDINGS
+        for each in job_words.VERB_ROWS
     ]
     return (
         "// Written by scripts/make_reference.py from zerotools/jobs/job_words.py; do not edit.\n\n"
@@ -281,7 +281,7 @@ def words_script() -> str:
         f"export const WORDS = {json.dumps(dict(states.WORDS), indent=2)};\n\n"
         "/** What each verb does to a job. */\n"
         f"export const VERBS = {json.dumps(job_words.VERBS)};\n"
-        f"export const STANDINGS = {json.dumps(rows, indent=2)};\n"
+        f"export const VERB_ROWS = {json.dumps(rows, indent=2)};\n"
     )
 
 

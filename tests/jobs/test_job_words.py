@@ -6,7 +6,7 @@ import pytest
 
 from zerotools.cli.command_table import OLD_NAMES
 from zerotools.jobs import job_words, states
-from zerotools.jobs.job_words import OLD_VERBS, STANDINGS, VERBS
+from zerotools.jobs.job_words import OLD_VERBS, VERB_ROWS, VERBS
 
 EVENTS = {
     "hold": (states.PUT_ON_HOLD, states.PAUSE),
@@ -15,12 +15,12 @@ EVENTS = {
 
 
 def test_every_state_is_in_one_row() -> None:
-    listed = [state for each in STANDINGS for state in each.states]
+    listed = [state for each in VERB_ROWS for state in each.states]
     assert sorted(listed) == sorted(states.STATES)
 
 
-@pytest.mark.parametrize("row", STANDINGS, ids=lambda row: row.job)
-def test_what_is_refused_has_no_transition(row: job_words.Standing) -> None:
+@pytest.mark.parametrize("row", VERB_ROWS, ids=lambda row: row.job)
+def test_what_is_refused_has_no_transition(row: job_words.VerbRow) -> None:
     for verb, events in EVENTS.items():
         for state in row.states:
             allowed = any((state, event) in states.TRANSITIONS for event in events)
@@ -31,7 +31,7 @@ def test_what_is_refused_has_no_transition(row: job_words.Standing) -> None:
 
 
 def test_two_words_stand_for_every_kind_of_hold() -> None:
-    words = {states.word_of(each) for row in STANDINGS if "held" in row.job for each in row.states}
+    words = {states.word_of(each) for row in VERB_ROWS if "held" in row.job for each in row.states}
     assert words == {"held", "holding"}
     assert states.states_of("held") == (states.ON_HOLD, states.PAUSED, states.HELD)
     assert states.states_of("holding") == (states.PAUSING,)
@@ -49,5 +49,5 @@ def test_old_names_of_commands_are_those_of_requests() -> None:
 def test_help_fits_a_terminal_and_has_every_row(verb: str) -> None:
     lines = job_words.help_of(verb).splitlines()
     assert max(map(len, lines)) <= 76, "click indents them by two"
-    for row in STANDINGS:
+    for row in VERB_ROWS:
         assert any(row.job in line and getattr(row, verb) in line for line in lines)

@@ -19,7 +19,7 @@ OLD_VERBS: Mapping[str, str] = {"pause": "hold", "unpause": "release", "resume":
 """Older names of the verbs; `resume` of a job that the daemon holds is `release`."""
 
 
-class Standing(NamedTuple):
+class VerbRow(NamedTuple):
     """One kind of job, in words that complete "a job that", its stored states, and the result of
     each verb."""
 
@@ -30,38 +30,38 @@ class Standing(NamedTuple):
     retry: str = "refused"
 
 
-STANDINGS = (
-    Standing(
+VERB_ROWS = (
+    VerbRow(
         "waits",
         frozenset({states.WAITING, states.QUEUED, states.WAITING_RETRY}),
         hold="it does not start: it is held",
     ),
-    Standing(
+    VerbRow(
         "runs",
         frozenset({states.LAUNCHING, states.RUNNING, states.YIELDING}),
         hold="it saves and stops (holding), then it is held",
     ),
-    Standing("is stopping after a cancel", frozenset({states.STOPPING})),
-    Standing(
+    VerbRow("is stopping after a cancel", frozenset({states.STOPPING})),
+    VerbRow(
         "is held, or holding",
         frozenset({states.ON_HOLD, states.PAUSED, states.PAUSING}),
         hold="nothing changes",
         release="it takes its old place, and continues",
         retry="refused: release it",
     ),
-    Standing(
+    VerbRow(
         "is held by the daemon",
         frozenset({states.HELD}),
         hold="refused: it is held already",
         release="it continues; running ranks are kept",
         retry="refused: release it",
     ),
-    Standing(
+    VerbRow(
         "failed, or was stopped",
         frozenset({states.FAILED, states.CANCELLED, states.HALTED}),
         retry="a new job continues from its checkpoint",
     ),
-    Standing(
+    VerbRow(
         "has succeeded",
         frozenset({states.SUCCEEDED}),
         retry="refused, unless --from-start is given",
@@ -72,8 +72,8 @@ STANDINGS = (
 
 def help_of(verb: str) -> str:
     """Return the column of `verb` as a table for its help page; no line is wider than 78."""
-    width = max(len(each.job) for each in STANDINGS)
-    rows = [f"  {each.job.ljust(width)}  {getattr(each, verb)}" for each in STANDINGS]
+    width = max(len(each.job) for each in VERB_ROWS)
+    rows = [f"  {each.job.ljust(width)}  {getattr(each, verb)}" for each in VERB_ROWS]
     old = next(each for each, new in OLD_VERBS.items() if new == verb)
     others = " and ".join(each for each in VERBS if each != verb)
     end = f"See also {others}. Until {OLD_NAMES_END}, {old} is another name of {verb}."
@@ -83,5 +83,5 @@ def help_of(verb: str) -> str:
 def markdown_table() -> str:
     """Return the table of all verbs for the manual."""
     rows = [("a job that", *(f"`zerotools {verb}`" for verb in VERBS)), ("---",) * 4]
-    rows += [(each.job, each.hold, each.release, each.retry) for each in STANDINGS]
+    rows += [(each.job, each.hold, each.release, each.retry) for each in VERB_ROWS]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

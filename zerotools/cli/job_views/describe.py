@@ -165,6 +165,8 @@ def standstill(job: Job, now: float) -> str:
     state = _STATES.get(late["state"], "")
     at = f"in {render.clean(late['at'])} for {render.duration(now - late['since'])}{state}"
     alone = job["world_size"] == 1
+    if alone and phase.get("doing") and not state:
+        return text  # the reason says so already
     who = f"it has been {at}" if alone else f"rank {late['rank']} has been {at}, the others wait"
     return f"{text}: {who}" if text else who
 

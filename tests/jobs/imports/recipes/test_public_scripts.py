@@ -370,105 +370,6 @@ SCRIPTS = {
     ),
 }
 
-SCRIPTS |= {
-    "medicalgpt, adapters on directories of conversations": Script(
-        "CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 src/supervised_finetuning.py \\\n"
-        "    --model_name_or_path owner/Qwen2.5-1.5B --train_file_dir ./chats \\\n"
-        "    --validation_file_dir held --per_device_train_batch_size 2 --do_train --do_eval \\\n"
-        "    --use_peft True --max_train_samples 900 --model_max_length 2048 \\\n"
-        "    --num_train_epochs 2 --learning_rate 3e-5 --eval_steps 40 --eval_strategy steps \\\n"
-        "    --gradient_accumulation_steps 3 --output_dir out --target_modules all \\\n"
-        "    --lora_rank 4 --torch_dtype bfloat16 --bf16 --device_map auto --template_name qwen\n",
-        {
-            "gpus": 2,
-            "train.batch_size": 12,
-            "train.epochs": 2,
-            "data.sequence_length": 2048,
-            "lora.rank": 4,
-            "lora.alpha": 32,
-            "lora.target_modules": ALL_LINEAR["qwen2"],
-            "eval.every": 40,
-        },
-    ),
-    "medicalgpt, all weights with DeepSpeed and noise": Script(
-        "torchrun --nproc_per_node 8 supervised_finetuning.py --model_name_or_path o/base \\\n"
-        "    --train_file_dir d --use_peft False --output_dir out --neft_alpha 8 --bf16\n",
-        problems=('--neft_alpha = "8": the engine torch does not support this yet',),
-    ),
-    "medicalgpt, pretraining on text": Script(
-        "torchrun --nproc_per_node 2 training/pretraining.py --model_name_or_path o/Llama-2-7b \\\n"
-        "    --train_file_dir books --per_device_train_batch_size 3 --use_peft True \\\n"
-        "    --num_train_epochs 0.5 --block_size 256 --packing True --qlora True --do_train \\\n"
-        "    --output_dir out --bf16\n",
-        {
-            "train.epochs": 0.5,
-            "data.sequence_length": 256,
-            "data.packing": None,
-            "lora.frozen_precision": "nf4",
-        },
-    ),
-    "medicalgpt, preferences": Script(
-        "CUDA_VISIBLE_DEVICES=0,1 python training/dpo_training.py --model_name_or_path o/base \\\n"
-        "    --train_file_dir ./pairs --validation_file_dir ./pairs --weight_decay 0.3 \\\n"
-        "    --max_source_length 300 --output_dir out --bf16 True --fp16 False --do_train\n",
-        {
-            "gpus": 1,
-            "data.prompt_column": "question",
-            "data.chosen_column": "response_chosen",
-            "data.rejected_column": "response_rejected",
-            "data.max_source_length": 300,
-            "data.max_target_length": 512,
-            "train.steps": 200,
-            "train.batch_size": 16,
-            "train.weight_decay": 0.0,
-            "train.schedule": "cosine",
-            "checkpoint.every": 50,
-        },
-    ),
-    "trl, its console program with defaults": Script(
-        "trl sft --model_name_or_path owner/base --dataset_name owner/chats --output_dir out\n",
-        {
-            "gpus": None,
-            "train.learning_rate": 2e-5,
-            "train.precision": "bf16",
-            "train.epochs": 3.0,
-            "data.sequence_length": 1024,
-        },
-        steps=("hf download owner/base", "hf download --repo-type dataset owner/chats"),
-    ),
-    "trl, preferences with a preset and fewer ranks": Script(
-        "export CUDA_VISIBLE_DEVICES=0,1,2\ntrl dpo \\\n  --model_name_or_path owner/base \\\n"
-        "  --dataset_name owner/pairs --beta 0.3 --learning_rate 5.0e-7 \\\n"
-        "  --per_device_train_batch_size 2 --gradient_accumulation_steps 8 \\\n"
-        "  --accelerate_config zero3 --num_processes 3 --output_dir out \\\n"
-        "  --use_peft --lora_r 32\n",
-        {
-            "gpus": 3,
-            "zero.stage": 3,
-            "train.batch_size": 48,
-            "dpo.beta": 0.3,
-            "lora.rank": 32,
-            "lora.alpha": 32,
-        },
-    ),
-    "trl, settings and ranks in its YAML": Script(
-        "trl sft --config trl.yaml --learning_rate 3e-6 --output_dir out\n",
-        {"gpus": 2, "zero.stage": 2, "train.learning_rate": 3e-6, "train.schedule": "cosine"},
-    ),
-    "trl, one card": Script(
-        "trl sft --model_name_or_path o/b --dataset_name o/d --accelerate_config=single_gpu\n",
-        {"gpus": 1, "zero.stage": None},
-    ),
-    "trl, FSDP": Script(
-        "trl sft --model_name_or_path o/b --dataset_name o/d --accelerate_config fsdp2\n",
-        {"gpus": 8, "zero.stage": 3},
-    ),
-    "trl, answers with rewards": Script(
-        "trl grpo --model_name_or_path o/b --dataset_name o/d --reward_funcs f\n",
-        problems=("the arguments of trl.scripts.grpo are not read; run the program with --as",),
-    ),
-}
-
 OWN_SETTINGS = """architecture:
   backbone_dtype: float16
 training:
@@ -481,12 +382,6 @@ ARGUMENTS = """{
   "train_mode": "qlora", "lora_rank": 64, "lora_alpha": 16
 }
 """
-TRL_YAML = """model_name_or_path: owner/base
-dataset_name: owner/chats
-lr_scheduler_type: cosine
-accelerate_config: zero2
-num_processes: 2
-"""
 YAML = """model_name_or_path: owner/base
 stage: sft
 finetuning_type: full
@@ -494,6 +389,20 @@ dataset: a
 learning_rate: 1.0e-5
 per_device_train_batch_size: 2
 """
+
+
+def check(script: Script) -> None:
+    """Import a script: all that it says of the job, of the next steps and of problems is true."""
+    try:
+        imported = of(read_launch(script.text, "run.sh", Path(), lines=True, lenient=True))
+    except ZerotoolsError as error:
+        pytest.fail(f"{error}")
+    problems = "" if imported.problem is None else str(imported.problem)
+    assert bool(problems) == bool(script.problems), problems
+    assert all(each in problems for each in script.problems), problems
+    assert {key: look_up(imported.tree, key) for key in script.keys} == script.keys
+    steps = "\n".join(imported.findings.steps)
+    assert all(each in steps for each in script.steps), steps
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -505,22 +414,11 @@ def test_a_public_script_imports_as_it_stands_or_with_all_its_problems(
     Path("args").mkdir()
     for name_of_file, text in (
         ("sft.yaml", YAML),
-        ("trl.yaml", TRL_YAML),
         ("args/qlora.json", ARGUMENTS),
         ("args/own.yaml", OWN_SETTINGS),
     ):
         Path(name_of_file).write_text(text)
-    script = SCRIPTS[name]
-    try:
-        imported = of(read_launch(script.text, "run.sh", Path(), lines=True, lenient=True))
-    except ZerotoolsError as error:
-        pytest.fail(f"{error}")
-    problems = "" if imported.problem is None else str(imported.problem)
-    assert bool(problems) == bool(script.problems), problems
-    assert all(each in problems for each in script.problems), problems
-    assert {key: look_up(imported.tree, key) for key in script.keys} == script.keys
-    steps = "\n".join(imported.findings.steps)
-    assert all(each in steps for each in script.steps), steps
+    check(SCRIPTS[name])
 
 
 @pytest.mark.parametrize("mode", ["full", "qlora"])

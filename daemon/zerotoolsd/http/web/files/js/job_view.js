@@ -8,7 +8,7 @@ import { CurvesPart } from "./job_curves.js";
 import { ExamplesPart } from "./job_examples.js";
 import { LogPart } from "./job_log.js";
 import { PredictionsPart } from "./job_predictions.js";
-import { STANDINGS, VERBS } from "./job_words.js";
+import { VERB_ROWS, VERBS } from "./job_words.js";
 import { badge, doneOf, secondsLeft, whyOf } from "./jobs_view.js";
 import { later } from "./later.js";
 import { passes } from "./session.js";
@@ -221,6 +221,6 @@ function attemptsTable(job) {
 /** What hold, release and retry do to each job; the manual has the same table. */
 function wordsTable() {
   const heads = ["a job that", ...VERBS].map((head) => h("th", { scope: "col" }, head));
-  const rows = STANDINGS.map((row) => h("tr", {}, h("th", { scope: "row" }, row.job), VERBS.map((verb) => h("td", { "data-label": verb }, row[verb]))));
+  const rows = VERB_ROWS.map((row) => h("tr", {}, h("th", { scope: "row" }, row.job), VERBS.map((verb) => h("td", { "data-label": verb }, row[verb]))));
   return h("details", { class: "numbers" }, h("summary", {}, "What hold, release and retry do"), h("table", { class: "plain-table" }, h("caption", { class: "unseen" }, "Verbs for jobs"), h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows)));
 }

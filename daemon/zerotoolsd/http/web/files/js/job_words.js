@@ -9,7 +9,7 @@ export const WORDS = {
 
 /** What each verb does to a job. */
 export const VERBS = ["hold", "release", "retry"];
-export const STANDINGS = [
+export const VERB_ROWS = [
   {
     "job": "waits",
     "hold": "it does not start: it is held",
