@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 import zerotools
@@ -159,9 +161,13 @@ VALUES = {
 }
 
 
+SHARED = 3
+"""So many functions take a keyword that is described once."""
+
+
 def python_page() -> str:
     """The whole page."""
-    lines = [HEAD.rstrip()]
+    lines = [HEAD.rstrip(), *_shared_keywords()]
     for name, (declaration, results) in FUNCTIONS.items():
         lines += _function(name, declaration)
         for result in results:
@@ -179,10 +185,35 @@ def _function(name: str, declaration: type) -> Iterator[str]:
     yield f"\n## zerotools.{name}({', '.join([*first, *required, '...'])})\n"
     yield _marked_down(text)
     yield f"\nThe command is [`zerotools {name}`](command-line.md#zerotools-{name}).\n"
-    yield "| keyword | value | default | meaning |"
-    yield "|---|---|---|---|"
-    for each in declared.values():
-        yield f"| `{each.keyword}` | {_value(each)} | {_default(each)} | {_cell(each.meaning)} |"
+    shared = [each.keyword for each in declared.values() if _row(each) in _rows_of_several()]
+    if shared:
+        yield f"[Shared keywords](#shared-keywords): `{'`, `'.join(shared)}`.\n"
+    if rows := [row for row in map(_row, declared.values()) if row not in _rows_of_several()]:
+        yield from _table(rows)
+
+
+def _shared_keywords() -> Iterator[str]:
+    yield "\n## Shared keywords\n\nSeveral functions take these keywords.\n"
+    yield from _table(_rows_of_several())
+
+
+@cache
+def _rows_of_several() -> tuple[str, ...]:
+    """The rows that several functions have, the most frequent first."""
+    found = Counter(
+        _row(each)
+        for declaration, _ in FUNCTIONS.values()
+        for each in declared_options(declaration).values()
+    )
+    return tuple(row for row, count in found.most_common() if count >= SHARED)
+
+
+def _table(rows: Iterable[str]) -> Iterator[str]:
+    yield from ("| keyword | value | default | meaning |", "|---|---|---|---|", *rows)
+
+
+def _row(each: DeclaredOption) -> str:
+    return f"| `{each.keyword}` | {_value(each)} | {_default(each)} | {_cell(each.meaning)} |"
 
 
 def _marked_down(text: str) -> str:
