@@ -187,8 +187,9 @@ def _function(name: str, declaration: type) -> Iterator[str]:
     yield f"\nThe command is [`zerotools {name}`](command-line.md#zerotools-{name}).\n"
     shared = [each.keyword for each in declared.values() if _row(each) in _rows_of_several()]
     if shared:
-        yield f"[Shared keywords](#shared-keywords): `{'`, `'.join(shared)}`.\n"
+        yield f"[Shared keywords](#shared-keywords): `{'`, `'.join(shared)}`."
     if rows := [row for row in map(_row, declared.values()) if row not in _rows_of_several()]:
+        yield ""
         yield from _table(rows)
 
 
