@@ -65,12 +65,15 @@ def test_a_job_file_says_how_it_is_trained(tmp_path: Path) -> None:
     words = ["estimate", str(path), "--host-memory", "8GiB", "--json"]
     told = json.loads(CliRunner().invoke(build(), words, standalone_mode=False).stdout)
     assert json.loads(json.dumps(found.to_json())) == told
+    assert not found.machine.on_gpu
     assert found.asked is not None
     assert found.asked.peak_bytes == told["asked"]["peak_bytes"]
     with pytest.raises(
         zerotools.BadRequest, match=r"--batch: .* has this value already; change it"
     ):
         zerotools.estimate(path, host_memory="8GiB", batch=2)
+    path.write_text(JOB.replace('ranks = 2\ndevice = "cpu"', "gpus = 2"))
+    assert zerotools.estimate(path, gpu_memory="8GiB", host_memory="8GiB").machine.on_gpu
     path.write_text(JOB + '[deepspeed]\nconfig = "ds.json"\n')
     with pytest.raises(zerotools.Unsupported, match="which only the command imports"):
         zerotools.estimate(path, host_memory="8GiB")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.top.made_looks import NOW, PHASE, a_look, job_of, meaning_in, text_of
 from zerotools.cli.commands import explain, queue, show
+from zerotools.cli.job_views import describe
 from zerotools.cli.job_views.describe import shown_state, why
 from zerotools.cli.top.drawing.detail_rows import _standing
 from zerotools.cli.top.drawing.job_rows import JobColumns, job_line
@@ -81,3 +82,11 @@ def test_a_phase_says_how_long_it_takes_and_how_long_it_usually_does_here() -> N
     waits = {**shown, "phase": None, "reason": "waits for memory"}
     said = "waits for memory; usually 1 min 30 s from the start to the first step here"
     assert why(waits, now=1012.0) == said
+
+
+@pytest.mark.parametrize(("device", "what"), [("cuda", "GPU"), ("cpu", "CPU")])
+def test_ranks_are_those_of_gpus_or_of_processors(device: str, what: str) -> None:
+    one = {"device": device, "world_size": 2, "spec": {"train": {"steps": 40}}}
+    assert describe.ranks(one) == f"2 {what}"
+    assert describe.ranks({**one, "sizes": [2, 4, 8]}) == f"2-8 {what}"
+    assert describe.plan({**one, "stage": 3}).startswith(f"2 ranks on {what}")

@@ -15,12 +15,15 @@ from tests.daemon.queue.test_placement import queue_one
 from tests.daemon.service.test_jobservice import ME, refusal, submit, tell
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.interface.api_errors import Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import Dependency, QueueTerms
 from zerotoolsd.queue.job_texts import SLICE_CHARACTERS
 from zerotoolsd.queue.store import Store
+from zerotoolsd.service.admission.memory_check import MachineMemory, foresee
+from zerotoolsd.service.admission.survey import Survey
 from zerotoolsd.users.served_users import OWN_ONLY
 from zerotoolsd.users.user_limits import LimitsOfUsers
 
@@ -239,5 +242,18 @@ def test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit(tmp_pa
         assert "and the GPUs for it have 8.0 GiB" in said
         given: dict[str, Any] = {"ranks": None, "device": "cuda", "gpus": 1, "model": model}
         assert (await submit(it, **given, memory={"per_gpu": "6GiB"})).state == "queued"
+        tree: dict[str, Any] = {
+            "gpus": 1,
+            "model": {"config": config("llama")},
+            "train": {"steps": 1},
+        }
+        tree["train"] |= {"batch_size": 1, "precision": "fp32"}
+        tree["data"] = {"text": ["/text"], "sequence_length": 64}
+        for device, kinds in (("cuda", ["memory", "attention"]), ("cpu", ["memory"])):
+            spec = replace(job_from_dict(tree, source="job"), device=device)
+            memory = foresee(spec, MachineMemory(8 << 30, 8 << 30))
+            seen = Survey(place=None, named=(), needs=None, asked=False, memory=memory)
+            notes = await it.service._submission._foreseen(spec, seen)
+            assert [note.partition(":")[0] for note in notes] == kinds
 
     tell(tmp_path / "state", story, FakeProbe([fake_gpu(0, total_gib=8)]))

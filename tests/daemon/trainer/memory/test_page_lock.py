@@ -110,3 +110,14 @@ def test_a_tier_that_cannot_pin_says_what_to_do() -> None:
     del made[0]
     assert ledger.live[HOST, GRADIENTS] == 80
     assert {ledger.place_of(tensor) for tensor in made} == {HOST}
+
+
+def test_pages_are_locked_by_torch_s_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from zerotoolsd.trainer.memory.page_lock import PinnedArena
+
+    runtime = Runtime()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    tensor = PinnedArena().empty((8,), torch.float32)
+    assert set(_pages(tensor.data_ptr(), tensor.nbytes)) <= runtime.pages()

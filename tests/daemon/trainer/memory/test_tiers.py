@@ -105,3 +105,20 @@ def test_offloaded_state_is_on_the_host_of_a_gpu(tmp_path: Path, text: Path) -> 
     copies.wait_on_host()
     assert bool((sums == 3).all())
     assert float(norm) == pytest.approx(3 * weight.numel() ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("device", "pins", "is_pinned"),
+    [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)],
+)
+def test_copies_of_a_gpu_go_through_pinned_memory_unless_the_job_forbids_it(
+    device: str, pins: bool, is_pinned: bool
+) -> None:
+    import torch
+
+    from zerotools.jobs.tables.offload import OffloadSpec
+    from zerotoolsd.trainer.memory.tiers import PinnedTier, make_memory
+
+    memory = make_memory(torch.device(device, 0), "host", OffloadSpec(pin_memory=pins))
+    assert isinstance(memory.transfer, PinnedTier) is is_pinned
+    assert memory.pins is is_pinned

@@ -83,6 +83,33 @@ def test_gloo_stays_on_this_machine_on_every_device(
         assert environment == before
 
 
+@pytest.mark.parametrize("local", [1, 2])
+def test_a_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch, local: int) -> None:
+    import torch
+
+    from zerotools.core.errors import BadRequest
+    from zerotoolsd.trainer.rank import group
+
+    done = list[Any]()
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", done.append)
+    monkeypatch.setattr(
+        group.dist, "init_process_group", lambda name, **given: done.append((name, given))
+    )
+    monkeypatch.setattr(group, "control_group", lambda: "control")
+    rank = Rank(index=5, local=local, world_size=8)
+    if local == 2:
+        with pytest.raises(BadRequest, match=r"local rank 2 needs a GPU of its own and torch .* 2"):
+            group.join(rank, "cuda")
+        return
+    found = group.join(rank, "cuda")
+    place = torch.device("cuda", 1)
+    assert found.device == done[0] == place
+    name, given = done[1]
+    assert (name, given["device_id"], given["rank"], given["world_size"]) == ("nccl", place, 5, 8)
+
+
 def longest(group: Any) -> float:
     """Seconds that a group waits."""
     import torch

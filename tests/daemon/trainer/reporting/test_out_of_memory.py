@@ -111,3 +111,15 @@ def test_16_bits_are_those_in_which_the_gpu_computes() -> None:
     assert [half_type(of) for of in ((7, 0), (7, 5), (8, 0), (12, 0))] == ["fp16"] * 2 + [
         "bf16"
     ] * 2
+
+
+def test_the_gpu_of_the_rank_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from zerotoolsd.trainer.reporting.out_of_memory import half_type
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    assert half_type() == "fp16"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert half_type() == "bf16"

@@ -44,3 +44,25 @@ def test_each_progress_is_a_phase_and_few_are_lines(
     assert heard.events == lines
     assert heard.phases == [("reading the data", line) for line in lines]
     assert capsys.readouterr().out.splitlines() == [lines[0], lines[3]]
+
+
+def test_a_step_on_a_gpu_tells_the_most_memory(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from zerotoolsd.trainer.engine.protocol import StepResult
+    from zerotoolsd.trainer.rank.settings import Rank
+    from zerotoolsd.trainer.reporting import reporter
+
+    told = dict[str, Any]()
+    pulse = type("", (), {"beat": lambda self, step: None})()
+    notifier: Any = type("", (), {"pulse": pulse, "event": lambda self, name, **f: told.update(f)})
+    one = reporter.Reporter(Rank(0, 0, 1), notifier(), steps=1)
+    outcome = StepResult(2.0, 1.0, 1e-3, stop=False)
+    for is_initialized, peak, said in ((True, 3 << 30, "gpu 3.00 GiB"), (False, None, "host")):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda is_on=is_initialized: is_on)
+        monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 3 << 30)
+        one.stepped(1, outcome, 100, 0.5)
+        assert told["gpu_peak_bytes"] == peak
+        assert said in capsys.readouterr().out

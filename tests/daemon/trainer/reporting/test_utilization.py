@@ -48,3 +48,28 @@ def test_models_that_the_formula_is_not_for(tree: dict[str, Any]) -> None:
     from zerotoolsd.trainer.reporting.utilization import flops_per_token
 
     assert flops_per_token(config(tree), (1000, 0), 64) is None
+
+
+@pytest.mark.parametrize(
+    ("card", "device", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", "cuda", 8 * 989.4e12),
+        ("Double 9000", "cuda", None),
+        ("no card", "cpu", None),
+    ],
+)
+def test_the_mfu_of_known_cards_is_measured(
+    monkeypatch: pytest.MonkeyPatch, card: str, device: str, peak: float | None
+) -> None:
+    from types import SimpleNamespace
+
+    import torch
+
+    from zerotoolsd.trainer.reporting.utilization import measure_by
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: card)
+    group: Any = SimpleNamespace(device=torch.device(device, 0), gathered=lambda value: [value] * 8)
+    found = measure_by(group, config(TINY_LLAMA), (1000, 0), 64, "bf16")
+    assert (found is None) is (peak is None)
+    if found is not None and peak is not None:
+        assert found.of(1e6) == pytest.approx((6000 + 12 * 2 * 32 * 64) * 1e6 / peak, rel=0.01)

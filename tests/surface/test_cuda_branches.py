@@ -1,0 +1,164 @@
+"""What the product does on GPUs alone is reached by a test on the CPU, or by a check of
+`harness.gpu`: the table below names one for each function that asks for CUDA."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEVICE = "cuda"
+TRAINER, ADMISSION = "daemon/zerotoolsd/trainer", "daemon/zerotoolsd/service/admission"
+OF_TRAINER, OF_ADMISSION = "tests/daemon/trainer", "tests/daemon/service/admission"
+STREAMS = f"{OF_TRAINER}/engine_torch/test_copy_stream.py"
+GPU = "harness.gpu"
+
+COVERED: dict[str, str] = {
+    f"{ADMISSION}/memory_check.py foresee": "tests/daemon/service/test_submission.py "
+    "test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit",
+    f"{ADMISSION}/memory_check.py why_never": f"{OF_ADMISSION}/test_memory_check.py "
+    "test_a_job_that_never_fits_is_refused_with_what_would",
+    f"{ADMISSION}/memory_check.py note_of": f"{OF_ADMISSION}/test_memory_check.py "
+    "test_the_note_has_the_numbers",
+    f"{ADMISSION}/memory_check.py _would_fit": f"{OF_ADMISSION}/test_memory_check.py "
+    "test_where_nothing_fits_the_nearest_is_said",
+    "daemon/zerotoolsd/service/submission.py Admittance._foreseen": "tests/daemon/service/"
+    "test_submission.py "
+    "test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit",
+    "daemon/zerotoolsd/service/submission.py Admittance._check": "tests/daemon/service/"
+    "test_jobservice.py test_bf16_on_gpus_without_it_is_refused_with_the_setting_that_works",
+    f"{TRAINER}/checkpointing.py _in_thread": f"{OF_TRAINER}/test_checkpointing.py "
+    "test_the_thread_writes_on_the_device_of_its_rank",
+    f"{TRAINER}/checkpoints/hostcopy.py HostCopy.take": f"{OF_TRAINER}/checkpoints/"
+    "test_hostcopy.py test_the_copy_is_complete_before_training_goes_on",
+    f"{TRAINER}/checkpoints/hostcopy.py HostCopy._buffer_for": f"{OF_TRAINER}/checkpoints/"
+    "test_hostcopy.py "
+    "test_what_comes_from_a_gpu_goes_to_locked_memory_where_there_is_some",
+    f"{TRAINER}/dry_run.py rehearse": f"{OF_TRAINER}/test_dry_run.py "
+    "test_what_a_gpu_holds_is_told_as_memory_of_the_gpu",
+    f"{TRAINER}/engine_torch/copy_stream.py CudaCopyStream.__init__": f"{STREAMS} "
+    "test_a_copy_waits_for_the_gradient_and_keeps_its_memory",
+    f"{TRAINER}/engine_torch/copy_stream.py CudaCopyStream.to_host": f"{STREAMS} "
+    "test_a_copy_waits_for_the_gradient_and_keeps_its_memory",
+    f"{TRAINER}/engine_torch/copy_stream.py CudaCopyStream.add_to_host": f"{STREAMS} "
+    "test_a_copy_waits_for_the_gradient_and_keeps_its_memory",
+    f"{TRAINER}/engine_torch/copy_stream.py CudaCopyStream.to_device": f"{STREAMS} "
+    "test_weights_that_return_are_waited_for_by_the_device",
+    f"{TRAINER}/engine_torch/copy_stream.py CudaCopyStream.wait_on_device": f"{STREAMS} "
+    "test_weights_that_return_are_waited_for_by_the_device",
+    f"{TRAINER}/engine_torch/copy_stream.py make_copy_stream": f"{STREAMS} "
+    "test_a_gpu_has_a_stream_for_copies",
+    f"{TRAINER}/engine_torch/update_rules/muon.py computing_type": f"{OF_TRAINER}/engine_torch/"
+    "update_rules/test_muon.py test_gpus_without_bf16_iterate_in_fp32",
+    f"{TRAINER}/memory/page_lock.py PinnedArena._lock": f"{OF_TRAINER}/memory/test_page_lock.py "
+    "test_pages_are_locked_by_torch_s_runtime",
+    f"{TRAINER}/memory/page_lock.py _take_error": f"{GPU} tests of mark gpu",
+    f"{TRAINER}/memory/reductions.py free_reduction_buffers": f"{OF_TRAINER}/memory/"
+    "test_reductions.py test_parameters_on_the_host_leave_their_buffers_on_a_gpu_alone",
+    f"{TRAINER}/memory/reductions.py _Reduced.__call__": f"{OF_TRAINER}/memory/"
+    "test_reductions.py test_the_buffer_before_is_freed_once_its_stream_is_done",
+    f"{TRAINER}/memory/tiers.py make_memory": f"{OF_TRAINER}/memory/test_tiers.py "
+    "test_copies_of_a_gpu_go_through_pinned_memory_unless_the_job_forbids_it",
+    f"{TRAINER}/model/fused_attention.py choose_kernel": f"{OF_TRAINER}/model/"
+    "test_fused_attention.py test_the_log_says_which_kernel",
+    f"{TRAINER}/model/fused_attention.py repeat_for.shares_heads": f"{OF_TRAINER}/model/"
+    "test_fused_attention.py test_keys_are_repeated_where_no_fused_kernel_shares_their_heads",
+    f"{TRAINER}/model/rng.py capture": f"{OF_TRAINER}/model/test_rng.py "
+    "test_the_generator_of_a_gpu_is_saved_and_restored",
+    f"{TRAINER}/model/rng.py restore": f"{OF_TRAINER}/model/test_rng.py "
+    "test_the_generator_of_a_gpu_is_saved_and_restored",
+    f"{TRAINER}/rank/group.py join": f"{OF_TRAINER}/rank/test_group.py "
+    "test_a_rank_takes_the_gpu_of_its_number",
+    f"{TRAINER}/reporting/out_of_memory.py half_type": f"{OF_TRAINER}/reporting/"
+    "test_out_of_memory.py test_the_gpu_of_the_rank_is_asked",
+    f"{TRAINER}/reporting/reporter.py Reporter.stepped": f"{OF_TRAINER}/reporting/"
+    "test_reporter.py test_a_step_on_a_gpu_tells_the_most_memory",
+    f"{TRAINER}/reporting/utilization.py measure_by": f"{OF_TRAINER}/reporting/"
+    "test_utilization.py test_the_mfu_of_known_cards_is_measured",
+    f"{TRAINER}/session.py prepare": f"{GPU} training in fp32",
+    "zerotools/cli/job_views/describe.py ranks": "tests/cli/job_views/test_describe.py "
+    "test_ranks_are_those_of_gpus_or_of_processors",
+    "zerotools/cli/job_views/describe.py plan": "tests/cli/job_views/test_describe.py "
+    "test_ranks_are_those_of_gpus_or_of_processors",
+    "zerotools/jobs/doctor/python.py _gpu_build": "tests/jobs/doctor/test_python.py "
+    "test_what_an_interpreter_has",
+    "zerotools/jobs/preflight/async_io.py lacking": f"{OF_ADMISSION}/test_interpreter_check.py "
+    "test_offload_to_nvme_needs_what_async_io_is_compiled_with",
+    "zerotools/jobs/preflight/deepspeed_accepts.py refusal": f"{OF_TRAINER}/engine_deepspeed/"
+    "test_place.py test_an_optimizer_that_needs_nvcc_is_refused_at_submit",
+    "zerotools/jobs/tables/spec.py check_ranks": "tests/jobs/jobfile/test_parse.py "
+    "test_a_refusal_names_the_key_the_value_and_what_is_allowed",
+    "zerotools/public/memory_estimate.py estimated_job": "tests/public/test_memory_estimate.py "
+    "test_a_job_file_says_how_it_is_trained",
+}
+"""Module and function, and the file and name of its test; or `harness.gpu` and its check."""
+
+
+def asks(node: ast.AST) -> bool:
+    """Whether an expression compares with "cuda", or uses a GPU of torch."""
+    if isinstance(node, ast.Compare):
+        return any(isinstance(n, ast.Constant) and n.value == DEVICE for n in ast.walk(node))
+    if isinstance(node, ast.Attribute):
+        return node.attr == "is_cuda" or ast.unparse(node).startswith("torch.cuda.")
+    return isinstance(node, ast.keyword) and node.arg == "device" and _is_device(node.value)
+
+
+def _is_device(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == DEVICE
+
+
+def found_in(node: ast.AST, name: str = "") -> Iterator[str]:
+    """The functions below `node` that ask for CUDA."""
+    for child in ast.iter_child_nodes(node):
+        own = name
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            own = f"{name}.{child.name}".lstrip(".")
+        if asks(child):
+            yield name
+        yield from found_in(child, own)
+
+
+def all_found() -> set[str]:
+    """Every such function of the product, with its module."""
+    modules = [*ROOT.glob("zerotools/**/*.py"), *ROOT.glob("daemon/zerotoolsd/**/*.py")]
+    return {
+        f"{path.relative_to(ROOT)} {name}"
+        for path in modules
+        for name in found_in(ast.parse(path.read_text("utf-8")))
+    }
+
+
+def test_each_function_that_asks_for_cuda_is_in_the_table() -> None:
+    assert all_found() == COVERED.keys()
+
+
+def test_such_functions_are_found() -> None:
+    source = """
+class A:
+    def b(self, d):
+        return d.type == "cuda"
+    def c(self, t):
+        return t.is_cuda, t.device
+def d():
+    return torch.ones(1, device="cuda")
+def e():
+    return torch.cuda.device_count(), {"cuda": 1}
+def f(x="cuda"):
+    return "cuda"
+"""
+    assert set(found_in(ast.parse(source))) == {"A.b", "A.c", "d", "e"}
+
+
+@pytest.mark.parametrize("place", COVERED.values())
+def test_what_covers_it_exists(place: str) -> None:
+    where, name = place.split(" ", 1)
+    if where == GPU:
+        from harness.gpu.looks import CHECKS
+
+        assert name in CHECKS
+        return
+    tree = ast.parse((ROOT / where).read_text("utf-8"))
+    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
