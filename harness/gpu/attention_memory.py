@@ -178,7 +178,7 @@ def _names() -> Any:
     """Return a context whose `found` are the kernels of scaled_dot_product_attention that run."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Names(TorchDispatchMode):
+    class Names(TorchDispatchMode):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.found = set[str]()

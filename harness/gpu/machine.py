@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -118,8 +119,8 @@ def _used() -> int:
 
 @contextmanager
 def _processes(command: Sequence[str]) -> Iterator[list[Started]]:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    started = [Started(command, **pipes) for _ in range(CONTEXTS)]
+    pipe = subprocess.PIPE
+    started = [Started(command, stdin=pipe, stdout=pipe, text=True) for _ in range(CONTEXTS)]
     try:
         yield started
     finally:
@@ -148,7 +149,8 @@ def _tell(process: Started) -> None:
 
 def _have_said(processes: Sequence[Started]) -> bool:
     """Return whether each has a line to read, or has ended."""
-    return all(select.select([process.stdout], [], [], 0)[0] for process in processes)
+    pipes: list[Any] = [process.stdout for process in processes]
+    return len(select.select(pipes, [], [], 0)[0]) == len(pipes)
 
 
 def host_memory(device: str, directory: Path) -> Found:

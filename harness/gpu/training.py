@@ -89,8 +89,7 @@ def gradients_apart(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict
     apart = dict[str, float]()
     for name, gradient in wanted.items():
         other, largest = found.get(name), float(gradient.abs().max())
-        is_there = other is not None and other.shape == gradient.shape
-        if not is_there or (largest and not float(other.abs().max())):
+        if other is None or other.shape != gradient.shape or (largest and not other.any()):
             apart[name] = math.inf
             continue
         distance = float((other - gradient).abs().max()) / (largest or 1.0)

@@ -26,7 +26,8 @@ def test_a_gpu_takes_the_kernel_that_it_has(
         if each.way in ("eager", "flex_attention"):
             assert not each.kernels
         else:
-            assert (each.kernels, each.attention) == (kernels, attention)
+            assert each.kernels == kernels
+            assert each.attention == attention
 
 
 def test_a_model_of_a_gpu_keeps_more_where_keys_are_repeated_and_most_in_eager() -> None:

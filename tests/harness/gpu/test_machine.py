@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.gpu import machine
+from harness.gpu.checks import Found
 from harness.gpu.machine import CONTEXTS, MIB, loaded_answers, slowest_of
 from zerotools.sensors import nvml
 from zerotools.sensors.fake import FakeProbe, fake_gpu
@@ -16,9 +17,7 @@ from zerotools.sensors.fake import FakeProbe, fake_gpu
 PINS = "print(8 << 20, flush=True); input(); print('pinned', flush=True); input()"
 
 
-def loaded(
-    monkeypatch: pytest.MonkeyPatch, program: str, used: int, probe: Any = None
-) -> machine.Found:
+def loaded(monkeypatch: pytest.MonkeyPatch, program: str, used: int, probe: Any = None) -> Found:
     found = iter([100 * MIB, (100 + CONTEXTS * used) * MIB])
     monkeypatch.setattr(machine, "HOLDS", program)
     monkeypatch.setattr(machine, "_used", lambda: next(found))
@@ -51,5 +50,5 @@ def test_a_driver_that_fails_or_is_slow_is_a_failure(monkeypatch: pytest.MonkeyP
     assert not found.ok
     assert found.words.endswith("GPU is lost")
     clock = iter(range(0, 100, 3))
-    monkeypatch.setattr(machine.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
     assert slowest_of(2, lambda: None) == (3.0, None)

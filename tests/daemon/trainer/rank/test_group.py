@@ -45,7 +45,7 @@ def test_sums_of_the_first_collective_are_checked(monkeypatch: pytest.MonkeyPatc
     from zerotoolsd.trainer.rank.group import TRIED, WorldGroup, check_sums
 
     rank = Rank(index=1, local=1, world_size=3)
-    group = WorldGroup(rank, torch.device("cpu"), control=None)  # type: ignore[arg-type]
+    group = WorldGroup(rank, torch.device("cpu"), control=None)
     monkeypatch.setattr(dist, "all_reduce", lambda values: values.mul_(3))  # 1 + 2 + 3 of its 2
     check_sums(group)
     monkeypatch.setattr(dist, "all_reduce", lambda values: values[7:].mul_(3))
@@ -86,6 +86,7 @@ def test_gloo_stays_on_this_machine_on_every_device(
 @pytest.mark.parametrize("local", [1, 2])
 def test_a_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch, local: int) -> None:
     import torch
+    import torch.distributed as dist
 
     from zerotools.core.errors import BadRequest
     from zerotoolsd.trainer.rank import group
@@ -95,7 +96,7 @@ def test_a_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch, loc
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", done.append)
     monkeypatch.setattr(
-        group.dist, "init_process_group", lambda name, **given: done.append((name, given))
+        dist, "init_process_group", lambda name, **given: done.append((name, given))
     )
     monkeypatch.setattr(group, "control_group", lambda: "control")
     rank = Rank(index=5, local=local, world_size=8)
