@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.gpu.attention_memory import LENGTHS, Case, cases, predicted
+from harness.gpu.attention_memory import FLEX, LENGTHS, WAYS, Case, cases, predicted
 
 pytestmark = pytest.mark.torch
 
@@ -20,7 +20,8 @@ pytestmark = pytest.mark.torch
 def test_a_gpu_takes_the_kernel_that_it_has(
     capability: tuple[int, int], precision: str, kernels: set[str], attention: str
 ) -> None:
-    found = [each for each in cases("cuda", capability) if each.precision == precision]
+    ways = [*WAYS, FLEX]
+    found = [each for each in cases("cuda", capability, ways) if each.precision == precision]
     assert len(found) == 4 * len(LENGTHS["cuda"])
     for each in found:
         if each.way in ("eager", "flex_attention"):
