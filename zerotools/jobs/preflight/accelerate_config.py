@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,7 @@ def _read(path: Path) -> Any:
     text = path.read_text("utf-8")
     if path.suffix == ".json":
         return json.loads(text)
-    import yaml
-
+    yaml: Any = import_module("yaml")  # the job's interpreter has it: accelerate needs it
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
