@@ -1,12 +1,15 @@
 """DeepSpeed's loss scaler in a process of its own: a case per line in, what it did per line out.
 
 A case is `{"options": {...}, "overflows": [...]}`, the answer the scaler's numbers after each step,
-and last `"raised"` if it gave up.
+and last `"raised"` if it gave up. `deepspeed_scaler.py --golden` writes 60 cases, each with its
+answer after 30 steps, to `deepspeed_scaler.jsonl`.
 """
 
 import json
 import logging
+import random
 import sys
+from pathlib import Path
 from typing import Any
 
 from deepspeed.comm import comm
@@ -42,10 +45,30 @@ def trace(options: dict[str, Any], overflows: list[bool]) -> list[Any]:
     return seen
 
 
+def write() -> None:
+    """Write the cases that need no DeepSpeed."""
+    draw, lines = random.Random(0), []
+    for number in range(60):
+        options = {
+            "init_scale": 2.0 ** draw.randint(2, 20),
+            "scale_window": draw.randint(1, 5),
+            "min_scale": draw.choice([0.25, 1.0, 3.0]),
+            "delayed_shift": draw.randint(1, 4),
+            "consecutive_hysteresis": draw.random() < 0.5,
+        }
+        overflows = [draw.random() < 1 / (2 + number % 4) for _ in range(30)]
+        case = {"options": options, "overflows": overflows}
+        lines.append(json.dumps({**case, "answer": trace(options, overflows)}))
+    Path(__file__).with_suffix(".jsonl").write_text("\n".join(lines) + "\n")
+
+
 def main() -> None:
     """Answer until standard input ends."""
     comm.cdb = Alone()
     logger.setLevel(logging.ERROR)
+    if sys.argv[1:] == ["--golden"]:
+        write()
+        return
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(trace(**json.loads(line))), flush=True)

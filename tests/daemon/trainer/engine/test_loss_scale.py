@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -126,6 +127,23 @@ OVERFLOWS = st.lists(BITS, min_size=1, max_size=3).map(
 """In half of the steps, in a quarter, or in an eighth."""
 
 
+GOLDEN = [json.loads(line) for line in PEER.with_suffix(".jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=[str(number) for number in range(len(GOLDEN))])
+def test_steps_are_those_that_deepspeed_took(case: dict[str, Any]) -> None:
+    options = case["options"]
+    spec = Fp16Spec(
+        initial_scale_power=int(math.log2(options["init_scale"])),
+        loss_scale_window=options["scale_window"],
+        hysteresis=options["delayed_shift"],
+        consecutive_hysteresis=options["consecutive_hysteresis"],
+        min_loss_scale=options["min_scale"],
+    )
+    assert ours(spec, case["overflows"]) == case["answer"]
+
+
+@pytest.mark.full
 @pytest.mark.deepspeed
 @settings(max_examples=200)
 @given(spec=SPECS, overflows=OVERFLOWS)
