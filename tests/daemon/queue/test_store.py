@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from harness.syscalls import IS_SUPPORTED, run_until
+from harness import forked
+from harness.faults import warm
+from harness.syscalls import IS_SUPPORTED
 from tests.matrices import FULL
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.jobs.tables.spec import JobSpec
@@ -224,24 +226,9 @@ def test_p8_a_migration_that_is_killed_at_any_call_is_made_at_the_next_start(
     store = opened(tmp_path / "old")
     submit(store)
     store.close()
-    newer = (*schema.MIGRATIONS, "ALTER TABLE job ADD COLUMN later TEXT;")
-
-    def migrated() -> tuple[int, str | None]:
-        with closing(schema.open_database(work, newer)) as database:
-            row: tuple[int, str | None] = tuple(
-                database.execute("SELECT id, later FROM job").fetchone()
-            )
-            return row
-
-    work = tmp_path / "all"
-    shutil.copytree(tmp_path / "old", work)
-    every = len(run_until(migrated).calls)
-    assert every > 20
-    for number in range(0, every, 1 if FULL else 5):
-        work = tmp_path / str(number)
-        shutil.copytree(tmp_path / "old", work)
-        assert run_until(migrated, number).status is None
-        assert migrated() == (1, None), number
+    words = ["-m", "tests.daemon.queue.killed_migration", str(tmp_path), "1" if FULL else "5"]
+    calls = forked.output(warm.MODULES, words, env=os.environ, timeout=120)
+    assert int(calls) > 20
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 100, b"SQLite format 3\0"])
