@@ -20,6 +20,7 @@ from harness.launching import ROOT, TINY_GPT2, job, run, start
 from tests.daemon.trainer.nodes import Run, finished, steps
 from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.test_finetuning import Jobs
+from tests.matrices import FULL
 from zerotools import formats
 from zerotools.jobs.tables.spec import FP16_ON_CPU
 from zerotools.ops.conversions import consolidate, reshard
@@ -40,6 +41,8 @@ CPU = {"device": "cpu"}
 TIED = {"config": {**TINY_GPT2, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}}
 TRAIN = {"steps": 3, "learning_rate": 1e-2}
 CHUNKED = {"chunked_loss": "on"}
+RESUMED = [*(f"z{stage}" for stage in (STAGES if FULL else (0, 3))), "z1-warmup", "z2-fp16"]
+"""Every stage."""
 
 
 def config(stage: int, *, offload: tuple[str, ...] = (), **keys: Any) -> dict[str, Any]:
@@ -61,7 +64,6 @@ def of(stage: int, tree: dict[str, Any] | None = None, **changes: Any) -> dict[s
         "zero": {"stage": stage},
         "train": train,
         "deepspeed": {"config": config(stage) if tree is None else tree},
-        "checkpoint": {"every": 2},
         **changes,
     }
 
@@ -74,7 +76,6 @@ def jobs(runs: Path, data: Path) -> dict[str, dict[str, Any]]:
     found["torch-sgd"] = {"train": {**TRAIN, "optimizer": "sgd", "schedule": "cosine"}}
     for stage in STAGES:
         found[f"z{stage}"] = of(stage)
-        found[f"resumed-z{stage}"] = of(stage, resume_from=str(step(runs, f"z{stage}")))
     batch = {"train_batch_size": 12, "train_micro_batch_size_per_gpu": 3}
     found["z3-gpt2"] = of(3, config(3, **batch), model=TIED, train={"micro_batch_size": 3})
     found["z2-chunked"] = of(2, config(2, **batch), train={"micro_batch_size": 3} | CHUNKED)
@@ -90,15 +91,16 @@ def jobs(runs: Path, data: Path) -> dict[str, dict[str, Any]]:
     warmup["params"]["warmup_type"] = "linear"
     scheduled = {"tree": config(1, scheduler=warmup), "train": {"steps": 4}}
     found["z1-warmup"] = of(1, **scheduled)
-    found["resumed-z1-warmup"] = of(1, **scheduled, resume_from=str(step(runs, "z1-warmup")))
     found["z3-bf16"] = of(3, config(3, bf16={"enabled": True}), train={"precision": "bf16"})
     fp16 = {"enabled": True, "initial_scale_power": 21, "loss_scale_window": 3}
     half = {"precision": "fp16", "steps": 8}
     scale = {"initial_scale_power": 21, "loss_scale_window": 3}
     common = {"train": half, "env": {FP16_ON_CPU: "1"}, "fp16": scale}
     found["z2-fp16"] = of(2, config(2, fp16=fp16), **common)
-    again = str(step(runs, "z2-fp16"))
-    found["resumed-z2-fp16"] = of(2, config(2, fp16=fp16), **common, resume_from=again)
+    for name in RESUMED:
+        found[f"resumed-{name}"] = {**found[name], "resume_from": str(step(runs, name))}
+    for name in (*(f"z{stage}" for stage in STAGES), "z3-gpt2", *RESUMED):
+        found[name]["checkpoint"] = {"every": 2}
     make = Jobs(data)
     asked = {"files": [make.other], "predict_with_generate": True, "max_new_tokens": 8}
     said = make.of(train=TRAIN, eval=asked)
@@ -115,7 +117,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     """All on two ranks."""
     directory = tmp_path_factory.mktemp("deepspeed")
     data = tmp_path_factory.mktemp("data")
-    return run_all(directory, text, 2, jobs(directory / "out", data))
+    ends = {"z0", "z2", "z3", "z3-gpt2", *RESUMED, *(f"resumed-{name}" for name in RESUMED)}
+    return run_all(directory, text, 2, jobs(directory / "out", data), ends=ends)
 
 
 def changed(source: Path, out: Path, ranks: int) -> Path:
@@ -137,7 +140,7 @@ def moved(tmp_path_factory: pytest.TempPathFactory, text: Path, runs: Runs) -> R
     model = {"model": {"path": str(weights(runs.checkpoint("z3", 2), directory / "model"))}}
     found["torch"] = {"train": TRAIN, **model}
     found["z3-path"] = of(3, **model)
-    return run_all(directory / "runs", text, 3, found)
+    return run_all(directory / "runs", text, 3, found, ends=("z1", "z2", "z3"))
 
 
 def weights(source: Path, out: Path) -> Path:
@@ -186,9 +189,6 @@ def test_a_config_without_optimizer_and_scheduler_takes_the_jobs(runs: Runs) -> 
 
 def test_the_scheduler_of_the_config_rules(runs: Runs) -> None:
     assert runs.of("z1-warmup", "learning_rate") == pytest.approx([0.0, 0.0, 5e-3, 1e-2])
-
-
-RESUMED = [*(f"z{stage}" for stage in STAGES), "z1-warmup", "z2-fp16"]
 
 
 @pytest.mark.parametrize("name", RESUMED)

@@ -24,6 +24,7 @@ from tests.daemon.trainer.engine_deepspeed.test_deepspeed import (
     weights,
 )
 from tests.daemon.trainer.several import Runs, run_all
+from tests.matrices import FULL
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.workers import MemoryBudget
@@ -35,6 +36,7 @@ pytestmark = [
     pytest.mark.dear(25, "every stage with adapters, resumed"),
 ]
 STAGES = (0, 1, 2, 3)
+RESUMED = [*(f"z{stage}" for stage in (STAGES if FULL else (0, 3))), "z2-bf16"]
 RANK, ALPHA = 4, 12.0
 TARGETS = ("q_proj", "down_proj")
 LORA = {"rank": RANK, "alpha": ALPHA, "target_modules": list(TARGETS)}
@@ -64,14 +66,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path, base: Path) -> Ru
     jobs: dict[str, dict[str, Any]] = {"torch": {"train": TRAIN, **common}}
     jobs["torch-seed"] = {"train": TRAIN, "lora": LORA}
     for stage in STAGES:
-        jobs[f"z{stage}"] = of(stage, **common)
+        jobs[f"z{stage}"] = of(stage, **common, checkpoint={"every": 2})
     jobs["z3-seed"] = of(3, lora=LORA)
     jobs["z3-cpu"] = of(3, config(3, offload=("optimizer", "param")), **common)
     jobs["z2-bf16"] = of(2, **bf16, **common)
-    for name in [*(f"z{stage}" for stage in STAGES), "z2-bf16"]:
+    jobs["z2-bf16"]["checkpoint"] = {"every": 2}
+    for name in RESUMED:
         saved = step(directory / "runs" / "out", name)
         jobs[f"resumed-{name}"] = {**jobs[name], "resume_from": str(saved)}
-    return run_all(directory / "runs", text, 2, jobs)
+    ends = ["torch", *(f"z{stage}" for stage in STAGES), *(f"resumed-{n}" for n in RESUMED)]
+    return run_all(directory / "runs", text, 2, jobs, ends=[*ends, "z2-bf16"])
 
 
 @pytest.mark.parametrize("name", [*(f"z{stage}" for stage in STAGES), "z3-cpu", "z3-seed"])
@@ -82,7 +86,7 @@ def test_losses_are_those_of_engine_torch(runs: Runs, name: str) -> None:
     assert runs.of(name, "grad_norm") == norms
 
 
-@pytest.mark.parametrize("name", [*(f"z{stage}" for stage in STAGES), "z2-bf16"])
+@pytest.mark.parametrize("name", RESUMED)
 def test_resumed_runs_go_on_bit_for_bit(runs: Runs, name: str) -> None:
     for what in ("loss", "grad_norm", "learning_rate"):
         assert runs.of(f"resumed-{name}", what) == runs.of(name, what)[2:], what

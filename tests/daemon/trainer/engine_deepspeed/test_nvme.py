@@ -48,8 +48,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     directory = tmp_path_factory.mktemp("nvme")
     where = directory / "nvme"
     jobs = {"torch": {"train": TRAIN, "checkpoint": {"every": 2}}}
-    jobs["optimizer"] = of(3, offloaded(where, "optimizer"))
-    jobs["both"] = of(3, offloaded(where, "optimizer", "param"))
+    jobs["optimizer"] = of(3, offloaded(where, "optimizer"), checkpoint={"every": 2})
+    jobs["both"] = of(3, offloaded(where, "optimizer", "param"), checkpoint={"every": 2})
     return run_all(directory / "runs", text, 2, {n: {**j, "model": LARGE} for n, j in jobs.items()})
 
 
