@@ -190,7 +190,7 @@ def test_bad_checkpoints_alone_stop_the_job_with_what_to_do(whole: Attempt, tmp_
     with pytest.raises(BadCheckpoint) as refused:
         choose(output_dir, saved_step=4)
     message = str(refused.value)
-    assert f"the newest: {shards[1]} has" in message
+    assert f"The newest: {shards[1]} has" in message
     assert "1 older one cannot be used either" in message
     assert "move the checkpoints out of" in message
     assert "step 0" in message

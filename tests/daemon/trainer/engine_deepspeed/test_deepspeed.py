@@ -289,7 +289,7 @@ def test_a_stop_saves_and_other_ranks_are_refused(tmp_path: Path, text: Path) ->
     assert attempt.finish() == [EXIT_STOPPED] * 2, attempt.log()
     saved = checkpoint_dirs.choose(tmp_path / "first" / "out")
     assert saved.record is not None
-    assert f"stopped at step {saved.record.step} as asked" in attempt.log()
+    assert f"stopped at step {saved.record.step} on request" in attempt.log()
     one = run(tmp_path / "one", job_of(ranks=1, resume_from=str(saved.path)), expect=EXIT_BAD_JOB)
     assert f"zerotools reshard {saved.path} {saved.path}-1-ranks --world-size 1" in one.log()
 
