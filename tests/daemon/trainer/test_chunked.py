@@ -62,6 +62,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, 
     return {
         ranks: run_all(tmp_path_factory.mktemp("chunked"), text, ranks, each, ends=False)
         for ranks, each in jobs.items()
+        if each
     }
 
 
