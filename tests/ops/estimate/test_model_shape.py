@@ -162,9 +162,13 @@ def test_another_head_than_the_config_names_is_said(
         assert not any("names" in note for note in notes)
 
 
-def test_an_architecture_that_nobody_knows_is_refused() -> None:
+@pytest.mark.full  # transformers is asked, which takes seconds to import
+def test_an_architecture_that_transformers_does_not_know_is_refused() -> None:
     with pytest.raises(Unsupported, match=r"does not know the shapes of model_type 'nothing'"):
         of_config({"model_type": "nothing"}, "config", sys.executable)
+
+
+def test_an_architecture_is_refused_if_transformers_cannot_be_asked() -> None:
     with pytest.raises(Unsupported, match="transformers was not asked for it here"):
         of_config({"model_type": "mamba"}, "config", None)
     with pytest.raises(Unsupported, match=r"/bin/false could not compute them"):

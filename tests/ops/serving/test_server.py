@@ -233,8 +233,8 @@ def large(tmp_path: Path) -> Iterator[tuple[Served, bytes]]:
 
 def test_more_read_than_there_is_memory_to_read_ahead(large: tuple[Served, bytes]) -> None:
     served, data = large
-    with ThreadPoolExecutor(24) as pool:
-        found = list(pool.map(lambda _: served.ask("/model.safetensors"), range(48)))
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda _: served.ask("/model.safetensors"), range(24)))
     assert {each.status for each in found} == {200}
     assert {each.body for each in found} == {data}
 
