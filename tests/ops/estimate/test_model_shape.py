@@ -129,6 +129,7 @@ def test_transformers_is_asked_for_other_architectures() -> None:
     assert {p.block for p in found.parameters} == {None, "transformer.h.0", "transformer.h.1"}
 
 
+@pytest.mark.full  # as for the architecture above, in another process that imports transformers
 @pytest.mark.torch
 def test_a_model_of_images_is_the_class_that_its_config_names() -> None:
     tree: dict[str, Any] = {"model_type": "vit", "hidden_size": 8, "num_attention_heads": 2}

@@ -213,14 +213,17 @@ def test_each_group_is_in_the_order_of_the_model(
     assert named.groups[0][0] == "module.model.embed_tokens.weight"
 
 
-def test_an_order_that_cannot_be_had_is_refused(
-    checkpoints: dict[str, Path], tmp_path: Path
-) -> None:
+@pytest.mark.full  # transformers is asked, which takes seconds to import
+def test_the_order_of_a_model_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:
     source = saved(tmp_path / "in", "sorted")
     (source / "config.json").write_text('{"model_type": "of nobody"}')
     with pytest.raises(BadRequest, match=r"cannot build the model .*of nobody.*--order FILE"):
         converted(source, tmp_path / "out", "dcp", order="model", world_size=1)
-    (source / "config.json").unlink()
+
+
+def test_an_order_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
+    source = saved(tmp_path / "in", "sorted")
+    (source / "config.json").unlink(missing_ok=True)
     with pytest.raises(BadRequest, match=r"which is not in .*; pass --config-dir DIR"):
         converted(source, tmp_path / "out", "dcp", order="model", world_size=1)
     short = order_file(tmp_path / "short", [NAMES[1:]])
