@@ -21,6 +21,10 @@ LINK = re.compile(r"\]\(\.\./[^)]*\)")
 HELP = re.compile(r"zerotools help ([a-z0-9][a-z0-9-]*)")
 
 
+MAY_NAME = re.compile(r"\.md\b|README|zerotools help|(?:docs|systemd|scripts|benchmarks|tests)/")
+"""Files without any of this name no page: they are not parsed, which takes seconds for all."""
+
+
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """The strings of a module that are no docstrings, with their lines."""
     tree = ast.parse(path.read_text("utf-8"))
@@ -46,7 +50,10 @@ def all_texts() -> list[tuple[str, str]]:
     """The strings of all that is shipped, with module and line."""
     modules = [*ROOT.glob("zerotools/**/*.py"), *ROOT.glob("daemon/zerotoolsd/**/*.py")]
     return [
-        (f"{path.relative_to(ROOT)}:{line}", text) for path in modules for line, text in texts(path)
+        (f"{path.relative_to(ROOT)}:{line}", text)
+        for path in modules
+        if MAY_NAME.search(path.read_text("utf-8"))
+        for line, text in texts(path)
     ]
 
 
