@@ -150,7 +150,7 @@ def test_a_job_grows_into_what_comes_free_and_goes_on_where_it_was(tmp_path: Pat
             assert events[4].why == f"{why}; saved at step 7 and stopped, 0 steps lost"
             assert it.engine.store.job(job.id).standing.restarts_used == 0
             said = (await it.service.explain(job.id))["size"]
-            assert said == "has 4, the most that it may have"
+            assert said == "has 4, its maximum"
             it.release(job.id, attempt=2)
             await it.reach(job.id, "succeeded")
 

@@ -50,7 +50,7 @@ _ASKED = {
     RELIEVE_GPU: states.YIELDING,
 }
 """The state of a job after its attempt was asked to stop for this reason."""
-_ADVICE = "see what came of it, then zerotools release or zerotools cancel"
+_ADVICE = "check its state, then run zerotools release or zerotools cancel"
 _MAY_BE_HELD = frozenset(
     {
         *(states.ON_HOLD, states.WAITING, states.QUEUED, states.WAITING_RETRY, states.PAUSED),
@@ -88,7 +88,7 @@ def compare(state_dir: Path, store: Store, now: float) -> list[int]:
     if found:
         hold = _why_older(jobs_dir)
         numbers_found = ", ".join(str(job.id) for job in found)
-        log.warning("the queue did not know what came of jobs %s: %s", numbers_found, hold)
+        log.warning("the queue did not know the end of jobs %s: %s", numbers_found, hold)
     elif restored is not None and not may_run:
         hold = f"it was restored from {restored.get('backup')}, and may have ended since"
     numbers_given = max([store.noted_id, *numbers, *_highest(restored)])
@@ -124,7 +124,7 @@ def look_again(jobs_dir: Path, store: Store, job_id: int, now: float) -> bool:
         unreadable={},
     )
     store.rebuild(rebuild, now)
-    log.warning("job %d: the queue did not know what came of it", job_id)
+    log.warning("job %d: the queue did not know its end", job_id)
     return True
 
 
@@ -181,7 +181,7 @@ def _found(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob 
         return None
     spec = _spec(Path(found[-1].row.run_dir)) if state is None else None
     if state is None and spec is None:
-        log.error("%s is of a job that the queue does not know, and cannot be read", own)
+        log.error("%s belongs to a job that the queue does not know, and cannot be read", own)
         return None
     newest = found[-1]
     after = states.HELD

@@ -77,7 +77,7 @@ class LimitsConfig:
         minimum=1,
     )
     log_bytes: int = key(
-        "This many bytes of one rank's log are kept from its start, and the last 64 KiB of it.",
+        "Bytes of one rank's log that are kept from its start; the last 64 KiB are kept too.",
         default=64 * 2**20,
         minimum=2**16,
     )
@@ -103,8 +103,8 @@ class GpusConfig:
         default=False,
     )
     idle_seconds: float = key(
-        "After its GPUs were idle for so long by the driver's report, a job is shown as idle in "
-        "`queue` and in an event; 0: never.",
+        "A job is shown as idle in `queue` and in an event if the driver reported its GPUs as "
+        "idle for this long; 0: never.",
         default=1800.0,
         minimum=0,
     )
@@ -173,14 +173,14 @@ class StopConfig:
         minimum=0,
     )
     straggler_seconds: float = key(
-        "When one rank is done the others have this long to finish as well, and a program that has "
-        "called `worker.finished()` has it to end.",
+        "The time that the other ranks have to finish when one rank is done, and that a "
+        "program has to end after `worker.finished()`.",
         default=600.0,
         minimum=0,
     )
     kill_seconds: float = key(
-        "A process that SIGKILL has not ended after so long is named, and the GPUs of its job stay "
-        "reserved until it ends.",
+        "If a process still runs this long after SIGKILL, the daemon names it, and the GPUs "
+        "of its job stay reserved until it ends.",
         default=30.0,
         above=0,
     )
@@ -282,8 +282,8 @@ class ApiConfig:
     """`[api]`: clients by TCP. Without `listen` there are none."""
 
     listen: str | None = key(
-        'An address and a port, such as `"127.0.0.1:8732"`, for clients with a token. An address '
-        "that is not of this machine alone needs TLS.",
+        'An address and a port, such as `"127.0.0.1:8732"`, for clients with a token. An '
+        "address that other machines can reach needs TLS.",
         default=None,
     )
     tokens: str | None = key(
@@ -302,7 +302,7 @@ class ApiConfig:
 class Config:
     """The whole file."""
 
-    limits: LimitsConfig = key("How much of the machine the jobs may have.", factory=LimitsConfig)
+    limits: LimitsConfig = key("Limits on the use of the machine by jobs.", factory=LimitsConfig)
     gpus: GpusConfig = key("How GPUs are shared.", factory=GpusConfig)
     shares: SharesConfig = key("Fair share among users.", factory=SharesConfig)
     launch: LaunchConfig = key("Who starts the processes of a job.", factory=LaunchConfig)

@@ -19,8 +19,8 @@ class NotifyConfig:
         default=(),
     )
     networks: tuple[str, ...] = key(
-        'Networks that are not public and to which these hosts may lead: `"10.0.0.0/8"`. Not set: '
-        "webhooks reach public addresses alone.",
+        'Private networks that these hosts may resolve to: `"10.0.0.0/8"`. Not set: webhooks '
+        "reach only public addresses.",
         default=(),
     )
     commands: bool = key("Jobs may name a command to run, as their user.", default=True)
@@ -30,7 +30,8 @@ class NotifyConfig:
     )
     on: tuple[str, ...] = key("The notifications for that address.", default=USUAL_NOTICES)
     most_per_user: int = key(
-        "So many notifications of one user wait at most; the oldest are dropped, and counted.",
+        "The largest number of waiting notifications of one user; the oldest are dropped, and "
+        "counted.",
         default=200,
         minimum=1,
     )

@@ -51,7 +51,7 @@ class UsersConfig:
         minimum=0,
     )
     max_gpus: int | None = key(
-        "GPUs that the running jobs of one user have together; a part of one counts as one.",
+        "GPUs of all running jobs of one user; a part of a GPU counts as one.",
         default=None,
         minimum=0,
     )

@@ -17,7 +17,7 @@ class WarmStartConfig:
     [start jobs without waiting for imports](../how-to/warm-start.md)."""
 
     enabled: bool = key(
-        "Keep a process for each Python environment that has torch and transformers imported, and "
+        "Keep one process per Python environment with torch and transformers imported, and "
         "fork the ranks of later jobs from it.",
         default=False,
     )
@@ -27,7 +27,7 @@ class WarmStartConfig:
         minimum=1,
     )
     idle: int | str = key(
-        'One that no job has used for so long ends: seconds, or text such as `"30m"`.',
+        'How long such a process stays without a job: seconds, or text such as `"30m"`.',
         default="30m",
     )
     memory: int | str = key(

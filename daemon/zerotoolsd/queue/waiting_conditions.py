@@ -113,7 +113,7 @@ class WaitingConditions:
         begin, after = self._waiting[job_id], self._store.dependencies.of(job_id)
         event: LifecycleEvent
         if (why := why_spoiled(after)) is not None:
-            event = PutOnHold(why=f"{why}; start it all the same: zerotools release {job_id}")
+            event = PutOnHold(why=f"{why}; to start it anyway: zerotools release {job_id}")
         elif all(each.is_met for each in after) and (begin is None or begin <= now):
             event = Ready()
         else:

@@ -30,8 +30,8 @@ def check_base(spec: JobSpec, meta_model: MetaModel, pretrained: Pretrained) -> 
     said = f'lora.frozen_precision = "{spec.lora.frozen_precision}"'
     if pretrained.initial:
         raise BadRequest(
-            f"{said}: {pretrained.directory} lacks {pretrained.initial[0]}, and checkpoints hold "
-            "the adapters alone; take a directory that has it"
+            f"{said}: {pretrained.directory} lacks {pretrained.initial[0]}, and checkpoints "
+            "hold only the adapters; use a directory that has it"
         )
     for name, _ in meta_model.model.named_modules():
         if not f"{name}.".endswith(BASE):

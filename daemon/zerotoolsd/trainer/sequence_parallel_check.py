@@ -113,7 +113,7 @@ def _why_not(spec: JobSpec, config: Any) -> str | None:
         off = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
         if not off <= TOLERANCE:
             return (
-                "it looks at other positions otherwise than by its attention (its logits differ by "
+                "it reads other positions outside its attention (its logits differ by "
                 f"{off:.2g} of the largest)"
             )
     return None

@@ -53,7 +53,7 @@ class ServedUsers:
         if uid == self.own or self.own != 0:
             return None  # a daemon of a user runs all that it has taken as that user
         if self.alone is not None:
-            raise NotServed(f"nothing can be run as uid {uid}: {self.alone}")
+            raise NotServed(f"the daemon cannot run processes as uid {uid}: {self.alone}")
         return JobUser(account=self.find(uid), **self.limits)
 
     def for_files(self, uid: int) -> JobUser | None:

@@ -142,7 +142,7 @@ def why_queued_too_much(
         these = "this one" if new_jobs == 1 else f"these {new_jobs}"
         return (
             f"your jobs take {queue_bytes} bytes of the queue and {these} {new_bytes}, and "
-            f"users.queue_bytes of the daemon's configuration lets you have {limits.queue_bytes}; "
-            "remove some that are over: zerotools clean"
+            f"users.queue_bytes of the daemon's configuration allows {limits.queue_bytes}; "
+            "remove some finished jobs: zerotools clean"
         )
     return None

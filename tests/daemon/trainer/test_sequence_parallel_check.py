@@ -26,7 +26,7 @@ COUNTED = {
     "no_rope_layers": [1, 0],
     "attn_temperature_tuning": True,
 }
-OTHERWISE = "looks at other positions otherwise than by its attention"
+OTHERWISE = "reads other positions outside its attention"
 
 
 def together(count: int, model: dict[str, Any], tensor_ranks: int = 1, **changes: Any) -> JobSpec:

@@ -41,7 +41,9 @@ def test_root_runs_each_job_as_its_user() -> None:
 def test_root_that_cannot_become_others_never_runs_their_jobs_itself() -> None:
     users = ServedUsers(own=0, alone="it lacks CAP_SETUID", find=find)
     for ask in (users.of, users.for_files):
-        with pytest.raises(NotServed, match="nothing can be run as uid 1001: it lacks CAP_SETUID"):
+        with pytest.raises(
+            NotServed, match="the daemon cannot run processes as uid 1001: it lacks CAP_SETUID"
+        ):
             ask(1001)
 
 

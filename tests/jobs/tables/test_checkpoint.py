@@ -27,11 +27,12 @@ def test_keys_that_agree() -> None:
         ),
         (
             {"checkpoint": {"keep_last": 2, "thin_after": 2}},
-            "checkpoint.thin_after = 2: nothing older is kept, as checkpoint.keep_last is 2",
+            "checkpoint.thin_after = 2: has no effect, because checkpoint.keep_last = 2 keeps "
+            "no older checkpoint",
         ),
         (
             {"checkpoint": {"keep_last": 2, "thin_after": 2, "best": "loss"}},
-            "nothing older is kept, as checkpoint.keep_last is 2",
+            "has no effect, because checkpoint.keep_last = 2 keeps no older checkpoint",
         ),
         ({"checkpoint": {"thin_after": 0}}, "checkpoint.thin_after = 0"),
         ({"checkpoint": {"best": "lost"}}, 'checkpoint.best = "lost": must be one of "eval_loss"'),

@@ -36,7 +36,7 @@ EXAMPLES = {"examples": ("/a.json", "/b.json")}
                 "max_source_length": 5,
                 "max_target_length": 5,
             },
-            'learns from the last answer alone; set data.loss_on = "last"',
+            'learns only from the last answer; set data.loss_on = "last"',
         ),
     ],
 )

@@ -52,8 +52,8 @@ def test_the_fewest_and_the_most_nodes_must_divide_the_batch() -> None:
         ({"options": ["-N4"]}, {}, "zerotools gives --nodes itself"),
         ({"options": ["--arr=1-3"]}, {}, "zerotools gives --array itself"),
         ({}, {"rendezvous": {"nodes": 2, "address": "n:1"}}, "Slurm chooses the nodes"),
-        ({}, {"ranks": {"min": 1, "max": 2}}, "each node has one number"),
-        ({}, {"device": "cuda", "ranks": None, "gpus": [0, 1]}, "each node has one number"),
+        ({}, {"ranks": {"min": 1, "max": 2}}, "all nodes have the same number"),
+        ({}, {"device": "cuda", "ranks": None, "gpus": [0, 1]}, "all nodes have the same number"),
         ({"nodes": 2}, {"backend": "local"}, r"\[slurm\]: is for backend = .slurm."),
     ],
 )

@@ -29,7 +29,7 @@ def spec(ranks: Any = 4, **changes: Any) -> JobSpec:
         ({"zero": {"tensor_ranks": 0}}, "zero.tensor_ranks = 0: must be at least 1"),
         ({"zero": {"stage": 1}}, "= 2: needs zero.stage 2 or 3, which shard the weights, and zero"),
         ({"zero": {"shard_size": 2}}, "= 2: cannot be used with zero.shard_size = 2"),
-        ({"train": {"optimizer": "muon"}}, 'with train.optimizer = "muon", which looks at whole'),
+        ({"train": {"optimizer": "muon"}}, 'with train.optimizer = "muon", which needs whole'),
         ({"train": {"optimizer": "adafactor"}}, 'with train.optimizer = "adafactor"'),
         ({"train": {"compile": True}}, "with train.compile = true yet"),
         ({"ranks": {"min": 2, "max": 5}}, "ranks.max = 5: is not a multiple of the 2 ranks that"),

@@ -156,7 +156,13 @@ def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
     yield newest, "it is the newest in its output directory"
     whole = checkpoint_dirs.choose(output_dir, digests=False).path
     if whole not in (None, newest):
-        yield whole, f"it is the newest in its output directory that is whole, as {newest} is not"
+        yield (
+            whole,
+            (
+                f"it is the newest complete one in its output directory, because {newest} is not "
+                "complete"
+            ),
+        )
 
 
 def _meant(path: Path) -> Path:

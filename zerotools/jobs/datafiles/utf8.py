@@ -27,7 +27,7 @@ def not_utf8(path: Path, line: int, error: UnicodeDecodeError, at: int | None = 
     byte of the file, if it is known."""
     known = _known_as(path)
     if known is not None:
-        return BadFile(f"{path} {known}, and name the file that comes of it")
+        return BadFile(f"{path} {known}, and name the new file")
     wrong = f"0x{error.object[error.start]:02x}"
     where = f" ({wrong}: {error.reason})"
     if at is not None:

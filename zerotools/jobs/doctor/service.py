@@ -45,8 +45,8 @@ def look_at_service(
         yield warning(
             "processes of jobs",
             f"are {why}",
-            "they inherit the limits of whatever started the daemon; start it as a unit of systemd "
-            "(zerotools help install-as-a-service)",
+            "they inherit the limits of the program that started the daemon; start it as a "
+            "unit of systemd (zerotools help install-as-a-service)",
         )
     else:
         yield ok("processes of jobs", f"are {why}")

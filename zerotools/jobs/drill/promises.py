@@ -22,7 +22,7 @@ from zerotools.jobs.drill.toy_queue import ToyJob
 GONE_SECONDS = 5.0
 """The time that an ending process may take."""
 ONCE = "each acknowledged job is in the queue once"
-ENDS = "each job came to its right end"
+ENDS = "each job ended as it should"
 ALONE = "no two attempts of a job ran at the same time"
 NEWEST = "no step ran again that a checkpoint had"
 WHOLE = "no saved step was lost"

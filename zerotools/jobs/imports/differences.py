@@ -13,12 +13,12 @@ def differences(tree: Mapping[str, Any], rows: list[ReportRow], program: str) ->
     """Yield a sentence for each difference between the job in `tree` and `program`, as people know
     of them before they compare losses."""
     if look_up(tree, "data.examples") is not None:
-        yield "prompts: by the tokenizer's chat template if it has one, else as they are"
-        yield "loss: on responses alone, never on prompts (data.loss_on)"
+        yield "prompts: by the tokenizer's chat template if it has one, else unchanged"
+        yield "loss: only on responses, never on prompts (data.loss_on)"
         if look_up(tree, "data.packing") is None:
             yield "batches: an example is a sequence; data.packing = true joins short ones"
     elif look_up(tree, "data.preferences") is not None:
-        yield "prompts: by the tokenizer's chat template if it has one, else as they are"
+        yield "prompts: by the tokenizer's chat template if it has one, else unchanged"
         yield "reference: the start weights; computed once, before the first step"
     elif look_up(tree, "data.text") is not None:
         yield "text: one stream of all files, in windows of data.sequence_length tokens"

@@ -25,8 +25,8 @@ PathFix = Callable[[str, str, bool], str]
 
 _FROM_A_DISK = "a job reads this from a disk, and not from a URL; fetch it, and name the copy"
 _ON_A_DISK = {
-    "output_dir": "a job writes to a disk, and not to a URL; name a directory, and give the URL as "
-    "checkpoint.upload_to, where each checkpoint is copied"
+    "output_dir": "a job writes to a disk, and not to a URL; name a directory, and set "
+    "checkpoint.upload_to to the URL; each checkpoint is copied there"
 }
 
 

@@ -261,10 +261,10 @@ IGNORED: Mapping[str, str] = {
         ),
         _HABITS,
     ),
-    "only_optimize_lora": "adapters alone are trained in any case",
+    "only_optimize_lora": "the job trains only the adapters in any case",
     "group_by_length": "examples come in another order, and not by length",
     **dict.fromkeys(
-        ("train_on_inputs", "train_on_prompt"), "the loss is on responses alone in any case"
+        ("train_on_inputs", "train_on_prompt"), "the loss is only on responses in any case"
     ),
     "data_seed": "the order of the data follows seed",
     "dataloader_drop_last": "no batch is ever short",

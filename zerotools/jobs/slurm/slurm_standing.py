@@ -94,7 +94,7 @@ def _unknown_to_slurm(known: Known, state: str, reason: str | None) -> tuple[str
             "Slurm does not know it, and it never began: Slurm lost it, or never had it",
         )
     if known.quiet_seconds < FRESH_SECONDS:
-        return state, reason or "Slurm does not list it; it runs all the same"
+        return state, reason or "Slurm does not list it, but it runs"
     if known.asked:
         return states.CANCELLED, "cancelled; it wrote no report of its end"
     return states.FAILED, (

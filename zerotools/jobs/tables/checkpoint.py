@@ -42,9 +42,9 @@ class CheckpointSpec:
         minimum=1,
     )
     thin_after: int | None = key(
-        "Keep this many of the newest checkpoints as they are, and drop the optimizer state of "
-        "older ones but the best, as `zerotools thin` does: training cannot resume from those; "
-        "default: drop nothing.",
+        "Keep this many of the newest checkpoints complete, and drop the optimizer state of "
+        "older ones except the best, like `zerotools thin` does. Training cannot resume from "
+        "those. Default: keep all complete.",
         default=None,
         stored_default=None,
         minimum=1,
@@ -75,10 +75,10 @@ class CheckpointSpec:
         allowed=BEST,
     )
     export_on_finish: str | None = key(
-        "When all steps are done, the model is written to `export` in the output directory in this "
-        "type: safetensors with config and tokenizer, for `from_pretrained`. `adapter` writes the "
-        "adapters of `[lora]` alone, for `PeftModel.from_pretrained`. It uses no GPU. "
-        "If it fails, the job has still succeeded.",
+        "When all steps are done, the model is written to `export` in the output directory in "
+        "this type: safetensors with config and tokenizer, for `from_pretrained`. `adapter` "
+        "writes only the adapters of `[lora]`, for `PeftModel.from_pretrained`. It uses no "
+        "GPU. If it fails, the job has still succeeded.",
         default=None,
         allowed=EXPORTS,
     )
@@ -124,6 +124,7 @@ def _check_thinning(checkpoint: CheckpointSpec) -> Iterator[str]:
         return
     if thin_after >= keep_last:
         yield (
-            f"checkpoint.thin_after = {thin_after}: nothing older is kept, as checkpoint.keep_last "
-            f"is {keep_last}; keep more, or leave one of the two out"
+            f"checkpoint.thin_after = {thin_after}: has no effect, because "
+            f"checkpoint.keep_last = {keep_last} keeps no older checkpoint; keep more, or "
+            "leave one of the two out"
         )

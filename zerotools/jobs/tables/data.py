@@ -372,8 +372,8 @@ def _check_separate(data: DataSpec) -> Iterator[str]:
             yield f'data.truncation = "separate": data.{name} is missing; set it'
     if data.loss_on != LAST:
         yield (
-            'data.truncation = "separate": learns from the last answer alone; set '
-            'data.loss_on = "last", or leave data.truncation out'
+            'data.truncation = "separate": learns only from the last answer; set data.loss_on '
+            '= "last", or leave data.truncation out'
         )
 
 

@@ -13,9 +13,9 @@ class DpoSpec:
     the start weights' likelihood of each answer; it is computed once, before the first step."""
 
     beta: float = key(
-        "How strongly the model is kept to the reference: the loss of a pair is `-log sigmoid(beta "
-        "d)`, where d is by how much the log-probability of the chosen answer has risen more than "
-        "that of the rejected one.",
+        "How strongly the model is kept close to the reference. The loss of a pair is `-log "
+        "sigmoid(beta d)`, with d the rise of the chosen answer's log-probability over the "
+        "reference minus the rise of the rejected one's.",
         default=0.1,
         stored_default=0.1,
         above=0,

@@ -26,7 +26,7 @@ class MetricsSpec:
         imported=False,
     )
     tensorboard: str = key(
-        "Event files in `tensorboard/`; `auto`: where TensorBoard is installed for the job's "
+        "Event files in `tensorboard/`; `auto`: if TensorBoard is installed for the job's "
         "`python`.",
         default="auto",
         allowed=TENSORBOARD,

@@ -40,8 +40,8 @@ class NotifySpec:
         stored_default=None,
     )
     command: tuple[str, ...] = key(
-        "A program and its arguments, run as the job's user for each; it gets the JSON on standard "
-        "input.",
+        "A program and its arguments, run as the job's user for each notification. It gets "
+        "the JSON on standard input.",
         default=(),
         stored_default=(),
     )

@@ -46,8 +46,8 @@ def check_backend(spec: JobSpec) -> Iterator[str]:
     if spec.size_range is not None or isinstance(spec.gpus, tuple):
         wanted = "ranks" if spec.device == "cpu" else "gpus"
         yield (
-            f"{wanted} = {show(getattr(spec, wanted))}: under Slurm each node has one number of "
-            f"them; set {wanted} = {spec.world_size}, and slurm.nodes to how many nodes"
+            f"{wanted} = {show(getattr(spec, wanted))}: under Slurm all nodes have the same "
+            f"number; set {wanted} = {spec.world_size}, and slurm.nodes to the number of nodes"
         )
     if spec.script.adopted is not None:
         yield "script.adopted: a running process cannot be given to Slurm"

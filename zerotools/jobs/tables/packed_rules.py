@@ -17,7 +17,7 @@ def check_packed(spec: JobSpec) -> Iterator[str]:
         return
     if spec.model.path is None:
         yield (
-            f"{said}: checkpoints hold the adapters alone, so their base model must stay in a "
+            f"{said}: checkpoints hold only the adapters, so their base model must stay in a "
             "directory; set model.path"
         )
     if spec.offload.params != "none":

@@ -14,7 +14,9 @@ MOST_RANKS = 1024
 class SizeRange:
     """The fewest and the most ranks of an elastic job."""
 
-    min: int = key("The fewest ranks: the job waits until it can have so many.", imported=False)
+    min: int = key(
+        "The smallest number of ranks: the job waits until it can have this many.", imported=False
+    )
     max: int = key("The most ranks.", imported=False)
 
     def __str__(self) -> str:

@@ -72,8 +72,8 @@ class SlurmSpec:
         imported=False,
     )
     max_nodes: int | None = key(
-        "Up to how many nodes: Slurm decides at each start anew how many of them it gives, from "
-        "`nodes` on; default: `nodes`.",
+        "The largest number of nodes. At each start Slurm chooses a number from `nodes` to "
+        "this. Default: `nodes`.",
         default=None,
         stored_default=None,
         minimum=1,
@@ -81,7 +81,7 @@ class SlurmSpec:
         imported=False,
     )
     gpu_type: str | None = key(
-        'The kind of GPU, as Slurm calls it: `"a100"` makes `--gres=gpu:a100:8`.',
+        'The kind of GPU, by Slurm\'s name: `"a100"` makes `--gres=gpu:a100:8`.',
         default=None,
         stored_default=None,
         imported=False,
@@ -94,7 +94,7 @@ class SlurmSpec:
         imported=False,
     )
     memory: str | None = key(
-        'Host memory of each node, as sbatch takes it: `"200G"`, `"0"` for all; `--mem`.',
+        'Host memory of each node, in sbatch\'s form: `"200G"`, `"0"` for all; `--mem`.',
         default=None,
         stored_default=None,
         imported=False,

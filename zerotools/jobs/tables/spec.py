@@ -128,8 +128,8 @@ class JobSpec:
         imported=False,
     )
     output_dir: str | None = key(
-        "Where checkpoints are written; default: a directory for this job in the daemon's state "
-        "directory.",
+        "The directory of the checkpoints; default: a directory for this job in the daemon's "
+        "state directory.",
         default=None,
         path=True,
         imported=False,

@@ -24,12 +24,12 @@ def check_tensor_ranks(spec: JobSpec) -> Iterator[str]:
         yield f"{said}: cannot be used with zero.shard_size = {zero.shard_size}; leave one out"
     if spec.fewest_nodes > 1 and spec.world_size % zero.tensor_ranks:
         yield (
-            f"{said}: must divide the {spec.world_size} ranks of a node, as these ranks exchange "
-            "values in every layer"
+            f"{said}: must divide the {spec.world_size} ranks of a node, because these ranks "
+            "exchange values in every layer"
         )
     if train.optimizer not in _OPTIMIZERS:
         yield (
-            f'{said}: cannot be used with train.optimizer = "{train.optimizer}", which looks at '
+            f'{said}: cannot be used with train.optimizer = "{train.optimizer}", which needs '
             'whole rows or matrices; set train.optimizer = "adamw", or leave one of them out'
         )
     if train.compile:

@@ -49,10 +49,10 @@ class TrainSpec:
         deepspeed="train_micro_batch_size_per_gpu",
     )
     accumulate: str | None = key(
-        "How the gradients of micro batches are added up: `sharded` reduces them after each, and "
-        "a rank keeps fp32 sums of its part alone; `local` reduces them once, faster, and until "
-        "then each rank has 4 bytes for every parameter. Default: `sharded` at stages 2 and 3, "
-        "`local` at 0 and 1.",
+        "How the gradients of micro batches are added up: `sharded` reduces them after each, "
+        "and a rank keeps only the fp32 sums of its part; `local` reduces them once, faster, "
+        "and until then each rank has 4 bytes for every parameter. Default: `sharded` at "
+        "stages 2 and 3, `local` at 0 and 1.",
         default=None,
         allowed=("sharded", "local"),
         stored_default="local",
@@ -75,7 +75,7 @@ class TrainSpec:
     )
     chunked_loss: str = key(
         "Compute the loss of a causal model in parts, so that the logits of a whole batch are "
-        'never in memory: `"auto"` where these are more than 67 million, `"on"` always, in parts '
+        'never in memory: `"auto"` if these are more than 67 million, `"on"` always, in parts '
         "of 128 tokens or more. The backward pass computes the logits again.",
         default="auto",
         stored_default="off",
@@ -83,8 +83,9 @@ class TrainSpec:
         imported=False,
     )
     keep_fp32: bool = key(
-        "Whether what transformers keeps in fp32 (a model's `_keep_in_fp32_modules`) is computed "
-        "with in fp32 where `precision` is a 16-bit type. DeepSpeed does so with buffers alone.",
+        "Whether the modules that transformers keeps in fp32 (a model's "
+        "`_keep_in_fp32_modules`) compute in fp32 if `precision` is a 16-bit type. DeepSpeed "
+        "does this only for buffers.",
         default=True,
         stored_default=False,
         imported=False,

@@ -87,7 +87,7 @@ class _Parser:
             return self.scanner.next()
         except Broken as broken:
             if self._text.find("{") > broken.offset and "without quotes" in broken.what:
-                what = "text stands before the first {"
+                what = "there is text before the first {"
                 raise Broken(broken.offset, what, "remove it") from None
             raise
 
@@ -141,7 +141,7 @@ class _Parser:
         if name in tree:
             raise Broken(
                 token.start,
-                f"the key {show(name)} stands on line {self.lines[(*trail, name)]} too",
+                f"the key {show(name)} is also on line {self.lines[(*trail, name)]}",
                 "keep one of the two",
             )
         self.lines[(*trail, name)] = line

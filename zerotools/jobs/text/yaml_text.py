@@ -133,7 +133,7 @@ class _Builder:
             if self._documents > 1:
                 raise Broken(at, "a second document begins", "remove it")
         if getattr(event, "anchor", None) is not None:
-            raise Broken(at, "an anchor or alias stands here", "write the value itself")
+            raise Broken(at, "an anchor or alias is here", "write the value itself")
         if getattr(event, "tag", None) is not None:
             raise Broken(at, "a tag stands here", "remove it")
         if name in ("MappingStartEvent", "SequenceStartEvent"):
@@ -167,7 +167,7 @@ class _Builder:
         name, line = str(event.value), event.start_mark.line + 1
         trail = (*self._trails[-1], name)
         if name in self._open[-1]:
-            what = f"the key {show(name)} stands on line {self.lines[trail]} too"
+            what = f"the key {show(name)} is also on line {self.lines[trail]}"
             raise Broken(event.start_mark.index, what, "keep one of the two")
         self.lines[trail] = line
         self._keys[-1] = name

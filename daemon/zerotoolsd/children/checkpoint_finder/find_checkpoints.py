@@ -120,7 +120,7 @@ class Search:
             if candidate is not None:
                 (reported if by_program else own)[place] = candidate
             elif path in self._told:
-                passed_over.append({"path": str(path), "why": f"{path} is not there any more"})
+                passed_over.append({"path": str(path), "why": f"{path} does not exist any more"})
         others = [each for place, each in own.items() if place not in reported]
         return list(reported.values()), others
 
@@ -155,8 +155,9 @@ class Search:
 
 def _none_is_whole(why: str) -> str:
     return (
-        f"no checkpoint of this job is whole, and it does not begin anew by itself: {why}; put one "
-        "back that is whole and resume the job, or submit its job file again to begin anew"
+        f"no checkpoint of this job is complete, and it does not begin anew by itself: {why}; "
+        "put back a complete one and resume the job, or submit its job file again to begin "
+        "anew"
     )
 
 

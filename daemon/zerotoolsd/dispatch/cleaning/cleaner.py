@@ -71,8 +71,8 @@ class Cleaner:
             for mention in named:
                 if any(map(mention.is_in, places)):
                     raise Conflict(
-                        f"{mention.key} = {mention.text}: job {job_id}, to which that belongs, is "
-                        "being removed; name something else"
+                        f"{mention.key} = {mention.text}: it belongs to job {job_id}, which "
+                        "is being removed; name another path"
                     )
 
     async def clean(self, request: CleanRequest, who: str, owner: int | None = None) -> Cleaned:

@@ -144,7 +144,7 @@ def wanted_rung(samples: Sequence[MemorySample]) -> tuple[Rung, str]:
     if left < math.inf:
         said += f", and gone in about {left:.0f} s as it goes"
     elif killed:
-        said += ", and the kernel has ended programs for want of it"
+        said += ", and the kernel has killed programs for lack of it"
     elif struggles:
         said += f", and {struggles}"
     return found, said if found else ""

@@ -122,7 +122,7 @@ def refuse_other_sites(request: web.Request) -> None:
     """Raise Forbidden if the request is not sent by a page of this address."""
     hosts = request.headers.getall("Host", [])
     if len(hosts) != 1 or not is_local(hosts[0]):
-        raise Forbidden("this page answers at 127.0.0.1 and localhost alone")
+        raise Forbidden("this page answers only at 127.0.0.1 and localhost")
     sites = request.headers.getall("Sec-Fetch-Site", [])
     is_visit = request.method == "GET" and request.headers.get("Sec-Fetch-Mode") == "navigate"
     if any(site not in ("same-origin", "none") for site in sites) and not is_visit:

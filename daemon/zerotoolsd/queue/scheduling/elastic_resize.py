@@ -55,7 +55,7 @@ def growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) -> Growth
     """Apply the rule to a job that may have `sizes`."""
     more = tuple(size for size in sizes if size > now.size)
     if not more:
-        return Growth(sizes=(), why=f"has {now.size}, the most that it may have")
+        return Growth(sizes=(), why=f"has {now.size}, its maximum")
     if now.ran_seconds < rule.after_seconds:
         wait = rule.after_seconds - now.ran_seconds
         why = (

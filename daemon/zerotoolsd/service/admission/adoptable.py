@@ -102,7 +102,7 @@ def _there(pid: int, table: dict[int, Process]) -> Process:
     if not is_of_uid(pid, os.getuid()):
         owner = _status(pid, b"Uid:")
         raise BadRequest(
-            f"process {pid} ({process.name}) is of uid {owner}, and you are uid "
+            f"process {pid} ({process.name}) belongs to uid {owner}, and you are uid "
             f"{os.getuid()}: only its user can have it watched"
         )
     return process

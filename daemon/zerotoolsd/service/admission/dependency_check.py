@@ -25,7 +25,7 @@ def refuse_past(begin: float | None, now: float) -> None:
     if begin is None:
         return
     if begin < now - LATE_SECONDS:
-        raise BadRequest(f"begin: {moment(begin)} is over; it is {moment(now)} here")
+        raise BadRequest(f"begin: {moment(begin)} is in the past; it is {moment(now)} here")
     if begin > now + LONGEST_SECONDS:
         days = LONGEST_SECONDS // 86400
         raise BadRequest(f"begin: {begin:.0f} s since 1970 is more than {days} days ahead")

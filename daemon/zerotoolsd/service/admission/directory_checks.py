@@ -23,7 +23,7 @@ def newest_undamaged(paths: list[str]) -> dict[str, Any]:
         try:
             found = next(damages(Path(path)), None)
         except (FileNotFoundError, NotADirectoryError):
-            found = f"{path} is not there any more"
+            found = f"{path} does not exist any more"
         except ZerotoolsError as error:
             found = str(error)
         if found is None:

@@ -118,7 +118,7 @@ class HeldJobs:
             raise Conflict(
                 f"job {job.id} would not continue at the same step: {why}; set "
                 "script.checkpoint_dir, or call zerotools.worker.checkpoint_written in the "
-                f"program; to hold it all the same: zerotools hold --lose-steps {job.id}"
+                f"program; to hold it anyway: zerotools hold --lose-steps {job.id}"
             )
 
     async def unpause(self, job_id: int, uid: int) -> None:

@@ -183,8 +183,8 @@ class JobsAgain:
         found = await self._submission.look(spec, newest_undamaged, paths, user=user)
         if found["path"] is None:
             raise Conflict(
-                f"job {job.id} cannot be resumed: none of its checkpoints is whole: "
-                f"{found['why']}; put one back that is whole, or begin anew: zerotools retry "
+                f"job {job.id} cannot be resumed, because it has no complete checkpoint: "
+                f"{found['why']}; put back a complete one, or begin anew: zerotools retry "
                 f"--from-start {job.id}"
             )
         return replace(spec, resume_from=str(found["path"]))

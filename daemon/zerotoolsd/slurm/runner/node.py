@@ -124,8 +124,8 @@ def gpus_of(spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
     if len(given) < spec.world_size:
         wanted = counted(spec.world_size, "GPU")
         raise BadRequest(
-            f"node {socket.gethostname()}: Slurm gave it {counted(len(given), 'GPU')}, and the "
-            f"job wants {wanted} of each node; set gpus, or name nodes that have so many "
+            f"node {socket.gethostname()}: Slurm gave it {counted(len(given), 'GPU')}, and "
+            f"the job needs {wanted} of each node; set gpus, or choose nodes with this number "
             "(slurm.constraint, slurm.gpu_type)"
         )
     return tuple(given[: spec.world_size])

@@ -45,8 +45,8 @@ from zerotoolsd.supervisor.transient_errors import NOT_READY
 LOOK_SECONDS = 0.5
 BY_SLURM = "Slurm wants its nodes back"
 FORGOTTEN = (
-    "Slurm's controller does not know the job any more: it was started again before it had "
-    "written it down; retry it"
+    "Slurm's controller does not know the job any more, because it restarted before it had "
+    "saved the job; retry it"
 )
 LAST_SECONDS = 20.0
 IN_VAIN = 3

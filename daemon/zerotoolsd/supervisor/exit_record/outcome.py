@@ -276,7 +276,7 @@ def _blame(found: Initiator, errors: Sequence[dict[str, Any]]) -> Verdict:
 
 def _who_kills(rank: EndedRank) -> str:
     if rank.oom_killed:
-        return ": the kernel has just ended a process of this machine, as memory ran out"
+        return ": the kernel has just killed a process of this machine because memory ran out"
     if rank.oom_killed is None:
         return ", which the kernel does when memory runs out"
     return " of another program; the kernel did not end it for lack of memory"

@@ -148,7 +148,7 @@ def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
     if saved_step <= max(found, 0) or any(each.path == saved for each in own.skipped):
         return own
     gone = checkpoint_dirs.SkippedCheckpoint(
-        saved, f"{saved} was saved by an earlier attempt and is not there any more"
+        saved, f"{saved} was saved by an earlier attempt and does not exist any more"
     )
     return replace(own, skipped=(gone, *own.skipped))
 

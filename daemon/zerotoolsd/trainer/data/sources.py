@@ -268,7 +268,7 @@ class SourceReader:
             except OSError as error:
                 note = (
                     f"{source.key}: tokenised data cannot be kept in {self.cache.directory}: "
-                    f"{error.strerror}; it is made for this attempt alone"
+                    f"{error.strerror}; the data is made for this attempt only"
                 )
         return self._alone(build, note)
 

@@ -136,7 +136,7 @@ class ChunkedLoss:
         wanted = wanted.flatten(0, 1)
         dropout = self._base.random_outside()
         if dropout is not None:
-            raise CannotCut(f"{kind} draws random numbers in {dropout}, behind its hidden states")
+            raise CannotCut(f"{kind} draws random numbers in {dropout}, after its hidden states")
         if found.shape != wanted.shape:
             raise CannotCut(f"{kind} does not make its logits position by position")
         error = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))

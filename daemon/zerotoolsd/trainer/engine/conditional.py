@@ -126,7 +126,7 @@ def check_marks(totals: Sequence[float], world_size: int, step: int) -> None:
     total, squares = totals
     if total * total != world_size * squares:
         raise Unsupported(
-            f"in step {step + 1} the ranks have gradients of different parameters: the model "
-            "computes parts of it on some ranks alone, which cannot be reduced together; train it "
+            f"in step {step + 1} the ranks have gradients of different parameters: some ranks "
+            "skip parts of the model, and such gradients cannot be reduced together; train it "
             "on one rank"
         )

@@ -92,7 +92,7 @@ def layer_cuts(model: Any, ranks: int) -> LayerCuts:
     notes = []
     for name, why in list(_kept_whole(model, styles, ranks)):
         del styles[name]
-        notes.append(f"note: {name} is not cut among the {ranks} tensor ranks, as {why}")
+        notes.append(f"note: {name} is not cut among the {ranks} tensor ranks, because {why}")
     if not {ROWS, SPLIT_ROWS} & set(styles.values()):  # a head alone is not worth it
         raise Unsupported(
             f"{said}: transformers has no plan (tp_plan) for sharing the layers of {kind} "

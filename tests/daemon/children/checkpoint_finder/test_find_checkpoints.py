@@ -160,7 +160,7 @@ def test_what_ranks_told_of_counts_in_formats_that_nobody_knows_too(
     gone = tmp_path / "gone"
     choice = search(out, gone, own, reported=[gone, own]).choose()
     assert (choice["resume_from"], choice["lost"]) == (str(own), None)
-    assert choice["passed_over"] == [{"path": str(gone), "why": f"{gone} is not there any more"}]
+    assert choice["passed_over"] == [{"path": str(gone), "why": f"{gone} does not exist any more"}]
 
 
 def test_a_job_whose_reported_checkpoints_are_all_damaged_does_not_begin_anew(out: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_job_whose_reported_checkpoints_are_all_damaged_does_not_begin_anew(ou
     damage(newest, "cut off")
     assert search(out).choose()["lost"] is None  # nobody said that it had been whole
     lost = search(out, newest, given="/given").choose()["lost"]
-    assert "no checkpoint of this job is whole" in lost
+    assert "no checkpoint of this job is complete" in lost
     assert f"{newest / 'scheduler.pt'} is truncated" in lost
     put(TRAINER, out / "checkpoint-2", 1)
     assert search(out, newest).choose()["lost"] is None

@@ -250,7 +250,7 @@ def test_a_job_that_names_what_is_being_removed_is_refused(tmp_path: Path) -> No
         await over(it, step=5)
         output = state / "jobs" / "1" / "output"
         it.engine.cleaner._going.add(1)
-        with pytest.raises(Conflict, match="job 1, to which that belongs, is being removed"):
+        with pytest.raises(Conflict, match="it belongs to job 1, which is being removed"):
             await submit(it, output_dir=str(output / "below"))
         it.engine.cleaner._going.clear()
         await submit(it, output_dir=str(output / "below"))

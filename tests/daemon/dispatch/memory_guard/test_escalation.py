@@ -87,7 +87,7 @@ def test_a_kernel_that_ends_programs_has_none_left(left: float, rung: Rung) -> N
     killed = [*at_limit(left)[:-1], replace(at_limit(left)[-1], killed=True)]
     found, why = wanted_rung(killed)
     assert found is rung
-    assert why.endswith("are left, and the kernel has ended programs for want of it")
+    assert why.endswith("are left, and the kernel has killed programs for lack of it")
     later = replace(killed[-1], clock=killed[-1].clock + 11, killed=False)
     assert wanted_rung([*killed, later])[0] is (Rung.WAIT if left < 1 else Rung.CALM)
 

@@ -43,7 +43,7 @@ def test_an_attempt_keeps_its_size_for_a_while_and_where_nothing_is_known_of_it(
     assert (early.sizes, early.wait) == ((), 200)
     assert early.why.startswith("keeps its 1 for 200 s more")
     assert growth(replace(RUNS, left=None), SIZES, RULE).sizes == ()
-    assert growth(replace(RUNS, size=4), SIZES, RULE).why == "has 4, the most that it may have"
+    assert growth(replace(RUNS, size=4), SIZES, RULE).why == "has 4, its maximum"
 
 
 def starts(*requests: Request, used: int) -> list[Start]:

@@ -181,7 +181,7 @@ def test_the_cause_says_what_is_known_of_a_sigkill() -> None:
 
     began = "rank 0 was ended by signal 9 (SIGKILL)"
     assert cause(oom=None) == f"{began}, which the kernel does when memory runs out"
-    assert "the kernel has just ended a process of this machine" in cause(oom=True)
+    assert "the kernel has just killed a process of this machine" in cause(oom=True)
     assert "the kernel did not end it for lack of memory" in cause(oom=False)
 
 

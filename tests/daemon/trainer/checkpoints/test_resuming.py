@@ -201,7 +201,7 @@ def test_bad_checkpoints_alone_stop_the_job_with_what_to_do(whole: Attempt, tmp_
 def test_what_was_saved_and_is_gone_is_not_begun_anew(whole: Attempt, tmp_path: Path) -> None:
     output_dir = tmp_path / "out"
     assert choose(output_dir).start is None
-    with pytest.raises(BadCheckpoint, match=r"step-00000004 was saved .* is not there any more"):
+    with pytest.raises(BadCheckpoint, match=r"step-00000004 was saved .* does not exist any more"):
         choose(output_dir, saved_step=4)
     shutil.copytree(checkpoint(whole, 2), output_dir / checkpoint_dirs.directory_name(2))
     decision = choose(output_dir, saved_step=4)

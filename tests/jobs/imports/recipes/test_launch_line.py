@@ -147,10 +147,10 @@ def test_a_program_of_the_trainer_is_known_by_an_argument_whose_value_is_not() -
 def test_the_last_of_two_equal_arguments_counts() -> None:
     imported = of_line(f"python x.py {TRAINER} --seed 1 --seed 2")
     assert key(imported, "seed") == 2
-    assert "stands in the line again" in rows(imported, "ignored")["--seed"]
+    assert "is given again in the line" in rows(imported, "ignored")["--seed"]
     of_launcher = of_line(f"deepspeed --num_gpus 2 --num_gpus 4 x.py {TRAINER}")
     assert key(of_launcher, "gpus") == 4
-    assert "stands in the line again" in rows(of_launcher, "ignored")["--num_gpus"]
+    assert "is given again in the line" in rows(of_launcher, "ignored")["--num_gpus"]
 
 
 def test_what_is_unknown_is_listed_and_nothing_else_is_lost() -> None:

@@ -26,7 +26,7 @@ def read_shared_ranks(reading: ConfigReading) -> None:
         return
     given = reading.take(_SEQUENCES)
     if given is not None:
-        why = "so many ranks compute each sequence together"
+        why = "the number of ranks that compute each sequence together"
         _read(reading, given, JOB_SEQUENCE_RANKS, why, least=1)
     _read_layers(reading)
 
@@ -35,7 +35,7 @@ def _read_layers(reading: ConfigReading) -> None:
     given = reading.take(_SIZE)
     size = 0
     if given is not None:
-        why = "so many ranks compute with one layer's weights together"
+        why = "the number of ranks that share one layer's weights"
         size = _read(reading, given, JOB_TENSOR_RANKS, why, least=0)
     for name in _SAME_SIZE:
         same = reading.take(name)

@@ -125,7 +125,7 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
     elif reading.engine == "deepspeed":
         reading.row(KeyOutcome.PASSED, given)
     else:
-        reading.map(given, key, int(size), "so many ranks share one copy (HSDP)")
+        reading.map(given, key, int(size), "the number of ranks that share one copy (HSDP)")
 
 
 def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:

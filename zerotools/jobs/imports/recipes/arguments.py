@@ -143,7 +143,7 @@ def _read_optimizer(reading: ArgumentReading) -> None:
     if given is not None and given.value not in OPTIMIZERS:
         reading.unsupported(given, f"supported: {', '.join(OPTIMIZERS)}")
     elif given is not None:
-        paged = "not paged; where memory lacks, set offload.optimizer"
+        paged = "not paged; if memory is short, set offload.optimizer"
         why = paged if str(given.value).startswith("paged") else ""
         reading.config.map(given, "train.optimizer", OPTIMIZERS[given.value], why)
     if given is not None and OPTIMIZERS.get(given.value) not in ("adamw", "adamw8bit"):

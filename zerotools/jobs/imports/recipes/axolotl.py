@@ -160,8 +160,8 @@ def _columns(yaml: YamlRecipe, listed: ConfigValue, table: Mapping[str, Any]) ->
     if name not in AXOLOTL_PAIRS or own.get("prompt_format") or own.get("chosen_format"):
         known = ", ".join(AXOLOTL_PAIRS)
         yaml.findings.unsupported.append(
-            f"{listed.said}: type = {show(kind) if isinstance(kind, str) else 'a table'}: is not "
-            f"supported; those that are end with: {known}; set data.prompt_column, "
+            f"{listed.said}: type = {show(kind) if isinstance(kind, str) else 'a table'}: is "
+            f"not supported; supported types end with {known}; set data.prompt_column, "
             "data.chosen_column and data.rejected_column"
         )
         return {}

@@ -315,7 +315,7 @@ def _name_of(title: str) -> str:
 
 def _note_again(old: ConfigValue | None, title: str, findings: Findings) -> None:
     if old is not None:
-        why = f"{title} stands in the line again, and the last counts"
+        why = f"{title} is given again in the line, and the last one counts"
         row = ReportRow(KeyOutcome.IGNORED, old.title, old.place, old.value, None, why)
         findings.rows.append(row)
 

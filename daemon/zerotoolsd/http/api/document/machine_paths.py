@@ -32,7 +32,7 @@ def machine_paths() -> dict[str, dict[str, Schema]]:
         "/v1/drain": post(
             "drainQueue",
             _DAEMON,
-            "Let nothing start any more, also after a restart",
+            "Start no more jobs, also after a restart",
             {"200": ref("Health")},
             refused=("403",),
             body="DrainRequest",

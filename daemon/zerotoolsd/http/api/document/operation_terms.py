@@ -28,7 +28,10 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
     "409": ("Conflict", "The state of the job or of the queue does not allow it."),
     "413": ("TooLarge", "The body is too long."),
     "415": ("Encoded", "The body is compressed."),
-    "422": ("Unprocessable", "zerotools does not run such a job, or a file of it is damaged."),
+    "422": (
+        "Unprocessable",
+        "zerotools does not support this job, or one of its files is damaged.",
+    ),
     "429": (
         "RateLimited",
         "The user sends too many requests; wait for the time of `Retry-After`.",
