@@ -64,7 +64,8 @@ def test_a_job_that_is_tried_again() -> None:
     text = "\n".join(page(JOB, TREE, now=1000.0))
     assert text.startswith("job 7 (tiny): waiting retry\n")
     assert (
-        "1 of 3 used since its last progress; at most 2 follow on ranks without progress (1 so far)"
+        "1 of 3 used since its last progress; at most 2 follow after ranks without progress "
+        "(1 so far)"
     ) in text
     assert "(in 1 min 00 s)" in text
     assert "attempt 2: hang: it hangs" in text
@@ -80,7 +81,7 @@ def test_a_cause_that_costs_nothing_and_one_that_nothing_follows() -> None:
     said = lines_of(retries={**free, "cause_max": None})["restarts"]
     assert said.endswith("; a restart after a restart of the machine uses none")
     none = lines_of(retries={**TREE["retries"], "cause_max": 0})["restarts"]
-    assert "; none follows on ranks without progress (1 so far)" in none
+    assert "; none follows after ranks without progress (1 so far)" in none
 
 
 def test_a_job_that_waits(zerotools: Command, service: FakeService) -> None:
@@ -98,7 +99,7 @@ def test_holders_without_a_limit_and_what_outlived_a_job() -> None:
     holder = {"what": "GPU", "job_id": 3, "attempt": 1, "since": 1.0, "until": None}
     assert "its end is not known" in lines_of(holders=[{**holder, "process": None}])["GPU"]
     said = lines_of(holders=[{**holder, "process": "pid 4 (cat)"}])["GPU"]
-    assert said == "job 3, attempt 1: pid 4 (cat) outlived it"
+    assert said == "job 3, attempt 1: pid 4 (cat) still runs after its end"
 
 
 def test_gpus_that_one_job_has_are_one_line_with_the_name_of_its_user() -> None:
@@ -123,7 +124,7 @@ def test_who_was_not_told_yet() -> None:
 
 def test_nobody_to_explain(zerotools: Command) -> None:
     done = zerotools("explain", "3")
-    assert (done.status, done.err) == (2, "error: there is no job 3\n")
+    assert (done.status, done.err) == (2, "error: job 3 does not exist\n")
 
 
 def test_who_made_room_for_whom_and_what_that_cost() -> None:

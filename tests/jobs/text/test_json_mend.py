@@ -115,7 +115,7 @@ def test_all_at_once_by_line() -> None:
         ('{"a": 1},\n"b": 2 }', "the object has ended before this"),
         ('{"a": 1}\n"b": 2', "ds.json:2:1: is not valid JSON: this setting stands outside"),
         ('config:\n"b": 2,\n"c": {"a": 1}', "ds.json:2:1: is not valid JSON: this setting"),
-        ("{'a': 1, \"a\": 2}", "stands on line 1 too"),
+        ("{'a': 1, \"a\": 2}", "is also on line 1"),
         ("nothing of the kind", "a config begins with {"),
     ],
 )

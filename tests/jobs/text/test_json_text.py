@@ -126,7 +126,7 @@ def test_a_brace_that_was_lost_is_guessed_from_the_indentation() -> None:
 def test_a_key_given_twice_is_refused_with_both_lines() -> None:
     message = refused('{\n "a": 1,\n "b": {"a": 2},\n "a": 1\n}')
     assert message.startswith(
-        'ds.json:4:2: is not valid JSON: the key "a" stands on line 2 too; keep one of the two'
+        'ds.json:4:2: is not valid JSON: the key "a" is also on line 2; keep one of the two'
     )
 
 

@@ -61,7 +61,7 @@ def test_dates_stay_text() -> None:
     ("text", "place", "told"),
     [
         ("a: 1\n\tb: 2\n", "2:1", "not indented with tabs; write spaces"),
-        ("a: 1\nb: 2\na: 3\n", "3:1", 'the key "a" stands on line 1 too; keep one'),
+        ("a: 1\nb: 2\na: 3\n", "3:1", 'the key "a" is also on line 1; keep one'),
         ("a: &x 1\nb: *x\n", "1:4", "an anchor or alias"),
         ("a: !!python/object/apply:os.system ['id']\n", "1:4", "a tag stands here"),
         ("a: !!binary aGk=\n", "1:4", "a tag stands here"),

@@ -43,7 +43,7 @@ def read_axolotl(document: Document, beside: Path) -> Recipe:
         yaml.refuse(adapter, "needs load_in_4bit: true, as axolotl itself does")
     linear = yaml.take("lora_target_linear")
     if preference is not None and pairs and preference.value not in ("dpo", True):
-        yaml.refuse(preference, "is not supported; those that are: dpo")
+        yaml.refuse(preference, "is not supported; supported: dpo")
     for name in ("reward_model", "relora_steps", "lora_model_dir", "peft_use_dora"):
         given = yaml.take(name)
         if given is not None and given.value:

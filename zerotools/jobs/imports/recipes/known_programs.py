@@ -139,7 +139,7 @@ def _medical(recipe: Recipe, program: str) -> Recipe:
     stage = next((name for name in MEDICAL_DEFAULTS if name in Path(program).name), None)
     if stage is None:
         recipe.findings.unsupported.append(
-            f"{recipe.source}: the arguments of {program} are not read; those that are: "
+            f"{recipe.source}: the arguments of {program} are not read; known programs: "
             f"{', '.join(MEDICAL_DEFAULTS)}; run the program with --as script"
         )
         return recipe
