@@ -25,7 +25,7 @@ from zerotools.sensors.snapshot import Host, Snapshot
 from zerotoolsd.config.daemon_config import LimitsConfig
 from zerotoolsd.queue.fair_share.user_order import DecayedUse, ranks_of
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.pending_queue import WaitingLine
+from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import tick
 
@@ -93,7 +93,7 @@ class Simulation:
     half_life: float
     fair: bool = True
     now: float = 0.0
-    line: WaitingLine = field(default_factory=WaitingLine)
+    line: PendingQueue = field(default_factory=PendingQueue)
     used: dict[int, float] = field(default_factory=dict)
     passes: list[float] = field(default_factory=list)
 

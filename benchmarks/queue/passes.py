@@ -22,9 +22,9 @@ from zerotoolsd.dispatch.preemption.choose_victims import PreemptionRules, who_m
 from zerotoolsd.interface.queue_terms import ANY, Dependency
 from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.clocks import now
-from zerotoolsd.queue.fair_share.usage_report import FairShares
+from zerotoolsd.queue.fair_share.usage_report import UsageReport
 from zerotoolsd.queue.fault_isolation import JobGuard
-from zerotoolsd.queue.lifecycle import RetryPolicy, Standing
+from zerotoolsd.queue.lifecycle import JobStatus, RetryPolicy
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.store import Store
@@ -121,7 +121,7 @@ def _queue(
             _start(store, number)
         try:
             _use(Path(work), users)
-            shares = FairShares(store, SharesConfig())
+            shares = UsageReport(store, SharesConfig())
             limits = LimitsConfig(cpu_ranks=2)
             yield store, QueuePlacement(store, guard, limits, ranks=shares.ranks)
         finally:
@@ -166,9 +166,9 @@ def _start(store: Store, number: int) -> None:
         ended=None,
         result=None,
     )
-    with store.change(job, Standing(state="launching"), "admit", now=1.0) as change:
+    with store.change(job, JobStatus(state="launching"), "admit", now=1.0) as change:
         change.add_attempt(attempt)
-    with store.change(store.job(job.id), Standing(state="running"), "started", now=1.0) as change:
+    with store.change(store.job(job.id), JobStatus(state="running"), "started", now=1.0) as change:
         change.attempt_started(1, now())
 
 
@@ -223,7 +223,7 @@ def measure_passes(
         at_rest = [one_pass() for _ in range(PASSES)]
         changed = []
         for job_id in range(RUNNING + 1, RUNNING + 1 + PASSES):
-            with store.change(store.job(job_id), Standing(state="cancelled"), "cancel", now=2.0):
+            with store.change(store.job(job_id), JobStatus(state="cancelled"), "cancel", now=2.0):
                 pass
             changed.append(one_pass())
         needs = len(placement.line.groups(gpus=True)) + len(placement.line.groups(gpus=False))

@@ -15,7 +15,7 @@ from zerotoolsd.users.job_user import JobUser
 async def ask_thread(
     seconds: float, look: Look, *arguments: object, user: JobUser | None = None
 ) -> Any:
-    """As `Lookers.ask`, of the daemon's own user; a thread that hangs is left behind."""
+    """As `FileCheckers.ask`, of the daemon's own user; a thread that hangs is left behind."""
     assert user is None
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[dict[str, Any]] = loop.create_future()

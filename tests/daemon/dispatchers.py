@@ -20,13 +20,13 @@ from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.source import SnapshotSource
 from zerotools.sensors.topology import NumaTopology, ReadTopology
 from zerotoolsd.attempts import rebuild_queue
-from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchWay
+from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.launch import RankCommand
 from zerotoolsd.config.daemon_config import Config, GpusConfig, LimitsConfig
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.queue.fault_isolation import Touch
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
@@ -90,7 +90,7 @@ async def running(
     rehearse: Rehearsal = rehearse,
     command: RankCommand = command,
     rebuild: bool = False,
-    way: LaunchWay = CHILDREN,
+    way: LaunchBackend = CHILDREN,
     users: ServedUsers = OWN_ONLY,
     mounted: ReadMounts = read_mounts,
     topology: ReadTopology = one_node,
@@ -176,7 +176,7 @@ def leave_attempt(
         ended=None,
         result=None,
     )
-    with store.change(job, Standing(state=attempt_state), "admit", now=1.0, attempt=1) as change:
+    with store.change(job, JobStatus(state=attempt_state), "admit", now=1.0, attempt=1) as change:
         change.add_attempt(attempt)
     store.close()
     return run

@@ -25,10 +25,10 @@ COVERED: dict[str, str] = {
     "test_the_note_has_the_numbers",
     f"{ADMISSION}/memory_check.py _would_fit": f"{OF_ADMISSION}/test_memory_check.py "
     "test_where_nothing_fits_the_nearest_is_said",
-    "daemon/zerotoolsd/service/submission.py Admittance._foreseen": "tests/daemon/service/"
+    "daemon/zerotoolsd/service/submission.py JobSubmission._foreseen": "tests/daemon/service/"
     "test_submission.py "
     "test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit",
-    "daemon/zerotoolsd/service/submission.py Admittance._check": "tests/daemon/service/"
+    "daemon/zerotoolsd/service/submission.py JobSubmission._check": "tests/daemon/service/"
     "test_jobservice.py test_bf16_on_gpus_without_it_is_refused_with_the_setting_that_works",
     f"{TRAINER}/checkpointing.py _in_thread": f"{OF_TRAINER}/test_checkpointing.py "
     "test_the_thread_writes_on_the_device_of_its_rank",

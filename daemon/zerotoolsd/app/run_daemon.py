@@ -33,7 +33,7 @@ from zerotoolsd.config.daemon_config import Config, load
 from zerotoolsd.config.users_config import limits_of_all
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks import check_server
-from zerotoolsd.file_checks.checkers import Lookers
+from zerotoolsd.file_checks.checkers import FileCheckers
 from zerotoolsd.http.api.listeners.listen import open_socket, refuse_taken
 from zerotoolsd.http.api.listeners.tcp import open_tcp
 from zerotoolsd.http.api.server import ApiServer
@@ -108,7 +108,7 @@ async def _serve(
     rehearse: Rehearsal,
     nursery_way: socket.socket,
 ) -> None:
-    lookers = Lookers(nursery_way, ALL_LOOKS)
+    lookers = FileCheckers(nursery_way, ALL_LOOKS)
     config = load(options.config)
     way = choose_way(config.launch.by)
     users = _served_users(config)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client.queue_copies import LOCK
-from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_transient
 
 _PROC = Path("/proc")
 _STARTING_SECONDS = 5.0
@@ -34,7 +34,7 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
         directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fd = os.open(state_dir / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        if is_of_machine(error):
+        if is_transient(error):
             raise
         raise BadRequest(f"the state directory {state_dir}: {error.strerror}") from None
     try:

@@ -18,7 +18,7 @@ from zerotoolsd.supervisor.exit_record.rank_ledger import RankLedger
 from zerotoolsd.supervisor.exit_record.reserved_record import ReservedRecord
 from zerotoolsd.supervisor.plan import ATTEMPT, ENDED, EXIT, LEDGER, LOCK, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import boot_id, open_process
-from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.users.open_as_user import opened, owner_of
 
 RESTARTED = "the machine was restarted"
@@ -107,7 +107,7 @@ def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
         why = f"{error.filename or run_dir}: {error.strerror}"
         # Its user may remove the daemon's access to it, or put anything there: nothing waits for
         # that.
-        if owner_of(run_dir) is not None and not is_of_machine(error):
+        if owner_of(run_dir) is not None and not is_transient(error):
             return Gone(f"its record cannot be read ({why})")
         return Unreadable(why)
 

@@ -18,8 +18,8 @@ from zerotoolsd.attempts import attempt_status, last_report
 from zerotoolsd.attempts.backends.launch_backend import CHILDREN
 from zerotoolsd.attempts.backends.spawner import Spawned, SupervisorSpawner
 from zerotoolsd.attempts.leftovers import orphans, untrusted_record
-from zerotoolsd.attempts.start_backoff import PendingJobs
-from zerotoolsd.attempts.stop_requests import StopRequests, has_begun
+from zerotoolsd.attempts.start_backoff import StartBackoff
+from zerotoolsd.attempts.stop_requests import StopRequestFiles, has_begun
 from zerotoolsd.attempts.warm_start.fork_server import WarmSupervisor
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
@@ -67,14 +67,14 @@ class _Live:
         return self.spawned is not None and self.spawned.request is not None
 
 
-class Watcher:
+class AttemptWatcher:
     """Knows when an attempt is over. Everything happens in the event loop's thread."""
 
     def __init__(
         self,
         on_over: OnOver,
         guard: Guard,
-        pending: PendingJobs,
+        pending: StartBackoff,
         spawner: SupervisorSpawner | None = None,
         on_running: OnRunning = lambda attempt, began: None,
         kill_seconds: float = 30.0,
@@ -91,7 +91,7 @@ class Watcher:
         """Processes that were started for an attempt and cannot be watched now, by token."""
         self._live: dict[str, _Live] = {}
         self._later: dict[str, asyncio.TimerHandle] = {}
-        self._stops = StopRequests()
+        self._stops = StopRequestFiles()
         self.held: dict[int, str] = {}
         """The reason that the status of an attempt is unknown now, by job."""
 
@@ -147,7 +147,7 @@ class Watcher:
         self.held.pop(attempt.job_id, None)
         match found:
             case attempt_status.Over(record):
-                record = untrusted_record.believed(Path(attempt.run_dir), record)
+                record = untrusted_record.sanitize(Path(attempt.run_dir), record)
                 self._over(attempt, last_report.with_what_was_told(attempt, record))
             case attempt_status.Alive(pidfd, began):
                 self._follow(attempt, pidfd, began)
@@ -161,7 +161,7 @@ class Watcher:
                 lost["rebooted"] = cause == attempt_status.RESTARTED
                 record = {**last_report.last_seen(attempt), **last_report.told(attempt), **lost}
                 if noted is not None and noted.get("outcome") != lifecycle.LOST:
-                    record |= untrusted_record.believed(Path(attempt.run_dir), noted)
+                    record |= untrusted_record.sanitize(Path(attempt.run_dir), noted)
                 self._end_strays(attempt, record)
             case attempt_status.Unreadable(cause):
                 self._hold(attempt, cause)

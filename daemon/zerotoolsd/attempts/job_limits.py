@@ -9,7 +9,7 @@ from zerotools.core.counts import bytes_of
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.tables.limits import SIZES, LimitsSpec
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.attempts.backends.launch_backend import LaunchWay
+from zerotoolsd.attempts.backends.launch_backend import LaunchBackend
 from zerotoolsd.config.daemon_config import LimitsConfig
 from zerotoolsd.supervisor.cgroups import delegation
 from zerotoolsd.supervisor.cgroups.delegation import Delegation, NotDelegated
@@ -41,7 +41,7 @@ def declared_limits(spec: JobSpec, config: LimitsConfig) -> dict[str, int]:
 def why_refused(
     spec: LimitsSpec,
     config: LimitsConfig,
-    way: LaunchWay,
+    way: LaunchBackend,
     find: Callable[[], Delegation] = delegation.find,
     mount: Callable[[], Path] = delegation.mounted,
 ) -> str | None:
@@ -75,7 +75,7 @@ def why_refused(
 
 def _refuse_unlimited(
     wanted: dict[str, int],
-    way: LaunchWay,
+    way: LaunchBackend,
     find: Callable[[], Delegation],
     mount: Callable[[], Path],
 ) -> None:

@@ -37,7 +37,7 @@ class Histogram:
         return (*found, MetricSample(self._sum, {}, "_sum"), MetricSample(total, {}, "_count"))
 
 
-class MetricsTally:
+class MetricCounters:
     """All that is counted. Everything happens in the event loop's thread."""
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ from zerotoolsd.queue.tables.preemption_table import PAUSE, PREEMPT, RELIEVE, RE
 from zerotoolsd.queue.tables.usage_accounting import GpuTime
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, REQUEST, RUN
-from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.users.open_as_user import opened, owner_of
 
 _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,8})")
@@ -162,7 +162,7 @@ def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> Found
     except sqlite3.Error:
         raise
     except OSError as error:
-        if state in states.ACTIVE and is_of_machine(error):
+        if state in states.ACTIVE and is_transient(error):
             return None  # the code that reattaches its attempt waits until it can be read
         why = f"{error.strerror}: {error.filename or own}"
     except Exception as error:  # the other jobs have nothing to do with it

@@ -6,9 +6,9 @@ import logging
 
 from zerotools.jobs import states
 from zerotoolsd.attempts import attempt_status
-from zerotoolsd.attempts.attempt_watcher import Guard, Watcher
+from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, Guard
 from zerotoolsd.attempts.start_attempt import AttemptStarter
-from zerotoolsd.attempts.start_backoff import PendingJobs
+from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.queue import clocks, fault_isolation, lifecycle
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
@@ -16,16 +16,16 @@ from zerotoolsd.queue.store import Store
 log = logging.getLogger(__name__)
 
 
-class LeftAttempts:
+class AttemptRecovery:
     """Jobs with a last attempt to which the daemon must reattach."""
 
     def __init__(
         self,
         store: Store,
         guard: Guard,
-        watcher: Watcher,
+        watcher: AttemptWatcher,
         starter: AttemptStarter,
-        pending: PendingJobs,
+        pending: StartBackoff,
     ) -> None:
         self._store = store
         self._guard = guard

@@ -19,7 +19,7 @@ TURN_SECONDS = 1.0
 """Interval in seconds between checks of a job that waits for its turn."""
 
 
-class LoadingAttempts:
+class RestartThrottle:
     """The restarted attempts that have not taken a step since. `is_loading` returns this for a
     started one."""
 

@@ -16,15 +16,15 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs import states
 from zerotoolsd.attempts import crash_points, job_limits, last_report, launch
-from zerotoolsd.attempts.attempt_watcher import OnOver, Watcher
+from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, OnOver
 from zerotoolsd.attempts.backends.launch_backend import CHILDREN
 from zerotoolsd.attempts.backends.spawner import NotReady
 from zerotoolsd.attempts.mount_check import what_is_missing
 from zerotoolsd.attempts.numa.choose_bindings import UNBOUND
 from zerotoolsd.attempts.numa.placer import RankPlacer
-from zerotoolsd.attempts.restart_throttle import TURN_SECONDS, LoadingAttempts
-from zerotoolsd.attempts.start_backoff import PendingJobs
-from zerotoolsd.attempts.warm_start.fork_server_pool import WarmServers
+from zerotoolsd.attempts.restart_throttle import TURN_SECONDS, RestartThrottle
+from zerotoolsd.attempts.start_backoff import StartBackoff
+from zerotoolsd.attempts.warm_start.fork_server_pool import ForkServerPool
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.config.warm_start_config import WarmStartConfig
 from zerotoolsd.queue import clocks, lifecycle
@@ -32,7 +32,7 @@ from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Admit, Started
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.transitions import Transitions
-from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.users.name_service import SilentNames
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
@@ -48,9 +48,9 @@ class AttemptStarter:
     def __init__(
         self,
         transitions: Transitions,
-        watcher: Watcher,
+        watcher: AttemptWatcher,
         over: OnOver,
-        pending: PendingJobs,
+        pending: StartBackoff,
         jobs_dir: Path,
         config: Config,
         command: launch.RankCommand,
@@ -60,7 +60,7 @@ class AttemptStarter:
         waited: Callable[[float], None] = lambda seconds: None,
         users: ServedUsers = OWN_ONLY,
         mounted: ReadMounts = read_mounts,
-        warm: WarmServers | None = None,
+        warm: ForkServerPool | None = None,
         unaccounted: Callable[[Sequence[str]], Mapping[str, int]] = lambda gpus: {},
         placer: RankPlacer | None = None,
     ) -> None:
@@ -85,12 +85,12 @@ class AttemptStarter:
         self._gpu_locks = gpu_locks
         self._waited = waited
         self._mounted = mounted
-        self._warm = warm or WarmServers(WarmStartConfig(), CHILDREN)
+        self._warm = warm or ForkServerPool(WarmStartConfig(), CHILDREN)
         self._placer = placer
         self._how: dict[str, str] = {}
         """The way in which attempts were started that are not yet committed as started, by
         token."""
-        self._loading = LoadingAttempts(config.retry, self.loads)
+        self._loading = RestartThrottle(config.retry, self.loads)
 
     def launch(
         self,
@@ -155,7 +155,7 @@ class AttemptStarter:
             self._watcher.start(attempt, user, limits, warm)
         except OSError as error:
             cause = f"could not be started: {error.strerror}: {error.filename}"
-            if is_of_machine(error, own_files=True):
+            if is_transient(error, own_files=True):
                 self._pending.put_off(job.id, _said(error))
                 return
             failed(attempt, {"outcome": lifecycle.CRASHED, "cause": cause})

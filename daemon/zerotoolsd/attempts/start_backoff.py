@@ -27,7 +27,7 @@ class _Wait:
     """None: it is being tried now."""
 
 
-class PendingJobs:
+class StartBackoff:
     """The waits by job id. `wake` is called after a new one, because the loop may sleep for
     longer."""
 

@@ -1,8 +1,8 @@
 """Asks running attempts to save and stop: for a cancel, at a time limit, or to continue later.
 
 The next state of the job is committed before its attempt is asked, as its state and in the table of
-yields. So a daemon that is killed in between repeats the request (`LeftAttempts`). Example: job 7
-runs with GPU 0, and `zerotools pause 7` arrives. One transaction: job 7 is `pausing`, with the
+yields. So a daemon that is killed in between repeats the request (`AttemptRecovery`). Example: job
+7 runs with GPU 0, and `zerotools pause 7` arrives. One transaction: job 7 is `pausing`, with the
 event and the row (7, attempt 2, "pause"). Then `request.json` and a SIGTERM for the supervisor,
 which notifies the ranks; they save at their next step and end. Its end is committed as any other's:
 the job is `paused`, GPU 0 is free, and the row has the saved step and the number of lost ones.
@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 from zerotools.jobs import states
 from zerotoolsd.attempts import crash_points
-from zerotoolsd.attempts.attempt_watcher import Guard, Watcher
-from zerotoolsd.attempts.end.finalize_attempt import AttemptEnds
-from zerotoolsd.attempts.recovery import LeftAttempts
-from zerotoolsd.attempts.start_backoff import PendingJobs
+from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, Guard
+from zerotoolsd.attempts.end.finalize_attempt import AttemptFinalizer
+from zerotoolsd.attempts.recovery import AttemptRecovery
+from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.queue import fault_isolation, lifecycle, time_limit
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Cancel, LifecycleEvent, Pause, Yield
@@ -27,16 +27,16 @@ from zerotoolsd.queue.tables.preemption_table import PAUSE, YieldAsk
 from zerotoolsd.queue.transitions import Transitions
 
 
-class StopAsking:
+class AttemptStopper:
     """Asks the attempts that `watcher` knows."""
 
     def __init__(
         self,
         transitions: Transitions,
-        watcher: Watcher,
-        left: LeftAttempts,
-        pending: PendingJobs,
-        ends: AttemptEnds,
+        watcher: AttemptWatcher,
+        left: AttemptRecovery,
+        pending: StartBackoff,
+        ends: AttemptFinalizer,
         guard: Guard,
     ) -> None:
         self._transitions = transitions

@@ -15,7 +15,7 @@ from zerotoolsd.users.open_as_user import opened
 log = logging.getLogger(__name__)
 
 
-class StopRequests:
+class StopRequestFiles:
     """Requested stops, by the attempt's token; also those that no supervisor has received yet."""
 
     def __init__(self) -> None:

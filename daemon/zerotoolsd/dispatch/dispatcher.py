@@ -19,35 +19,35 @@ from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotools.sensors.topology import ReadTopology, read_topology
 from zerotoolsd.attempts import launch, rebuild_queue
-from zerotoolsd.attempts.attempt_watcher import Watcher
-from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchWay
+from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
+from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.backends.spawner import SupervisorSpawner
-from zerotoolsd.attempts.end.finalize_attempt import AttemptEnds
+from zerotoolsd.attempts.end.finalize_attempt import AttemptFinalizer
 from zerotoolsd.attempts.leftovers.overseer import LOOK_SECONDS, Overseer
-from zerotoolsd.attempts.metric_counters import MetricsTally
+from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.attempts.numa.placer import RankPlacer
-from zerotoolsd.attempts.recovery import LeftAttempts
+from zerotoolsd.attempts.recovery import AttemptRecovery
 from zerotoolsd.attempts.start_attempt import AttemptStarter
-from zerotoolsd.attempts.start_backoff import PendingJobs
-from zerotoolsd.attempts.stop_attempts import StopAsking
-from zerotoolsd.attempts.warm_start.fork_server_pool import WarmServers
+from zerotoolsd.attempts.start_backoff import StartBackoff
+from zerotoolsd.attempts.stop_attempts import AttemptStopper
+from zerotoolsd.attempts.warm_start.fork_server_pool import ForkServerPool
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.dispatch import scheduling_loop
-from zerotoolsd.dispatch.cleaning.checkpoint_pins import NeededCheckpoints
+from zerotoolsd.dispatch.cleaning.checkpoint_pins import CheckpointPins
 from zerotoolsd.dispatch.cleaning.cleaner import Cleaner
-from zerotoolsd.dispatch.elastic_growth import GrowingJobs
-from zerotoolsd.dispatch.host_memory_use import HostMemoryNow
+from zerotoolsd.dispatch.elastic_growth import ElasticGrowth
+from zerotoolsd.dispatch.host_memory_use import HostMemoryUse
 from zerotoolsd.dispatch.last_uploads import LastUploads
 from zerotoolsd.dispatch.memory_guard.host_reading import HostMemoryReader
 from zerotoolsd.dispatch.memory_guard.make_guards import memory_guards
-from zerotoolsd.dispatch.preemption.preempt_for_priority import RoomMaking
+from zerotoolsd.dispatch.preemption.preempt_for_priority import PriorityPreemption
 from zerotoolsd.dispatch.priority_classes import PriorityClasses
-from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, PlacingRounds
+from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, SchedulingLoop
 from zerotoolsd.file_checks.checkers import Ask
 from zerotoolsd.monitoring.history.recorder import HistoryRecorder
 from zerotoolsd.monitoring.notifications.notifier import JobNotifier
 from zerotoolsd.queue import clocks, fault_isolation
-from zerotoolsd.queue.fair_share.usage_report import FairShares
+from zerotoolsd.queue.fair_share.usage_report import UsageReport
 from zerotoolsd.queue.fault_isolation import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
 from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
@@ -58,11 +58,11 @@ from zerotoolsd.queue.transitions import Transitions, policy_of
 from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits
 from zerotoolsd.resources.gpu_sharing.arbiter import GpuArbiter
 from zerotoolsd.resources.gpu_sharing.over_use import SharedGpus
-from zerotoolsd.resources.leaked_gpu_memory.leak_watch import ResidueWatch
+from zerotoolsd.resources.leaked_gpu_memory.leak_watch import LeakWatch
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
-REST = 4.0
+SLEEP_FACTOR = 4.0
 """The loop pauses this many times the processor time of a round."""
 LONGEST_STEP_SECONDS = 120.0
 """A longer round waits in vain: NVML and files have deadlines."""
@@ -84,7 +84,7 @@ class Dispatcher:
         umask: int = 0o022,
         touch: Touch = lambda job_id, doing: None,
         socket: Path | None = None,
-        way: LaunchWay = CHILDREN,
+        way: LaunchBackend = CHILDREN,
         users: ServedUsers = OWN_ONLY,
         mounted: ReadMounts = read_mounts,
         topology: ReadTopology = read_topology,
@@ -98,17 +98,17 @@ class Dispatcher:
         self._rounds = GuardedRounds()
         self.changed = asyncio.Event()
         self._wake = asyncio.Event()
-        self.tally = MetricsTally()
+        self.tally = MetricCounters()
         store.on_commit = self.tally.commits.observe
         self.transitions = Transitions(store, policy_of(config.retry), self.announce)
         machine.on_late_answer = self._wake.set
-        self._pending = PendingJobs(self._wake.set)
+        self._pending = StartBackoff(self._wake.set)
         self._retries = clocks.RetryWaits(config.retry.most_seconds)
         self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
         self._guard = self._parking.guard
-        self.shares = FairShares(store, config.shares)
+        self.shares = UsageReport(store, config.shares)
         host = HostMemoryReader(in_units=way.program is not None)
-        self._host_now = HostMemoryNow(self._running, host.available)
+        self._host_now = HostMemoryUse(self._running, host.available)
         self.placement = QueuePlacement(
             store,
             self._parking,
@@ -123,11 +123,11 @@ class Dispatcher:
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)
         self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
-        self.residue = ResidueWatch(
+        self.residue = LeakWatch(
             *(store, machine, self._guard, self._running, config.limits.foreign_on),
             *(self.announce, ask),
         )
-        self._ends = AttemptEnds(
+        self._ends = AttemptFinalizer(
             self.transitions,
             self._guard,
             self._wake.set,
@@ -139,9 +139,9 @@ class Dispatcher:
             self.residue.settle,
         )
         self.spawner = SupervisorSpawner(way, config.stop.grace_seconds)
-        self.warm = WarmServers(config.warm_start, way)
+        self.warm = ForkServerPool(config.warm_start, way)
         self.placer = RankPlacer(lambda: machine.gpus, topology)
-        self._watcher = Watcher(
+        self._watcher = AttemptWatcher(
             self._ends.over,
             self._guard,
             self._pending,
@@ -174,20 +174,22 @@ class Dispatcher:
             self.machine.unaccounted,
             self.placer,
         )
-        self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
+        self._left = AttemptRecovery(
+            store, self._guard, self._watcher, self._starter, self._pending
+        )
         self._shared = SharedGpus(
             store, machine, config.gpus, self._watcher.live, self._tell_over, self._tell_idle
         )
         self.arbiter = GpuArbiter(config.gpus.locks, self._left.lives_on, self._left.begins_on)
-        self._stopping = StopAsking(
+        self._stopping = AttemptStopper(
             self.transitions, self._watcher, self._left, self._pending, self._ends, self._guard
         )
-        self.growing = GrowingJobs(store, config.elastic, self._guard, self._stopping.give_way)
-        self._room = RoomMaking(
+        self.growing = ElasticGrowth(store, config.elastic, self._guard, self._stopping.give_way)
+        self._room = PriorityPreemption(
             *(store, self.placement, self._shared, config.preemption, self._guard),
             self._stopping.give_way,
         )
-        self.placing = PlacingRounds(
+        self.placing = SchedulingLoop(
             *(store, self.placement, machine, self.arbiter, self._shared),
             *(self._starter, self._guard, self.growing, self._room),
             pressed=lambda: self.pressure.why_none_starts,
@@ -201,7 +203,7 @@ class Dispatcher:
         self.notifier = JobNotifier(store, config.notify, self._guard, users)
         self.last_uploads = LastUploads(store, self.announce, users)
         self.cleaner = Cleaner(state_dir, store, self.announce, ask, users)
-        self.needed = NeededCheckpoints(state_dir, store, users)
+        self.needed = CheckpointPins(state_dir, store, users)
         self.history = HistoryRecorder(
             *(state_dir, store, machine, config.history),
             live=self._running,
@@ -241,7 +243,7 @@ class Dispatcher:
                 pause = await self._rounds.go(self._step)
                 self._step_began = None
                 # A long queue takes a part of the processor, however often it changes.
-                await _until(stopping, REST * (time.thread_time() - used))
+                await _until(stopping, SLEEP_FACTOR * (time.thread_time() - used))
                 waking = asyncio.create_task(self._wake.wait())
                 await asyncio.wait(
                     (stopping, waking), timeout=pause, return_when=asyncio.FIRST_COMPLETED
@@ -362,7 +364,7 @@ class Dispatcher:
         self._stopping.cancel(job, who)
 
     def yield_job(self, job: JobRow, purpose: str, why: str, *, for_job: int | None = None) -> None:
-        """Let the job save and end its attempt, and continue later: `StopAsking.give_way`."""
+        """Let the job save and end its attempt, and continue later: `AttemptStopper.give_way`."""
         self._stopping.give_way(job, YieldAsk(purpose=purpose, for_job=for_job), why)
 
     def resume(self, job: JobRow) -> None:

@@ -57,7 +57,7 @@ class Wishes:
         return {each.job_id for each in self.requests}
 
 
-class GrowingJobs:
+class ElasticGrowth:
     """The elastic jobs of the queue."""
 
     def __init__(

@@ -16,7 +16,7 @@ this time, and for this multiple of its own duration. Growth of a job since then
 growth."""
 
 
-class HostMemoryNow:
+class HostMemoryUse:
     """`live` gives the running attempts."""
 
     def __init__(

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from zerotools.jobs import states
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.attempts.attempt_watcher import Guard
-from zerotoolsd.attempts.leftovers.leftover_processes import BesideJobs
+from zerotoolsd.attempts.leftovers.leftover_processes import LeftoverProcesses
 from zerotoolsd.attempts.start_attempt import AttemptStarter
-from zerotoolsd.dispatch.elastic_growth import GrowingJobs, Wishes
-from zerotoolsd.dispatch.preemption.preempt_for_priority import RoomMaking
+from zerotoolsd.dispatch.elastic_growth import ElasticGrowth, Wishes
+from zerotoolsd.dispatch.preemption.preempt_for_priority import PriorityPreemption
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.store import Store
@@ -25,7 +25,7 @@ GPU_PATIENCE_SECONDS = 0.2
 IDLE_SECONDS = 60.0
 
 
-class PlacingRounds:
+class SchedulingLoop:
     """Rounds over the line of `placement`. `drained`: why nothing starts, None: jobs start.
     `waits`: why each job of the line waits, since the last round."""
 
@@ -38,8 +38,8 @@ class PlacingRounds:
         shared: SharedGpus,
         starter: AttemptStarter,
         guard: Guard,
-        growing: GrowingJobs,
-        room: RoomMaking,
+        growing: ElasticGrowth,
+        room: PriorityPreemption,
         pressed: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Keep the collaborators. `pressed` returns why no job starts when memory runs out."""
@@ -53,7 +53,7 @@ class PlacingRounds:
         self._guard = guard
         self._growing = growing
         self._room = room
-        self._beside = BesideJobs()
+        self._beside = LeftoverProcesses()
         self.drained = store.drains.get()
         self.waits: Mapping[int, str] = {}
 

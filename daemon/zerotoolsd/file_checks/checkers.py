@@ -26,7 +26,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotoolsd.file_checks import check_server, message_frames
 from zerotoolsd.file_checks.check_server import Look, question_of
-from zerotoolsd.file_checks.hung_mounts import SignsOfLife
+from zerotoolsd.file_checks.hung_mounts import HungMounts
 from zerotoolsd.users.job_user import JobUser
 
 PATIENCE_SECONDS = 0.25
@@ -61,7 +61,7 @@ class _Question:
     answer: asyncio.Future[Any]
 
 
-class Lookers:
+class FileCheckers:
     """The processes that read files; `way` leads to their nursery, `mounted` returns the current
     mounts."""
 
@@ -72,9 +72,9 @@ class Lookers:
         mounted: ReadMounts = read_mounts,
     ) -> None:
         self._way = way
-        self._signs = SignsOfLife(partial(check_server.order, way), mounted)
+        self._signs = HungMounts(partial(check_server.order, way), mounted)
         self._names = {look: name for name, look in looks.items()}
-        self._teams: dict[JobUser | None, LookerTeam] = {}
+        self._teams: dict[JobUser | None, FileCheckerPool] = {}
 
     async def ask(
         self, seconds: float, look: Look, *arguments: object, user: JobUser | None = None
@@ -85,7 +85,7 @@ class Lookers:
         """
         if user not in self._teams:
             order = partial(check_server.order, self._way, user)
-            self._teams[user] = LookerTeam(
+            self._teams[user] = FileCheckerPool(
                 order, MOST if user is None else MOST_OF_USER, self._signs
             )
         data = question_of(self._names[look], arguments)
@@ -104,11 +104,11 @@ class Lookers:
         self._way.close()
 
 
-class LookerTeam:
+class FileCheckerPool:
     """The processes of one user: `order` makes another one, at most `most`. `signs` are those of
     the mounts."""
 
-    def __init__(self, order: Callable[[], socket.socket], most: int, signs: SignsOfLife) -> None:
+    def __init__(self, order: Callable[[], socket.socket], most: int, signs: HungMounts) -> None:
         self._order = order
         self._signs = signs
         self._most = most

@@ -20,7 +20,7 @@ LIFE_SECONDS = 2.0
 """Seconds in which a mount must respond."""
 
 
-class SignsOfLife:
+class HungMounts:
     """`order` makes a process that reads files, and `mounted` returns the current mounts."""
 
     def __init__(self, order: Callable[[], socket.socket], mounted: ReadMounts) -> None:

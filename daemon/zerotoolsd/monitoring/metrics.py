@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import zerotools
 from zerotools.jobs import states
 from zerotools.sensors.snapshot import Gpu, Snapshot
-from zerotoolsd.attempts.metric_counters import MetricsTally
+from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.interface.prometheus_text import (
     COUNTER,
     GAUGE,
@@ -37,7 +37,7 @@ class MetricsMoment:
     stalled: int = 0
 
 
-def families(tally: MetricsTally, now: MetricsMoment) -> Iterator[MetricFamily]:
+def families(tally: MetricCounters, now: MetricsMoment) -> Iterator[MetricFamily]:
     """Yield all families, each with at least one sample unless its value is unknown."""
     yield _gauge("zerotools_build_info", "The daemon.", 1, version=zerotools.__version__)
     yield _gauge("zerotools_uptime_seconds", "Since the daemon started.", now.uptime_seconds)
@@ -86,7 +86,7 @@ def families(tally: MetricsTally, now: MetricsMoment) -> Iterator[MetricFamily]:
     )
 
 
-def _training(tally: MetricsTally) -> Iterator[MetricFamily]:
+def _training(tally: MetricCounters) -> Iterator[MetricFamily]:
     yield _counter(
         "zerotools_attempt_seconds", "How long the attempts ran that ended.", tally.attempt_seconds
     )

@@ -18,10 +18,10 @@ from zerotoolsd.interface.api_errors import Conflict
 from zerotoolsd.interface.queue_terms import Dependency
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.clocks import Moment
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.retry_causes import KILLED
 from zerotoolsd.queue.rows import ENDED, RUNNING, ArrayPlace, AttemptRow, Fence, JobRow
-from zerotoolsd.queue.tables.preemption_table import YieldTable
+from zerotoolsd.queue.tables.preemption_table import PreemptionTable
 from zerotoolsd.queue.tables.usage_accounting import book_end
 from zerotoolsd.queue.values import json_steps
 
@@ -177,7 +177,7 @@ def row_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> JobRow:
         given_text=parts.set_text,
         spec_version=_version(),
         output_dir=place,
-        standing=Standing(state=new.state, reason=new.hold),
+        standing=JobStatus(state=new.state, reason=new.hold),
         created=new.now,
         started=None,
         ended=None,
@@ -195,7 +195,7 @@ class Change:
     def __init__(self, run: RunSql, job_id: int) -> None:
         self._sql = run
         self._job_id = job_id
-        self.yields = YieldTable(run)
+        self.yields = PreemptionTable(run)
 
     def set_spec(
         self, name: str, spec_text: str, given_text: str, output_dir: str, expected: str | None

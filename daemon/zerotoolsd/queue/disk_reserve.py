@@ -81,7 +81,7 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, sqlite3.OperationalError) and code & 0xFF == sqlite3.SQLITE_FULL
 
 
-class QueueRoom:
+class DiskReserve:
     """The reserved space of the queue that `connection` has open in `state_dir`."""
 
     def __init__(self, state_dir: Path, connection: sqlite3.Connection) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zerotoolsd.queue.rows import UnreadableSpec
-from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_transient
 
 TAKING_UP = "reattaching to it"
 RETRYING = "queueing it again"
@@ -85,7 +85,7 @@ class JobGuard:
         except MemoryError:
             self._defer(job_id, f"{doing} failed (the daemon has no memory left)")
         except OSError as error:
-            if is_of_machine(error):
+            if is_transient(error):
                 self._defer(job_id, f"{doing} failed ({error})")
             else:
                 self._park(job_id, self._reason(job_id, doing, error))

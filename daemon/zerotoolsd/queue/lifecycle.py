@@ -55,7 +55,7 @@ class NotAllowed(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class JobStatus:
     """The state of a job in its lifecycle.
 
     `restarts_used` counts the crashes since `best_step`, the newest step that any attempt saved,
@@ -214,7 +214,7 @@ LifecycleEvent = (
 )
 
 
-def advance(job: Standing, event: LifecycleEvent, *, now: float, policy: RetryPolicy) -> Standing:
+def advance(job: JobStatus, event: LifecycleEvent, *, now: float, policy: RetryPolicy) -> JobStatus:
     """Return the state of `job` after `event`. Raises NotAllowed."""
     if isinstance(event, Ended):
         return _after_end(job, event, now, policy)
@@ -231,7 +231,7 @@ def advance(job: Standing, event: LifecycleEvent, *, now: float, policy: RetryPo
     return replace(job, state=state, reason=None, eligible_at=None)
 
 
-def name_of(job: Standing, event: LifecycleEvent) -> str:
+def name_of(job: JobStatus, event: LifecycleEvent) -> str:
     """Return the event's name in the transitions table."""
     match event:
         case Admit():
@@ -281,7 +281,7 @@ def name_of(job: Standing, event: LifecycleEvent) -> str:
     return states.GAVE_UP if _why_no_more(job, event) else states.CRASHED
 
 
-def _why_no_more(job: Standing, end: Ended) -> str | None:
+def _why_no_more(job: JobStatus, end: Ended) -> str | None:
     """Return the reason why no restart follows a crash; None if one follows."""
     progressed, rule = end.saved_step > job.best_step, end.rule
     used = 0 if progressed else job.restarts_used
@@ -296,7 +296,7 @@ def _why_no_more(job: Standing, end: Ended) -> str | None:
     return None
 
 
-def _after_end(job: Standing, end: Ended, now: float, policy: RetryPolicy) -> Standing:
+def _after_end(job: JobStatus, end: Ended, now: float, policy: RetryPolicy) -> JobStatus:
     name = name_of(job, end)
     state = _follow(job.state, name)
     progressed = end.saved_step > job.best_step
@@ -320,7 +320,7 @@ def _after_end(job: Standing, end: Ended, now: float, policy: RetryPolicy) -> St
     return replace(ended, reason=_closing_reason(job, end, name, state))
 
 
-def _put_off(job: Standing, end: Ended, same: int, now: float, policy: RetryPolicy) -> Standing:
+def _put_off(job: JobStatus, end: Ended, same: int, now: float, policy: RetryPolicy) -> JobStatus:
     """Return `job` after a crash, when its restart number `same` for this cause follows."""
     used = job.restarts_used + end.rule.counts
     wait = policy.delay(used if end.rule.counts else same, end.rule) * end.part_of_wait
@@ -337,7 +337,7 @@ def in_short(seconds: float) -> str:
     return f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
 
 
-def _closing_reason(job: Standing, end: Ended, name: str, state: str) -> str | None:
+def _closing_reason(job: JobStatus, end: Ended, name: str, state: str) -> str | None:
     if state == states.SUCCEEDED:
         return end.note
     if state == states.HELD:

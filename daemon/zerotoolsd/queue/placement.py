@@ -28,10 +28,10 @@ from zerotoolsd.queue.scheduling.capability_needs import capability_need
 from zerotoolsd.queue.scheduling.declared_memory import NOTHING_DECLARED, DeclaredMemory, HostNow
 from zerotoolsd.queue.scheduling.faulty_gpus import with_fences
 from zerotoolsd.queue.scheduling.gpu_messages import by_number
-from zerotoolsd.queue.scheduling.pass_input import MachineNow, RunningJob
-from zerotoolsd.queue.scheduling.pending_queue import WaitingLine
+from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
+from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
-from zerotoolsd.queue.scheduling.scheduler import OddRequest, TickDecisions
+from zerotoolsd.queue.scheduling.scheduler import RequestError, TickDecisions
 from zerotoolsd.queue.scheduling.suitable_gpus import usable
 from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UsersNow, UserUse
 from zerotoolsd.queue.store import Store
@@ -146,7 +146,7 @@ class QueuePlacement:
         self._grace = grace_seconds
         self._parking = parking
         self._limits = limits
-        self.line = WaitingLine()
+        self.line = PendingQueue()
         self._host_first: int | None = None
         """The job that waited for host memory before all others at the last pass."""
         self._seen: int | None = None
@@ -238,7 +238,7 @@ class QueuePlacement:
             for wish in wishes:
                 self.line.remove(wish.job_id)
 
-    def _decide(self, machine: MachineNow) -> TickDecisions:
+    def _decide(self, machine: PassInput) -> TickDecisions:
         while True:
             try:
                 found = machine.decide(
@@ -246,7 +246,7 @@ class QueuePlacement:
                 )
                 self._host_first = found.host_first
                 return found
-            except OddRequest as odd:
+            except RequestError as odd:
                 why = f"{parking.PLACING} failed"
                 machine = replace(machine, passed_over={**machine.passed_over, odd.job_id: why})
                 with self._parking.guard(odd.job_id, parking.PLACING):
@@ -259,7 +259,7 @@ class QueuePlacement:
         elsewhere: Mapping[str, str] = MappingProxyType({}),
         own: Mapping[str, int] = MappingProxyType({}),
         wishes: Collection[Request] = (),
-    ) -> MachineNow:
+    ) -> PassInput:
         """Return the machine's state for a pass, and update the order of users."""
         leases, now = self._store.leases(), time.time()
         if snapshot is not None:
@@ -271,7 +271,7 @@ class QueuePlacement:
         free = None if there is None else there.beside({job.id: size for job, _, size in running})
         waiting = None if self._host_first is None else self.line.need_and_order(self._host_first)
         first = None if waiting is None else waiting[1]
-        return MachineNow(
+        return PassInput(
             now=now,
             snapshot=snapshot,
             leases=leases,

@@ -14,7 +14,7 @@ from zerotools.jobs.jobfile.stored import StoredJob, read_stored
 from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue.clocks import Moment
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 
 LAUNCHING = "launching"
 RUNNING = "running"
@@ -50,7 +50,7 @@ class JobRow:
     given_text: str | None
     spec_version: str
     output_dir: str
-    standing: Standing
+    standing: JobStatus
     created: float
     started: float | None
     ended: float | None
@@ -194,7 +194,7 @@ def job_row(row: Mapping[str, Any]) -> JobRow:
         given_text=row["spec_given"],
         spec_version=row["spec_version"],
         output_dir=row["output_dir"],
-        standing=Standing(
+        standing=JobStatus(
             state=row["state"],
             reason=row["reason"],
             restarts_used=row["restarts_used"],

@@ -28,20 +28,20 @@ from zerotoolsd.queue.changes import (
     values_of,
 )
 from zerotoolsd.queue.dependency_table import DependencyTable
-from zerotoolsd.queue.disk_reserve import QueueRoom
+from zerotoolsd.queue.disk_reserve import DiskReserve
 from zerotoolsd.queue.drain_table import DrainTable
 from zerotoolsd.queue.job_texts import JOBS, JobTexts
 from zerotoolsd.queue.last_change import LastChange, newest_job
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rebuild_import import Rebuild
 from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
 from zerotoolsd.queue.schema import open_database, refuse_older
 from zerotoolsd.queue.tables.notice_outbox import Notice, Outbox
-from zerotoolsd.queue.tables.orphan_leases import OutlivedLeases
-from zerotoolsd.queue.tables.preemption_table import YieldTable
+from zerotoolsd.queue.tables.orphan_leases import OrphanLeases
+from zerotoolsd.queue.tables.preemption_table import PreemptionTable
 from zerotoolsd.queue.tables.upload_table import UploadTable
-from zerotoolsd.queue.tables.usage_accounting import GpuUse, book_running
-from zerotoolsd.queue.tables.user_counts import UserRows
+from zerotoolsd.queue.tables.usage_accounting import UsageAccounting, book_running
+from zerotoolsd.queue.tables.user_counts import UserCounts
 from zerotoolsd.queue.transactions import Transactions
 from zerotoolsd.queue.values import loaded_row, short, stored, stored_row
 
@@ -68,16 +68,19 @@ class Store:
             self._connection, lambda text: self._sql(text), self._note_commit, self._note_undone
         )
         self._transaction = self.transactions.one
-        self.room, self.gpu_use = QueueRoom(state_dir, self._connection), GpuUse(self._connection)
-        self.of_user = UserRows(self._sql)
+        self.room, self.gpu_use = (
+            DiskReserve(state_dir, self._connection),
+            UsageAccounting(self._connection),
+        )
+        self.of_user = UserCounts(self._sql)
         self.texts = JobTexts(self._sql, self._transaction)
         self.outbox = Outbox(self._sql, self._transaction)
         self.tell: Callable[..., Iterable[Notice]] = lambda *change: ()
         self.on_commit: Callable[[float], None] = lambda seconds: None
         self.dependencies = DependencyTable(self._sql, self._sql_many)
         self.drains = DrainTable(self._sql)
-        self.yields = YieldTable(self._sql, self._transaction)
-        self.outlived = OutlivedLeases(self._sql, self._transaction, self._append)
+        self.yields = PreemptionTable(self._sql, self._transaction)
+        self.outlived = OrphanLeases(self._sql, self._transaction, self._append)
         self.uploads = UploadTable(self._sql, self._transaction, self._append)
         self._connection.row_factory = loaded_row
         self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
@@ -239,7 +242,7 @@ class Store:
     def change(
         self,
         job: JobRow,
-        after: Standing,
+        after: JobStatus,
         kind: str,
         *,
         now: float,

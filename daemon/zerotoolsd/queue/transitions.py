@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from zerotoolsd.config.daemon_config import RetryConfig
 from zerotoolsd.queue import lifecycle
-from zerotoolsd.queue.lifecycle import LifecycleEvent, RetryPolicy, Standing
+from zerotoolsd.queue.lifecycle import JobStatus, LifecycleEvent, RetryPolicy
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 
@@ -23,17 +23,17 @@ class Transitions:
         self.policy = policy
         self._announce = announce
 
-    def after(self, job: JobRow, event: LifecycleEvent) -> Standing:
+    def after(self, job: JobRow, event: LifecycleEvent) -> JobStatus:
         """Return the state of `job` after `event`, without a change. Raises NotAllowed."""
         return lifecycle.advance(job.standing, event, now=time.time(), policy=self.policy)
 
-    def move(self, job: JobRow, after: Standing, kind: str) -> None:
+    def move(self, job: JobRow, after: JobStatus, kind: str) -> None:
         """Commit `after`, by an event of `kind`. Raises sqlite3.OperationalError: not now."""
         with self.store.change(job, after, kind, now=time.time()):
             pass
         self.publish(job, after)
 
-    def take(self, job: JobRow, event: LifecycleEvent) -> Standing:
+    def take(self, job: JobRow, event: LifecycleEvent) -> JobStatus:
         """Commit the transition of `event`.
 
         Raises NotAllowed, and sqlite3.OperationalError if it cannot be committed now.
@@ -42,11 +42,11 @@ class Transitions:
         self.move(job, after, lifecycle.name_of(job.standing, event))
         return after
 
-    def publish(self, job: JobRow, after: Standing) -> None:
+    def publish(self, job: JobRow, after: JobStatus) -> None:
         """Log a change that was committed, and announce it."""
         self.store.transactions.when_committed(lambda: self._publish(job, after))
 
-    def _publish(self, job: JobRow, after: Standing) -> None:
+    def _publish(self, job: JobRow, after: JobStatus) -> None:
         because = f": {after.reason}" if after.reason else ""
         log.info("job %d (%s): %s -> %s%s", job.id, job.name, job.state, after.state, because)
         self._announce()

@@ -43,9 +43,9 @@ from zerotoolsd.service.operations.job_edits import JobEdits
 from zerotoolsd.service.operations.job_examples import JobExamples
 from zerotoolsd.service.operations.job_results import JobResults
 from zerotoolsd.service.operations.machine_state import MachineState
-from zerotoolsd.service.operations.rerun import JobsAgain
+from zerotoolsd.service.operations.rerun import JobReruns
 from zerotoolsd.service.operations.show_jobs import JobViews
-from zerotoolsd.service.submission import Admittance, InterpreterCheck, Rehearsal
+from zerotoolsd.service.submission import InterpreterCheck, JobSubmission, Rehearsal
 from zerotoolsd.users.account import UnknownAccount
 from zerotoolsd.users.name_service import SilentNames, user_name
 
@@ -66,12 +66,12 @@ class DispatcherService:
     ) -> None:
         self._dispatcher = dispatcher
         self._store = dispatcher.store
-        self._submission = Admittance(
+        self._submission = JobSubmission(
             dispatcher, check_python=check_python, rehearse=rehearse, ask=ask
         )
         self._waiting_jobs = WaitingJobs(dispatcher, self._find)
         self._held_jobs = HeldJobs(dispatcher, self._find)
-        self._again = JobsAgain(dispatcher, self._submission, self._find, self._check_uid)
+        self._again = JobReruns(dispatcher, self._submission, self._find, self._check_uid)
         self._arrays = WholeArrays(dispatcher, self._find)
         self._adopting = Adopting(dispatcher, self._submission, ask)
         self._draining = Draining(dispatcher)

@@ -45,7 +45,7 @@ from zerotoolsd.queue.scheduling.suitable_gpus import impossible
 from zerotoolsd.queue.scheduling.user_quota import never_within
 from zerotoolsd.service.admission.adoptable import look_at_process
 from zerotoolsd.service.admission.argv_limit import too_large
-from zerotoolsd.service.admission.dependency_check import DependableJobs, refuse_past
+from zerotoolsd.service.admission.dependency_check import DependencyCheck, refuse_past
 from zerotoolsd.service.admission.directory_checks import (
     clash_of,
     newest_step,
@@ -64,7 +64,7 @@ from zerotoolsd.service.admission.memory_check import (
 from zerotoolsd.service.admission.survey import Survey, survey, survey_of
 from zerotoolsd.service.results.result_readers import RESULT_LOOKS
 from zerotoolsd.service.user_lookup import uid_of, who_is
-from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.users.job_user import JobUser
 from zerotoolsd.users.name_service import user_name
 from zerotoolsd.users.user_limits import why_queued_too_much
@@ -116,7 +116,7 @@ class _LookedAt:
         self.coming.taken(job_id)
 
 
-class Admittance:
+class JobSubmission:
     """Takes jobs into the dispatcher's queue; `ask` looks at files."""
 
     def __init__(
@@ -133,7 +133,7 @@ class Admittance:
         self._ask = ask
         self._group = GroupCommit(dispatcher.store)
         self._writers = Writers(dispatcher.store, dispatcher.jobs_dir)
-        self.dependable = DependableJobs(dispatcher.store)
+        self.dependable = DependencyCheck(dispatcher.store)
         self._rehearsed: list[tuple[JobUser | None, str]] = []
 
     async def submit(
@@ -530,7 +530,7 @@ class Admittance:
             who = "the daemon's user" if user is None else user.account.name
             where = error.filename or _places(spec)
             why = f"{where}: {error.strerror or error}, for {who}"
-            if is_of_machine(error):
+            if is_transient(error):
                 raise Unavailable(f"the files of the job cannot be read now: {why}") from None
             raise BadRequest(f"{why}; name another, or open it to that user") from None
 

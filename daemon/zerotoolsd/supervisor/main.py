@@ -59,7 +59,7 @@ from zerotoolsd.supervisor.rank_log import say
 from zerotoolsd.supervisor.ranks import become_subreaper
 from zerotoolsd.supervisor.spawn_child import Execute, execute_program
 from zerotoolsd.supervisor.supervise_loop import RankMonitor
-from zerotoolsd.supervisor.transient_errors import NOT_READY, is_of_machine
+from zerotoolsd.supervisor.transient_errors import NOT_READY, is_transient
 
 LOCK_SECONDS = 2.0
 """Someone who only looks whether the lock is held has it for an instant."""
@@ -352,7 +352,7 @@ def _not_started(watch: RankMonitor) -> Verdict | None:
 def _blame(cause: str, error: OSError, outcome: str = "not_started") -> Verdict:
     """Return `outcome` if the job is at fault, or `not_ready` if the machine lacks space or
     descriptors."""
-    return Verdict(NOT_READY if is_of_machine(error) else outcome, cause)
+    return Verdict(NOT_READY if is_transient(error) else outcome, cause)
 
 
 def _record(

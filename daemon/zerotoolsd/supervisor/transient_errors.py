@@ -19,7 +19,7 @@ _OF_MACHINE = frozenset(
 _OF_ADMINISTRATOR = frozenset({errno.EACCES, errno.EPERM})
 
 
-def is_of_machine(error: OSError, *, own_files: bool = False) -> bool:
+def is_transient(error: OSError, *, own_files: bool = False) -> bool:
     """Return whether the same operation may succeed later without any change of the job.
 
     The cause may be disk space, inodes, descriptors, processes, memory, or a disk or server that

@@ -12,8 +12,8 @@ from typing import Any, TypeVarTuple
 from tests.daemon.daemons import processes_in
 from tests.daemon.made_attempts import TOKEN, make_attempt, wait_for_file
 from tests.daemon.waiting import wait_async, wait_for
-from zerotoolsd.attempts.attempt_watcher import Watcher
-from zerotoolsd.attempts.start_backoff import PendingJobs
+from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
+from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 
 Values = TypeVarTuple("Values")
@@ -53,10 +53,10 @@ def test_p2_a_supervisor_that_cannot_be_watched_goes_on_and_is_watched_later(
     ended: list[Any] = []
 
     async def story() -> None:
-        watcher = Watcher(
+        watcher = AttemptWatcher(
             lambda _attempt, record: ended.append(record),
             lambda _job, _doing: nullcontext(lambda: None),
-            PendingJobs(lambda: None),
+            StartBackoff(lambda: None),
         )
         watcher.start(attempt)
         assert "cannot be watched: No space left" in watcher.held[1]

@@ -10,20 +10,20 @@ import pytest
 from tests.daemon.supervisor.cgroups.trees import FakeTree
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.limits import LimitsSpec
-from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchWay
+from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.job_limits import attempt_limits, declared_limits, why_refused
 from zerotoolsd.config.daemon_config import LimitsConfig
 from zerotoolsd.supervisor.cgroups import delegation
 from zerotoolsd.supervisor.cgroups.delegation import Delegation
 
 GIB = 2**30
-UNITS = LaunchWay(program="systemd-run", why="started by systemd")
+UNITS = LaunchBackend(program="systemd-run", why="started by systemd")
 DEFAULT = LimitsConfig(cpu_ranks=1)
 STRICT = LimitsConfig(cpu_ranks=1, job_memory="8GiB", job_processes=500)
 
 
 def refusal(
-    tree: FakeTree, spec: LimitsSpec, config: LimitsConfig = DEFAULT, way: LaunchWay = CHILDREN
+    tree: FakeTree, spec: LimitsSpec, config: LimitsConfig = DEFAULT, way: LaunchBackend = CHILDREN
 ) -> str | None:
     def find() -> Delegation:
         return delegation.find(tree.root, tree.mark)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from zerotoolsd.attempts.metric_counters import Histogram, MetricsTally
+from zerotoolsd.attempts.metric_counters import Histogram, MetricCounters
 
 
 def test_effective_time_is_that_of_steps_that_were_saved() -> None:
-    tally = MetricsTally()
+    tally = MetricCounters()
     progress = {"step_seconds": 2.0}
     crashed = {"ran_seconds": 100.0, "progress": progress, "checkpoint": {"step": 30}}
     tally.attempt_ended("crashed", "hang", crashed, best_step=0)
@@ -21,7 +21,7 @@ def test_effective_time_is_that_of_steps_that_were_saved() -> None:
 
 
 def test_the_last_checkpoint_and_when_one_was_verified() -> None:
-    tally = MetricsTally()
+    tally = MetricCounters()
     saved = {"step": 1, "seconds": 3.0, "bytes": 10, "time": 5.0, "verified": "at_save"}
     tally.attempt_ended("finished", None, {"ran_seconds": 1.0, "checkpoint": saved}, 0)
     assert (tally.checkpoint_seconds, tally.checkpoint_bytes, tally.verified_at) == (3.0, 10, 5.0)
@@ -38,7 +38,7 @@ def test_the_last_checkpoint_and_when_one_was_verified() -> None:
     ],
 )
 def test_what_ranks_write_into_a_record_breaks_nothing(record: dict[str, Any]) -> None:
-    tally = MetricsTally()
+    tally = MetricCounters()
     tally.attempt_ended("finished", None, record, 0)
     assert tally.training_seconds == 0
 
@@ -58,7 +58,7 @@ def test_a_histogram_is_cumulative() -> None:
 
 
 def test_the_lag_is_the_longest_since_it_was_asked() -> None:
-    tally = MetricsTally()
+    tally = MetricCounters()
     tally.late(0.5)
     tally.late(0.1)
     assert (tally.take_lag(), tally.take_lag()) == (0.5, 0.0)

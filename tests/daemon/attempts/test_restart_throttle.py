@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.waiting import wait_async
-from zerotoolsd.attempts.restart_throttle import LoadingAttempts
+from zerotoolsd.attempts.restart_throttle import RestartThrottle
 from zerotoolsd.config.daemon_config import RetryConfig
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 
@@ -33,7 +33,7 @@ def attempt(job_id: int, number: int = 2) -> AttemptRow:
 def test_eight_jobs_after_a_reboot_load_two_at_a_time() -> None:
     now, stepped = [0.0], set[int]()
     config = RetryConfig(at_once=2)
-    loading = LoadingAttempts(config, lambda each: each.job_id not in stepped, lambda: now[0])
+    loading = RestartThrottle(config, lambda each: each.job_id not in stepped, lambda: now[0])
 
     def begin(*job_ids: int) -> list[int]:
         begun = [job for job in job_ids if loading.why_not_now(attempt(job)) is None]

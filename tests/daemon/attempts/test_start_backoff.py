@@ -19,7 +19,7 @@ from tests.daemon.users.other_users import AS_ROOT
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts import attempt_watcher
-from zerotoolsd.attempts.start_backoff import PendingJobs
+from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.config.daemon_config import RetryConfig
 from zerotoolsd.interface.api_errors import Unavailable
 from zerotoolsd.queue import fault_isolation
@@ -57,7 +57,7 @@ async def ran_once(it: Running, job_id: int) -> None:
 
 def test_each_wait_is_longer_up_to_a_limit_and_the_reason_stays_while_it_is_tried() -> None:
     now, woken = [0.0], []
-    pending = PendingJobs(lambda: woken.append(1), lambda: now[0])
+    pending = StartBackoff(lambda: woken.append(1), lambda: now[0])
     waits = []
     for _ in range(8):
         pending.put_off(7, "no room")

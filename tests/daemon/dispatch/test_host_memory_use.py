@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 
 from tests.daemon.made_attempts import an_attempt_row
-from zerotoolsd.dispatch.host_memory_use import AGE_SECONDS, HostMemoryNow
+from zerotoolsd.dispatch.host_memory_use import AGE_SECONDS, HostMemoryUse
 from zerotoolsd.dispatch.memory_guard.host_reading import HostMemoryReader
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.declared_memory import HostNow
@@ -24,7 +24,7 @@ def test_it_looks_seldom() -> None:
         looks.append(attempts)
         return {(1, 1): len(looks)}
 
-    it = HostMemoryNow(lambda: [an_attempt_row()], lambda: 7, measure, lambda: clock[0])
+    it = HostMemoryUse(lambda: [an_attempt_row()], lambda: 7, measure, lambda: clock[0])
     assert it.read() == it.read() == HostNow(7, {1: 1})
     clock[0] = AGE_SECONDS + 0.1  # the looks took no time
     assert it.read() == HostNow(7, {1: 2})
@@ -32,5 +32,5 @@ def test_it_looks_seldom() -> None:
 
 
 def test_this_machine_has_some() -> None:
-    free = HostMemoryNow(list, HostMemoryReader().available).read().available
+    free = HostMemoryUse(list, HostMemoryReader().available).read().available
     assert 0 < free < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -16,7 +16,7 @@ from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.mounts import MountPoint, read_mounts
 from zerotoolsd.file_checks import check_server, checkers, hung_mounts
-from zerotoolsd.file_checks.checkers import Lookers
+from zerotoolsd.file_checks.checkers import FileCheckers
 
 
 def pid_of_looker() -> int:
@@ -53,13 +53,13 @@ LOOKS = {look.__name__: look for look in KINDS}
 
 
 def tell(
-    story: Callable[[Lookers], Awaitable[None]],
+    story: Callable[[FileCheckers], Awaitable[None]],
     mounted: Callable[[], Sequence[MountPoint]] = list,
 ) -> None:
     way = check_server.start(LOOKS)
 
     async def told() -> None:
-        asked = Lookers(way, LOOKS, mounted)
+        asked = FileCheckers(way, LOOKS, mounted)
         try:
             await story(asked)
         finally:
@@ -69,7 +69,7 @@ def tell(
 
 
 def test_one_process_answers_everything() -> None:
-    async def story(asked: Lookers) -> None:
+    async def story(asked: FileCheckers) -> None:
         answers = await asyncio.gather(*(asked.ask(20, double, n) for n in range(50)))
         assert answers == [2 * n for n in range(50)]
         pids = {await asked.ask(20, pid_of_looker) for _ in range(3)}
@@ -83,7 +83,7 @@ def test_one_process_answers_everything() -> None:
     ("what", "kind"), [("file", BadFile), ("request", BadRequest), ("defect", RuntimeError)]
 )
 def test_errors_come_back_as_they_are(what: str, kind: type[Exception]) -> None:
-    async def story(asked: Lookers) -> None:
+    async def story(asked: FileCheckers) -> None:
         for ask in (asked.ask, ask_thread):
             with pytest.raises(kind, match=f"a bad {what}"):
                 await ask(20, refuse, what)
@@ -98,7 +98,7 @@ def test_what_hangs_delays_nobody_else_and_is_killed(
     os.mkfifo(tmp_path / "hangs")
     monkeypatch.setattr(checkers, "PATIENCE_SECONDS", 0.01)
 
-    async def story(asked: Lookers) -> None:
+    async def story(asked: FileCheckers) -> None:
         first = await asked.ask(20, pid_of_looker)
         stuck = asyncio.create_task(asked.ask(0.3, read, str(tmp_path / "hangs")))
         assert await asked.ask(20, double, 3) == 6
@@ -121,7 +121,7 @@ def test_no_more_than_so_many_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(checkers, "PATIENCE_SECONDS", 0.001)
     monkeypatch.setattr(checkers, "MOST", 2)
 
-    async def story(asked: Lookers) -> None:
+    async def story(asked: FileCheckers) -> None:
         path = str(tmp_path / "hangs")
         stuck = [asyncio.create_task(asked.ask(60, read, path)) for _ in range(3)]
         await asyncio.sleep(0)
@@ -137,7 +137,7 @@ def test_no_more_than_so_many_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_process_that_dies_is_said_and_replaced() -> None:
-    async def story(asked: Lookers) -> None:
+    async def story(asked: FileCheckers) -> None:
         with pytest.raises(RuntimeError, match="has died"):
             await asked.ask(20, die)
         assert await asked.ask(20, double, 2) == 4
@@ -148,7 +148,7 @@ def test_a_process_that_dies_is_said_and_replaced() -> None:
 def test_it_has_nothing_of_what_the_daemon_opens_later(tmp_path: Path) -> None:
     """A lock that it had would outlive the daemon, where it hangs in the kernel."""
 
-    async def story(asked: Lookers) -> None:
+    async def story(asked: FileCheckers) -> None:
         with (tmp_path / "daemon.lock").open("w"):
             assert str(tmp_path / "daemon.lock") not in await asked.ask(20, descriptors)
 
@@ -160,7 +160,7 @@ def test_what_hangs_for_ever_is_not_asked_again_and_takes_few_processes(tmp_path
         if disk is None:
             pytest.skip("no file system may be mounted here")
 
-        async def story(asked: Lookers) -> None:
+        async def story(asked: FileCheckers) -> None:
             disk.hang()
             path = str(disk.door / "file")
             for _ in range(2 * checkers.MOST):
@@ -182,7 +182,7 @@ def test_what_hangs_for_ever_is_not_asked_again_and_takes_few_processes(tmp_path
 
 @AS_ROOT
 def test_each_user_is_looked_for_by_a_process_of_theirs() -> None:
-    async def story(asked: Lookers) -> None:
+    async def story(asked: FileCheckers) -> None:
         with open_directory() as place:
             secret = place / "secret"
             secret.write_text("root's")
@@ -205,7 +205,7 @@ def test_who_cannot_become_the_user_looks_at_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     nobody = user_of(0)
 
-    async def story(asked: Lookers) -> None:
+    async def story(asked: FileCheckers) -> None:
         with pytest.raises(BadRequest, match="cannot be checked as its user: uid 0, gid 0"):
             await asked.ask(20, read, str(tmp_path / "file"), user=nobody)
 
@@ -219,7 +219,7 @@ def test_a_mount_that_answers_is_not_blamed_for_a_look_that_takes_long(
     monkeypatch.setattr(checkers, "PATIENCE_SECONDS", 0.01)
     mounted = [MountPoint("/", "8:1", "ext4"), MountPoint(str(tmp_path), "0:9", "nfs4")]
 
-    async def story(asked: Lookers) -> None:
+    async def story(asked: FileCheckers) -> None:
         (tmp_path / "file").write_text("text")
         with pytest.raises(TimeoutError):
             await asked.ask(0.2, read, str(tmp_path / "hangs"))
@@ -237,7 +237,7 @@ def test_one_dead_mount_takes_few_processes_whatever_is_asked_of_it(
         if disk is None:
             pytest.skip("no file system may be mounted here")
 
-        async def story(asked: Lookers) -> None:
+        async def story(asked: FileCheckers) -> None:
             disk.hang()
             paths = (str(disk.door / str(number)) for number in range(4 * checkers.MOST))
             first = [asked.ask(0.5, read, path) for path, _ in zip(paths, range(40), strict=False)]

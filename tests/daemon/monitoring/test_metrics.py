@@ -19,7 +19,7 @@ from tests.daemon.monitoring.reading import Sample, read_page
 from zerotools.jobs.states import STATES
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
-from zerotoolsd.attempts.metric_counters import MetricsTally
+from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.interface.prometheus_text import render
 from zerotoolsd.monitoring.metrics import MOST_GPUS, MetricsMoment, families
 from zerotoolsd.queue.rows import Lease
@@ -41,8 +41,8 @@ MOMENT = MetricsMoment(
 )
 
 
-def full_tally() -> MetricsTally:
-    tally = MetricsTally()
+def full_tally() -> MetricCounters:
+    tally = MetricCounters()
     tally.queue_waits.observe(12.0)
     saved = {"step": 4, "seconds": 3.0, "bytes": 10, "time": 5.0, "verified": "at_save"}
     record = {"ran_seconds": 10.0, "checkpoint": saved, "progress": {"step_seconds": 1.0}}

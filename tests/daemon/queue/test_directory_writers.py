@@ -10,7 +10,7 @@ import pytest
 from tests.daemon.daemons import make_job
 from zerotoolsd.interface.api_errors import Conflict
 from zerotoolsd.queue.directory_writers import Writers
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 
@@ -43,7 +43,7 @@ def queue_one(store: Store, jobs_dir: Path, output_dir: str | None = None) -> Jo
 
 
 def cancel(store: Store, job: JobRow) -> None:
-    with store.change(job, Standing(state="cancelled"), "cancel", now=2.0):
+    with store.change(job, JobStatus(state="cancelled"), "cancel", now=2.0):
         pass
 
 

@@ -19,7 +19,7 @@ from tests.daemon.small_disks import SmallDisk
 from zerotoolsd.queue import disk_reserve
 from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.group_commit import when_free
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.store import Store
 
 JOBS = 30
@@ -44,7 +44,7 @@ def queue_of(state: Path) -> Store:
 
 def cancel_all(store: Store) -> None:
     async def cancel(job_id: int) -> None:
-        after = Standing(state="cancelled", reason="cancelled by a test " + "x" * 500)
+        after = JobStatus(state="cancelled", reason="cancelled by a test " + "x" * 500)
         with store.change(store.job(job_id), after, "cancel", now=2.0):
             pass
 

@@ -15,7 +15,7 @@ from zerotools.jobs.tables.spec import JobSpec, with_key
 from zerotoolsd.queue import job_texts
 from zerotoolsd.queue.changes import JobParts, NewJob
 from zerotoolsd.queue.job_texts import SLICE_CHARACTERS, slices
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.store import Store
 
@@ -72,7 +72,7 @@ def test_a_job_with_a_written_text_is_as_any_other(store: Store) -> None:
     assert [job_id for job_id, _ in store.specs_with("upload_to")] == [1, 2, 3, 4]
     each = sum(len(text) for text in (first.spec_text, first.given_text or ""))
     assert store.of_user.text_bytes(7) == 4 * each
-    with store.change(first, Standing(state="cancelled"), "cancel", now=6.0):
+    with store.change(first, JobStatus(state="cancelled"), "cancel", now=6.0):
         pass
     assert store.uploads.may_need([1], 1.0) == [1]
     assert store.state(1) == "cancelled"
@@ -97,7 +97,7 @@ def test_a_text_goes_with_its_job_and_never_before(store: Store) -> None:
     with store.change(second, second.standing, "edit", now=6.0) as change:
         change.set_spec("short", "{}", "{}", "/out", None)
     assert (store.job(2).spec_text, kept(store)) == ("{}", 1)
-    with store.change(first, Standing(state="cancelled"), "cancel", now=6.0):
+    with store.change(first, JobStatus(state="cancelled"), "cancel", now=6.0):
         pass
     store.remove(store.job(1), 7.0, "it is old")
     assert kept(store) == 0

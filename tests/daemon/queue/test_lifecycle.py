@@ -15,6 +15,7 @@ from zerotoolsd.queue.lifecycle import (
     Admit,
     Cancel,
     Ended,
+    JobStatus,
     LifecycleEvent,
     NotAllowed,
     Pause,
@@ -23,7 +24,6 @@ from zerotoolsd.queue.lifecycle import (
     Release,
     Retry,
     RetryPolicy,
-    Standing,
     Started,
     Unpause,
     Yield,
@@ -71,7 +71,7 @@ EVERY: tuple[LifecycleEvent, ...] = (
 def test_every_state_takes_exactly_the_events_of_the_table(
     state: str, event: LifecycleEvent
 ) -> None:
-    job = Standing(state=state)
+    job = JobStatus(state=state)
     expected = states.TRANSITIONS.get((state, name_of(job, event)))
     if expected is None:
         with pytest.raises(NotAllowed, match=state):
@@ -96,7 +96,7 @@ def test_every_state_takes_exactly_the_events_of_the_table(
 )
 def test_where_each_outcome_leads(outcome: str, running: str, stopping: str) -> None:
     for state, expected in (("running", running), ("stopping", stopping)):
-        after = advance(Standing(state=state), ended(outcome), now=0, policy=POLICY)
+        after = advance(JobStatus(state=state), ended(outcome), now=0, policy=POLICY)
         assert after.state == expected
 
 
@@ -113,7 +113,7 @@ def test_where_each_outcome_leads(outcome: str, running: str, stopping: str) -> 
 def test_where_the_time_limit_leads(outcome: str, running: str, stopping: str) -> None:
     for state, expected in (("running", running), ("stopping", stopping)):
         event = ended(outcome, time_limit="2 h")
-        after = advance(Standing(state=state), event, now=0, policy=POLICY)
+        after = advance(JobStatus(state=state), event, now=0, policy=POLICY)
         assert after.state == expected
         if expected == "stopped":
             assert after.reason == f"its time limit of 2 h is over; it {outcome}"
@@ -135,17 +135,17 @@ def test_where_the_time_limit_leads(outcome: str, running: str, stopping: str) -
 )
 def test_where_a_job_comes_that_gives_way(outcome: str, pausing: str, yielding: str) -> None:
     for state, expected in (("pausing", pausing), ("yielding", yielding)):
-        after = advance(Standing(state=state), ended(outcome), now=0, policy=POLICY)
+        after = advance(JobStatus(state=state), ended(outcome), now=0, policy=POLICY)
         assert after.state == expected
         counts = outcome in ("crashed", "lost")
         assert after.restarts_used == counts, "what it was asked for costs no restart"
     for state in ("pausing", "yielding"):
-        after = advance(Standing(state=state), ended(outcome, restarts=0), now=0, policy=POLICY)
+        after = advance(JobStatus(state=state), ended(outcome, restarts=0), now=0, policy=POLICY)
         assert after.state == ("failed" if counts else pausing if state == "pausing" else yielding)
 
 
 def test_a_job_that_gives_way_says_why_and_what_it_lost() -> None:
-    job = advance(Standing(state="running"), Pause(why="paused by uid 7"), now=0, policy=POLICY)
+    job = advance(JobStatus(state="running"), Pause(why="paused by uid 7"), now=0, policy=POLICY)
     end = replace(ended("stopped", saved=12), steps_lost=0)
     after = advance(job, end, now=0, policy=POLICY)
     assert (after.reason, after.best_step) == ("paused by uid 7; it stopped, 0 steps lost", 12)
@@ -158,25 +158,25 @@ def test_a_job_that_gives_way_says_why_and_what_it_lost() -> None:
 
 def test_a_cancel_wins_over_what_a_job_was_asked_for_before() -> None:
     for event in (Pause(why="paused by uid 7"), Yield(why="stops for job 9")):
-        job = advance(Standing(state="running"), event, now=0, policy=POLICY)
+        job = advance(JobStatus(state="running"), event, now=0, policy=POLICY)
         job = advance(job, Cancel(who="uid 1"), now=0, policy=POLICY)
         job = advance(job, ended("stopped"), now=0, policy=POLICY)
         assert (job.state, job.reason) == ("cancelled", "cancelled by uid 1; it stopped")
 
 
-def crash(job: Standing, *, saved: int = 0, restarts: int = 3) -> Standing:
+def crash(job: JobStatus, *, saved: int = 0, restarts: int = 3) -> JobStatus:
     event = ended("crashed", saved=saved, restarts=restarts)
     return advance(job, event, now=100, policy=POLICY)
 
 
-def again(job: Standing) -> Standing:
+def again(job: JobStatus) -> JobStatus:
     for event in (Retry(), Admit(), Started()):
         job = advance(job, event, now=100, policy=POLICY)
     return job
 
 
 def test_a_crash_waits_longer_each_time_and_then_fails() -> None:
-    job = Standing(state="running")
+    job = JobStatus(state="running")
     waits = []
     for _ in range(3):
         job = crash(job)
@@ -190,12 +190,12 @@ def test_a_crash_waits_longer_each_time_and_then_fails() -> None:
     assert job.reason == "it crashed; no restart left of 3"
 
 
-def ended_by(cause: str, *, same: int = 0, used: int = 0, saved: int = 0) -> Standing:
+def ended_by(cause: str, *, same: int = 0, used: int = 0, saved: int = 0) -> JobStatus:
     """What follows an end by `cause`, by which it ended `same` times before."""
     end = replace(
         ended("crashed", saved=saved), rule=RULES[cause], same_before=same, part_of_wait=0.9
     )
-    job = Standing(state="running", restarts_used=used, best_step=5)
+    job = JobStatus(state="running", restarts_used=used, best_step=5)
     return advance(job, end, now=100, policy=LONG)
 
 
@@ -236,15 +236,15 @@ def test_the_reason_says_how_often_a_cause_may_come() -> None:
 def test_a_job_without_restarts_is_not_started_again_for_any_cause() -> None:
     for rule in RULES.values():
         end = replace(ended("crashed", restarts=0), rule=rule)
-        assert advance(Standing(state="running"), end, now=0, policy=LONG).state == "failed"
+        assert advance(JobStatus(state="running"), end, now=0, policy=LONG).state == "failed"
 
 
 def test_the_reason_of_a_wait_says_which_restart_and_when() -> None:
-    assert crash(Standing(state="running")).reason == "it crashed; restart 1 of 3 in 1 s"
+    assert crash(JobStatus(state="running")).reason == "it crashed; restart 1 of 3 in 1 s"
 
 
 def test_progress_gives_the_restarts_back() -> None:
-    job = Standing(state="running")
+    job = JobStatus(state="running")
     for step in (5, 9, 12, 13, 20):
         job = crash(job, saved=step, restarts=1)
         assert (job.state, job.restarts_used, job.best_step) == ("waiting_retry", 1, step)
@@ -253,14 +253,14 @@ def test_progress_gives_the_restarts_back() -> None:
 
 
 def test_a_cancelled_job_says_by_whom_and_how_it_ended() -> None:
-    job = advance(Standing(state="running"), Cancel(who="uid 7"), now=0, policy=POLICY)
+    job = advance(JobStatus(state="running"), Cancel(who="uid 7"), now=0, policy=POLICY)
     job = advance(job, ended("stopped"), now=0, policy=POLICY)
     assert (job.state, job.reason) == ("cancelled", "cancelled by uid 7; it stopped")
 
 
 @given(st.lists(st.sampled_from(EVERY), max_size=30))
 def test_no_sequence_of_events_leaves_the_table(events: list[LifecycleEvent]) -> None:
-    job = Standing()
+    job = JobStatus()
     for event in events:
         before = job
         try:
@@ -274,7 +274,7 @@ def test_no_sequence_of_events_leaves_the_table(events: list[LifecycleEvent]) ->
 
 
 def test_a_machine_that_is_not_ready_costs_no_restart_and_is_asked_ever_more_seldom() -> None:
-    job, waits = Standing(state="running", restarts_used=1, best_step=5), []
+    job, waits = JobStatus(state="running", restarts_used=1, best_step=5), []
     policy = RetryPolicy(first_seconds=1, factor=4, most_seconds=300)
     for before in range(5):
         end = replace(ended("not_ready", restarts=0), not_ready_before=before)

@@ -22,7 +22,7 @@ from zerotoolsd.queue.changes import JobParts
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.expected_memory import ExpectedMemory
 from zerotoolsd.queue.fault_isolation import JobGuard
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.placement import QueuePlacement, gpu_memory_for, need_of
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduling.declared_memory import DeclaredMemory, HostNow
@@ -80,12 +80,12 @@ def placement_over(store: Store, tmp_path: Path, **changes: Any) -> QueuePlaceme
 
 
 def cancel(store: Store, job_id: int) -> None:
-    with store.change(store.job(job_id), Standing(state="cancelled"), "cancel", now=2.0):
+    with store.change(store.job(job_id), JobStatus(state="cancelled"), "cancel", now=2.0):
         pass
 
 
 def queue_again(store: Store, job_id: int) -> None:
-    with store.change(store.job(job_id), Standing(state="queued"), "resume", now=3.0):
+    with store.change(store.job(job_id), JobStatus(state="queued"), "resume", now=3.0):
         pass
 
 
@@ -215,7 +215,7 @@ def test_whatever_happens_the_line_is_that_of_the_store(steps: list[tuple[str, i
                     change.set_priority(number - 5)
             elif job is not None:
                 state = {"c": "cancelled", "q": "queued", "h": "held"}[step]
-                with store.change(job, Standing(state=state), step, now=2.0):
+                with store.change(job, JobStatus(state=state), step, now=2.0):
                     pass
         while not placement.catch_up():
             pass
@@ -261,11 +261,11 @@ def test_an_estimate_counts_until_an_attempt_has_trained_and_then_what_that_took
         .startswith("needs 12.0 GiB of host memory (estimated): 10.0 GiB are free")
     )
     result = {"steps_done": 3, "peak_host_bytes": 2 * GIB, "peak_gpu_bytes": None}
-    with store.change(job, Standing(state="running"), "start", now=2.0) as change:
+    with store.change(job, JobStatus(state="running"), "start", now=2.0) as change:
         change.add_attempt(an_attempt_row(job_id=job.id, state="running"))
         change.attempt_started(1, Moment(2.0, None, None))
     started = store.job(job.id)
-    with store.change(started, Standing(state="queued"), "retry", now=3.0, attempt=1) as change:
+    with store.change(started, JobStatus(state="queued"), "retry", now=3.0, attempt=1) as change:
         change.attempt_ended(1, 3.0, result, None, None)
     assert placement.catch_up()
     assert [start.job_id for start in placement.decide(None).starts] == [job.id]

@@ -21,7 +21,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.interface.api_errors import Conflict
 from zerotoolsd.queue import schema
 from zerotoolsd.queue.changes import Changed, NewJob
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import ArrayPlace, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.values import Unstorable
@@ -65,7 +65,7 @@ def attempt(job: JobRow, number: int = 1, gpus: tuple[str, ...] = ()) -> Attempt
 
 
 def admit(store: Store, job: JobRow, *gpus: str) -> None:
-    with store.change(job, Standing(state="launching"), "admit", now=6, attempt=1) as change:
+    with store.change(job, JobStatus(state="launching"), "admit", now=6, attempt=1) as change:
         change.add_attempt(attempt(job, gpus=gpus))
 
 
@@ -126,7 +126,7 @@ def test_a_change_that_fails_halfway_changes_nothing(tmp_path: Path, opened: Ope
     twice = attempt(job, gpus=("GPU-1", "GPU-1"))
     with (
         pytest.raises(Changed),
-        store.change(job, Standing(state="launching"), "admit", now=6) as change,
+        store.change(job, JobStatus(state="launching"), "admit", now=6) as change,
     ):
         change.add_attempt(twice)
     assert store.job(job.id) == job
@@ -150,7 +150,7 @@ def test_an_ended_attempt_frees_its_gpus_unless_they_are_held(tmp_path: Path, op
     job, _ = submit(store)
     admit(store, job, "GPU-1")
     job = store.job(job.id)
-    with store.change(job, Standing(state="failed", reason="x"), "gave_up", now=9) as change:
+    with store.change(job, JobStatus(state="failed", reason="x"), "gave_up", now=9) as change:
         change.attempt_ended(1, 9.0, {"cause": "x"}, "pid 9")
     (lease,) = store.leases()
     assert lease.held_by == "pid 9"
@@ -275,7 +275,7 @@ def test_any_text_comes_back_as_it_was(tmp_path: Path, opened: Open, text: str) 
     store = opened(tmp_path)
     job, _ = submit(store, name=text or None, output_dir=f"/{text}")
     row = replace(attempt(job), run_dir=text, resumed_from=text)
-    with store.change(job, Standing(state="launching", reason=text), "admit", now=6) as change:
+    with store.change(job, JobStatus(state="launching", reason=text), "admit", now=6) as change:
         change.add_attempt(row)
     store.close()
     store = opened(tmp_path)
@@ -291,7 +291,7 @@ def test_a_number_that_sqlite_would_change_is_refused_and_nothing_is_written(
 ) -> None:
     store = opened(tmp_path)
     job, _ = submit(store)
-    after = Standing(state="launching", best_step=odd)
+    after = JobStatus(state="launching", best_step=odd)
     with pytest.raises(Unstorable), store.change(job, after, "admit", now=6):
         pass
     assert store.job(job.id) == job
@@ -301,7 +301,7 @@ def test_a_reason_of_any_length_is_kept_as_its_ends(tmp_path: Path, opened: Open
     store = opened(tmp_path)
     job, _ = submit(store)
     reason = "first " + "x" * 10**7 + " last"
-    with store.change(job, Standing(state="held", reason=reason), "hold", now=6):
+    with store.change(job, JobStatus(state="held", reason=reason), "hold", now=6):
         pass
     kept = str(store.job(job.id).standing.reason)
     assert len(kept) < 5000
@@ -316,7 +316,7 @@ def test_shares_of_a_gpu_are_leased_beside_one_another_and_never_beside_a_whole_
     jobs = [submit(store)[0] for _ in range(3)]
 
     def lease(job: JobRow, size: int | None) -> None:
-        with store.change(job, Standing(state="launching"), "admit", now=6, attempt=1) as change:
+        with store.change(job, JobStatus(state="launching"), "admit", now=6, attempt=1) as change:
             change.add_attempt(attempt(job, gpus=("GPU-1",)), size)
 
     lease(jobs[0], 10)

@@ -14,7 +14,7 @@ from zerotoolsd.interface.queue_terms import Dependency
 from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.dependency_table import DependencyRow
 from zerotoolsd.queue.fault_isolation import JobGuard
-from zerotoolsd.queue.lifecycle import RetryPolicy, Standing
+from zerotoolsd.queue.lifecycle import JobStatus, RetryPolicy
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.transitions import Transitions
 from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits
@@ -53,7 +53,7 @@ class Waits:
         return result[0].id
 
     def end(self, job_id: int, state: str) -> None:
-        with self.store.change(self.store.job(job_id), Standing(state=state), "end", now=self.now):
+        with self.store.change(self.store.job(job_id), JobStatus(state=state), "end", now=self.now):
             pass
 
     def state(self, job_id: int) -> str:
@@ -137,7 +137,7 @@ def test_only_jobs_that_may_go_on_are_looked_at(waits: Waits) -> None:
     assert waits.state(jobs[3]) == "queued"
     assert looked == [jobs[3]]
     job = waits.store.job(jobs[3])
-    assert replace(job.standing, reason=None) == Standing()
+    assert replace(job.standing, reason=None) == JobStatus()
 
 
 def test_of_many_jobs_that_one_waits_for_a_few_are_named() -> None:

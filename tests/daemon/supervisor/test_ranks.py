@@ -13,7 +13,7 @@ import pytest
 
 from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.supervisor.ranks import hold_port, variables_of
-from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_transient
 
 IP_LOCAL_PORT_RANGE = 51
 """Of which ports the kernel chooses for this socket, lowest and highest (ip(7), Linux 6.3)."""
@@ -90,7 +90,7 @@ def test_a_machine_without_ipv6_has_ports_and_one_without_descriptors_says_so(
     if answer == errno.EMFILE:
         with pytest.raises(OSError, match="Too many open files") as refused:
             hold_port()
-        assert is_of_machine(refused.value)
+        assert is_transient(refused.value)
         return
     with closing(hold_port()) as held:
         assert held.family == socket.AF_INET

@@ -21,7 +21,7 @@ _USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchWay:
+class LaunchBackend:
     """The way in which supervisors are started. `program`: systemd-run; None: they are children.
 
     `of_user`: by the user's systemd. `seconds`: the timeout of systemd-run; on a machine under load
@@ -36,7 +36,7 @@ class LaunchWay:
     may_be_child: bool = True
 
 
-CHILDREN = LaunchWay(program=None, why="children of the daemon")
+CHILDREN = LaunchBackend(program=None, why="children of the daemon")
 
 
 def choose_way(
@@ -45,7 +45,7 @@ def choose_way(
     *,
     uid: int | None = None,
     booted: Callable[[], bool] = BOOTED.is_dir,
-) -> LaunchWay:
+) -> LaunchBackend:
     """Return how a daemon with this configuration and environment starts supervisors.
 
     Raises BadRequest if systemd is required and does not run this machine, or the value is unknown.
@@ -62,14 +62,16 @@ def choose_way(
         if missing is not None and not booted():
             raise BadRequest(f"launch.by = systemd: {missing}")
         why = "started by systemd, as configured"
-        return LaunchWay(program=program or PROGRAM, why=why, of_user=of_user, may_be_child=False)
+        return LaunchBackend(
+            program=program or PROGRAM, why=why, of_user=of_user, may_be_child=False
+        )
     if wanted == CHILD:
-        return LaunchWay(program=None, why="children of the daemon, as configured")
+        return LaunchBackend(program=None, why="children of the daemon, as configured")
     if not is_unit:
         missing = missing or "systemd did not start the daemon"
     if missing is not None:
-        return LaunchWay(program=None, why=f"children of the daemon: {missing}")
-    return LaunchWay(program=program, why="started by systemd", of_user=of_user)
+        return LaunchBackend(program=None, why=f"children of the daemon: {missing}")
+    return LaunchBackend(program=program, why="started by systemd", of_user=of_user)
 
 
 def _started_by_systemd(environment: Mapping[str, str]) -> bool:

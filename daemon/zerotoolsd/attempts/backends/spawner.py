@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotoolsd.attempts.backends.child import spawn_child
-from zerotoolsd.attempts.backends.launch_backend import CHILD, SYSTEMD, LaunchWay
+from zerotoolsd.attempts.backends.launch_backend import CHILD, SYSTEMD, LaunchBackend
 from zerotoolsd.attempts.backends.transient_unit import UnitRequest, request_unit
 from zerotoolsd.attempts.warm_start.fork_server import WarmSupervisor
 from zerotoolsd.queue.rows import AttemptRow
@@ -55,7 +55,7 @@ class SupervisorSpawner:
 
     def __init__(
         self,
-        way: LaunchWay,
+        way: LaunchBackend,
         grace_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

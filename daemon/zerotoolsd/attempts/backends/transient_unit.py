@@ -31,7 +31,7 @@ from zerotoolsd.attempts.backends.child import (
     supervisor_command,
     supervisor_environment,
 )
-from zerotoolsd.attempts.backends.launch_backend import LaunchWay
+from zerotoolsd.attempts.backends.launch_backend import LaunchBackend
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.plan import UNIT_PREFIX
 from zerotoolsd.users.job_user import USUAL_PATH, JobUser
@@ -92,7 +92,7 @@ def is_in_unit(cgroups: str, token: str) -> bool:
 
 
 def unit_command(
-    way: LaunchWay, attempt: AttemptRow, grace_seconds: float, user: JobUser | None = None
+    way: LaunchBackend, attempt: AttemptRow, grace_seconds: float, user: JobUser | None = None
 ) -> tuple[str, ...]:
     """Return the `systemd-run` command for the supervisor of a prepared attempt.
 
@@ -119,7 +119,7 @@ def unit_command(
 
 
 def _properties(
-    way: LaunchWay, run_dir: Path, grace_seconds: float, user: JobUser | None
+    way: LaunchBackend, run_dir: Path, grace_seconds: float, user: JobUser | None
 ) -> Iterator[str]:
     of_system = {} if way.of_user else _OF_SYSTEM
     of_user = {} if user is None else dict(_of(user))
@@ -197,7 +197,7 @@ class UnitRequest:
 
 
 def request_unit(
-    way: LaunchWay, attempt: AttemptRow, grace_seconds: float, user: JobUser | None = None
+    way: LaunchBackend, attempt: AttemptRow, grace_seconds: float, user: JobUser | None = None
 ) -> UnitRequest:
     """Ask systemd to start the supervisor of a prepared attempt. Raises OSError."""
     run_dir = Path(attempt.run_dir)

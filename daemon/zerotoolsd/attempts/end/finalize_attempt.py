@@ -18,7 +18,7 @@ from zerotoolsd.attempts.end.cause_of_end import cause_of, saved_step
 from zerotoolsd.attempts.end.gpu_errors import fences_of, with_xids
 from zerotoolsd.attempts.environment import unshown_values
 from zerotoolsd.attempts.leftovers import orphans
-from zerotoolsd.attempts.metric_counters import MetricsTally
+from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.queue import clocks, fault_isolation, lifecycle, retry_causes, time_limit
 from zerotoolsd.queue.lifecycle import Ended
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
@@ -36,7 +36,7 @@ XidsOf = Callable[[Sequence[str], float], Mapping[str, Sequence[GpuXid]]]
 log = logging.getLogger(__name__)
 
 
-class AttemptEnds:
+class AttemptFinalizer:
     """The ends that were seen. `wake` is called after a new one: another round is due. `gpu_name`
     returns the name of a GPU for people, by its UUID; `xids_of` returns the XIDs of GPUs. A faulty
     GPU is fenced for `fence_seconds`. `gone` gets attempts that free their GPUs. `freed` gets
@@ -50,7 +50,7 @@ class AttemptEnds:
         gpu_name: Callable[[str], str] = str,
         xids_of: XidsOf = lambda uuids, since: {},
         fence_seconds: float = 0.0,
-        tally: MetricsTally | None = None,
+        tally: MetricCounters | None = None,
         gone: Callable[[AttemptRow], None] = lambda attempt: None,
         freed: Callable[[Lease], None] | None = None,
     ) -> None:
@@ -61,7 +61,7 @@ class AttemptEnds:
         self._gpu_name = gpu_name
         self._xids_of = xids_of
         self._fence_seconds = fence_seconds
-        self._tally = tally or MetricsTally()
+        self._tally = tally or MetricCounters()
         self._gone, self._freed = gone, freed or self._release
         self.expired: set[str] = set()
         """Tokens of attempts that were asked to stop because their job's time limit is over."""

@@ -9,7 +9,7 @@ from zerotoolsd.attempts.end import end_event
 from zerotoolsd.queue.rows import AttemptRow
 
 
-class BesideJobs:
+class LeftoverProcesses:
     """The waiting jobs, by id. A restart of the daemon loses nothing: each job is checked when it
     starts."""
 

@@ -22,7 +22,7 @@ LARGEST_KEPT = 256 * 1024
 """Longest stored record in bytes, as JSON."""
 
 
-def believed(run_dir: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
+def sanitize(run_dir: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `record` with only valid lines of `unkillable`.
 
     Valid lines name living processes of the owner of `run_dir`. Those that do not sleep in the

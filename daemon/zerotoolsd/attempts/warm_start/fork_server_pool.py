@@ -16,7 +16,7 @@ from typing import Any
 from zerotools.core.counts import bytes_of
 from zerotools.jobs.binding.durations import in_words, seconds_of
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.attempts.backends.launch_backend import LaunchWay
+from zerotoolsd.attempts.backends.launch_backend import LaunchBackend
 from zerotoolsd.attempts.warm_start.fork_server import ForkServer, NoServer, WarmSupervisor
 from zerotoolsd.attempts.warm_start.warm_kinds import ServerKind, kind_of, why_cold
 from zerotoolsd.config.warm_start_config import WarmStartConfig
@@ -36,13 +36,13 @@ IsLoading = Callable[[AttemptRow], bool]
 """Whether an attempt runs and has not taken a step yet."""
 
 
-class WarmServers:
+class ForkServerPool:
     """`make` starts one."""
 
     def __init__(
         self,
         config: WarmStartConfig,
-        way: LaunchWay,
+        way: LaunchBackend,
         make: MakeServer = ForkServer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.attempts.backends.launch_backend import LaunchWay
+from zerotoolsd.attempts.backends.launch_backend import LaunchBackend
 from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.supervisor.preloaded.run_in_fork import NO_TOKEN, THREADS, TOKEN, is_program
 from zerotoolsd.users.job_user import JobUser
@@ -70,7 +70,7 @@ def server_environment(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def why_cold(plan: Plan, spec: JobSpec, way: LaunchWay, user: JobUser | None) -> str | None:
+def why_cold(plan: Plan, spec: JobSpec, way: LaunchBackend, user: JobUser | None) -> str | None:
     """Return why an attempt must not be forked from any server; None if it may."""
     if spec.engine == "script":
         return "its program comes from the user"

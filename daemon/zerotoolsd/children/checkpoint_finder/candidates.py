@@ -22,7 +22,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.formats import FORMATS
 from zerotools.formats.detect import UNFINISHED, formats_in
 from zerotools.io.huggingface.numbered_files import set_of
-from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_transient
 
 MAX_FILES = 100_000
 _TEMPORARY = re.compile(r"\..*|tmp[-_.].*|.*[-_.](tmp|temp|incomplete|partial)")
@@ -89,7 +89,7 @@ def candidates_in(directory: Path) -> list[Candidate]:
             return []
         every = set(os.listdir(directory))  # noqa: PTH208  # names
     except OSError as error:
-        if is_of_machine(error):
+        if is_transient(error):
             raise
         raise BadRequest(f"{directory} cannot be listed: {error.strerror}") from None
     names = _usable(directory, every)
@@ -212,7 +212,7 @@ def _names(path: Path) -> set[str]:
 
 
 def _raise_if_it_passes(error: OSError) -> None:
-    if is_of_machine(error):
+    if is_transient(error):
         raise error
 
 

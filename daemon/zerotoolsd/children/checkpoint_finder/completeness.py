@@ -24,7 +24,7 @@ from zerotools.ops.inspection.completeness import (
     torn_files,
 )
 from zerotoolsd.children.checkpoint_finder.candidates import Candidate
-from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_transient
 
 _TENSORS = ".safetensors"
 
@@ -49,7 +49,7 @@ def _guarded(look: Callable[[], Completeness], path: Path) -> Completeness:
     try:
         return look()
     except OSError as error:
-        if is_of_machine(error):
+        if is_transient(error):
             raise
         return Completeness(True, problem=f"{path}: {error.strerror}")
     except ZerotoolsError as error:

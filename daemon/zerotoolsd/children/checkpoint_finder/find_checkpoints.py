@@ -21,10 +21,10 @@ from zerotoolsd.children.checkpoint_finder.candidates import (
 )
 from zerotoolsd.children.checkpoint_finder.completeness import damage_of, judge
 from zerotoolsd.supervisor.durable import read_json, write_json
-from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_transient
 
 POLL_SECONDS = 2.0
-REST = 10
+SLEEP_FACTOR = 10
 """Factor of the pause after a slow scan, as on a network file system."""
 
 
@@ -136,7 +136,7 @@ class Search:
         try:
             yield from self._news(at_rest)
         except OSError as error:
-            if not is_of_machine(error):
+            if not is_transient(error):
                 raise
             self._say_once(error)
 
@@ -193,7 +193,7 @@ def begun(settings: Mapping[str, Any]) -> tuple[Search | None, dict[str, Any]]:
         search = Search(settings)
         return search, search.choose()
     except OSError as error:
-        if not is_of_machine(error):
+        if not is_transient(error):
             raise
         place = error.filename or settings["checkpoint_dir"]
         why = f"{place} cannot be searched for checkpoints: {error.strerror}"
@@ -210,7 +210,7 @@ def main(arguments: Sequence[str]) -> int:
     if search is None:
         return 0
     took = 0.0
-    while not _input_ended(max(POLL_SECONDS, REST * took)):
+    while not _input_ended(max(POLL_SECONDS, SLEEP_FACTOR * took)):
         began = time.monotonic()
         for found in search.news(at_rest=False):
             _say(found)

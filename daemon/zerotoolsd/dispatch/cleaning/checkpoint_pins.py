@@ -65,7 +65,7 @@ class ComingJob:
             self._place.remove(self._path)
 
 
-class NeededCheckpoints:
+class CheckpointPins:
     """The checkpoints that the jobs in `store` need, in `state_dir`."""
 
     def __init__(self, state_dir: Path, store: Store, users: ServedUsers = OWN_ONLY) -> None:

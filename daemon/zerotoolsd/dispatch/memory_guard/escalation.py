@@ -43,7 +43,7 @@ from zerotoolsd.dispatch.memory_guard.host_forecast import (
 GIB = 1 << 30
 
 
-class Rung(IntEnum):
+class EscalationStep(IntEnum):
     """The rungs that the guard climbs, the mildest first."""
 
     CALM = 0
@@ -52,9 +52,14 @@ class Rung(IntEnum):
     STOP = 3
 
 
-HIGHEST = {NOTHING: Rung.CALM, WAIT: Rung.WAIT, SAVE: Rung.SAVE, STOP: Rung.STOP}
+HIGHEST = {
+    NOTHING: EscalationStep.CALM,
+    WAIT: EscalationStep.WAIT,
+    SAVE: EscalationStep.SAVE,
+    STOP: EscalationStep.STOP,
+}
 """The highest rung for each value of `[pressure] most`."""
-SECONDS = {Rung.WAIT: 120.0, Rung.SAVE: 45.0, Rung.STOP: 10.0}
+SECONDS = {EscalationStep.WAIT: 120.0, EscalationStep.SAVE: 45.0, EscalationStep.STOP: 10.0}
 LOADING_SECONDS = 3.0
 SCARCE_PART = 0.3
 """Above this part the slope counts only for STOP: any starting program takes memory fast."""
@@ -100,46 +105,46 @@ class Act:
 
 
 @dataclass(frozen=True)
-class Ladder:
+class Escalation:
     """The current rung. `wanted` is justified by the newest sample, with the reason `why`, and
     determines the actions on jobs. `rung` follows it down slowly, and determines which jobs
     start."""
 
-    rung: Rung = Rung.CALM
-    wanted: Rung = Rung.CALM
+    rung: EscalationStep = EscalationStep.CALM
+    wanted: EscalationStep = EscalationStep.CALM
     why: str = ""
     calm_since: float | None = None
 
-    def after(self, samples: Sequence[MemorySample]) -> Ladder:
+    def after(self, samples: Sequence[MemorySample]) -> Escalation:
         """Return the ladder after the newest of `samples`."""
         return self.moved(*wanted_rung(samples), samples[-1].clock)
 
-    def moved(self, wanted: Rung, why: str, now: float) -> Ladder:
+    def moved(self, wanted: EscalationStep, why: str, now: float) -> Escalation:
         """Return the ladder when `wanted` is justified, at `now` of the monotonic clock."""
         if wanted >= self.rung:
-            return Ladder(wanted, wanted, why)
+            return Escalation(wanted, wanted, why)
         since = now if self.calm_since is None else self.calm_since
         if now - since < CALM_SECONDS:
             return replace(self, wanted=wanted, calm_since=since, why=why or self.why)
-        return Ladder(Rung(self.rung - 1), wanted, why or self.why, now)
+        return Escalation(EscalationStep(self.rung - 1), wanted, why or self.why, now)
 
 
-def wanted_rung(samples: Sequence[MemorySample]) -> tuple[Rung, str]:
+def wanted_rung(samples: Sequence[MemorySample]) -> tuple[EscalationStep, str]:
     """Return the rung that the newest samples justify, and the reason in one sentence."""
     newest = samples[-1]
     reserve = reserve_of(newest.total)
     left = seconds_left(samples, reserve)
     found = rung_of(left, newest.part)
-    if newest.loading and found > Rung.WAIT:
-        found = Rung.STOP if left < LOADING_SECONDS else Rung.WAIT
+    if newest.loading and found > EscalationStep.WAIT:
+        found = EscalationStep.STOP if left < LOADING_SECONDS else EscalationStep.WAIT
     struggles = _how_it_struggles(samples)
     if struggles and newest.part < WAIT_PART:
-        found = max(found, Rung.SAVE)
+        found = max(found, EscalationStep.SAVE)
     killed = _has_killed(samples)
     if newest.available <= reserve and (left < math.inf or killed):
-        found = Rung.STOP
+        found = EscalationStep.STOP
     if newest.part < WAIT_PART or killed:
-        found = max(found, Rung.WAIT)
+        found = max(found, EscalationStep.WAIT)
     said = _amounts(newest)
     if left < math.inf:
         said += f", and gone in about {left:.0f} s as it goes"
@@ -150,10 +155,12 @@ def wanted_rung(samples: Sequence[MemorySample]) -> tuple[Rung, str]:
     return found, said if found else ""
 
 
-def rung_of(left: float, part: float) -> Rung:
+def rung_of(left: float, part: float) -> EscalationStep:
     """Return the rung for the seconds until the memory is used up, if `part` is left."""
-    found = max((rung for rung, most in SECONDS.items() if left < most), default=Rung.CALM)
-    return Rung.CALM if found < Rung.STOP and part > SCARCE_PART else found
+    found = max(
+        (rung for rung, most in SECONDS.items() if left < most), default=EscalationStep.CALM
+    )
+    return EscalationStep.CALM if found < EscalationStep.STOP and part > SCARCE_PART else found
 
 
 def _amounts(sample: MemorySample) -> str:
@@ -181,24 +188,26 @@ def _has_killed(samples: Sequence[MemorySample]) -> bool:
     return any(each.killed for each in samples if each.clock > since)
 
 
-def next_act(rung: Rung, holders: Sequence[MemoryHolder], total: int, now: float) -> Act | None:
+def next_act(
+    rung: EscalationStep, holders: Sequence[MemoryHolder], total: int, now: float
+) -> Act | None:
     """Return the next action; None if there is none yet."""
-    if rung < Rung.SAVE:
+    if rung < EscalationStep.SAVE:
         return None
     asked = [each for each in holders if each.asked is not None]
-    if rung is Rung.STOP:
+    if rung is EscalationStep.STOP:
         late = [each for each in asked if each.ended is None]
         if late:
             return Act(min(late, key=_value).job_id, at_once=True)
     last = max((_last(each) for each in asked), default=-math.inf)
-    pause = HURRY_SECONDS if rung is Rung.STOP else PAUSE_SECONDS
+    pause = HURRY_SECONDS if rung is EscalationStep.STOP else PAUSE_SECONDS
     if now - last < pause:
         return None
     worth = [each for each in holders if each.asked is None and each.held >= WORTH_PART * total]
-    able = [each for each in worth if each.saves or rung is Rung.STOP]
+    able = [each for each in worth if each.saves or rung is EscalationStep.STOP]
     if not able:
         return None
-    return Act(min(able, key=_value).job_id, at_once=rung is Rung.STOP)
+    return Act(min(able, key=_value).job_id, at_once=rung is EscalationStep.STOP)
 
 
 def _value(holder: MemoryHolder) -> tuple[int, float, int]:

@@ -35,8 +35,8 @@ from zerotoolsd.dispatch.memory_guard.escalation import (
     SECONDS,
     WORTH_PART,
     Act,
+    EscalationStep,
     MemoryHolder,
-    Rung,
     next_act,
     reserve_of,
 )
@@ -77,37 +77,39 @@ class GpuNow:
         return [job for job in over if job.grows] or over
 
 
-def first_rung(look: GpuOutlook) -> Rung:
+def first_rung(look: GpuOutlook) -> EscalationStep:
     """Return the rung by the memory only, regardless of its holders."""
-    found = max((r for r, most in SECONDS.items() if _left(look, r) < most), default=Rung.CALM)
+    found = max(
+        (r for r, most in SECONDS.items() if _left(look, r) < most), default=EscalationStep.CALM
+    )
     plenty = look.spare > SCARCE_PART * look.total
-    return Rung.CALM if found < Rung.STOP and plenty else found
+    return EscalationStep.CALM if found < EscalationStep.STOP and plenty else found
 
 
-def _left(look: GpuOutlook, rung: Rung) -> float:
-    return look.gone if rung is Rung.STOP else look.scarce
+def _left(look: GpuOutlook, rung: EscalationStep) -> float:
+    return look.gone if rung is EscalationStep.STOP else look.scarce
 
 
-def wanted_on(now: GpuNow) -> Rung:
+def wanted_on(now: GpuNow) -> EscalationStep:
     """Return the rung that is justified by the holders."""
     found = first_rung(now.look)
     if culprits := now.culprits:
-        if all(job.loads for job in culprits) and found > Rung.WAIT:
-            return Rung.STOP if now.look.gone < LOADING_SECONDS else Rung.WAIT
+        if all(job.loads for job in culprits) and found > EscalationStep.WAIT:
+            return EscalationStep.STOP if now.look.gone < LOADING_SECONDS else EscalationStep.WAIT
         return found
-    if now.strangers and now.look.by_others < SECONDS[Rung.SAVE]:
-        return min(found, Rung.SAVE)
+    if now.strangers and now.look.by_others < SECONDS[EscalationStep.SAVE]:
+        return min(found, EscalationStep.SAVE)
     # The rest is promised: no job is placed there in any case.
     is_full = now.look.spare <= reserve_of(now.look.total)
-    return Rung.CALM if is_full else min(found, Rung.WAIT)
+    return EscalationStep.CALM if is_full else min(found, EscalationStep.WAIT)
 
 
-def next_on(now: GpuNow, most: Rung, clock: float) -> Act | None:
+def next_on(now: GpuNow, most: EscalationStep, clock: float) -> Act | None:
     """Return the next action, limited to `most`; None if there is none yet."""
     rung = min(wanted_on(now), most)
     asked = [job for job in now.jobs if job.holder.asked is not None]
     pool = now.culprits
-    if rung is not Rung.STOP:  # jobs that were asked before still have time
+    if rung is not EscalationStep.STOP:  # jobs that were asked before still have time
         pool = [*(pool or _short(now)), *asked]
     holders = {job.holder.job_id: job.holder for job in pool}
     return next_act(rung, list(holders.values()), now.look.total, clock)

@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.pressure_config import NOTHING, SAVE, STOP, PressureConfig
-from zerotoolsd.dispatch.memory_guard.escalation import HIGHEST, Ladder, Rung, reserve_of
+from zerotoolsd.dispatch.memory_guard.escalation import (
+    HIGHEST,
+    Escalation,
+    EscalationStep,
+    reserve_of,
+)
 from zerotoolsd.dispatch.memory_guard.gpu_escalation import (
     GpuJob,
     GpuNow,
@@ -22,7 +27,7 @@ from zerotoolsd.dispatch.memory_guard.gpu_escalation import (
     why_scarce,
 )
 from zerotoolsd.dispatch.memory_guard.gpu_forecast import GpuCurve, GpuSample
-from zerotoolsd.dispatch.preemption.preempt_for_memory import RoomAsking
+from zerotoolsd.dispatch.preemption.preempt_for_memory import MemoryPreemption
 from zerotoolsd.queue.rows import AttemptRow, Lease
 from zerotoolsd.queue.scheduling.declared_memory import is_usable
 from zerotoolsd.queue.store import Store
@@ -58,7 +63,7 @@ class _Watched:
     """One GPU."""
 
     curve: GpuCurve = field(default_factory=GpuCurve)
-    ladder: Ladder = field(default_factory=Ladder)
+    ladder: Escalation = field(default_factory=Escalation)
 
 
 class GpuPressureGuard:
@@ -70,7 +75,7 @@ class GpuPressureGuard:
         config: PressureConfig,
         store: Store,
         machine: SnapshotCache,
-        asking: RoomAsking,
+        asking: MemoryPreemption,
         live: Callable[[], Sequence[AttemptRow]],
         promised: GpuPromises,
         foreign: Callable[[Gpu], int],
@@ -90,7 +95,7 @@ class GpuPressureGuard:
         return {
             uuid: f"takes no more jobs while its memory runs out: it has {each.ladder.why}"
             for uuid, each in self._watched.items()
-            if min(each.ladder.rung, HIGHEST[self._config.most]) >= Rung.WAIT
+            if min(each.ladder.rung, HIGHEST[self._config.most]) >= EscalationStep.WAIT
         }
 
     async def keep_up(self) -> None:
@@ -159,10 +164,10 @@ class GpuPressureGuard:
         look = watched.curve.outlook(reserve_of(sample.total))
         now = GpuNow(look=look, owners=len(leases), strangers=self._strangers(gpu, sample))
         if len(leases) < 2 and not now.strangers:  # no other program could be harmed
-            watched.ladder = Ladder()
+            watched.ladder = Escalation()
             return
-        if first_rung(look) is Rung.CALM:
-            watched.ladder = watched.ladder.moved(Rung.CALM, "", sample.clock)
+        if first_rung(look) is EscalationStep.CALM:
+            watched.ladder = watched.ladder.moved(EscalationStep.CALM, "", sample.clock)
             return
         here = {(lease.job_id, lease.attempt) for lease in leases}
         there = [each for each in live if (each.job_id, each.number) in here]

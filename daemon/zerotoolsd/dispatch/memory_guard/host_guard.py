@@ -13,10 +13,16 @@ from pathlib import Path
 
 from zerotoolsd.attempts import last_report
 from zerotoolsd.config.pressure_config import NOTHING, PressureConfig
-from zerotoolsd.dispatch.memory_guard.escalation import HIGHEST, Ladder, Rung, next_act, wanted_rung
+from zerotoolsd.dispatch.memory_guard.escalation import (
+    HIGHEST,
+    Escalation,
+    EscalationStep,
+    next_act,
+    wanted_rung,
+)
 from zerotoolsd.dispatch.memory_guard.host_forecast import LONG_SECONDS, MemorySample
 from zerotoolsd.dispatch.memory_guard.host_reading import HostReading
-from zerotoolsd.dispatch.preemption.preempt_for_memory import RoomAsking
+from zerotoolsd.dispatch.preemption.preempt_for_memory import MemoryPreemption
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.declared_memory import HostNow
 
@@ -36,7 +42,7 @@ class PressureGuard:
     def __init__(
         self,
         config: PressureConfig,
-        asking: RoomAsking,
+        asking: MemoryPreemption,
         live: Callable[[], Sequence[AttemptRow]],
         host_now: Callable[[], HostNow],
         expected: Callable[[], Mapping[int, int]],
@@ -50,12 +56,12 @@ class PressureGuard:
         self._samples: dict[bool, deque[MemorySample]] = {}
         """Samples of the host (False), and of the control group (True)."""
         self._readings: dict[bool, HostReading] = {}
-        self._ladder = Ladder()
+        self._ladder = Escalation()
 
     @property
     def why_none_starts(self) -> str | None:
         """The reason that no job starts now; None: jobs start."""
-        if min(self._ladder.rung, HIGHEST[self._config.most]) < Rung.WAIT:
+        if min(self._ladder.rung, HIGHEST[self._config.most]) < EscalationStep.WAIT:
             return None
         return f"no job starts while the memory of the host runs out: {self._ladder.why}"
 
@@ -82,12 +88,12 @@ class PressureGuard:
         found = {limit: wanted_rung(each) for limit, each in self._samples.items()}
         worst = max(found, key=lambda limit: found[limit][0])
         before, self._ladder = self._ladder, self._ladder.moved(*found[worst], now)
-        if (before.rung >= Rung.WAIT) != (self._ladder.rung >= Rung.WAIT):
+        if (before.rung >= EscalationStep.WAIT) != (self._ladder.rung >= EscalationStep.WAIT):
             log.warning("%s", self.why_none_starts or "the memory of the host is enough again")
             self._wake()
         self._asking.keep(live)
         wanted = min(self._ladder.wanted, HIGHEST[self._config.most])
-        if wanted >= Rung.SAVE and live:
+        if wanted >= EscalationStep.SAVE and live:
             holders = self._asking.holders(live, self._host_now().held)
             act = next_act(wanted, holders, self._samples[worst][-1].total, now)
             if act is not None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from zerotools.core.counts import bytes_of
-from zerotoolsd.attempts.attempt_watcher import Watcher
-from zerotoolsd.attempts.stop_attempts import StopAsking
+from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
+from zerotoolsd.attempts.stop_attempts import AttemptStopper
 from zerotoolsd.config.daemon_config import Config
-from zerotoolsd.dispatch.host_memory_use import HostMemoryNow
+from zerotoolsd.dispatch.host_memory_use import HostMemoryUse
 from zerotoolsd.dispatch.memory_guard.gpu_guard import GpuPressureGuard, GpuPromises
 from zerotoolsd.dispatch.memory_guard.host_guard import PressureGuard
 from zerotoolsd.dispatch.memory_guard.host_reading import HostMemoryReader
-from zerotoolsd.dispatch.preemption.preempt_for_memory import RoomAsking
+from zerotoolsd.dispatch.preemption.preempt_for_memory import MemoryPreemption
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import AttemptRow
@@ -31,15 +31,17 @@ def memory_guards(
     live: Live,
     placement: QueuePlacement,
     host: HostMemoryReader,
-    host_now: HostMemoryNow,
-    stopping: StopAsking,
-    watcher: Watcher,
+    host_now: HostMemoryUse,
+    stopping: AttemptStopper,
+    watcher: AttemptWatcher,
     wake: Callable[[], None],
 ) -> tuple[PressureGuard, GpuPressureGuard]:
     """Return both guards, over the attempts of `live`."""
 
-    def asking(purpose: str) -> RoomAsking:
-        return RoomAsking(store, parking.guard, stopping.give_way, watcher.end_at_once, purpose)
+    def asking(purpose: str) -> MemoryPreemption:
+        return MemoryPreemption(
+            store, parking.guard, stopping.give_way, watcher.end_at_once, purpose
+        )
 
     return PressureGuard(
         *(config.pressure, asking(RELIEVE), live, host_now.read),

@@ -1,7 +1,7 @@
 """The choice of the running jobs that yield to a waiting job of higher priority. Pure.
 
 The question for a waiting job is put to the scheduler itself: would the job start, in a pass over
-it and all jobs before it, if these jobs freed their resources (`MachineNow.without`)? So every
+it and all jobs before it, if these jobs freed their resources (`PassInput.without`)? So every
 other obstacle to the start (a stranger on a GPU, a fence, the limits of its user, reservations for
 jobs before it) also prevents a preemption: no job saves and waits in vain.
 
@@ -24,8 +24,8 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from zerotoolsd.queue.scheduling.pass_input import MachineNow, RunningJob
-from zerotoolsd.queue.scheduling.pending_queue import WaitingLine
+from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
+from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import (
     Request,
     ResourceNeed,
@@ -66,8 +66,8 @@ class PreemptionRules:
 
 
 def who_makes_room(
-    line: WaitingLine,
-    machine: MachineNow,
+    line: PendingQueue,
+    machine: PassInput,
     running: Sequence[RunningJob],
     rules: PreemptionRules,
     saves: Callable[[int], bool],
@@ -101,9 +101,9 @@ def who_makes_room(
 class _Place:
     """The needs of one job after another, behind the jobs that come before it."""
 
-    def __init__(self, line: WaitingLine, machine: MachineNow) -> None:
+    def __init__(self, line: PendingQueue, machine: PassInput) -> None:
         self._machine = machine
-        self._before = WaitingLine()
+        self._before = PendingQueue()
         self._before.ranks = line.ranks
         self._now: Request | None = None
         self._hopeless: set[tuple[ResourceNeed, int]] = set()
@@ -157,7 +157,7 @@ def _dearness(job: RunningJob) -> tuple[int, bool, float, int]:
     return job.priority, not job.can_shrink, job.ran_seconds, -job.job_id
 
 
-def _in_turn(line: WaitingLine, machine: MachineNow, lowest: int) -> Iterator[Request]:
+def _in_turn(line: PendingQueue, machine: PassInput, lowest: int) -> Iterator[Request]:
     """Yield the requests with a priority above `lowest` in order, at most as many as can start.
 
     The limit applies to each need and user.

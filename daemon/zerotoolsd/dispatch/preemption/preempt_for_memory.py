@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class RoomAsking:
+class MemoryPreemption:
     """Acts on jobs of this daemon only. `give_way` asks a job to save and stop, `end` leaves an
     asked attempt no more time; `purpose` is that of the yield."""
 

@@ -39,7 +39,7 @@ ENDED_SECONDS = 60.0
 GiveWay = Callable[[JobRow, YieldAsk, str], None]
 
 
-class RoomMaking:
+class PriorityPreemption:
     """After each pass that starts nothing."""
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from zerotoolsd.http.api.authorization.per_user_lock import RequestTurns
+from zerotoolsd.http.api.authorization.per_user_lock import PerUserLock
 from zerotoolsd.http.api.job_page import JobPage
 from zerotoolsd.http.api.listeners.tokens import BearerTokens
 from zerotoolsd.service.protocol import JobService
@@ -18,7 +18,7 @@ TOKENS: web.AppKey[BearerTokens] = web.AppKey("tokens")
 SERVICE: web.AppKey[JobService] = web.AppKey("service")
 PAGE: web.AppKey[JobPage] = web.AppKey("page")
 PEOPLE: web.AppKey[People] = web.AppKey("people")
-TURNS: web.AppKey[RequestTurns] = web.AppKey("turns")
+TURNS: web.AppKey[PerUserLock] = web.AppKey("turns")
 RIGHTS: web.AppKey[Rights] = web.AppKey("rights")
 ACTIONS: web.AppKey[Mapping[Any, Action]] = web.AppKey("actions")
 """The action of each route's handler."""

@@ -17,7 +17,7 @@ from zerotoolsd.http.api import (
 )
 from zerotoolsd.http.api.app_keys import ACTIONS, PAGE, PEOPLE, RIGHTS, SERVICE, TOKENS, TURNS
 from zerotoolsd.http.api.authorization.gate import gate
-from zerotoolsd.http.api.authorization.per_user_lock import RequestTurns
+from zerotoolsd.http.api.authorization.per_user_lock import PerUserLock
 from zerotoolsd.http.api.job_page import JobPage, NoPage
 from zerotoolsd.http.api.listeners.request_rate import RateLimit
 from zerotoolsd.http.api.listeners.tokens import BearerTokens
@@ -90,7 +90,7 @@ def make_app(
     app[RIGHTS] = rights or Rights()
     app[PEOPLE] = people or People()
     app[PAGE] = page or NoPage()
-    app[TURNS] = RequestTurns()
+    app[TURNS] = PerUserLock()
     app[ACTIONS] = {route.handler: action for route, action in ROUTES}
     if tokens is not None:
         app[TOKENS] = tokens

@@ -15,8 +15,8 @@ from zerotoolsd.http.api.job_page import JobPage
 from zerotoolsd.http.api.listeners.connections import Door, room_for_connections
 from zerotoolsd.http.api.listeners.listen import open_socket
 from zerotoolsd.http.api.listeners.request_rate import RateLimit
-from zerotoolsd.http.api.listeners.tcp import TcpDoor
-from zerotoolsd.http.api.listeners.user_connections import ConnectionShares
+from zerotoolsd.http.api.listeners.tcp import TcpListener
+from zerotoolsd.http.api.listeners.user_connections import UserConnections
 from zerotoolsd.http.api.routes import make_app
 from zerotoolsd.service.protocol import JobService
 from zerotoolsd.service.user_lookup import People
@@ -38,7 +38,7 @@ class ApiServer:
         listening: socket.socket,
         path: Path | None,
         *,
-        tcp: TcpDoor | None = None,
+        tcp: TcpListener | None = None,
         close_seconds: float = CLOSE_SECONDS,
         most: int | None = None,
         rights: Rights | None = None,
@@ -71,7 +71,7 @@ class ApiServer:
         await self._runner.setup()
         assert self._runner.server is not None
         most = room_for_connections() if self._most is None else self._most
-        shares = ConnectionShares(most)
+        shares = UserConnections(most)
         self.door = Door(self._first, self._runner.server, most=most, shares=shares)
         if self._tcp is not None:
             found = self._tcp

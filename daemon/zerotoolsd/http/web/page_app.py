@@ -13,7 +13,7 @@ import zerotools
 from zerotools.jobs.job_words import VERBS
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TURNS
-from zerotoolsd.http.api.authorization.per_user_lock import RequestTurns
+from zerotoolsd.http.api.authorization.per_user_lock import PerUserLock
 from zerotoolsd.http.api.problems import problem, problems
 from zerotoolsd.http.api.request_validation import routes_of
 from zerotoolsd.http.api.responses import answer
@@ -57,7 +57,7 @@ def make_page_app(
     """Return the application of the page's port; requests pass `gate` (default: `page_gate()`)."""
     middlewares = [close_to_strangers, problems, page_gate() if gate is None else gate]
     app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)
-    app[SERVICE], app[RIGHTS], app[PEOPLE], app[TURNS] = service, rights, people, RequestTurns()
+    app[SERVICE], app[RIGHTS], app[PEOPLE], app[TURNS] = service, rights, people, PerUserLock()
     app[SESSIONS] = sessions
     app[ACTIONS] = {route.handler: action for route, action in ROUTES}
     app[OPEN] = frozenset({index, page_file, welcome, follow_link, hello})

@@ -18,7 +18,7 @@ from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.config.web_config import WebConfig
 from zerotoolsd.http.api.listeners.connections import Door
 from zerotoolsd.http.api.listeners.listen import BACKLOG
-from zerotoolsd.http.api.listeners.user_connections import ConnectionShares
+from zerotoolsd.http.api.listeners.user_connections import UserConnections
 from zerotoolsd.http.web.page_app import make_page_app
 from zerotoolsd.http.web.sessions import FILE, LINK_SECONDS, WebSessions
 from zerotoolsd.interface.api_errors import Conflict, Unavailable
@@ -31,7 +31,7 @@ PORTS = range(8730, 8794)
 PORTS_OF_ROOT = range(954, 989)
 """Ports that IANA's registry has as unassigned; ports below 1024 are root's (ip(7))."""
 MOST_CONNECTIONS = 512
-"""Clients by TCP may have a quarter of them: `ConnectionShares`."""
+"""Clients by TCP may have a quarter of them: `UserConnections`."""
 CLOSE_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class WebPage:
         runner = web.AppRunner(app, shutdown_timeout=CLOSE_SECONDS, handler_cancellation=True)
         await runner.setup()
         assert runner.server is not None
-        shares = ConnectionShares(MOST_CONNECTIONS)
+        shares = UserConnections(MOST_CONNECTIONS)
         self._runner = runner
         self._door = Door(listening, runner.server, most=MOST_CONNECTIONS, shares=shares)
         self._sessions.port = self.port

@@ -13,7 +13,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import mask_text
 from zerotoolsd.attempts.environment import secrets_of, unshown_values
 from zerotoolsd.config.notify_config import NotifyConfig
-from zerotoolsd.queue.lifecycle import RELEASED_BY, Standing
+from zerotoolsd.queue.lifecycle import RELEASED_BY, JobStatus
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.tables.notice_outbox import COMMAND, WEBHOOK, Notice
 
@@ -64,7 +64,7 @@ class JobTeller:
         self._host = host or os.uname().nodename
 
     def of_change(
-        self, job: JobRow, after: Standing, event: int, attempt: int | None, now: float
+        self, job: JobRow, after: JobStatus, event: int, attempt: int | None, now: float
     ) -> Iterator[Notice]:
         """Yield the notices of the change of `job` to `after`, which is event number `event`."""
         notice = notice_of(job.state, after.state, job.standing.reason)

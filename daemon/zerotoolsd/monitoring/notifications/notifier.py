@@ -14,7 +14,7 @@ from zerotoolsd.monitoring.notifications.notice_text import JobTeller
 from zerotoolsd.monitoring.notifications.notify_command import CommandRunner
 from zerotoolsd.monitoring.notifications.stall_watch import StallWatch
 from zerotoolsd.monitoring.notifications.webhooks import WebhookSender
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.notice_outbox import COMMAND, WEBHOOK, Notice
@@ -42,7 +42,7 @@ class JobNotifier:
         store.tell = self._tell
 
     def _tell(
-        self, job: JobRow, after: Standing, event: int, attempt: int | None, now: float
+        self, job: JobRow, after: JobStatus, event: int, attempt: int | None, now: float
     ) -> list[Notice]:
         try:
             return list(self._teller.of_change(job, after, event, attempt, now))

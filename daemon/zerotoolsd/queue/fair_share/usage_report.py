@@ -31,7 +31,7 @@ class UserShare:
     factor: float
 
 
-class FairShares:
+class UsageReport:
     """The bookings in `store`, by the administrator's `config`."""
 
     def __init__(self, store: Store, config: SharesConfig) -> None:

@@ -17,7 +17,7 @@ from zerotoolsd.queue.scheduling.gpu_messages import NameJob, by_number, togethe
 from zerotoolsd.queue.scheduling.requests import Request, count
 
 
-class GpuShares:
+class GpuMemoryParts:
     """The free memory of GPUs that may be shared, by index, and the closed ones."""
 
     def __init__(
@@ -30,9 +30,9 @@ class GpuShares:
         self._closed: dict[int, tuple[float | None, int]] = {}
         """By closed GPU: the earliest start of the job for which it is closed, and that job."""
 
-    def copy(self) -> GpuShares:
+    def copy(self) -> GpuMemoryParts:
         """Return a copy of the current state."""
-        found = GpuShares(dict(self.rooms), self.context, self._now, self._named)
+        found = GpuMemoryParts(dict(self.rooms), self.context, self._now, self._named)
         found._closed = dict(self._closed)
         return found
 

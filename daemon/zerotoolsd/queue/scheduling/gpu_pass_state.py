@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from zerotools.jobs.tables.size_range import MOST_RANKS
 from zerotools.sensors.gpu_choice import by_preference
 from zerotools.sensors.snapshot import Gpu
-from zerotoolsd.queue.scheduling.gpu_memory_parts import GpuShares
+from zerotoolsd.queue.scheduling.gpu_memory_parts import GpuMemoryParts
 from zerotoolsd.queue.scheduling.gpu_messages import NameJob, by_number
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.suitable_gpus import shortage, usable
@@ -23,14 +23,14 @@ NOTHING_KEPT = "no GPU is reserved for it meanwhile"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FloorView:
+class GpuAllocationView:
     """The state that a waiting job found: the reasons of the GPUs that are not free, by index, and
     which of them are ours."""
 
     gpus: Sequence[Gpu]
     occupied: dict[int, str]
     ours: frozenset[int]
-    shares: GpuShares
+    shares: GpuMemoryParts
 
     def why(self, need: ResourceNeed) -> str:
         """Return why a job with this need waits."""
@@ -46,7 +46,7 @@ class FloorView:
         return f"{sentence}; {NOTHING_KEPT}" if unkept else sentence
 
 
-class GpuFloor:
+class GpuAllocation:
     """The GPUs of one pass over the queue."""
 
     def __init__(
@@ -65,7 +65,7 @@ class GpuFloor:
         self._named = named
         self.gpus = gpus
         self.context = context
-        self._shares = GpuShares(rooms or {}, context, now, named)
+        self._shares = GpuMemoryParts(rooms or {}, context, now, named)
         self.occupied = occupied
         self._now = now
         self._ours: dict[int, float | None] = {}
@@ -84,9 +84,9 @@ class GpuFloor:
         before = self._ours.get(index, -math.inf)
         return None if end is None or before is None else max(before, end)
 
-    def view(self) -> FloorView:
+    def view(self) -> GpuAllocationView:
         """Return the current state."""
-        return FloorView(
+        return GpuAllocationView(
             gpus=self.gpus,
             occupied=dict(self.occupied),
             ours=frozenset(self._ours),

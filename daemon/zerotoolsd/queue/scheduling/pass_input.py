@@ -11,7 +11,7 @@ from zerotoolsd.config.daemon_config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared_memory import NOTHING_DECLARED, DeclaredMemory
 from zerotoolsd.queue.scheduling.gpu_messages import NameJob, by_number
-from zerotoolsd.queue.scheduling.pending_queue import WaitingLine
+from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions, nobody, tick
 from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UsersNow, without_jobs
 
@@ -37,7 +37,7 @@ class RunningJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineNow:
+class PassInput:
     """The arguments of `scheduler.tick`. `own` in `memory` has the use of each GPU by our jobs."""
 
     now: float
@@ -53,8 +53,8 @@ class MachineNow:
     users: UsersNow = ANYBODY
     named: NameJob = by_number
 
-    def decide(self, line: WaitingLine, touch: Callable[[int], None] = nobody) -> TickDecisions:
-        """Run one pass over `line`. Raises OddRequest."""
+    def decide(self, line: PendingQueue, touch: Callable[[int], None] = nobody) -> TickDecisions:
+        """Run one pass over `line`. Raises RequestError."""
         return tick(
             line,
             now=self.now,
@@ -72,7 +72,7 @@ class MachineNow:
             named=self.named,
         )
 
-    def without(self, jobs: Collection[RunningJob]) -> MachineNow:
+    def without(self, jobs: Collection[RunningJob]) -> PassInput:
         """Return the state after these jobs have freed their resources.
 
         GPU memory of other users stays in use; memory with an unknown owner counts as that of the

@@ -58,7 +58,7 @@ class Group:
         return next((i for i in range(place, len(lasts)) if now + lasts[i] <= latest), None)
 
 
-class WaitingLine:
+class PendingQueue:
     """All waiting jobs, each in the group of its need and its user."""
 
     def __init__(self, requests: Iterable[Request] = ()) -> None:

@@ -43,11 +43,11 @@ from zerotoolsd.queue.scheduling.declared_memory import (
     rooms,
 )
 from zerotoolsd.queue.scheduling.gpu_messages import NameJob, by_number
-from zerotoolsd.queue.scheduling.gpu_pass_state import GpuFloor
-from zerotoolsd.queue.scheduling.pending_queue import Group, WaitingLine
+from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation
+from zerotoolsd.queue.scheduling.pending_queue import Group, PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, job_of, order_of, request_at
 from zerotoolsd.queue.scheduling.suitable_gpus import blindness, occupied, usable
-from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserRoom, UsersNow
+from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserQuota, UsersNow
 from zerotoolsd.queue.scheduling.wait_reasons import CpuWaits, FloorHistory, Waits
 
 
@@ -77,7 +77,7 @@ class TickDecisions:
     """Whether any does: other programs may give some back at any time."""
 
 
-class OddRequest(Exception):
+class RequestError(Exception):
     """This job has unexpected data; the cause describes it. No decision was made."""
 
     def __init__(self, job_id: int) -> None:
@@ -90,7 +90,7 @@ def nobody(job_id: int) -> None:
 
 
 def tick(
-    line: WaitingLine,
+    line: PendingQueue,
     *,
     now: float,
     snapshot: Snapshot | None,
@@ -112,11 +112,11 @@ def tick(
     `passed_over` may not start now, for the reason given there, and reserve nothing. `elsewhere`
     has the owners of GPUs that belong to other daemons, `closed` the GPUs that take no new jobs
     (`gpus.occupied`). `users` has the use and the limits of each user (`user_room`). `touch` is
-    called for each checked job; `named` names a job in reasons of others. Raises OddRequest.
+    called for each checked job; `named` names a job in reasons of others. Raises RequestError.
     """
     starts: list[Start] = []
     walk = _Walk(line, False, now, passed_over, touch)
-    host, room_of_users = HostRoom(memory), UserRoom(users)
+    host, room_of_users = HostRoom(memory), UserQuota(users)
     cpus = _give_cpus(walk, cpu_ranks_used, limits, host, room_of_users, starts)
     blind, history = None, FloorHistory()
     if line.wants_gpus:
@@ -124,7 +124,7 @@ def tick(
         if blind is None and snapshot is not None:
             taken = occupied(snapshot.gpus, leases, limits, elsewhere, closed, named)
             room = rooms(snapshot.gpus, leases, taken, memory, closed)
-            floor = GpuFloor(snapshot.gpus, taken, now, room, memory.context, named)
+            floor = GpuAllocation(snapshot.gpus, taken, now, room, memory.context, named)
             for lease in leases:
                 if lease.held_by is None:
                     floor.runs_until(lease.gpu_uuid, ends.get(lease.job_id))
@@ -144,7 +144,7 @@ class _Walk:
 
     def __init__(
         self,
-        line: WaitingLine,
+        line: PendingQueue,
         gpus: bool,
         now: float,
         passed_over: Container[int],
@@ -160,7 +160,7 @@ class _Walk:
         return order_of(group.turns[place], self._line.rank(group)), place, id(group), group
 
     def next(self) -> tuple[Request, Group, int, int] | None:
-        """Return the next job, with its index in its group and its position. Raises OddRequest."""
+        """Return the next job, its index in its group and its position. Raises RequestError."""
         while self._heads and job_of(self._heads[0][0]) in self._passed_over:
             _, place, _, group = heapq.heappop(self._heads)
             self.go_on(group, place)
@@ -171,7 +171,7 @@ class _Walk:
         try:
             self._touch(request.job_id)
         except Exception as error:  # of whatever kind: that job is set aside
-            raise OddRequest(request.job_id) from error
+            raise RequestError(request.job_id) from error
         return request, group, place, order
 
     def go_on(self, group: Group, place: int, latest: float = math.inf) -> None:
@@ -186,7 +186,7 @@ def _give_cpus(
     used: int,
     limits: LimitsConfig,
     host: HostRoom,
-    users: UserRoom,
+    users: UserQuota,
     starts: list[Start],
 ) -> CpuWaits:
     while (found := walk.next()) is not None:
@@ -211,11 +211,11 @@ def _give_cpus(
 
 def _give_gpus(
     walk: _Walk,
-    floor: GpuFloor,
+    floor: GpuAllocation,
     now: float,
     history: FloorHistory,
     host: HostRoom,
-    users: UserRoom,
+    users: UserQuota,
     starts: list[Start],
 ) -> None:
     history.begin(floor.view())
@@ -240,7 +240,7 @@ def _give_gpus(
             given = floor.take(request, wanted, users.most(request))
             changed = given is not None or (need not in waiting and floor.keep(request, wanted))
         except Exception as error:  # of whatever kind: that job is set aside
-            raise OddRequest(request.job_id) from error
+            raise RequestError(request.job_id) from error
         if given is None:
             waiting.add(need)
         else:

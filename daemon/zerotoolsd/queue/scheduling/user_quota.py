@@ -58,7 +58,7 @@ def without_jobs(users: UsersNow, jobs: Iterable[tuple[int, int, int]]) -> Users
     return replace(users, used=used)
 
 
-class UserRoom:
+class UserQuota:
     """One pass."""
 
     def __init__(self, users: UsersNow) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from zerotoolsd.queue.scheduling.gpu_pass_state import FloorView
-from zerotoolsd.queue.scheduling.pending_queue import WaitingLine
+from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocationView
+from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import ResourceNeed, count
 
 
@@ -40,14 +40,14 @@ class FloorHistory:
 
     def __init__(self) -> None:
         self._behind: list[int] = []
-        self._views: list[FloorView] = []
+        self._views: list[GpuAllocationView] = []
         self._said: dict[tuple[int, ResourceNeed], str] = {}
 
-    def begin(self, view: FloorView) -> None:
+    def begin(self, view: GpuAllocationView) -> None:
         """Record the state that the first job found."""
         self._views.append(view)
 
-    def since(self, order: int, view: FloorView) -> None:
+    def since(self, order: int, view: GpuAllocationView) -> None:
         """Record the state for jobs behind position `order` (`demands.order_of`); call it in
         ascending order."""
         self._behind.append(order)
@@ -71,7 +71,7 @@ class Waits(Mapping[int, str]):
 
     def __init__(
         self,
-        line: WaitingLine,
+        line: PendingQueue,
         started: Set[int],
         passed_over: Mapping[int, str],
         cpus: CpuWaits,

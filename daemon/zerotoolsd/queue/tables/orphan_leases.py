@@ -19,7 +19,7 @@ Append = Callable[..., int]
 """(now, job, attempt, kind, from, to, why): an event."""
 
 
-class OutlivedLeases:
+class OrphanLeases:
     """The leases of ended attempts. Each change is a separate transaction."""
 
     def __init__(

@@ -66,7 +66,7 @@ class YieldEnd:
     steps_lost: int | None
 
 
-class YieldTable:
+class PreemptionTable:
     """The table. Methods run in the caller's transaction, `note_first_step` in a separate one."""
 
     def __init__(

@@ -30,7 +30,7 @@ class GpuTime(NamedTuple):
     seconds: float
 
 
-class GpuUse:
+class UsageAccounting:
     """The booked use; `bookings` increases when more may have been booked."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:

@@ -17,7 +17,7 @@ _BYTES = " + ".join(
 )
 
 
-class UserRows:
+class UserCounts:
     """The owners of jobs, and counts of the jobs of one user."""
 
     def __init__(self, sql: RunSql) -> None:

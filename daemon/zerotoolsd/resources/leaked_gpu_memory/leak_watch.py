@@ -38,8 +38,8 @@ from zerotoolsd.resources.leaked_gpu_memory.attribution import (
 from zerotoolsd.resources.leaked_gpu_memory.leaked_bytes import (
     FREE,
     UNKNOWN,
+    LeakVerdict,
     MemoryLeft,
-    ResidueVerdict,
     can_be_seen,
     memory_left,
 )
@@ -85,7 +85,7 @@ class _Looked:
         return self.attempt.job_id, self.attempt.number, self.uuid
 
 
-class ResidueWatch:
+class LeakWatch:
     """`live` gives the running attempts. `limit` returns how many bytes of a usable GPU may be in
     use. `announce` is called after leases have changed. `ask` reads /proc."""
 
@@ -211,11 +211,11 @@ class ResidueWatch:
         left = self._left(each, gpu, who)
         if not self._store.attempts(each.attempt.job_id):  # the job was removed
             del self._looked[each.key]
-        elif left.verdict is ResidueVerdict.FREE or (
-            left.verdict is ResidueVerdict.UNKNOWN and each.for_process
+        elif left.verdict is LeakVerdict.FREE or (
+            left.verdict is LeakVerdict.UNKNOWN and each.for_process
         ):
             self._free(each)
-        elif left.verdict is ResidueVerdict.LEFT and gpu is not None and who is not None:
+        elif left.verdict is LeakVerdict.LEFT and gpu is not None and who is not None:
             if not left.pids and self._is_kept_by_another(each):
                 self._free(each)
             elif each.kept is not None or now - each.since >= SURE_SECONDS:

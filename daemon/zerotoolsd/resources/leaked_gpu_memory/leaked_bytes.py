@@ -26,7 +26,7 @@ TOLERANCE = 256 << 20
 
 
 @unique
-class ResidueVerdict(Enum):
+class LeakVerdict(Enum):
     """Whether something is left."""
 
     FREE = "free"
@@ -39,7 +39,7 @@ class MemoryLeft:
     """`held` bytes of processes of the attempt, of which `pids` are listed on the GPU, and `loose`
     bytes that no process holds; None: the driver does not report it."""
 
-    verdict: ResidueVerdict
+    verdict: LeakVerdict
     held: int | None = 0
     loose: int = 0
     pids: tuple[int, ...] = ()
@@ -50,7 +50,7 @@ class MemoryLeft:
         return (self.held or 0) + self.loose
 
 
-FREE, UNKNOWN = MemoryLeft(ResidueVerdict.FREE), MemoryLeft(ResidueVerdict.UNKNOWN)
+FREE, UNKNOWN = MemoryLeft(LeakVerdict.FREE), MemoryLeft(LeakVerdict.UNKNOWN)
 
 
 def normal_bytes(limit: int, baseline: int | None) -> int:
@@ -85,5 +85,5 @@ def memory_left(
     is_alone = lists and not others and not given
     loose = unaccounted if unaccounted is not None and unaccounted > normal and is_alone else 0
     if loose or (listed and (held is None or held > limit)):
-        return MemoryLeft(ResidueVerdict.LEFT, held, loose, pids)
+        return MemoryLeft(LeakVerdict.LEFT, held, loose, pids)
     return FREE if unaccounted is not None and unaccounted <= normal else UNKNOWN

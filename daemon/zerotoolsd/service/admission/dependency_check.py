@@ -48,7 +48,7 @@ def refuse_ring(table: DependencyTable, job_id: int, after: Sequence[Dependency]
                 open_ones.append(row.on_id)
 
 
-class DependableJobs:
+class DependencyCheck:
     """The jobs of a store that others may start after."""
 
     def __init__(self, store: Store) -> None:

@@ -18,7 +18,7 @@ from zerotoolsd.interface.api_errors import Conflict, Unavailable
 from zerotoolsd.interface.api_types import Adoption
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.admission.adoptable import look_at_process
-from zerotoolsd.service.submission import LOOK_SECONDS, Admittance
+from zerotoolsd.service.submission import LOOK_SECONDS, JobSubmission
 
 MOST_WATCHED = 64
 """Limit of watched processes of one user: they use no GPUs of the queue, but some memory."""
@@ -39,7 +39,7 @@ class Adopted:
 class Adopting:
     """Queues jobs of the dispatcher that watch a process."""
 
-    def __init__(self, dispatcher: Dispatcher, submission: Admittance, ask: Ask) -> None:
+    def __init__(self, dispatcher: Dispatcher, submission: JobSubmission, ask: Ask) -> None:
         self._dispatcher = dispatcher
         self._submission = submission
         self._ask = ask

@@ -29,7 +29,7 @@ from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.admission.dependency_check import refuse_past, refuse_ring
 from zerotoolsd.service.operations.change_jobs import FindJob
 from zerotoolsd.service.results.evaluations import evaluations_of
-from zerotoolsd.service.submission import Admittance
+from zerotoolsd.service.submission import JobSubmission
 from zerotoolsd.users.name_service import user_name
 
 _EDITABLE = frozenset({states.ON_HOLD, states.WAITING, states.QUEUED})
@@ -39,7 +39,7 @@ _OWN = frozenset({"captured_env"})
 class JobEdits:
     """Edits of the dispatcher's jobs; `find` gives a job by its number."""
 
-    def __init__(self, dispatcher: Dispatcher, submission: Admittance, find: FindJob) -> None:
+    def __init__(self, dispatcher: Dispatcher, submission: JobSubmission, find: FindJob) -> None:
         self._dispatcher = dispatcher
         self._store = dispatcher.store
         self._submission = submission

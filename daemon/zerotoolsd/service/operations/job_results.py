@@ -16,7 +16,7 @@ from zerotoolsd.service.results.checkpoint_tree import checkpoint_tree
 from zerotoolsd.service.results.evaluations import evaluations_of
 from zerotoolsd.service.results.prediction_rows import prediction_rows
 from zerotoolsd.service.results.run_curves import read_run
-from zerotoolsd.service.submission import Admittance
+from zerotoolsd.service.submission import JobSubmission
 
 MOST_BEFORE = 10_000
 """Earlier jobs of the same user that are searched for those that a job resumes, at most."""
@@ -26,7 +26,7 @@ MOST_ATTEMPTS = 1000
 class JobResults:
     """The results of jobs that `find` finds; files of users are read as `submission` does it."""
 
-    def __init__(self, dispatcher: Dispatcher, submission: Admittance, find: FindJob) -> None:
+    def __init__(self, dispatcher: Dispatcher, submission: JobSubmission, find: FindJob) -> None:
         self._dispatcher = dispatcher
         self._store = dispatcher.store
         self._submission = submission

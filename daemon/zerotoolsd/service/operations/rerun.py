@@ -25,19 +25,19 @@ from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.admission.directory_checks import newest_step, newest_undamaged, real_paths
 from zerotoolsd.service.operations.change_jobs import FindJob
-from zerotoolsd.service.submission import Admittance
+from zerotoolsd.service.submission import JobSubmission
 
 LOOKS_AT_ONCE = 8
 """Jobs of an array of which the newest checkpoints are looked for at the same time."""
 
 
-class JobsAgain:
+class JobReruns:
     """Queues jobs of the dispatcher again; `check_uid` raises Forbidden for who may not submit."""
 
     def __init__(
         self,
         dispatcher: Dispatcher,
-        submission: Admittance,
+        submission: JobSubmission,
         find: FindJob,
         check_uid: Callable[[int], None],
     ) -> None:

@@ -32,7 +32,7 @@ from zerotoolsd.attempts.environment import unshown_values
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue import clocks, lifecycle, time_limit
 from zerotoolsd.queue.clocks import began_of
-from zerotoolsd.queue.lifecycle import LifecycleEvent, Standing
+from zerotoolsd.queue.lifecycle import JobStatus, LifecycleEvent
 from zerotoolsd.queue.rows import ENDED, RUNNING, AttemptRow, JobRow
 from zerotoolsd.queue.transitions import policy_of
 from zerotoolsd.service import views
@@ -55,7 +55,7 @@ def read_job(directory: JobDirectory, number: int) -> JobRow:
         given_text=json.dumps(record.get("given") or {}),
         spec_version=str(record.get("spec_version")),
         output_dir=spec.output_dir or str(directory.path / OUTPUT),
-        standing=Standing(),
+        standing=JobStatus(),
         created=float(record.get("created") or 0.0),
         started=None,
         ended=None,
@@ -74,13 +74,13 @@ class JobState:
         self.attempts = [_attempt_of(each) for each in kept.get("attempts", ())]
         self._nodes = [int(each) for each in kept.get("nodes", ())]
         started = kept.get("started")
-        standing = Standing(best_step=int((kept.get("standing") or {}).get("best_step", 0)))
+        standing = JobStatus(best_step=int((kept.get("standing") or {}).get("best_step", 0)))
         if kept.get("submission") == submission:
-            standing = Standing(**kept["standing"])
+            standing = JobStatus(**kept["standing"])
         self.job = replace(self.job, standing=standing, started=started).with_reading(self.job.spec)
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> JobStatus:
         """The job's state in the lifecycle."""
         return self.job.standing
 
@@ -187,7 +187,7 @@ class JobState:
         }
         write_record(self._directory.path / VIEW, tree)
 
-    def _set(self, standing: Standing, **more: Any) -> None:
+    def _set(self, standing: JobStatus, **more: Any) -> None:
         self.job = replace(self.job, standing=standing, **more).with_reading(self.job.spec)
         write_record(
             self._directory.path / STATE,

@@ -40,7 +40,7 @@ def main() -> int:
     sender = Sender(os.environ.get("ZEROTOOLS_NOTIFY"))
     stored = read_stored(json.loads((run_dir / SPEC).read_text("utf-8")))
     assert stored.spec is not None
-    attendant = Attendant(run_dir, sender, stored.spec)
+    attendant = SlurmWatcher(run_dir, sender, stored.spec)
     try:
         return attendant.run()
     except SlurmUnreachable as error:
@@ -51,7 +51,7 @@ def main() -> int:
         return EXIT_BAD_JOB
 
 
-class Attendant:
+class SlurmWatcher:
     """Attends one job under Slurm."""
 
     def __init__(

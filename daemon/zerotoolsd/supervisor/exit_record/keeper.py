@@ -35,7 +35,7 @@ from zerotoolsd.supervisor.exit_record.rank_ledger import RankLedger
 from zerotoolsd.supervisor.exit_record.reserved_record import ReservedRecord
 from zerotoolsd.supervisor.plan import ENDED, EXIT, LEDGER, NOTIFY, RUN, STOP, Plan
 from zerotoolsd.supervisor.rank_log import say
-from zerotoolsd.supervisor.transient_errors import NOT_READY, is_of_machine
+from zerotoolsd.supervisor.transient_errors import NOT_READY, is_transient
 
 KILLED = "its supervisor was killed"
 
@@ -86,7 +86,7 @@ def _trouble(status: int) -> str | None:
     """
     number = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
     error = OSError(number, os.strerror(number))
-    return f"its supervisor could not continue: {error.strerror}" if is_of_machine(error) else None
+    return f"its supervisor could not continue: {error.strerror}" if is_transient(error) else None
 
 
 def _be_supervisor(
@@ -97,7 +97,7 @@ def _be_supervisor(
         supervise(records, ledger)
         status = 0
     except OSError as error:  # the status informs the parent
-        status = error.errno if error.errno and is_of_machine(error) else 1
+        status = error.errno if error.errno and is_transient(error) else 1
         traceback.print_exc()
     except BaseException:  # as above
         traceback.print_exc()

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zerotoolsd.supervisor.gpu_locks import holders
-from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_transient
 
 TRIES = 5
 """A file may be made, removed or replaced while it is opened."""
@@ -65,7 +65,7 @@ class LockDirectory:
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
-            if is_of_machine(error):
+            if is_transient(error):
                 raise LocksUnknown(f"{path}: {error.strerror}") from None
             raise NoLocks(f"{path}: {error.strerror}") from None
         if (why := _why_distrusted(os.fstat(self._fd))) is not None:

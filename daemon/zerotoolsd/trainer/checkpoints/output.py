@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.trainer.rank.failures import MachineNotReady
 
 LOCK = ".lock"
@@ -30,7 +30,7 @@ def claim(output_dir: Path, stack: ExitStack) -> None:
         output_dir.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(output_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        if is_of_machine(error):
+        if is_transient(error):
             raise MachineNotReady(f"output_dir {output_dir}: {error.strerror}") from None
         raise BadRequest(f"output_dir {output_dir} cannot be written: {error.strerror}") from None
     stack.callback(os.close, descriptor)

@@ -14,7 +14,7 @@ from zerotools.ops.foreign.run import is_foreign
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.record import JobRecord
 from zerotools.runs.uploads import FETCHED
-from zerotoolsd.supervisor.transient_errors import is_of_machine
+from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.trainer.checkpoints.completeness import check_structure
 from zerotoolsd.trainer.checkpoints.finalize import clear_leftovers
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart, adopt
@@ -90,7 +90,7 @@ def waiting_for_the_machine(look: Callable[[], Value], directory: Path) -> Value
     try:
         return look()
     except OSError as error:
-        if not is_of_machine(error):
+        if not is_transient(error):
             raise
         place = error.filename or directory
         raise MachineNotReady(f"{place} cannot be read: {error.strerror}") from None
@@ -108,7 +108,7 @@ def why_not_loaded(path: Path, error: BadCheckpoint) -> ZerotoolsError:
         return CheckpointGone(f"{path} was whole, and changed while it was loaded: {found}")
     except OSError as found:
         trouble = trouble or found
-    if trouble is not None and is_of_machine(trouble):
+    if trouble is not None and is_transient(trouble):
         return MachineNotReady(f"{path} cannot be read: {trouble.strerror}")
     return error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerotoolsd.attempts.backends.launch_backend import LaunchWay
+from zerotoolsd.attempts.backends.launch_backend import LaunchBackend
 
 _PROGRAM = r"""#!/bin/sh
 here=${0%/*}
@@ -56,9 +56,9 @@ class FakeSystemd:
         """What it does from now on."""
         (self._directory / "mode").write_text(mode)
 
-    def way(self, *, may_be_child: bool = False, seconds: float = 20.0) -> LaunchWay:
+    def way(self, *, may_be_child: bool = False, seconds: float = 20.0) -> LaunchBackend:
         """Supervisors are started by it."""
-        return LaunchWay(
+        return LaunchBackend(
             program=str(self.program),
             why="started by systemd",
             seconds=seconds,

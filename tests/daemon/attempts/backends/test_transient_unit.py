@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotoolsd.attempts.backends.launch_backend import LaunchWay
+from zerotoolsd.attempts.backends.launch_backend import LaunchBackend
 from zerotoolsd.attempts.backends.transient_unit import is_in_unit, unit_command, unit_name
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 
@@ -26,8 +26,8 @@ def attempt_in(run_dir: str, token: str = "3f9c01aa" + "b" * 24) -> AttemptRow:
     )
 
 
-SYSTEM = LaunchWay(program="/usr/bin/systemd-run", why="started by systemd")
-USER = LaunchWay(program="/usr/bin/systemd-run", why="started by systemd", of_user=True)
+SYSTEM = LaunchBackend(program="/usr/bin/systemd-run", why="started by systemd")
+USER = LaunchBackend(program="/usr/bin/systemd-run", why="started by systemd", of_user=True)
 
 
 def test_each_attempt_has_a_unit_of_its_own_also_beside_another_daemon() -> None:

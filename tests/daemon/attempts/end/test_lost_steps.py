@@ -12,7 +12,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.end.lost_steps import outcome_of, steps_lost
 from zerotoolsd.dispatch.preemption.savable import why_not_saved
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.supervisor.plan import OUTSIDE
 
@@ -26,7 +26,7 @@ def a_row(spec: JobSpec, state: str = "pausing", best_step: int = 0) -> JobRow:
         given_text=None,
         spec_version="0.1.0",
         output_dir="/out",
-        standing=Standing(state=state, best_step=best_step),
+        standing=JobStatus(state=state, best_step=best_step),
         created=1.0,
         started=2.0,
         ended=None,

@@ -16,7 +16,7 @@ from tests.daemon.users.other_users import AS_ROOT, OTHER_UID, UID, open_directo
 from tests.daemon.waiting import wait_for
 from zerotoolsd.attempts import attempt_status
 from zerotoolsd.attempts.leftovers import orphans
-from zerotoolsd.attempts.leftovers.untrusted_record import LARGEST_KEPT, believed
+from zerotoolsd.attempts.leftovers.untrusted_record import LARGEST_KEPT, sanitize
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.supervisor.procfs import (
@@ -54,17 +54,17 @@ def line_of(pid: int) -> dict[str, Any]:
 def test_a_record_keeps_no_gpu_for_a_process_of_others(run_dir: Path) -> None:
     others, named = sleeper(OTHER_UID)
     record = {"outcome": "killed", "unkillable": [line_of(1), line_of(os.getpid()), named]}
-    assert believed(run_dir, record)["unkillable"] == []
+    assert sanitize(run_dir, record)["unkillable"] == []
     assert others.is_running()
     others.end()
-    assert believed(run_dir.parent, record) == record  # the daemon's own is believed
+    assert sanitize(run_dir.parent, record) == record  # the daemon's own is believed
 
 
 def test_what_it_says_is_left_of_the_user_is_ended(run_dir: Path) -> None:
     own, named = sleeper(UID)
-    believed(run_dir, {"unkillable": [named]})
+    sanitize(run_dir, {"unkillable": [named]})
     assert own.wait(timeout=20) != 0
-    assert believed(run_dir, {"unkillable": [named]})["unkillable"] == []
+    assert sanitize(run_dir, {"unkillable": [named]})["unkillable"] == []
 
 
 @pytest.mark.parametrize("uid", [0, OTHER_UID])
@@ -137,8 +137,8 @@ def test_a_directory_that_its_user_spoils_is_of_an_attempt_that_is_gone(
 def test_a_record_takes_its_part_of_the_queue_and_no_more(run_dir: Path) -> None:
     kept = {"outcome": "crashed", "cause": "why", "checkpoint": {"step": 3}}
     record = {**kept, "last_lines": "x" * LARGEST_KEPT, "errors": ["y"] * LARGEST_KEPT}
-    assert believed(run_dir, record) == kept
-    assert believed(run_dir.parent, record) == record
+    assert sanitize(run_dir, record) == kept
+    assert sanitize(run_dir.parent, record) == record
 
 
 def test_a_signal_reaches_no_process_that_became_anothers() -> None:

@@ -21,7 +21,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.backends.launch_backend import CHILDREN
 from zerotoolsd.attempts.warm_start import warm_kinds
 from zerotoolsd.attempts.warm_start.fork_server import ForkServer, NoServer, WarmSupervisor
-from zerotoolsd.attempts.warm_start.fork_server_pool import AGAIN_SECONDS, WarmServers
+from zerotoolsd.attempts.warm_start.fork_server_pool import AGAIN_SECONDS, ForkServerPool
 from zerotoolsd.attempts.warm_start.warm_kinds import ServerKind
 from zerotoolsd.config.warm_start_config import WarmStartConfig
 from zerotoolsd.queue.rows import AttemptRow
@@ -63,7 +63,7 @@ class Story:
     loading: bool = False
 
     def __post_init__(self) -> None:
-        self.servers = WarmServers(self.config, CHILDREN, self._make, lambda: self.now)
+        self.servers = ForkServerPool(self.config, CHILDREN, self._make, lambda: self.now)
 
     def _make(self, kind: ServerKind, now: float) -> ForkServer:
         self.made.append(FakeServer(kind, now))

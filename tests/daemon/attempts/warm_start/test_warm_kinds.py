@@ -9,13 +9,13 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchWay
+from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.warm_start.warm_kinds import kind_of, why_cold
 from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.users.account import Account
 from zerotoolsd.users.job_user import JobUser
 
-SYSTEMD = LaunchWay(program="/usr/bin/systemd-run", why="started by systemd")
+SYSTEMD = LaunchBackend(program="/usr/bin/systemd-run", why="started by systemd")
 USER = JobUser(account=Account(uid=1234, gid=1234, name="ann", home="/home/ann", groups=()))
 ENV = {
     "PATH": "/usr/bin",

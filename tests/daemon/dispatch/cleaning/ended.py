@@ -17,7 +17,7 @@ from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.dispatch.cleaning import removal
 from zerotoolsd.interface.api_errors import NotFound
 from zerotoolsd.interface.api_types import Cleaned, CleanRequest, JobView
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor import prolog_epilog
 from zerotoolsd.supervisor.checkpoint_commands import THINNING_LOG
@@ -70,10 +70,10 @@ async def over(
         ended=None,
         result=None,
     )
-    with store.change(job, Standing(state="launching"), "admit", now=now, attempt=1) as change:
+    with store.change(job, JobStatus(state="launching"), "admit", now=now, attempt=1) as change:
         change.add_attempt(attempt)
     launched = store.job(job.id)
-    with store.change(launched, Standing(state=state), "finished", now=now, attempt=1) as change:
+    with store.change(launched, JobStatus(state=state), "finished", now=now, attempt=1) as change:
         change.attempt_ended(1, now, result, None)
     return job.id
 

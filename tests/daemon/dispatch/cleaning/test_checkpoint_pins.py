@@ -16,7 +16,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.needed import DIRECTORY, Needed, read_needed
 from zerotoolsd.dispatch.cleaning import checkpoint_pins
-from zerotoolsd.dispatch.cleaning.checkpoint_pins import NeededCheckpoints
+from zerotoolsd.dispatch.cleaning.checkpoint_pins import CheckpointPins
 from zerotoolsd.queue.store import Store
 from zerotoolsd.trainer.rank.settings import needed_by_others
 
@@ -83,7 +83,7 @@ def test_the_next_daemon_tells_it_again(tmp_path: Path) -> None:
     (state / DIRECTORY / "coming-0").write_text('{"job": 0, "named": [["a", "/b"]]}')
     (state / DIRECTORY / "77").write_text('{"job": 77, "named": [["a", "/b"]]}')
     store = Store(state)
-    NeededCheckpoints(state, store).begin()
+    CheckpointPins(state, store).begin()
     store.close()
     assert told(state) == [Needed(2, "resume_from", str(checkpoint))]
 

@@ -19,7 +19,7 @@ from tests.daemon.hung_disks import hung_disk
 from zerotoolsd.dispatch.cleaning import path_checks, removal
 from zerotoolsd.dispatch.cleaning.removal import Stays
 from zerotoolsd.file_checks import check_server
-from zerotoolsd.file_checks.checkers import Lookers
+from zerotoolsd.file_checks.checkers import FileCheckers
 
 LOOKS = {look.__name__: look for look in path_checks.CLEANING_LOOKS}
 
@@ -67,7 +67,7 @@ def test_a_path_that_never_answers_leaves_no_thread_and_no_lock_behind(tmp_path:
         disk.hang()
 
         async def story() -> None:
-            asked = Lookers(way, LOOKS)
+            asked = FileCheckers(way, LOOKS)
             with pytest.raises(TimeoutError):
                 await asked.ask(0.3, path_checks.mentioned_paths, "{}", str(disk.door / "output"))
             await asked.close()

@@ -31,7 +31,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.dispatch.cleaning.removal import OURS
 from zerotoolsd.interface.api_errors import Conflict
 from zerotoolsd.interface.api_types import CleanRequest
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.users.name_service import user_name
 
 
@@ -126,7 +126,7 @@ def test_nothing_goes_that_a_waiting_job_names(tmp_path: Path, how: str) -> None
 def store_waiting(it: Running, spec: JobSpec) -> int:
     """A job that waits for its next attempt, for longer than the test takes."""
     job = queued(it, spec, "/elsewhere")
-    later = Standing(state="waiting_retry", eligible_at=time.time() + 200)
+    later = JobStatus(state="waiting_retry", eligible_at=time.time() + 200)
     with it.engine.store.change(job, later, "crashed", now=time.time()):
         pass
     return job.id

@@ -10,7 +10,7 @@ from harness.kernel.memory_limits import NoLimit, limited
 from tests.daemon.dispatch.memory_guard.test_host_forecast import GIB
 from zerotools.sensors.cgroup_memory import CgroupMemory
 from zerotools.sensors.snapshot import Host, Pressure, Stall
-from zerotoolsd.dispatch.memory_guard.escalation import Rung, wanted_rung
+from zerotoolsd.dispatch.memory_guard.escalation import EscalationStep, wanted_rung
 from zerotoolsd.dispatch.memory_guard.host_forecast import MemorySample
 from zerotoolsd.dispatch.memory_guard.host_reading import (
     HostMemoryReader,
@@ -99,7 +99,7 @@ def test_the_guard_wants_room_before_the_kernel_ends_a_real_leak(tmp_path: Path)
                 reading = it.read()[1]
                 samples.append(reading.sample(look / 2, before))
                 before = reading
-                if wanted_rung(samples)[0] >= Rung.SAVE:
+                if wanted_rung(samples)[0] >= EscalationStep.SAVE:
                     break
             assert (process.status(), group.read().ooms) == (0, 0)
     except NoLimit as why:

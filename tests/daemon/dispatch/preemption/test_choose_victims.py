@@ -13,8 +13,8 @@ from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.dispatch.preemption.choose_victims import PreemptionRules, next_look, who_makes_room
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared_memory import DeclaredMemory
-from zerotoolsd.queue.scheduling.pass_input import MachineNow, RunningJob
-from zerotoolsd.queue.scheduling.pending_queue import WaitingLine
+from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
+from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.user_quota import UsersNow, UserUse
 from zerotoolsd.users.user_limits import UserLimits
@@ -31,22 +31,22 @@ def job(job_id: int, priority: int = 0, ran: float = 1000.0, **changes: object) 
     return replace(RunningJob(job_id=job_id, priority=priority, ran_seconds=ran), **changes)  # type: ignore[arg-type]
 
 
-def machine(snapshot: Snapshot | None, leases: Sequence[Lease] = (), used: int = 0) -> MachineNow:
-    return MachineNow(
+def machine(snapshot: Snapshot | None, leases: Sequence[Lease] = (), used: int = 0) -> PassInput:
+    return PassInput(
         now=100.0, snapshot=snapshot, leases=leases, cpu_ranks_used=used, limits=LIMITS
     )
 
 
 def asked(
     line: Sequence[Request],
-    now: MachineNow,
+    now: PassInput,
     running: Sequence[RunningJob],
     rules: PreemptionRules = RULES,
     unsaved: Sequence[int] = (),
 ) -> dict[int, int]:
     """For which job each makes room."""
     found = who_makes_room(
-        WaitingLine(line), now, running, rules, lambda job_id: job_id not in unsaved
+        PendingQueue(line), now, running, rules, lambda job_id: job_id not in unsaved
     )
     return {each.job_id: each.for_job for each in found}
 
@@ -138,7 +138,7 @@ def test_ranks_of_the_cpu_and_shares_of_gpus_alike() -> None:
 def test_a_long_line_of_others_costs_little() -> None:
     """The first of each need and user is looked at, and no more before it than could start."""
     looked: list[int] = []
-    line = WaitingLine([*(urgent(each, 8) for each in range(100, 2100)), urgent(9, 1, priority=2)])
+    line = PendingQueue([*(urgent(each, 8) for each in range(100, 2100)), urgent(9, 1, priority=2)])
     now = machine(gpus(4), FOUR)
     found = who_makes_room(line, now, THREE, RULES, lambda job_id: not looked.append(job_id))
     assert [each.for_job for each in found] == [9]

@@ -19,7 +19,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotools.sensors.source import SnapshotSource
-from zerotoolsd.attempts.metric_counters import MetricsTally
+from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.interface.api_errors import Conflict, NotFound
 from zerotoolsd.interface.api_types import (
     AdoptedView,
@@ -37,7 +37,7 @@ from zerotoolsd.interface.api_types import (
 from zerotoolsd.interface.prometheus_text import render
 from zerotoolsd.interface.queue_terms import PLAIN_TERMS, Drain, JobEdit, QueueTerms
 from zerotoolsd.monitoring.metrics import MetricsMoment, families
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.explain.explanation import Holder, QueuePlace, explain
 from zerotoolsd.service.results.checkpoint_tree import checkpoint_tree
@@ -248,7 +248,7 @@ class FakeService:
         moment = MetricsMoment(
             jobs={}, leases=(), fenced=(), snapshot=None, uptime_seconds=1.0, outbox={}
         )
-        return render(families(MetricsTally(), moment), openmetrics=openmetrics)
+        return render(families(MetricCounters(), moment), openmetrics=openmetrics)
 
     async def explain(self, job_id: int) -> dict[str, Any]:
         view = await self.job(job_id)
@@ -260,7 +260,7 @@ class FakeService:
             given_text=None,
             spec_version="0.1.0",
             output_dir=view.output_dir,
-            standing=Standing(state=view.state, reason=view.reason),
+            standing=JobStatus(state=view.state, reason=view.reason),
             created=view.created,
             started=view.started,
             ended=view.ended,

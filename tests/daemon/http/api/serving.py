@@ -15,7 +15,7 @@ from tests.daemon.http.api.answer_log import AnswerLog
 from tests.daemon.http.api.fake_page import FakePage
 from zerotoolsd.http.api.listeners.listen import open_socket
 from zerotoolsd.http.api.listeners.request_rate import RateLimit
-from zerotoolsd.http.api.listeners.tcp import TcpDoor
+from zerotoolsd.http.api.listeners.tcp import TcpListener
 from zerotoolsd.http.api.server import ApiServer
 from zerotoolsd.service.protocol import JobService
 
@@ -25,7 +25,7 @@ def serving(
     service: JobService,
     path: Path,
     *,
-    tcp: TcpDoor | None = None,
+    tcp: TcpListener | None = None,
     most: int | None = None,
     rate: RateLimit | None = None,
 ) -> Iterator[None]:

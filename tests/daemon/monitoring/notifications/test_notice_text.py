@@ -13,7 +13,7 @@ from zerotools.jobs.states import STATES, TRANSITIONS
 from zerotools.jobs.tables.notify import NOTICES
 from zerotoolsd.config.notify_config import NotifyConfig
 from zerotoolsd.monitoring.notifications.notice_text import JobTeller, notice_of
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.tables.notice_outbox import Notice
 
@@ -30,7 +30,7 @@ def a_row(state: str = "running", **notify: Any) -> JobRow:
         given_text=None,
         spec_version="0.1.0",
         output_dir="/out",
-        standing=Standing(state=state),
+        standing=JobStatus(state=state),
         created=1.5,
         started=None,
         ended=None,
@@ -39,7 +39,7 @@ def a_row(state: str = "running", **notify: Any) -> JobRow:
 
 def told(job: JobRow, after: str, why: str | None = None, **config: Any) -> list[Notice]:
     teller = JobTeller(NotifyConfig(**config), "box1")
-    return list(teller.of_change(job, Standing(state=after, reason=why), 12, 2, 99.0))
+    return list(teller.of_change(job, JobStatus(state=after, reason=why), 12, 2, 99.0))
 
 
 def test_every_notice_but_a_stall_is_that_of_a_transition() -> None:

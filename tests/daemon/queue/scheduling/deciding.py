@@ -9,7 +9,7 @@ from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot
 from zerotoolsd.config.daemon_config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduling.pending_queue import WaitingLine
+from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import CapabilityNeed, Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions, tick
 
@@ -50,7 +50,7 @@ def decide(
     requests: Sequence[Request], snapshot: Snapshot | None = None, **changes: Any
 ) -> TickDecisions:
     values: dict[str, Any] = {"now": 100.0, "leases": (), "cpu_ranks_used": 0, "limits": LIMITS}
-    return tick(WaitingLine(requests), snapshot=snapshot, **{**values, **changes})
+    return tick(PendingQueue(requests), snapshot=snapshot, **{**values, **changes})
 
 
 def started(decisions: TickDecisions) -> dict[int, list[int]]:

@@ -12,7 +12,7 @@ from zerotoolsd.queue.scheduling.elastic_resize import (
     why_it_grows,
     wish,
 )
-from zerotoolsd.queue.scheduling.pending_queue import WaitingLine
+from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import Start, tick
 
@@ -47,7 +47,7 @@ def test_an_attempt_keeps_its_size_for_a_while_and_where_nothing_is_known_of_it(
 
 
 def starts(*requests: Request, used: int) -> list[Start]:
-    line, limits = WaitingLine(requests), LimitsConfig(cpu_ranks=8)
+    line, limits = PendingQueue(requests), LimitsConfig(cpu_ranks=8)
     found = tick(line, now=0, snapshot=None, leases=(), cpu_ranks_used=used, limits=limits)
     return list(found.starts)
 

@@ -14,7 +14,7 @@ from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared_memory import GIB, DeclaredMemory, rooms
-from zerotoolsd.queue.scheduling.gpu_pass_state import GpuFloor
+from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions
 from zerotoolsd.queue.scheduling.suitable_gpus import occupied, usable
@@ -144,7 +144,9 @@ def one_by_one(
 ) -> list[tuple[int, tuple[str, ...]]]:
     """Every job in turn; the first that waits of each need is kept what it waits for."""
     taken = occupied(machine, leases, LIMITS)
-    floor = GpuFloor(machine, taken, 100.0, rooms(machine, leases, taken, memory), memory.context)
+    floor = GpuAllocation(
+        machine, taken, 100.0, rooms(machine, leases, taken, memory), memory.context
+    )
     for lease in leases:
         floor.runs_until(lease.gpu_uuid, ends.get(lease.job_id))
     starts, waiting = [], set()

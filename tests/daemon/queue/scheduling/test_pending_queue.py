@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.daemon.queue.scheduling.deciding import BF16, LIMITS, decide, gpus, lease, seen, wants
 from tests.daemon.queue.scheduling.plain_pass import plain_pass
 from zerotools.sensors.fake import fake_gpu
-from zerotoolsd.queue.scheduling.pending_queue import WaitingLine
+from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
 from zerotoolsd.queue.scheduling.scheduler import tick
 
@@ -79,7 +79,7 @@ def test_a_pass_comes_to_the_same_as_looking_at_every_job(data: st.DataObject) -
         "ends": ends,
     }
     looked_at: list[int] = []
-    line = WaitingLine(data.draw(st.permutations(requests)))
+    line = PendingQueue(data.draw(st.permutations(requests)))
     line.ranks = ranks = data.draw(st.sampled_from([{}, {1: 1, 2: 0, 3: 2}]))
     found = tick(
         line, passed_over=dict.fromkeys(left_out, "not now"), **values, touch=looked_at.append
@@ -121,7 +121,7 @@ def test_a_place_is_among_those_that_wait_for_the_same_kind_of_thing() -> None:
     two, one = ResourceNeed(world_size=2, gpus=2), ResourceNeed(world_size=1, gpus=1)
     cpu = ResourceNeed(world_size=1, gpus=None)
     needs = {1: two, 2: cpu, 3: one, 4: two, 5: cpu}
-    line = WaitingLine(Request(job_id=number, need=need) for number, need in needs.items())
+    line = PendingQueue(Request(job_id=number, need=need) for number, need in needs.items())
     assert [line.place_of(number) for number in (1, 3, 4)] == [(1, 3), (2, 3), (3, 3)]
     assert [line.place_of(number) for number in (2, 5)] == [(1, 2), (2, 2)]
     assert line.place_of(9) is None

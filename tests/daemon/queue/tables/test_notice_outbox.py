@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.daemons import make_job
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.notice_outbox import Notice
 
@@ -47,10 +47,10 @@ def test_a_change_and_what_is_told_of_it_are_one(store: Store, tmp_path: Path) -
         now=1.0,
     )
     store.tell = lambda job, after, event, attempt, now: [a_notice(f"{event}-{after.state}")]
-    with pytest.raises(ZeroDivisionError), store.change(job, Standing(state="held"), "x", now=2.0):
+    with pytest.raises(ZeroDivisionError), store.change(job, JobStatus(state="held"), "x", now=2.0):
         raise ZeroDivisionError
     assert store.outbox.of_job(1) == []
-    with store.change(job, Standing(state="held"), "hold", now=2.0):
+    with store.change(job, JobStatus(state="held"), "hold", now=2.0):
         pass
     assert [each.key for each in store.outbox.of_job(1)] == [f"{store.last_change}-held"]
 

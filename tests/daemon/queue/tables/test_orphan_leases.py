@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.made_attempts import an_attempt_row
 from tests.daemon.queue.test_placement import queue_one
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.store import Store
 
@@ -34,13 +34,13 @@ def begin(store: Store, *gpus: str, gpu_bytes: int | None = None) -> None:
         result=None,
         ended=None,
     )
-    with store.change(job, Standing(state="launching"), "admit", now=2.0, attempt=1) as change:
+    with store.change(job, JobStatus(state="launching"), "admit", now=2.0, attempt=1) as change:
         change.add_attempt(attempt, gpu_bytes)
 
 
 def end(store: Store, job_id: int, when: float) -> None:
     job = store.job(job_id)
-    with store.change(job, Standing(state="failed"), "gave_up", now=when, attempt=1) as change:
+    with store.change(job, JobStatus(state="failed"), "gave_up", now=when, attempt=1) as change:
         change.attempt_ended(1, when, {"outcome": "crashed"}, None)
 
 

@@ -14,8 +14,8 @@ from tests.daemon.queue.test_store import Open, attempt, submit
 from zerotoolsd.config.daemon_config import SharesConfig
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.clocks import Moment
-from zerotoolsd.queue.fair_share.usage_report import FairShares
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.fair_share.usage_report import UsageReport
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.usage_accounting import book_end, book_running, by_hour
 
@@ -37,17 +37,17 @@ def test_what_was_used_is_put_into_its_hours() -> None:
 
 def begin(store: Store, began: Moment, *gpus: str, uid: int = 5, part: float = 1.0) -> None:
     job, _ = submit(store, uid=uid)
-    with store.change(job, Standing(state="launching"), "admit", now=1, attempt=1) as change:
+    with store.change(job, JobStatus(state="launching"), "admit", now=1, attempt=1) as change:
         row = replace(attempt(job, gpus=gpus), gpu_part=part)
         change.add_attempt(row, None if part == 1 else 10)
     job = store.job(job.id)
-    with store.change(job, Standing(state="running"), "started", now=1, attempt=1) as change:
+    with store.change(job, JobStatus(state="running"), "started", now=1, attempt=1) as change:
         change.attempt_started(1, began)
 
 
 def end(store: Store, job_id: int, ended: float) -> None:
     job = store.job(job_id)
-    with store.change(job, Standing(state="failed"), "gave_up", now=ended) as change:
+    with store.change(job, JobStatus(state="failed"), "gave_up", now=ended) as change:
         change.attempt_ended(1, ended, {}, None)
 
 
@@ -109,11 +109,11 @@ def test_who_used_less_for_their_weight_goes_first_and_the_view_says_by_how_much
         began = Moment(now.time - seconds, (now.clock or 0) - seconds, now.boot_id)
         begin(store, began, f"GPU-{uid}", uid=uid)
     store.book_gpu_use()
-    even = FairShares(store, SharesConfig(half_life="30d"))
+    even = UsageReport(store, SharesConfig(half_life="30d"))
     assert even.ranks({5, 6, 7}, now.time) == {7: 0, 5: 1, 6: 2}
     assert even.ranks({5}, now.time) == {}
-    assert FairShares(store, SharesConfig(fair=False)).ranks({5, 6}, now.time) == {}
-    weighed = FairShares(store, SharesConfig(half_life="30d", weights={"6": 4.0}))
+    assert UsageReport(store, SharesConfig(fair=False)).ranks({5, 6}, now.time) == {}
+    weighed = UsageReport(store, SharesConfig(half_life="30d", weights={"6": 4.0}))
     assert weighed.ranks({5, 6}, now.time) == {6: 0, 5: 1}
     first, second = weighed.view((), now.time)
     assert (first.uid, second.uid) == (6, 5)
@@ -129,7 +129,7 @@ def test_what_was_used_long_ago_is_read_once_and_what_is_new_is_seen(
     hour = int(now.time // 3600)
     for uid, ago, seconds in ((5, 24 * 14, 8e4), (6, 1, 1e4)):
         store._sql("INSERT INTO gpu_use VALUES (?, ?, ?)", (uid, hour - ago, seconds))
-    shares = FairShares(store, SharesConfig())
+    shares = UsageReport(store, SharesConfig())
     assert shares.ranks({5, 6}, now.time) == {6: 0, 5: 1}
     used = {each.uid: each.gpu_seconds for each in shares.view((), now.time)}
     assert used[5] == pytest.approx(2e4, rel=0.01)

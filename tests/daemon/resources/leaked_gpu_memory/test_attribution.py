@@ -18,7 +18,7 @@ from tests.daemon.attempts.leftovers.test_orphans import TOKEN, traces
 from zerotools.sensors.fake import fake_gpu
 from zerotoolsd.app.run_daemon import ALL_LOOKS
 from zerotoolsd.file_checks import check_server
-from zerotoolsd.file_checks.checkers import Lookers
+from zerotoolsd.file_checks.checkers import FileCheckers
 from zerotoolsd.resources.leaked_gpu_memory.attribution import (
     LeftProcess,
     Roots,
@@ -28,7 +28,7 @@ from zerotoolsd.resources.leaked_gpu_memory.attribution import (
     look_for_suspects,
     suspects,
 )
-from zerotoolsd.resources.leaked_gpu_memory.leaked_bytes import MemoryLeft, ResidueVerdict
+from zerotoolsd.resources.leaked_gpu_memory.leaked_bytes import LeakVerdict, MemoryLeft
 from zerotoolsd.supervisor.procfs import Process, processes, read_process
 
 GIB = 2**30
@@ -93,7 +93,7 @@ def test_the_daemon_has_it_looked_for_by_a_process_that_may_hang(
     way = check_server.start(ALL_LOOKS)
 
     async def story() -> None:
-        lookers = Lookers(way, ALL_LOOKS)
+        lookers = FileCheckers(way, ALL_LOOKS)
         where = str(tmp_path), TOKEN, [(worker.pid, 1)], os.getpid()
         tree = await lookers.ask(20, look_for_suspects, *where)
         assert worker.pid in Suspects.from_json(tree).ours
@@ -146,16 +146,16 @@ def said(left: MemoryLeft, found: Suspects) -> str:
 
 def test_who_is_in_the_driver_s_list_is_named_with_its_memory() -> None:
     found = Suspects({4711: LeftProcess(4711, "python", 61234), 5: LeftProcess(5, "sh", 61234)})
-    left = MemoryLeft(ResidueVerdict.LEFT, int(12.3 * GIB), 0, (4711,))
+    left = MemoryLeft(LeakVerdict.LEFT, int(12.3 * GIB), 0, (4711,))
     assert said(left, found) == "pid 4711 (python) of uid 61234 with 12.3 GiB (kill 4711 ends it)"
-    both = MemoryLeft(ResidueVerdict.LEFT, None, 0, (4711, 5))
+    both = MemoryLeft(LeakVerdict.LEFT, None, 0, (4711, 5))
     assert said(both, found) == (
         "pid 4711 (python) of uid 61234, pid 5 (sh) of uid 61234 (kill 4711 5 ends them)"
     )
 
 
 def test_who_may_hold_what_nobody_is_listed_for_is_named_with_what_it_has_open() -> None:
-    left = MemoryLeft(ResidueVerdict.LEFT, 0, 12 * GIB)
+    left = MemoryLeft(LeakVerdict.LEFT, 0, 12 * GIB)
     worker = LeftProcess(4712, "pt_data_worker", 61234, "/dev/nvidia1")
     for found in (Suspects({4712: worker}), Suspects({}, [worker])):
         assert said(left, found) == (
@@ -169,7 +169,7 @@ def test_who_may_hold_what_nobody_is_listed_for_is_named_with_what_it_has_open()
 
 
 def test_what_no_process_has_is_the_driver_s_to_give_back() -> None:
-    left = MemoryLeft(ResidueVerdict.LEFT, 0, 12 * GIB)
+    left = MemoryLeft(LeakVerdict.LEFT, 0, 12 * GIB)
     idle = Suspects({5: LeftProcess(5, "sh", 61234)})  # it has no device open
     assert said(left, idle) == said(left, Suspects())
     assert said(left, Suspects()) == (

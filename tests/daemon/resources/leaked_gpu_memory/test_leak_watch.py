@@ -19,7 +19,7 @@ from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.resources.leaked_gpu_memory.attribution import LeftProcess, Suspects
-from zerotoolsd.resources.leaked_gpu_memory.leak_watch import ResidueWatch
+from zerotoolsd.resources.leaked_gpu_memory.leak_watch import LeakWatch
 
 GIB = 2**30
 UUID = "GPU-fake-0"
@@ -31,7 +31,7 @@ class Left:
     """What is there, told by hand: looked at every second."""
 
     it: Running
-    watch: ResidueWatch
+    watch: LeakWatch
     clock: float = 0.0
     who: Suspects = field(default_factory=Suspects)
     asked: int = 0
@@ -71,7 +71,7 @@ def gpu(used: float, *processes: tuple[int, float | None], index: int = 0) -> Gp
 def over(left: Left) -> Left:
     """The same, over a watch of its own that knows nothing yet."""
     engine = left.it.engine
-    left.watch = ResidueWatch(
+    left.watch = LeakWatch(
         *(engine.store, engine.machine, engine._guard, engine._running, lambda gpu: GIB // 2),
         left.announce,
         left.ask,

@@ -14,7 +14,7 @@ from tests.daemon.made_attempts import an_attempt_row
 from tests.daemon.waiting import wait_async
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.config.daemon_config import RetryConfig
-from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.service.explain.explanation import explain
 from zerotoolsd.service.views import attempt_view
@@ -27,7 +27,7 @@ JOB = JobRow(
     given_text=None,
     spec_version="0.1.0",
     output_dir="/out",
-    standing=Standing(state="waiting_retry", restarts_used=2, eligible_at=500.0),
+    standing=JobStatus(state="waiting_retry", restarts_used=2, eligible_at=500.0),
     created=1.0,
     started=2.0,
     ended=None,

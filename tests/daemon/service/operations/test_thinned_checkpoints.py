@@ -17,7 +17,7 @@ from tests.daemon.hung_disks import hung_disk
 from tests.daemon.service.explain.test_explanation import JOB as ROW
 from zerotools.runs.thinned import THINNED, ThinnedRecord
 from zerotoolsd.file_checks import check_server
-from zerotoolsd.file_checks.checkers import Lookers
+from zerotoolsd.file_checks.checkers import FileCheckers
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.service.operations import thinned_checkpoints
 from zerotoolsd.service.operations.thinned_checkpoints import ThinnedCheckpoints
@@ -60,7 +60,7 @@ def test_a_checkpoint_on_a_disk_that_hangs_is_shown_without_a_wait(tmp_path: Pat
         path = disk.door / "step-3"
 
         async def story() -> None:
-            asked = Lookers(way, looks)
+            asked = FileCheckers(way, looks)
             known = ThinnedCheckpoints(asked.ask, OWN_ONLY)
             async with asyncio.timeout(30 * thinned_checkpoints.PATIENCE_SECONDS):
                 for waits in (True, False, True):

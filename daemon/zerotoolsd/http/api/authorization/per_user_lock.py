@@ -11,7 +11,7 @@ AT_ONCE = 16
 """Requests of one user at once; later ones wait in order, with their bodies unread."""
 
 
-class RequestTurns:
+class PerUserLock:
     """The requests that are in progress, by uid."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:

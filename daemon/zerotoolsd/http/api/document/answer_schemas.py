@@ -158,7 +158,7 @@ def _machine_components() -> dict[str, Schema]:
             ("snapshot", "leases"),
             snapshot=ref("Snapshot"),
             leases=list_of(ref("GpuLease")),
-            launch=ref("LaunchWay"),
+            launch=ref("LaunchBackend"),
             gpu_locks=ref("GpuLocks"),
             warm_start=ref("WarmStart"),
             gpu_choice=ref("GpuChoice"),
@@ -172,7 +172,7 @@ def _machine_components() -> dict[str, Schema]:
             bytes=WHOLE_OR_NULL,
             uid=WHOLE_OR_NULL,
         ),
-        "LaunchWay": object_of(by=TEXT, why=TEXT, trouble=TEXT_OR_NULL),
+        "LaunchBackend": object_of(by=TEXT, why=TEXT, trouble=TEXT_OR_NULL),
         "GpuLocks": object_of(directory=TEXT_OR_NULL, trouble=TEXT_OR_NULL, held=list_of(TEXT)),
         "GpuChoice": object_of(unknown=list_of(TEXT)),
         "WarmStart": object_of(

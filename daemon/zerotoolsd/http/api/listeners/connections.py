@@ -27,8 +27,8 @@ from typing import Any
 
 from aiohttp import web
 
-from zerotoolsd.http.api.listeners.trim_memory import RushWatch
-from zerotoolsd.http.api.listeners.user_connections import ConnectionShares
+from zerotoolsd.http.api.listeners.trim_memory import MemoryTrimmer
+from zerotoolsd.http.api.listeners.user_connections import UserConnections
 from zerotoolsd.http.api.problems import problem, problem_bytes
 
 log = logging.getLogger(__name__)
@@ -233,13 +233,13 @@ class Door:
         *,
         most: int | None = None,
         tls: ssl.SSLContext | None = None,
-        shares: ConnectionShares | None = None,
+        shares: UserConnections | None = None,
     ) -> None:
         """Accept connections at `listening`. `shares`: those of all listeners of `server`."""
         self._loop = asyncio.get_running_loop()
         self._server = server
         self._most = room_for_connections() if most is None else most
-        self._shares = shares or ConnectionShares(self._most)
+        self._shares = shares or UserConnections(self._most)
         self._tls = tls
         self._connecting: set[asyncio.Task[None]] = set()
         self._refusing: set[asyncio.Task[None]] = set()
@@ -247,7 +247,7 @@ class Door:
         self._spare = _spare()
         self._listening = listening
         self._watch(listening)
-        self._rush = RushWatch()
+        self._rush = MemoryTrimmer()
         self._timer: asyncio.TimerHandle | None = None
 
     @property

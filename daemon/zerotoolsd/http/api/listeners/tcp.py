@@ -15,7 +15,7 @@ from zerotoolsd.http.api.listeners.tokens import BearerTokens, read_tokens, toke
 
 
 @dataclass(frozen=True)
-class TcpDoor:
+class TcpListener:
     """A socket that listens, who may come in, and TLS."""
 
     listening: socket.socket
@@ -23,7 +23,7 @@ class TcpDoor:
     tls: ssl.SSLContext | None
 
 
-def open_tcp(config: ApiConfig) -> TcpDoor | None:
+def open_tcp(config: ApiConfig) -> TcpListener | None:
     """Open the listener of `[api]`; None if it has none. Raises BadRequest."""
     if config.listen is None:
         return None
@@ -46,7 +46,7 @@ def open_tcp(config: ApiConfig) -> TcpDoor | None:
         listening.close()
         why = error.strerror or error
         raise BadRequest(f"api.listen = {config.listen}: cannot listen there: {why}") from None
-    return TcpDoor(listening, tokens, tls)
+    return TcpListener(listening, tokens, tls)
 
 
 def _parse(text: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]:

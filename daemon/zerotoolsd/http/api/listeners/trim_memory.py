@@ -22,7 +22,7 @@ def give_back() -> None:
         _libc.malloc_trim(0)
 
 
-class RushWatch:
+class MemoryTrimmer:
     """Calls `end` when a rush is over."""
 
     def __init__(self, end: Callable[[], None] = give_back) -> None:

@@ -13,7 +13,7 @@ EIGHTH = 8
 LEAST = 4
 
 
-class ConnectionShares:
+class UserConnections:
     """The shares of `most` connections: an eighth for each user, and an eighth that is reserved for
     root and the daemon's user, who have no limit. The user of a TCP connection is unknown when it
     is made: all of those together count as two users."""

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import asyncio
 
-from zerotoolsd.http.api.authorization.per_user_lock import RequestTurns
+from zerotoolsd.http.api.authorization.per_user_lock import PerUserLock
 
 
 def test_one_users_submits_wait_for_each_other_and_for_nobody_else() -> None:
     async def story() -> None:
-        turns, go = RequestTurns(2), asyncio.Event()
+        turns, go = PerUserLock(2), asyncio.Event()
         inside: list[int] = []
 
         async def submit(uid: int) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from zerotoolsd.http.api.listeners.trim_memory import RUSH, RushWatch, give_back
+from zerotoolsd.http.api.listeners.trim_memory import RUSH, MemoryTrimmer, give_back
 
 
 def test_a_rush_that_is_over_is_noticed_once() -> None:
     ends: list[int] = []
-    watch = RushWatch(lambda: ends.append(1))
+    watch = MemoryTrimmer(lambda: ends.append(1))
     for connections in (3, RUSH - 1, 0, RUSH, RUSH * 5, RUSH, RUSH * 5 // 8 + 1):
         watch.look(connections)
     assert ends == []
