@@ -72,11 +72,11 @@ class AttemptWatcher:
 
     def __init__(
         self,
+        *,
         on_over: OnOver,
         guard: Guard,
         pending: StartBackoff,
         spawner: SupervisorSpawner | None = None,
-        on_running: OnRunning = lambda attempt, began: None,
         kill_seconds: float = 30.0,
     ) -> None:
         """Keep the collaborators. `kill_seconds`: a process that survives SIGKILL so long is left
@@ -86,7 +86,8 @@ class AttemptWatcher:
         self._guard = guard
         self._pending = pending
         self._spawner = spawner or SupervisorSpawner(CHILDREN)
-        self._on_running = on_running
+        self.on_running: OnRunning = lambda attempt, began: None
+        """Called if an attempt, reattached to, is found running."""
         self._unwatched: dict[str, Spawned] = {}
         """Processes that were started for an attempt and cannot be watched now, by token."""
         self._live: dict[str, _Live] = {}
@@ -181,7 +182,7 @@ class AttemptWatcher:
             self._ended(attempt.token, spawned)
         self._spawner.forget(attempt.token)
         try:
-            self._on_running(attempt, began or clocks.now())
+            self.on_running(attempt, began or clocks.now())
         except sqlite3.OperationalError as error:
             log.error("job %d: that it runs cannot be recorded yet: %s", attempt.job_id, error)
         if (reason := self._stops.take_unheard(attempt)) is not None:

@@ -197,6 +197,7 @@ def _cache_directory(run_dir: Path, cache: DataCacheConfig, user: JobUser | None
 def prepare(
     job: JobRow,
     attempt: AttemptRow,
+    *,
     config: Config,
     command: RankCommand,
     umask: int,

@@ -16,11 +16,33 @@ from zerotoolsd.queue.store import Store
 log = logging.getLogger(__name__)
 
 
+class LeasingAttempts:
+    """The attempts that lease a GPU, by the queue and their run directories."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def lives_on(self, uuid: str) -> bool:
+        """Return whether an attempt that leases this GPU is known to live."""
+        return any(map(attempt_status.lives, self._on(uuid)))
+
+    def begins_on(self, uuid: str) -> bool:
+        """Return whether an attempt that leases this GPU is not over, and not known to live."""
+        return any(
+            each.state != ENDED and not attempt_status.lives(each) for each in self._on(uuid)
+        )
+
+    def _on(self, uuid: str) -> list[AttemptRow]:
+        leases = [lease for lease in self._store.leases() if lease.gpu_uuid == uuid]
+        return [self._store.attempts(lease.job_id)[lease.attempt - 1] for lease in leases]
+
+
 class AttemptRecovery:
     """Jobs with a last attempt to which the daemon must reattach."""
 
     def __init__(
         self,
+        *,
         store: Store,
         guard: Guard,
         watcher: AttemptWatcher,
@@ -83,19 +105,6 @@ class AttemptRecovery:
         elif now in states.GIVING_WAY:
             asked = self._store.yields.of(job.id)
             self._watcher.request_stop(attempt, asked[-1].purpose if asked else states.YIELD)
-
-    def lives_on(self, uuid: str) -> bool:
-        """Return whether an attempt that leases this GPU is known to live."""
-        leases = [lease for lease in self._store.leases() if lease.gpu_uuid == uuid]
-        return any(
-            attempt_status.lives(self._store.attempts(x.job_id)[x.attempt - 1]) for x in leases
-        )
-
-    def begins_on(self, uuid: str) -> bool:
-        """Return whether an attempt that leases this GPU is not over, and not known to live."""
-        leases = [lease for lease in self._store.leases() if lease.gpu_uuid == uuid]
-        attempts = [self._store.attempts(x.job_id)[x.attempt - 1] for x in leases]
-        return any(each.state != ENDED and not attempt_status.lives(each) for each in attempts)
 
     def _find_again(self, job: JobRow, attempt: AttemptRow) -> None:
         found = attempt_status.attempt_status(attempt)

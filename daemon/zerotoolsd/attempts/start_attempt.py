@@ -47,6 +47,7 @@ class AttemptStarter:
 
     def __init__(
         self,
+        *,
         transitions: Transitions,
         watcher: AttemptWatcher,
         over: OnOver,
@@ -146,8 +147,17 @@ class AttemptStarter:
             known = last_report.checkpoints_before(before)
             bindings = UNBOUND if self._placer is None else self._placer.place(job.spec, attempt)
             plan = launch.prepare(
-                *(job, attempt, self._config, self._command, self._umask, known),
-                *(self._socket, self._gpu_locks(attempt.gpu_uuids), user, mounted, bindings),
+                job,
+                attempt,
+                config=self._config,
+                command=self._command,
+                umask=self._umask,
+                reported_before=known,
+                socket=self._socket,
+                gpu_locks=self._gpu_locks(attempt.gpu_uuids),
+                user=user,
+                mounted=mounted,
+                bindings=bindings,
                 reported_by_program=last_report.reported_by_program(before),
             )
             warm, how = self._warm.start(attempt, plan, job.spec, user)

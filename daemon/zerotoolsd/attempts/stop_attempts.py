@@ -32,6 +32,7 @@ class AttemptStopper:
 
     def __init__(
         self,
+        *,
         transitions: Transitions,
         watcher: AttemptWatcher,
         left: AttemptRecovery,

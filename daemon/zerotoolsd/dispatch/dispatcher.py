@@ -26,7 +26,7 @@ from zerotoolsd.attempts.end.finalize_attempt import AttemptFinalizer
 from zerotoolsd.attempts.leftovers.overseer import LOOK_SECONDS, Overseer
 from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.attempts.numa.placer import RankPlacer
-from zerotoolsd.attempts.recovery import AttemptRecovery
+from zerotoolsd.attempts.recovery import AttemptRecovery, LeasingAttempts
 from zerotoolsd.attempts.start_attempt import AttemptStarter
 from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.attempts.stop_attempts import AttemptStopper
@@ -113,41 +113,46 @@ class Dispatcher:
             store,
             self._parking,
             config.limits,
-            config.stop.grace_seconds,
-            memory_of_machine(config),
-            self.shares.ranks,
-            users.quotas,
-            self._host_now.read,
-            lambda: self.gpu_pressure.closed,
-            users.whose,
+            grace_seconds=config.stop.grace_seconds,
+            memory=memory_of_machine(config),
+            ranks=self.shares.ranks,
+            quotas=users.quotas,
+            host_now=self._host_now.read,
+            user_name=users.whose,
         )
         calendar = clocks.SteadyCalendar(clock_is_synchronised)
         self.conditions = WaitingConditions(self.transitions, self._parking, calendar.now)
         self.residue = LeakWatch(
-            *(store, machine, self._guard, self._running, config.limits.foreign_on),
-            *(self.announce, ask),
+            store=store,
+            machine=machine,
+            guard=self._guard,
+            live=self._running,
+            limit=config.limits.foreign_on,
+            announce=self.announce,
+            ask=ask,
         )
         self._ends = AttemptFinalizer(
-            self.transitions,
-            self._guard,
-            self._wake.set,
-            self.machine.gpu_name,
-            self.machine.xids_of,
-            config.retry.fence_seconds,
-            self.tally,
-            self.residue.ended,
-            self.residue.settle,
+            transitions=self.transitions,
+            guard=self._guard,
+            wake=self._wake.set,
+            gpu_name=machine.gpu_name,
+            xids_of=machine.xids_of,
+            fence_seconds=config.retry.fence_seconds,
+            tally=self.tally,
+            gone=self.residue.ended,
+            freed=self.residue.settle,
         )
-        self.spawner = SupervisorSpawner(way, config.stop.grace_seconds)
+        leasing = LeasingAttempts(store)
+        self.arbiter = GpuArbiter(config.gpus.locks, leasing.lives_on, leasing.begins_on)
         self.warm = ForkServerPool(config.warm_start, way)
         self.placer = RankPlacer(lambda: machine.gpus, topology)
+        self.spawner = SupervisorSpawner(way, config.stop.grace_seconds)
         self._watcher = AttemptWatcher(
-            self._ends.over,
-            self._guard,
-            self._pending,
-            self.spawner,
-            lambda attempt, began: self._starter.found_running(attempt, began),
-            config.stop.kill_seconds,
+            on_over=self._ends.over,
+            guard=self._guard,
+            pending=self._pending,
+            spawner=self.spawner,
+            kill_seconds=config.stop.kill_seconds,
         )
         self._overseer = Overseer(
             self._watcher.live,
@@ -157,55 +162,95 @@ class Dispatcher:
             kill_seconds=config.stop.kill_seconds,
         )
         self._starter = AttemptStarter(
-            self.transitions,
-            self._watcher,
-            self._ends.over,
-            self._pending,
-            self.jobs_dir,
-            config,
-            command,
-            umask,
-            socket,
-            lambda gpus: self.arbiter.told(gpus),
-            self.tally.queue_waits.observe,
-            users,
-            mounted,
-            self.warm,
-            self.machine.unaccounted,
-            self.placer,
+            transitions=self.transitions,
+            watcher=self._watcher,
+            over=self._ends.over,
+            pending=self._pending,
+            jobs_dir=self.jobs_dir,
+            config=config,
+            command=command,
+            umask=umask,
+            socket=socket,
+            gpu_locks=self.arbiter.told,
+            waited=self.tally.queue_waits.observe,
+            users=users,
+            mounted=mounted,
+            warm=self.warm,
+            unaccounted=machine.unaccounted,
+            placer=self.placer,
         )
+        self._watcher.on_running = self._starter.found_running
         self._left = AttemptRecovery(
-            store, self._guard, self._watcher, self._starter, self._pending
+            store=store,
+            guard=self._guard,
+            watcher=self._watcher,
+            starter=self._starter,
+            pending=self._pending,
+        )
+        self._stopping = AttemptStopper(
+            transitions=self.transitions,
+            watcher=self._watcher,
+            left=self._left,
+            pending=self._pending,
+            ends=self._ends,
+            guard=self._guard,
         )
         self._shared = SharedGpus(
-            store, machine, config.gpus, self._watcher.live, self._tell_over, self._tell_idle
+            store=store,
+            machine=machine,
+            config=config.gpus,
+            live=self._watcher.live,
+            over=self._tell_over,
+            idle=self._tell_idle,
         )
-        self.arbiter = GpuArbiter(config.gpus.locks, self._left.lives_on, self._left.begins_on)
-        self._stopping = AttemptStopper(
-            self.transitions, self._watcher, self._left, self._pending, self._ends, self._guard
+        self.pressure, self.gpu_pressure = memory_guards(
+            store=store,
+            config=config,
+            parking=self._parking,
+            machine=machine,
+            live=self._running,
+            placement=self.placement,
+            host=host,
+            host_now=self._host_now,
+            stopping=self._stopping,
+            watcher=self._watcher,
+            wake=self._wake.set,
         )
-        self.growing = ElasticGrowth(store, config.elastic, self._guard, self._stopping.give_way)
+        self.placement.closed = lambda: self.gpu_pressure.closed
+        self.growing = ElasticGrowth(
+            store, config.elastic, guard=self._guard, give_way=self._stopping.give_way
+        )
         self._room = PriorityPreemption(
-            *(store, self.placement, self._shared, config.preemption, self._guard),
-            self._stopping.give_way,
+            store=store,
+            placement=self.placement,
+            shared=self._shared,
+            config=config.preemption,
+            guard=self._guard,
+            give_way=self._stopping.give_way,
         )
         self.placing = SchedulingLoop(
-            *(store, self.placement, machine, self.arbiter, self._shared),
-            *(self._starter, self._guard, self.growing, self._room),
+            store=store,
+            placement=self.placement,
+            machine=machine,
+            arbiter=self.arbiter,
+            shared=self._shared,
+            starter=self._starter,
+            guard=self._guard,
+            growing=self.growing,
+            room=self._room,
             pressed=lambda: self.pressure.why_none_starts,
         )
         machine.lets_go = lambda: self.placing.drained is not None and not self._running()
-        self.pressure, self.gpu_pressure = memory_guards(
-            *(store, config, self._parking, machine, self._running, self.placement, host),
-            *(self._host_now, self._stopping, self._watcher, self._wake.set),
-        )
         self.priority_classes = PriorityClasses(config.priority)
         self.notifier = JobNotifier(store, config.notify, self._guard, users)
         self.last_uploads = LastUploads(store, self.announce, users)
         self.cleaner = Cleaner(state_dir, store, self.announce, ask, users)
         self.needed = CheckpointPins(state_dir, store, users)
         self.history = HistoryRecorder(
-            *(state_dir, store, machine, config.history),
+            state_dir,
+            store,
+            machine,
+            config.history,
             live=self._running,
             use=self._shared.use_of_jobs,
         )

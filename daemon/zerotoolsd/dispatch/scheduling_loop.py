@@ -31,6 +31,7 @@ class SchedulingLoop:
 
     def __init__(
         self,
+        *,
         store: Store,
         placement: QueuePlacement,
         machine: SnapshotCache,

@@ -128,15 +128,14 @@ class QueuePlacement:
         ranks: RankUsers = lambda uids, now: {},
         quotas: LimitsOfUsers | None = None,
         host_now: Callable[[], HostNow | None] = lambda: None,
-        closed: Callable[[], Mapping[str, str]] = dict,
         user_name: Callable[[int], str | None] = lambda uid: None,
     ) -> None:
         """`memory`: the machine's memory for jobs that declare theirs. `ranks`: the order of users.
-        `quotas`: the limits of each user. `host_now`: the host's memory. `closed`: GPUs on which no
-        job is placed now (`gpus.occupied`). `user_name`: the name of a user, if jobs of several
-        users run."""
+        `quotas`: the limits of each user. `host_now`: the host's memory. `user_name`:
+        the name of a user, if jobs of several users run."""
         self._user_name = user_name
-        self._closed = closed
+        self.closed: Callable[[], Mapping[str, str]] = dict
+        """GPUs on which no job is placed now, with the reasons."""
         self._host_now = host_now
         self._quotas = quotas
         self._ranks = ranks
@@ -280,7 +279,7 @@ class QueuePlacement:
             ends=self.ends_of({lease.job_id for lease in leases}, now),
             passed_over=passed_over,
             elsewhere=elsewhere,
-            closed=self._closed(),
+            closed=self.closed(),
             memory=replace(self._memory, own=own, host_used=host, host_first=first, host_free=free),
             users=self._users_now(running, leases, {wish.job_id for wish in wishes}),
             named=self._named,

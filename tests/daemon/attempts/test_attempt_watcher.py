@@ -54,9 +54,9 @@ def test_p2_a_supervisor_that_cannot_be_watched_goes_on_and_is_watched_later(
 
     async def story() -> None:
         watcher = AttemptWatcher(
-            lambda _attempt, record: ended.append(record),
-            lambda _job, _doing: nullcontext(lambda: None),
-            StartBackoff(lambda: None),
+            on_over=lambda _attempt, record: ended.append(record),
+            guard=lambda _job, _doing: nullcontext(lambda: None),
+            pending=StartBackoff(lambda: None),
         )
         watcher.start(attempt)
         assert "cannot be watched: No space left" in watcher.held[1]

@@ -44,6 +44,7 @@ class AttemptFinalizer:
 
     def __init__(
         self,
+        *,
         transitions: Transitions,
         guard: Guard,
         wake: Callable[[], None],

@@ -24,6 +24,7 @@ Live = Callable[[], Sequence[AttemptRow]]
 
 
 def memory_guards(
+    *,
     store: Store,
     config: Config,
     parking: JobGuard,
@@ -44,12 +45,19 @@ def memory_guards(
         )
 
     return PressureGuard(
-        *(config.pressure, asking(RELIEVE), live, host_now.read),
+        config.pressure,
+        asking(RELIEVE),
+        live,
+        host_now.read,
         expected=placement.expected_of_running,
         wake=wake,
         read=host.read,
     ), GpuPressureGuard(
-        *(config.pressure, store, machine, asking(RELIEVE_GPU), live),
+        config.pressure,
+        store,
+        machine,
+        asking(RELIEVE_GPU),
+        live,
         GpuPromises(bytes_of(config.gpus.context_memory), placement.expected_of_gpu),
         config.limits.foreign_on,
         wake=wake,

@@ -44,6 +44,7 @@ class PriorityPreemption:
 
     def __init__(
         self,
+        *,
         store: Store,
         placement: QueuePlacement,
         shared: SharedGpus,

@@ -67,6 +67,7 @@ class SharedGpus:
 
     def __init__(
         self,
+        *,
         store: Store,
         machine: SnapshotCache,
         config: GpusConfig,

@@ -91,6 +91,7 @@ class LeakWatch:
 
     def __init__(
         self,
+        *,
         store: Store,
         machine: SnapshotCache,
         guard: Guard,

@@ -96,7 +96,12 @@ def prepare(
     here = _row_of(job, spec)
     reported = [str(each) for each in settings.get("reported", ())]
     launch.prepare(
-        *(here, row, _config(), launch.trainer_command, umask, reported),
+        here,
+        row,
+        config=_config(),
+        command=launch.trainer_command,
+        umask=umask,
+        reported_before=reported,
         mounted=read_mounts(),
         reported_by_program=[str(each) for each in settings.get("by_program", ())],
     )

@@ -72,10 +72,14 @@ def over(left: Left) -> Left:
     """The same, over a watch of its own that knows nothing yet."""
     engine = left.it.engine
     left.watch = LeakWatch(
-        *(engine.store, engine.machine, engine._guard, engine._running, lambda gpu: GIB // 2),
-        left.announce,
-        left.ask,
-        lambda: left.clock,
+        store=engine.store,
+        machine=engine.machine,
+        guard=engine._guard,
+        live=engine._running,
+        limit=lambda gpu: GIB // 2,
+        announce=left.announce,
+        ask=left.ask,
+        clock=lambda: left.clock,
     )
     return left
 
