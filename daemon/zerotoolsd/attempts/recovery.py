@@ -9,7 +9,7 @@ from zerotoolsd.attempts import attempt_status
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, Guard
 from zerotoolsd.attempts.start_attempt import AttemptStarter
 from zerotoolsd.attempts.start_backoff import StartBackoff
-from zerotoolsd.queue import clocks, fault_isolation, lifecycle
+from zerotoolsd.queue import clocks, fault_isolation, lifecycle, transition_table
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 
@@ -104,7 +104,9 @@ class AttemptRecovery:
             self._watcher.request_stop(attempt, "cancel")
         elif now in states.GIVING_WAY:
             asked = self._store.yields.of(job.id)
-            self._watcher.request_stop(attempt, asked[-1].purpose if asked else states.YIELD)
+            self._watcher.request_stop(
+                attempt, asked[-1].purpose if asked else transition_table.YIELD
+            )
 
     def _find_again(self, job: JobRow, attempt: AttemptRow) -> None:
         found = attempt_status.attempt_status(attempt)

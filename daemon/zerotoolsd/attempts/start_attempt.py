@@ -27,7 +27,7 @@ from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.attempts.warm_start.fork_server_pool import ForkServerPool
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.config.warm_start_config import WarmStartConfig
-from zerotoolsd.queue import clocks, lifecycle
+from zerotoolsd.queue import clocks, lifecycle, transition_table
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Admit, Started
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, UnreadableSpec
@@ -123,7 +123,9 @@ class AttemptStarter:
             gpu_baseline=self._unaccounted(gpu_uuids),
         )
         after, now = self._transitions.after(job, Admit()), time.time()
-        with self._store.change(job, after, states.ADMIT, now=now, attempt=number) as change:
+        with self._store.change(
+            job, after, transition_table.ADMIT, now=now, attempt=number
+        ) as change:
             change.add_attempt(attempt, gpu_bytes)
         self._transitions.publish(job, after)
         if not attempts:
@@ -217,7 +219,7 @@ class AttemptStarter:
         after = self._transitions.after(job, Started())
         now, number = time.time(), attempt.number
         why = self._how.pop(attempt.token, None)
-        kind = states.STARTED
+        kind = transition_table.STARTED
         with self._store.change(job, after, kind, now=now, attempt=number, why=why) as change:
             if attempt.state == LAUNCHING or later:
                 change.attempt_started(number, began)

@@ -1,6 +1,7 @@
 """The durable queue: the states of a job, SQLite, and the choice of the next job.
 
-lifecycle, clocks             which state follows which event; moments in time
+transition_table, lifecycle   the table of transitions; which event the end of an attempt is
+clocks                        moments in time
 retry_causes, retry_jitter    the rule for each cause of an end; how waits are spread
 transitions                   a change of state: the lifecycle, the commit, the announcement
 schema, values, rows, store   one SQLite database; every change is a transaction with an event

@@ -1,6 +1,6 @@
 """The next state of a job: a pure function of its state and an event.
 
-The table of `zerotools.jobs.states` has the transitions. This module decides which event the end of
+`transition_table` has the transitions. This module decides which event the end of
 an attempt is, given the remaining restarts. No I/O and no clock: `now` is an argument.
 """
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from zerotools.core.counts import counted
 from zerotools.jobs import states
+from zerotoolsd.queue import transition_table
 from zerotoolsd.queue.retry_causes import USUAL, CauseRule
 from zerotoolsd.supervisor.transient_errors import NOT_READY
 
@@ -235,50 +236,60 @@ def name_of(job: JobStatus, event: LifecycleEvent) -> str:
     """Return the event's name in the transitions table."""
     match event:
         case Admit():
-            return states.ADMIT
+            return transition_table.ADMIT
         case Started():
-            return states.STARTED
+            return transition_table.STARTED
         case Cancel():
-            return states.STOP if event.live and job.state == states.HELD else states.CANCEL
+            return (
+                transition_table.STOP
+                if event.live and job.state == states.HELD
+                else transition_table.CANCEL
+            )
         case Hold():
-            return states.HOLD
+            return transition_table.HOLD
         case Resume():
             if event.live:
-                return states.TAKE_UP
-            return states.RELEASED_TO_WAIT if event.waits else states.RESUME
+                return transition_table.TAKE_UP
+            return transition_table.RELEASED_TO_WAIT if event.waits else transition_table.RESUME
         case PutOnHold():
-            return states.PUT_ON_HOLD
+            return transition_table.PUT_ON_HOLD
         case Release():
-            return states.RELEASED_TO_WAIT if event.waits else states.RELEASED
+            return transition_table.RELEASED_TO_WAIT if event.waits else transition_table.RELEASED
         case Ready():
-            return states.READY
+            return transition_table.READY
         case Pause():
-            return states.PAUSE
+            return transition_table.PAUSE
         case Yield():
-            return states.YIELD
+            return transition_table.YIELD
         case Unpause():
             is_paused = job.state == states.PAUSED
-            return states.RELEASED_TO_WAIT if event.waits and is_paused else states.UNPAUSED
+            return (
+                transition_table.RELEASED_TO_WAIT
+                if event.waits and is_paused
+                else transition_table.UNPAUSED
+            )
         case Retry():
-            return states.RETRY
+            return transition_table.RETRY
         case Ended(outcome="finished"):
-            return states.FINISHED
+            return transition_table.FINISHED
         case Ended(outcome="stopped", time_limit=None) if job.state in _ASKED:
-            return states.STOPPED
+            return transition_table.STOPPED
         case Ended(outcome="killed", time_limit=None) if job.state in states.GIVING_WAY:
-            return states.STOPPED  # after its grace period: it stopped as requested, with a loss
+            return (
+                transition_table.STOPPED
+            )  # after its grace period: it stopped as requested, with a loss
     if event.outcome in _HOPELESS:
-        return states.GAVE_UP
+        return transition_table.GAVE_UP
     if event.outcome == NOT_READY:
-        return states.DEFERRED
+        return transition_table.DEFERRED
     if event.time_limit is not None:
-        return states.EXPIRED
+        return transition_table.EXPIRED
     if event.unreadable is not None and job.state != states.STOPPING:
-        return states.HOLD
+        return transition_table.HOLD
     progressed = event.saved_step > job.best_step
     if event.hopeless is not None and not progressed:
-        return states.GAVE_UP
-    return states.GAVE_UP if _why_no_more(job, event) else states.CRASHED
+        return transition_table.GAVE_UP
+    return transition_table.GAVE_UP if _why_no_more(job, event) else transition_table.CRASHED
 
 
 def _why_no_more(job: JobStatus, end: Ended) -> str | None:
@@ -307,12 +318,12 @@ def _after_end(job: JobStatus, end: Ended, now: float, policy: RetryPolicy) -> J
         restarts_used=0 if progressed else job.restarts_used,
         eligible_at=None,
     )
-    if state == states.WAITING_RETRY and name == states.DEFERRED:
+    if state == states.WAITING_RETRY and name == transition_table.DEFERRED:
         wait = min(policy.delay(end.not_ready_before + 1), MOST_MACHINE_SECONDS)
         wait *= end.part_of_wait
         reason = f"the machine is not ready: {end.cause}; next try in {in_short(wait)} s"
         return replace(ended, eligible_at=now + wait, reason=reason)
-    if state == states.PAUSED and name == states.CRASHED:
+    if state == states.PAUSED and name == transition_table.CRASHED:
         used = ended.restarts_used + end.rule.counts
         return replace(ended, restarts_used=used, reason=_closing_reason(job, end, name, state))
     if state == states.WAITING_RETRY:
@@ -349,15 +360,15 @@ def _closing_reason(job: JobStatus, end: Ended, name: str, state: str) -> str | 
         return f"{job.reason}; {end.cause}{lost}"
     if state == states.HALTED:
         return f"its time limit of {end.time_limit} is over; {end.cause}"
-    if name == states.GAVE_UP and end.hopeless is not None and end.max_restarts:
+    if name == transition_table.GAVE_UP and end.hopeless is not None and end.max_restarts:
         return f"{end.cause}; not started again: {end.hopeless}"
-    if name == states.GAVE_UP and end.outcome not in _HOPELESS:
+    if name == transition_table.GAVE_UP and end.outcome not in _HOPELESS:
         return f"{end.cause}; {_why_no_more(job, end) or 'not started again'}"
     return end.cause
 
 
 def _follow(state: str, event: str) -> str:
-    following = states.TRANSITIONS.get((state, event))
+    following = transition_table.TRANSITIONS.get((state, event))
     if following is None:
         raise NotAllowed(f"a {state} job cannot take the event {event}")
     return following

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.jobs import states
+from zerotoolsd.queue import transition_table
 from zerotoolsd.queue.lifecycle import (
     OUTCOMES,
     Admit,
@@ -72,7 +73,7 @@ def test_every_state_takes_exactly_the_events_of_the_table(
     state: str, event: LifecycleEvent
 ) -> None:
     job = JobStatus(state=state)
-    expected = states.TRANSITIONS.get((state, name_of(job, event)))
+    expected = transition_table.TRANSITIONS.get((state, name_of(job, event)))
     if expected is None:
         with pytest.raises(NotAllowed, match=state):
             advance(job, event, now=0, policy=POLICY)

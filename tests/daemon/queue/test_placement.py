@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.daemon.daemons import make_job
 from tests.daemon.made_attempts import an_attempt_row
 from tests.daemon.queue.scheduling.deciding import seen, wants
-from zerotools.jobs.states import EDIT
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotoolsd.config.daemon_config import LimitsConfig
@@ -27,6 +26,7 @@ from zerotoolsd.queue.placement import QueuePlacement, gpu_memory_for, need_of
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduling.declared_memory import DeclaredMemory, HostNow
 from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.transition_table import EDIT
 
 
 class ReadingStore(Store):

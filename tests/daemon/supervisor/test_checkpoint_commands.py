@@ -15,8 +15,8 @@ from tests.daemon.made_attempts import (
     wait_for_file,
 )
 from tests.daemon.waiting import wait_for
-from zerotools.jobs.states import YIELD
 from zerotoolsd.queue.tables.preemption_table import PAUSE, PURPOSES
+from zerotoolsd.queue.transition_table import YIELD
 from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.plan import GOES_ON
 

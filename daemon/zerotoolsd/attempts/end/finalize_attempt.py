@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zerotools.jobs import states
 from zerotools.sensors.xids import GpuXid
 from zerotoolsd.attempts import crash_points
 from zerotoolsd.attempts.attempt_watcher import Guard
@@ -19,7 +18,14 @@ from zerotoolsd.attempts.end.gpu_errors import fences_of, with_xids
 from zerotoolsd.attempts.environment import unshown_values
 from zerotoolsd.attempts.leftovers import orphans
 from zerotoolsd.attempts.metric_counters import MetricCounters
-from zerotoolsd.queue import clocks, fault_isolation, lifecycle, retry_causes, time_limit
+from zerotoolsd.queue import (
+    clocks,
+    fault_isolation,
+    lifecycle,
+    retry_causes,
+    time_limit,
+    transition_table,
+)
 from zerotoolsd.queue.lifecycle import Ended
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.tables.preemption_table import YieldEnd
@@ -156,7 +162,7 @@ class AttemptFinalizer:
             record = end_event.forced_record(killed, why)
             after = self._transitions.after(job, end_event.end_event(job, record, asked=False))
             now = time.time()
-            with self._store.change(job, after, states.CRASHED, now=now) as change:
+            with self._store.change(job, after, transition_table.CRASHED, now=now) as change:
                 change.open_attempts_ended(now, record, end_event.held_by(record))
         except sqlite3.OperationalError:
             raise

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from zerotools.jobs import states
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_errors import Conflict, Unavailable
+from zerotoolsd.queue import transition_table
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
@@ -45,7 +46,9 @@ class WaitingJobs:
                 return
             why = f"priority {priority} instead of {job.priority}, by {user_name(uid)}"
             after, now = job.standing, time.time()
-            with self._store.change(job, after, states.PRIORITY, now=now, why=why) as changed:
+            with self._store.change(
+                job, after, transition_table.PRIORITY, now=now, why=why
+            ) as changed:
                 changed.set_priority(priority)
             self._store.transactions.when_committed(self._dispatcher.announce)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from zerotools.jobs.states import EVENTS, QUEUED, STATES, TERMINAL, TRANSITIONS
+from zerotools.jobs.states import QUEUED, STATES, TERMINAL
+from zerotoolsd.queue.transition_table import EVENTS, TRANSITIONS
 
 
 def test_the_table_uses_only_known_names() -> None:
