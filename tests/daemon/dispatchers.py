@@ -31,7 +31,7 @@ from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
 from zerotoolsd.service.admission.dry_run import rehearse
-from zerotoolsd.service.jobservice import DispatcherService
+from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.submission import Rehearsal
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import REQUEST
@@ -45,7 +45,7 @@ class Running:
     """An engine that runs, its service, and what its probe sees."""
 
     engine: Dispatcher
-    service: DispatcherService
+    service: JobRequests
     probe: FakeProbe
 
     async def reach(self, job_id: int, *states: str) -> JobView:
@@ -120,7 +120,7 @@ async def running(
     try:
         yield Running(
             engine,
-            DispatcherService(engine, check_python=check_python, rehearse=rehearse, ask=ask_thread),
+            JobRequests(engine, check_python=check_python, rehearse=rehearse, ask=ask_thread),
             probe,
         )
     finally:

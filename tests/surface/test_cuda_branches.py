@@ -29,7 +29,7 @@ COVERED: dict[str, str] = {
     "test_submission.py "
     "test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit",
     "daemon/zerotoolsd/service/submission.py JobSubmission._check": "tests/daemon/service/"
-    "test_jobservice.py test_bf16_on_gpus_without_it_is_refused_with_the_setting_that_works",
+    "test_job_requests.py test_bf16_on_gpus_without_it_is_refused_with_the_setting_that_works",
     f"{TRAINER}/checkpointing.py _in_thread": f"{OF_TRAINER}/test_checkpointing.py "
     "test_the_thread_writes_on_the_device_of_its_rank",
     f"{TRAINER}/checkpoints/hostcopy.py HostCopy.take": f"{OF_TRAINER}/checkpoints/"

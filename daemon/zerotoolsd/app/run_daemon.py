@@ -45,7 +45,7 @@ from zerotoolsd.resources.machine_snapshot import SnapshotCache
 from zerotoolsd.service.admission import survey
 from zerotoolsd.service.admission.dry_run import rehearse
 from zerotoolsd.service.admission.interpreter_check import check_interpreter
-from zerotoolsd.service.jobservice import DispatcherService
+from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.submission import LOOKS, InterpreterCheck, Rehearsal
 from zerotoolsd.service.user_lookup import People
 from zerotoolsd.users.open_as_user import drop_groups, let_through
@@ -147,7 +147,7 @@ async def _serve(
         log.info("supervisors of jobs are %s", way.why)
         tcp = open_tcp(config.api)
         listening = inherited or _listen(path)
-        service = DispatcherService(
+        service = JobRequests(
             dispatcher,
             check_python=check_python,
             rehearse=rehearse,

@@ -1,6 +1,6 @@
 """What users ask of the daemon.
 
-protocol, jobservice   the methods that HTTP calls, and what they do
+job_requests           the methods that HTTP calls
 submission             takes a job into the queue
 admission              the checks before a job is accepted
 operations             changes of jobs, and requests about the machine

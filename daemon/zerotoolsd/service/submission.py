@@ -145,7 +145,7 @@ class JobSubmission:
         rehearse: bool = True,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> tuple[JobRow, bool]:
-        """Submit a job; see `JobService.submit`. Without `rehearse` its interpreter is not
+        """Submit a job; see `JobRequests.submit`. Without `rehearse` its interpreter is not
         asked."""
         try:
             with self._group.coming():
@@ -182,7 +182,7 @@ class JobSubmission:
         terms: QueueTerms = PLAIN_TERMS,
         of_each: Sequence[QueueTerms] = (),
     ) -> list[JobRow]:
-        """Submit an array; see `JobService.submit_array`.
+        """Submit an array; see `JobRequests.submit_array`.
 
         `of_each` are the terms of the members, if these differ. Then `terms` name all jobs that any
         of them starts after.
@@ -421,7 +421,7 @@ class JobSubmission:
         show: int = 0,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> CheckedJob:
-        """Check a job; see `JobService.check`."""
+        """Check a job; see `JobRequests.check`."""
         self._settled(terms, uid)
         text = (await _parts_of(spec)).full_text
         user = self._dispatcher.users.of(uid)

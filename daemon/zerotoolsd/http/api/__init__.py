@@ -1,1 +1,1 @@
-"""The HTTP handlers. They use the `JobService` protocol, and no lower layer."""
+"""The HTTP handlers. They call `service.job_requests`, and no lower layer."""

@@ -10,12 +10,12 @@ from aiohttp import web
 from zerotoolsd.http.api.authorization.per_user_lock import PerUserLock
 from zerotoolsd.http.api.job_page import JobPage
 from zerotoolsd.http.api.listeners.tokens import BearerTokens
-from zerotoolsd.service.protocol import JobService
+from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import People
 from zerotoolsd.users.policy import Action, Rights
 
 TOKENS: web.AppKey[BearerTokens] = web.AppKey("tokens")
-SERVICE: web.AppKey[JobService] = web.AppKey("service")
+SERVICE: web.AppKey[JobRequests] = web.AppKey("service")
 PAGE: web.AppKey[JobPage] = web.AppKey("page")
 PEOPLE: web.AppKey[People] = web.AppKey("people")
 TURNS: web.AppKey[PerUserLock] = web.AppKey("turns")

@@ -23,7 +23,7 @@ from zerotoolsd.http.api.listeners.request_rate import RateLimit
 from zerotoolsd.http.api.listeners.tokens import BearerTokens
 from zerotoolsd.http.api.problems import problems
 from zerotoolsd.http.api.request_validation import LARGEST_BODY, routes_of
-from zerotoolsd.service.protocol import JobService
+from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import People
 from zerotoolsd.users.policy import Action, Rights
 
@@ -71,7 +71,7 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
 
 
 def make_app(
-    service: JobService,
+    service: JobRequests,
     tokens: BearerTokens | None = None,
     rights: Rights | None = None,
     people: People | None = None,

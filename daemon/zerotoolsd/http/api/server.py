@@ -18,7 +18,7 @@ from zerotoolsd.http.api.listeners.request_rate import RateLimit
 from zerotoolsd.http.api.listeners.tcp import TcpListener
 from zerotoolsd.http.api.listeners.user_connections import UserConnections
 from zerotoolsd.http.api.routes import make_app
-from zerotoolsd.service.protocol import JobService
+from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import People
 from zerotoolsd.users.policy import Rights
 
@@ -34,7 +34,7 @@ class ApiServer:
 
     def __init__(
         self,
-        service: JobService,
+        service: JobRequests,
         listening: socket.socket,
         path: Path | None,
         *,

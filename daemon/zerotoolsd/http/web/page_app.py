@@ -24,7 +24,7 @@ from zerotoolsd.http.web.page_headers import add_headers
 from zerotoolsd.http.web.page_keys import COOKIES, OPEN, SESSION, SESSIONS, cookie_name
 from zerotoolsd.http.web.sessions import WebSessions
 from zerotoolsd.interface.api_errors import Forbidden, NotFound
-from zerotoolsd.service.protocol import JobService
+from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import People
 from zerotoolsd.users.policy import Rights
 
@@ -48,7 +48,7 @@ _NONCE = re.compile(r"[0-9a-f]{16,64}", re.ASCII)
 
 
 def make_page_app(
-    service: JobService,
+    service: JobRequests,
     sessions: WebSessions,
     rights: Rights,
     people: People,

@@ -22,7 +22,7 @@ from zerotoolsd.http.api.listeners.user_connections import UserConnections
 from zerotoolsd.http.web.page_app import make_page_app
 from zerotoolsd.http.web.sessions import FILE, LINK_SECONDS, WebSessions
 from zerotoolsd.interface.api_errors import Conflict, Unavailable
-from zerotoolsd.service.protocol import JobService
+from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import People
 from zerotoolsd.users.policy import Rights
 
@@ -42,7 +42,7 @@ class WebPage:
 
     def __init__(
         self,
-        service: JobService,
+        service: JobRequests,
         config: WebConfig,
         state_dir: Path,
         rights: Rights,

@@ -47,7 +47,7 @@ class Adopting:
         """Held while a process is adopted, so that one of two requests for it succeeds."""
 
     async def adopt(self, wanted: Adoption, uid: int) -> Adopted:
-        """Adopt a process; see `JobService`."""
+        """Adopt a process; see `JobRequests`."""
         user = self._dispatcher.users.of(uid)
         try:
             found = await self._ask(

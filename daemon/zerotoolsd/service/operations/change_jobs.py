@@ -33,7 +33,7 @@ class WaitingJobs:
         self._find = find
 
     async def set_priority(self, job_id: int, priority: int, uid: int) -> None:
-        """Set the priority; see `JobService`."""
+        """Set the priority; see `JobRequests`."""
         change = self.prioritising(priority, uid)
         await self._change(self._find(job_id), change, "get another priority")
 

@@ -20,12 +20,12 @@ class Draining:
         self._dispatcher = dispatcher
 
     async def drain(self, why: str | None, uid: int) -> None:
-        """Drain the daemon; see `JobService`."""
+        """Drain the daemon; see `JobRequests`."""
         now = time.time()
         await self._set(lambda: Drain(since=now, uid=uid, why=why), uid)
 
     async def undrain(self, uid: int) -> None:
-        """End the drain; see `JobService`."""
+        """End the drain; see `JobRequests`."""
         await self._set(lambda: None, uid)
 
     async def _set(self, make: Callable[[], Drain | None], uid: int) -> None:

@@ -40,7 +40,7 @@ class HeldJobs:
         self._find = find
 
     async def hold(self, job_id: int, uid: int, *, lose_steps: bool = False) -> None:
-        """Hold a job; see `JobService`."""
+        """Hold a job; see `JobRequests`."""
         await self._make(job_id, self.holding(uid, lose_steps=lose_steps), "be held")
 
     def holding(self, uid: int, *, lose_steps: bool = False) -> ChangeJob:
@@ -59,7 +59,7 @@ class HeldJobs:
         return change
 
     async def release(self, job_id: int, uid: int) -> None:
-        """Release a job; see `JobService`."""
+        """Release a job; see `JobRequests`."""
         await self._make(job_id, self.releasing(uid), "be released")
 
     def releasing(self, uid: int) -> ChangeJob:
@@ -95,7 +95,7 @@ class HeldJobs:
         self._dispatcher.transitions.publish(job, to)
 
     async def pause(self, job_id: int, uid: int, *, lose_steps: bool = False) -> None:
-        """Pause a job; see `JobService`."""
+        """Pause a job; see `JobRequests`."""
         await self._make(job_id, self.pausing(uid, lose_steps=lose_steps), "be held")
 
     def pausing(self, uid: int, *, lose_steps: bool = False) -> ChangeJob:
@@ -122,7 +122,7 @@ class HeldJobs:
             )
 
     async def unpause(self, job_id: int, uid: int) -> None:
-        """Unpause a job; see `JobService`."""
+        """Unpause a job; see `JobRequests`."""
         await self._make(job_id, self.unpausing(uid), "be released")
 
     def unpausing(self, uid: int) -> ChangeJob:

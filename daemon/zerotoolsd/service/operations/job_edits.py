@@ -47,7 +47,7 @@ class JobEdits:
         self._find = find
 
     async def edit(self, job_id: int, edit: JobEdit, uid: int) -> JobRow:
-        """Return the edited job; see `JobService`."""
+        """Return the edited job; see `JobRequests`."""
         job = self._find(job_id)
         self._refuse_started(job)
         self._refuse_terms(job, edit, uid)

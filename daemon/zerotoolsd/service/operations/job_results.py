@@ -35,7 +35,7 @@ class JobResults:
         """Long runs take seconds of a processor: one at a time leaves the rest to others."""
 
     async def curves(self, job_id: int, points: int) -> dict[str, Any]:
-        """Return curves; see `JobService`."""
+        """Return curves; see `JobRequests`."""
         job = self._find(job_id)
         chain = self.chain(job)
         attempts = [
@@ -70,13 +70,13 @@ class JobResults:
         return chain[::-1]
 
     async def checkpoints(self, job_id: int) -> dict[str, Any]:
-        """Return the checkpoints; see `JobService`."""
+        """Return the checkpoints; see `JobRequests`."""
         return await self._look(self._find(job_id), checkpoint_tree)
 
     async def predictions(
         self, job_id: int, step: int | None, first: int, count: int
     ) -> dict[str, Any]:
-        """Return predictions; see `JobService`."""
+        """Return predictions; see `JobRequests`."""
         return await self._look(self._find(job_id), prediction_rows, step, first, count)
 
     async def _look(

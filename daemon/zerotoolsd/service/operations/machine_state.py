@@ -29,7 +29,7 @@ class MachineState:
         self._started = time.monotonic()
 
     async def machine(self) -> dict[str, Any]:
-        """Return the machine's state; see `JobService`."""
+        """Return the machine's state; see `JobRequests`."""
         snapshot = await self._dispatcher.machine.snapshot()
         snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
         leases = [
@@ -55,7 +55,7 @@ class MachineState:
         }
 
     async def metrics(self, *, openmetrics: bool) -> str:
-        """Return the metrics; see `JobService`."""
+        """Return the metrics; see `JobRequests`."""
         engine, now = self._dispatcher, clocks.now()
         snapshot = await engine.machine.snapshot(
             most_age_seconds=METRICS_AGE_SECONDS, patience_seconds=METRICS_PATIENCE_SECONDS
@@ -72,7 +72,7 @@ class MachineState:
         return render(families(engine.tally, moment), openmetrics=openmetrics)
 
     def shares(self) -> dict[str, Any]:
-        """Return the users' shares; see `JobService`."""
+        """Return the users' shares; see `JobRequests`."""
         engine = self._dispatcher
         waiting, gpus = engine.placement.line.waiting_for_gpus(), dict[int, float]()
         for lease in self._store.leases():
@@ -86,7 +86,7 @@ class MachineState:
         }
 
     def health(self) -> dict[str, Any]:
-        """Return the health; see `JobService`."""
+        """Return the health; see `JobRequests`."""
         drain = self._dispatcher.placing.drained
         return {
             "version": zerotools.__version__,

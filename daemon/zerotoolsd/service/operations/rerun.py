@@ -48,7 +48,7 @@ class JobReruns:
         self._check_uid = check_uid
 
     async def retry(self, job_id: int, uid: int, output_dir: str | None) -> JobRow:
-        """Retry a job from the start; see `JobService`."""
+        """Retry a job from the start; see `JobRequests`."""
         job = self._find(job_id)
         _check_over(job)
         if output_dir is not None and not Path(output_dir).is_absolute():
@@ -63,7 +63,7 @@ class JobReruns:
     async def retry_array(
         self, members: Sequence[JobRow], uid: int, output_dir: str | None
     ) -> list[JobRow]:
-        """Retry an array from the start; see `JobService`."""
+        """Retry an array from the start; see `JobRequests`."""
         for job in members:
             _check_over(job)
         if output_dir is not None and not Path(output_dir).is_absolute():
@@ -95,7 +95,7 @@ class JobReruns:
         return first
 
     async def resume(self, job_id: int, uid: int) -> JobRow:
-        """Resume a job; see `JobService`."""
+        """Resume a job; see `JobRequests`."""
         job = self._find(job_id)
         return await (
             self._resume_held(job)
@@ -104,7 +104,7 @@ class JobReruns:
         )
 
     async def retry_from_newest(self, job_id: int, uid: int) -> JobRow:
-        """Retry a job from its newest checkpoint; see `JobService.retry`."""
+        """Retry a job from its newest checkpoint; see `JobRequests.retry`."""
         job = self._find(job_id)
         _check_over(job)
         if _has_done_all(job):
@@ -122,7 +122,7 @@ class JobReruns:
         return new
 
     async def retry_array_from_newest(self, members: Sequence[JobRow], uid: int) -> list[JobRow]:
-        """Retry an array from the newest checkpoints; see `JobService.retry_array`."""
+        """Retry an array from the newest checkpoints; see `JobRequests.retry_array`."""
         for job in members:
             _check_over(job)
         left, time_slice = list[JobRow](), TimeSlice()

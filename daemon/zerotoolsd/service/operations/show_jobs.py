@@ -56,7 +56,7 @@ class JobViews:
         uid: int | None,
         whole: Callable[[int], bool] | None,
     ) -> list[JobView]:
-        """List jobs as `JobService.jobs` does. Jobs of users without `whole` are returned as a
+        """List jobs as `JobRequests.jobs` does. Jobs of users without `whole` are returned as a
         glance."""
         time_slice, views = TimeSlice(), list[JobView]()
         while len(views) < limit:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.dispatchers import Running
-from tests.daemon.service.test_jobservice import submit, tell
+from tests.daemon.service.test_job_requests import submit, tell
 from zerotoolsd.attempts.progress_report.start_history import StartHistory, phase_seconds
 from zerotoolsd.interface.time_slice import TimeSlice
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
-from tests.daemon.service.test_jobservice import ME
+from tests.daemon.service.test_job_requests import ME
 from tests.daemon.waiting import wait_async
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.config.daemon_config import LimitsConfig

@@ -1,4 +1,4 @@
-"""A `JobService` in memory, and jobs to put into it."""
+"""A `JobRequests` in memory, and jobs to put into it."""
 
 from __future__ import annotations
 

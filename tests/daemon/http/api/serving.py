@@ -17,12 +17,12 @@ from zerotoolsd.http.api.listeners.listen import open_socket
 from zerotoolsd.http.api.listeners.request_rate import RateLimit
 from zerotoolsd.http.api.listeners.tcp import TcpListener
 from zerotoolsd.http.api.server import ApiServer
-from zerotoolsd.service.protocol import JobService
+from zerotoolsd.service.job_requests import JobRequests
 
 
 @contextmanager
 def serving(
-    service: JobService,
+    service: JobRequests,
     path: Path,
     *,
     tcp: TcpListener | None = None,

@@ -17,7 +17,7 @@ import pytest
 
 from harness.started import Started
 from tests.daemon.dispatchers import CONFIG, Running, running
-from tests.daemon.service.test_jobservice import ME, Story, refusal, submit
+from tests.daemon.service.test_job_requests import ME, Story, refusal, submit
 from tests.daemon.waiting import wait_async, wait_for
 from zerotools.core.errors import BadRequest
 from zerotools.sensors.fake import FakeProbe, fake_gpu

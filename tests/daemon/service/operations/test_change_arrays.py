@@ -13,7 +13,7 @@ import pytest
 from harness.invariants import broken
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, Running, running
-from tests.daemon.service.test_jobservice import ME, Story, refusal, submit
+from tests.daemon.service.test_job_requests import ME, Story, refusal, submit
 from zerotools.jobs.sweeps import MOST_MEMBERS
 from zerotoolsd.config.daemon_config import LimitsConfig
 from zerotoolsd.interface import time_slice

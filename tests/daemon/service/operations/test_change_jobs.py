@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
-from tests.daemon.service.test_jobservice import ME, refusal, submit, tell
+from tests.daemon.service.test_job_requests import ME, refusal, submit, tell
 from zerotools.core.errors import BadRequest
 from zerotoolsd.interface.api_errors import Conflict
 from zerotoolsd.interface.api_types import JobView

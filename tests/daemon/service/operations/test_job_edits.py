@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.service.operations.test_change_jobs import FIVE, submit_under
-from tests.daemon.service.test_jobservice import ME, refusal, submit, tell
+from tests.daemon.service.test_job_requests import ME, refusal, submit, tell
 from zerotools.core.errors import BadRequest
 from zerotoolsd.interface.api_errors import Conflict
 from zerotoolsd.interface.queue_terms import AT_ANY_TIME, Dependency, JobEdit, QueueTerms

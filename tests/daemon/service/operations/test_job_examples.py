@@ -13,7 +13,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
-from tests.daemon.service.test_jobservice import ME, refusal, submit
+from tests.daemon.service.test_job_requests import ME, refusal, submit
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.tables.spec import JobSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.daemon.dispatchers import Running
-from tests.daemon.service.test_jobservice import ME, refusal, submit, tell
+from tests.daemon.service.test_job_requests import ME, refusal, submit, tell
 from tests.runs.records import seal
 from zerotoolsd.interface.api_errors import NotFound
 

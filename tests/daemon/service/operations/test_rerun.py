@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
-from tests.daemon.service.test_jobservice import ME, refusal, submit, tell
+from tests.daemon.service.test_job_requests import ME, refusal, submit, tell
 from zerotoolsd.dispatch.cleaning.removal import names_of
 from zerotoolsd.interface.api_errors import Conflict
 from zerotoolsd.interface.queue_terms import ANY, Dependency, QueueTerms
