@@ -57,9 +57,8 @@ class JobView:
     `reason` says why it waits, what it does before its first step, or why it ended; `progress` is
     the last step's datagram, and `evaluation` that of the last evaluation; `evaluated_by` has the
     newest job that evaluates its checkpoints on tasks, `{"job", "state", "step", "scores"}`, and is
-    None in lists; `phase`, of a job whose
-    ranks run, is `{"doing", "since", "last_progress", "quiet", "last_line"}` and what `standstill`
-    says; `usual_start_seconds` is how long starts of such jobs take here up to the first step, of
+    None in lists; `phase`, of a job whose ranks run, is `{"doing", "since", "last_progress",
+    "quiet", "last_line"}` and what `stall_report` says; `usual_start_seconds` is how long starts of such jobs take here up to the first step, of
     one that has not come there (in a list, of one that runs); `latest_checkpoint` is
     `{"step", "path", "verified", "not_verified"}`; `uploaded` is the newest copy in a store,
     `{"step", "path", "time", "why"}`, where `why` says why the next one failed;

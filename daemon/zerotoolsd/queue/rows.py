@@ -120,7 +120,7 @@ class AttemptRow:
     """One start of a job. `result` is the record of its supervisor at the end, or a substitute.
 
     `started_clock` and `boot_id` are those of `began`; None: an older version started it. `cause`
-    is one of `retrying.causes`; None: it ended without a failure, or an older version ended it.
+    is one of `retry_causes`; None: it ended without a failure, or an older version ended it.
     """
 
     job_id: int

@@ -4,7 +4,7 @@ Reading every process of the machine takes 5 ms with a hundred of them, and much
 server. So only the names of unrelated processes are read again, because a process that was not
 below this one stays so. (A process that reuses the pid of another is missed until the next full
 scan.) If a scan still takes long, it runs less often. The supervisor's record of the family gets
-these processes (`family`).
+these processes (`process_tree`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The child sets the binding before it executes its program; the program, its thre
 inherit it. Memory nodes are preferred and not required, because a full node would end the rank
 while another node has free memory. A cpuset that leaves a rank fewer processors than planned is
 respected: systemd gives an attempt's unit its own cpuset. A binding that fails does not fail the
-attempt. The child reports it on its pipe (`spawning`), as a letter and a number:
+attempt. The child reports it on its pipe (`spawn_child`), as a letter and a number:
 
     c22;    the processors could not be set: error 22
     m1;     their memory could not be preferred: error 1

@@ -2,7 +2,7 @@
 
 The model itself is tested, by gradients that must be exactly 0.
 
-A model of the same layers with other widths is enough (`model.narrow`), and shows it before a GPU
+A model of the same layers with other widths is enough (`tiny_model`), and shows it before a GPU
 is used. Its weights are random, so that no gradient is 0 because of its initial values. Choices,
 such as the tokens that an indexer takes, have no gradient: for them the tokens that must be hidden
 are replaced.

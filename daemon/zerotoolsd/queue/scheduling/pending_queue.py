@@ -94,7 +94,7 @@ class PendingQueue:
         return None if place is None else place[0].need
 
     def need_and_order(self, job_id: int) -> tuple[ResourceNeed, int] | None:
-        """Return the need of a waiting job, and its position (`demands.order_of`)."""
+        """Return the need of a waiting job, and its position (`requests.order_of`)."""
         place = self._place_of.get(job_id)
         return None if place is None else (place[0].need, order_of(place[1], self.rank(place[0])))
 

@@ -13,12 +13,12 @@ start, by the time limits of both. Example: of 4 GPUs one runs a job for 3 more 
 4 GPUs waits; a job of one GPU with `time_limit = "2h"` starts, one without a limit waits behind it.
 
 A pass has the same result as checking every job in its order, but checks few. In a pass free GPUs
-only become ours (`floor`), so the resources available to a job only decrease. Therefore, once a job
-waits, a later one of the same need waits as well, unless it borrows something because it ends
-sooner. It also changes nothing for others. The first one has reserved all free resources for that
-need, or cannot reserve anything; then the later one cannot either, because free and own resources
-together are the same. So of each need only the jobs that may start are checked, and the first that
-waits. The reasons of the others are computed on request, from the state that each found.
+only become ours (`gpu_pass_state`), so the resources available to a job only decrease. Therefore,
+once a job waits, a later one of the same need waits as well, unless it borrows something because it
+ends sooner. It also changes nothing for others. The first one has reserved all free resources for
+that need, or cannot reserve anything; then the later one cannot either, because free and own
+resources together are the same. So of each need only the jobs that may start are checked, and the
+first that waits. The reasons of the others are computed on request, from the state that each found.
 
 An elastic job may have several sizes. It takes the largest available size, and waits and reserves
 only for its smallest. For jobs behind it, it is a job of its smallest size that takes more free
@@ -72,7 +72,7 @@ class TickDecisions:
     starts: Sequence[Start]
     waits: Waits
     host_first: int | None = None
-    """The job that waits for host memory before all others (`declared.DeclaredMemory`)."""
+    """The job that waits for host memory before all others (`DeclaredMemory`)."""
     waits_for_host: bool = False
     """Whether any does: other programs may give some back at any time."""
 
@@ -111,8 +111,9 @@ def tick(
     `ends` has the latest end of jobs that hold leases and have a limit, by job id. Jobs in
     `passed_over` may not start now, for the reason given there, and reserve nothing. `elsewhere`
     has the owners of GPUs that belong to other daemons, `closed` the GPUs that take no new jobs
-    (`gpus.occupied`). `users` has the use and the limits of each user (`user_room`). `touch` is
-    called for each checked job; `named` names a job in reasons of others. Raises RequestError.
+    (`suitable_gpus.occupied`). `users` has the use and the limits of each user (`user_quota`).
+    `touch` is called for each checked job; `named` names a job in reasons of others. Raises
+    RequestError.
     """
     starts: list[Start] = []
     walk = _Walk(line, False, now, passed_over, touch)

@@ -48,7 +48,7 @@ class FloorHistory:
         self._views.append(view)
 
     def since(self, order: int, view: GpuAllocationView) -> None:
-        """Record the state for jobs behind position `order` (`demands.order_of`); call it in
+        """Record the state for jobs behind position `order` (`requests.order_of`); call it in
         ascending order."""
         self._behind.append(order)
         self._views.append(view)

@@ -1,9 +1,9 @@
 """The stacks of all ranks, for the log, before an attempt without progress is ended.
 
 Each rank is examined in the way that disturbs it least. A rank of our trainer prints its own stacks
-at a signal (`pulse.DUMP_SIGNAL`), from C code that needs neither the interpreter nor the right to
-trace. Programs of users, and stopped ranks, which cannot respond, are read from outside by py-spy
-if it is installed. The kernel's state of a process is always written.
+at a signal (`shared_heartbeat.DUMP_SIGNAL`), from C code that needs neither the interpreter nor the
+right to trace. Programs of users, and stopped ranks, which cannot respond, are read from outside by
+py-spy if it is installed. The kernel's state of a process is always written.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class SampleView:
 
 
 def json_bytes(value: object) -> int:
-    """Return the size of `value` as `rehearsal` prints it."""
+    """Return the size of `value` as `dry_run` prints it."""
     return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 

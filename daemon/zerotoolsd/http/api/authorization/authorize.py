@@ -1,7 +1,7 @@
 """Authorizes requests: the only place of the API where this is decided.
 
 Every route names its `Action` (`routes`). A refused request never reaches its handler. A handler
-with a masked response removes the hidden fields (`readers`).
+with a masked response removes the hidden fields (`visible_fields`).
 """
 
 from __future__ import annotations
