@@ -90,3 +90,17 @@ def test_ranks_are_those_of_gpus_or_of_processors(device: str, what: str) -> Non
     assert describe.ranks(one) == f"2 {what}"
     assert describe.ranks({**one, "sizes": [2, 4, 8]}) == f"2-8 {what}"
     assert describe.plan({**one, "stage": 3}).startswith(f"2 ranks on {what}")
+
+
+def test_a_phase_of_one_rank_is_told_once() -> None:
+    phase = {"doing": "importing torch", "since": 1000.0, "last_progress": 1000.0, "quiet": False}
+    late = {"rank": 0, "at": "importing", "since": 1001.0, "state": None}
+    shown = {**job({}), "reason": "importing torch", "world_size": 1}
+    shown["phase"] = {**phase, "last_line": None, "waits_for": late}
+    assert why(shown, now=1030.0) == "importing torch for 30 s"
+    shown["phase"] |= {"waits_for": {**late, "state": "T"}}
+    assert why(shown, now=1030.0).endswith(
+        "it has been in importing for 29 s (stopped by a signal)"
+    )
+    shown |= {"world_size": 2}
+    assert why(shown, now=1030.0).endswith("(stopped by a signal), the others wait")

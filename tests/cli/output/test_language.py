@@ -105,6 +105,8 @@ def test_a_sentence_of_a_report_is_in_the_language_of_the_user(
     monkeypatch.setenv("ZEROTOOLS_LANG", "zh")
     assert told(said) == "这里没有 data.jsonl；把它放到那里，或者设置 data.examples"
     assert told("in no catalogue") == "in no catalogue"
+    assert told("69 to 89") == "69 到 89"
+    assert told("what leads to this") == "what leads to this", "a number stands there"
     assert told(said, TextIOWrapper(BytesIO(), encoding="ascii")) == said
     assert chinese_hint(said) is None, "a sentence of a report is no hint"
     monkeypatch.setenv("ZEROTOOLS_LANG", "en")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerotools.cli.options.config_options import Closing, Configs, write_report
+from zerotools.cli.options.config_options import WORDING, Closing, Configs, write_report
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.imports.accelerate.accelerate_yaml import YAML_KEYS
 from zerotools.jobs.imports.combine import Imported, JobFile
@@ -51,8 +51,8 @@ def script_import(
         findings.steps.append(f"the program reads {path.name}, next to the job file, as {name}")
     imported = import_script(job, recipe, paths, findings)
     if imported.problem is None:
-        lines = [f"# {recipe.source}", *render(findings, written=True)]
-        write_report([*lines, *next_steps(findings, closing(imported, recipe))])
+        lines = [f"# {recipe.source}", *render(findings, written=True, wording=WORDING)]
+        write_report([*lines, *next_steps(findings, closing(imported, recipe), WORDING)])
     return imported, files
 
 

@@ -22,6 +22,9 @@ VARIABLE = "ZEROTOOLS_LANG"
 CATALOGUE = Path(__file__).with_name("zh.po")
 _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")
 _PLACE = re.compile(r"\{(\w+)\}")
+_NUMBERS = frozenset(("begin", "count", "end", "gib", "length", "line", "stage"))
+_NUMBER = r"\d[\d.,]*"
+"""What stands for a place of these names."""
 REPORT = "report"
 """The context of entries for reports; those of hints have none."""
 
@@ -94,5 +97,6 @@ def _pattern(msgid: str) -> str:
     """Return the regular expression for a msgid with {places}."""
     parts = _PLACE.split(msgid)
     return "".join(
-        f"(?P<{part}>.*?)" if index % 2 else re.escape(part) for index, part in enumerate(parts)
+        f"(?P<{part}>{_NUMBER if part in _NUMBERS else '.*?'})" if index % 2 else re.escape(part)
+        for index, part in enumerate(parts)
     )
