@@ -57,6 +57,20 @@ def test_what_is_no_model_is_refused(text: str) -> None:
         read_shape(text or "nothing")
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("owner/chat2-6b", "6B"),
+        ("owner/Model-1.5B-Instruct", "1.5B"),
+        ("/data/70b/base", "7B"),
+        ("m-8x7b", "7B"),
+    ],
+)
+def test_a_model_that_is_not_here_is_estimated_by_its_size(name: str, size: str) -> None:
+    with pytest.raises(BadRequest, match=f"run zerotools estimate {size} for a model of that"):
+        read_shape(name)
+
+
 def test_a_checkpoint_in_a_store_is_refused_as_one() -> None:
     with pytest.raises(Unsupported, match="gs://bucket/run is in an object store"):
         read_shape("gs://bucket/run")

@@ -21,6 +21,7 @@ from zerotools.ops.estimate.model_shape import (
     cut_by_tensor_ranks,
     of_config,
     read_shape,
+    size_in,
 )
 from zerotools.ops.estimate.offload_table import Workload
 from zerotools.ops.estimate.terms import Buckets
@@ -55,7 +56,10 @@ def _model(spec: JobSpec, *, asks: bool) -> ModelShape:
         if named is None:
             raise BadRequest("the job has no model: set model.path or model.config")
         if not Path(named).exists():
-            raise BadRequest(f"the model {named} does not exist")
+            raise BadRequest(
+                f"model.path = {named}: does not exist; fetch the model first, or run zerotools "
+                f"estimate {size_in(str(named))} for a model of that size"
+            )
         model = read_shape(str(named), python)
     lora = spec.lora
     if lora.rank is None:

@@ -32,6 +32,7 @@ _LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
 LONGEST_REASON = 300
 USUAL_LENGTH = 2048
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMbBtT])")
+_IN_NAME = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?[bBmM])(?![a-zA-Z0-9])")
 _UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _BLOCK = re.compile(r"^(.*?\.?(?:layers|layer|h|blocks|block)\.\d+)\.")
 _VOCABULARY = 32_000
@@ -97,6 +98,13 @@ def cut_by_tensor_ranks(model: ModelShape, tensor_ranks: int) -> ModelShape:
     return replace(model, parameters=tuple(cut))
 
 
+def size_in(name: str) -> str:
+    """Return the number of parameters that the name of a model has, such as 6B; 7B if it has
+    none."""
+    found = _IN_NAME.search(Path(name).name)
+    return found[1].upper() if found else "7B"
+
+
 def read_shape(model: str, python: str | None = sys.executable) -> ModelShape:
     """Return the shape of `model`: a number of parameters, a config.json, a model directory or a
     checkpoint. `python` is an interpreter with transformers, for unknown architectures; None: no
@@ -112,8 +120,8 @@ def read_shape(model: str, python: str | None = sys.executable) -> ModelShape:
         if _COUNT.fullmatch(model.strip()):
             return of_count(model.strip())
         raise BadRequest(
-            f"{model}: is neither an existing file or directory nor a number of parameters such "
-            "as 7B"
+            f"{model}: is neither an existing file or directory nor a number of parameters; run "
+            f"zerotools estimate {size_in(model)} for a model of that size"
         )
     if path.is_file() and path.suffix == ".json":
         return of_config(_config(path), str(path), python)
