@@ -76,7 +76,7 @@ def _asked(wait: bool, job: Job) -> str:
     go_on = f"let it start: {called()} release {job['id']}"
     if stands_still(job):
         return f"{title(job)} is held; {go_on}"
-    then = "" if wait else f", and is held then; {go_on}"
+    then = "" if wait else f"; then it is held; {go_on}"
     return f"{title(job)} {how_it_stops(job)}{then}"
 
 
