@@ -19,6 +19,7 @@ from harness.launching import start
 from harness.patience import Deadline
 from harness.started import Started
 from zerotools.ops.estimate.terms import CPU_PROCESS_BYTES, CUDA_CONTEXT, PROCESS_BYTES
+from zerotools.sensors.nvml import GpuProbe
 
 READINGS = 200
 ANSWER_SECONDS = 2.0
@@ -80,24 +81,31 @@ def loaded_answers(device: str, directory: Path) -> Found:
 
     free = psutil.virtual_memory().available // GIB
     each = max(1, min(PINNED, free // 2) // CONTEXTS)
-    probe, before = NvmlProbe(), _used()  # with a context of its own
-    with _processes([sys.executable, "-c", HOLDS, str(each)]) as processes:
+    probe = NvmlProbe()
+    try:
+        return under_load(probe, HOLDS, each, _used)
+    finally:
+        probe.close()
+
+
+def under_load(probe: GpuProbe, program: str, each: int, used: Callable[[], int]) -> Found:
+    """Measure `probe` while processes of the `program` pin `each` GiB; `used` is the memory of the
+    GPU that is in use."""
+    before = used()  # with a context of this process
+    with _processes([sys.executable, "-c", program, str(each)]) as processes:
         reserved = sum(int(_line(process)) for process in processes)
-        context = (_used() - before - reserved) // CONTEXTS
+        context = (used() - before - reserved) // CONTEXTS
         for process in processes:
             _tell(process)
         deadline = Deadline(PIN_SECONDS)
-        try:
-            first = probe.read()
-            pinning, error = slowest_of(
-                READINGS,
-                lambda: probe.read().error,
-                lambda: deadline.has_passed() or _have_said(processes),
-            )
-            said = [_line(process) for process in processes if _have_said([process])]
-            held, later = slowest_of(READINGS, lambda: probe.read().error)
-        finally:
-            probe.close()
+        first = probe.read()
+        pinning, error = slowest_of(
+            READINGS,
+            lambda: probe.read().error,
+            lambda: deadline.has_passed() or _have_said(processes),
+        )
+        said = [_line(process) for process in processes if _have_said([process])]
+        held, later = slowest_of(READINGS, lambda: probe.read().error)
     error = first.error or error or later
     size = f"a context holds {context / MIB:,.0f} MiB of {CUDA_CONTEXT / MIB:,.0f} predicted"
     pinned = f"{CONTEXTS * each} GiB"

@@ -70,7 +70,7 @@ COVERED: dict[str, str] = {
     "test_the_generator_of_a_gpu_is_saved_and_restored",
     f"{TRAINER}/model/rng.py restore": f"{OF_TRAINER}/model/test_rng.py "
     "test_the_generator_of_a_gpu_is_saved_and_restored",
-    f"{TRAINER}/rank/group.py join": f"{OF_TRAINER}/rank/test_group.py "
+    f"{TRAINER}/rank/group.py place_of": f"{OF_TRAINER}/rank/test_group.py "
     "test_a_rank_takes_the_gpu_of_its_number",
     f"{TRAINER}/reporting/out_of_memory.py half_type": f"{OF_TRAINER}/reporting/"
     "test_out_of_memory.py test_the_gpu_of_the_rank_is_asked",

@@ -22,6 +22,7 @@ SYSTEM = frozenset(
     {
         *("click", "fcntl", "os", "Path", "shutil", "socket", "subprocess"),
         *("sys", "tempfile", "time", "webbrowser"),
+        "cuda",  # of torch: the driver of GPUs
     }
 )
 """What stands for the system, or for a person at the terminal."""

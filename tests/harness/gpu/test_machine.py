@@ -2,51 +2,41 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness.gpu import machine
 from harness.gpu.checks import Found
-from harness.gpu.machine import CONTEXTS, MIB, loaded_answers, slowest_of
-from zerotools.sensors import nvml
+from harness.gpu.machine import CONTEXTS, MIB, slowest_of, under_load
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 
 PINS = "print(8 << 20, flush=True); input(); print('pinned', flush=True); input()"
 
 
-def loaded(monkeypatch: pytest.MonkeyPatch, program: str, used: int, probe: Any = None) -> Found:
+def loaded(program: str, used: int, probe: Any = None) -> Found:
     found = iter([100 * MIB, (100 + CONTEXTS * used) * MIB])
-    monkeypatch.setattr(machine, "HOLDS", program)
-    monkeypatch.setattr(machine, "_used", lambda: next(found))
-    monkeypatch.setattr(nvml, "NvmlProbe", lambda: probe or FakeProbe([fake_gpu(0)]))
-    return loaded_answers("cuda", Path())
+    return under_load(probe or FakeProbe([fake_gpu(0)]), program, 1, lambda: next(found))
 
 
-def test_contexts_are_counted_without_what_torch_has_reserved(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = loaded(monkeypatch, PINS, 528)
+def test_contexts_are_counted_without_what_torch_has_reserved() -> None:
+    found = loaded(PINS, 528)
     assert found.ok
     assert "a context holds 520 MiB of 520 predicted" in found.words
-    assert not loaded(monkeypatch, PINS, 800).ok
+    assert not loaded(PINS, 800).ok
 
 
-def test_a_process_that_cannot_pin_and_one_without_a_context_are_failures(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_cannot_pin_and_one_without_a_context_are_failures() -> None:
     with pytest.raises(AssertionError, match="a process ended"):
-        loaded(monkeypatch, "print(0); input()", 520)
+        loaded("print(0); input()", 520)
     with pytest.raises(AssertionError, match="a process ended"):
-        loaded(monkeypatch, "raise SystemExit(1)", 520)
+        loaded("raise SystemExit(1)", 520)
 
 
 def test_a_driver_that_fails_or_is_slow_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = SimpleNamespace(error="GPU is lost", gpus=())
-    probe = SimpleNamespace(read=lambda: lost, close=lambda: None)
-    found = loaded(monkeypatch, PINS, 528, probe)
+    probe = SimpleNamespace(read=lambda: lost)
+    found = loaded(PINS, 528, probe)
     assert not found.ok
     assert found.words.endswith("GPU is lost")
     clock = iter(range(0, 100, 3))

@@ -185,36 +185,40 @@ def join(rank: Rank, device: str, meeting: MeetingPlace | None = None) -> WorldG
         store, token = meet(meeting, rank, _say(rank), START_TIMEOUT)
         if (interface := interface_to(meeting.host, meeting.port)) is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    if device == "cuda":
-        visible = torch.cuda.device_count()
-        if visible <= rank.local:
-            raise BadRequest(
-                f'device = "cuda": local rank {rank.local} needs a separate GPU, but torch '
-                f"{torch.__version__} sees {visible}"
-            )
-        place = torch.device("cuda", rank.local)
-        torch.cuda.set_device(place)
-        dist.init_process_group(
-            BACKENDS[device],
-            timeout=START_TIMEOUT,
-            rank=rank.index,
-            world_size=rank.world_size,
-            store=store,
-            device_id=place,
-        )
-    else:
-        place = torch.device("cpu")
-        dist.init_process_group(
-            BACKENDS[device],
-            timeout=START_TIMEOUT,
-            rank=rank.index,
-            world_size=rank.world_size,
-            store=store,
-        )
+    place = place_of(rank, device)
+    dist.init_process_group(
+        BACKENDS[device],
+        timeout=START_TIMEOUT,
+        rank=rank.index,
+        world_size=rank.world_size,
+        store=store,
+        device_id=None if place.index is None else place,
+    )
     return WorldGroup(rank, place, control_group(), meeting=token)
 
 
-def check_sums(group: WorldGroup) -> None:
+def place_of(rank: Rank, device: str) -> torch.device:
+    """Return the device of a rank, which becomes the current one.
+
+    Raises:
+        BadRequest: the job wants GPUs and this torch sees too few.
+    """
+    if device != "cuda":
+        return torch.device(device)
+    visible = torch.cuda.device_count()
+    if visible <= rank.local:
+        raise BadRequest(
+            f'device = "cuda": local rank {rank.local} needs a separate GPU, but torch '
+            f"{torch.__version__} sees {visible}"
+        )
+    place = torch.device(device, rank.local)
+    torch.cuda.set_device(place)
+    return place
+
+
+def check_sums(
+    group: WorldGroup, reduce: Callable[[torch.Tensor], object] = dist.all_reduce
+) -> None:
     """Do a collective, and check the result: GPUs whose direct copies fail hang here, or lose
     numbers, before anything is read.
 
@@ -224,9 +228,9 @@ def check_sums(group: WorldGroup) -> None:
     ranks = group.rank.world_size
     if ranks == 1:
         return
-    values = torch.arange(TRIED, device=group.device).remainder_(997).add_(1).float()
+    values = torch.arange(TRIED, device=group.device).remainder_(997).add_(1).double()
     summed = values * (group.rank.index + 1)
-    dist.all_reduce(summed)
+    reduce(summed)
     wrong = int((summed != values * (ranks * (ranks + 1) // 2)).sum())
     if wrong:
         raise BadRequest(

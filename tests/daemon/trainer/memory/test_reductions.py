@@ -47,22 +47,22 @@ def test_the_buffer_before_is_freed_once_its_stream_is_done(
 
 @pytest.mark.parametrize(("device", "frees"), [("cuda", True), ("cpu", False)])
 def test_parameters_on_the_host_leave_their_buffers_on_a_gpu_alone(
-    monkeypatch: pytest.MonkeyPatch, device: str, frees: bool
+    device: str, frees: bool
 ) -> None:
     import torch
+    from torch.distributed.fsdp import FSDPModule
 
     from zerotoolsd.trainer.memory import reductions
 
-    class Block:
+    class Block(FSDPModule):  # type: ignore[misc]
         hook: Any = None
 
         def set_all_reduce_hook(self, hook: Any) -> None:
             self.hook = hook
 
-    block = Block()
+    block = object.__new__(Block)
     layout: Any = SimpleNamespace(replicates_weights=True, has_masters=False, params_tier="host")
     assert {*vars(layout)} <= {*dir(MemoryLayout), *MemoryLayout.__dataclass_fields__}
-    monkeypatch.setattr(reductions, "FSDPModule", Block)
     model = SimpleNamespace(modules=lambda: [block])
     reductions.free_reduction_buffers(model, layout, torch.device(device))
     assert (block.hook is not None) is frees

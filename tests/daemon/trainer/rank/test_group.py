@@ -36,21 +36,20 @@ def test_a_rank_that_fails_does_not_wait_for_the_others_to_leave(
         dist.destroy_process_group()
 
 
-def test_sums_of_the_first_collective_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_of_the_first_collective_are_checked() -> None:
     """On GPUs without direct copies it hangs, which its phase tells, or loses numbers."""
     import torch
-    import torch.distributed as dist
 
     from zerotools.core.errors import BadRequest
     from zerotoolsd.trainer.rank.group import TRIED, WorldGroup, check_sums
 
     rank = Rank(index=1, local=1, world_size=3)
     group = WorldGroup(rank, torch.device("cpu"), control=None)
-    monkeypatch.setattr(dist, "all_reduce", lambda values: values.mul_(3))  # 1 + 2 + 3 of its 2
-    check_sums(group)
-    monkeypatch.setattr(dist, "all_reduce", lambda values: values[7:].mul_(3))
+    check_sums(group, lambda values: values.mul_(3))  # 1 + 2 + 3 of its 2
+    many = WorldGroup(Rank(index=0, local=0, world_size=4096), group.device, control=None)
+    check_sums(many, lambda values: values.mul_(4096 * 4097 // 2))  # more than fp32 counts
     with pytest.raises(BadRequest, match=rf"7 of {TRIED} numbers .* over 3 ranks: .*NCCL_P2P"):
-        check_sums(group)
+        check_sums(group, lambda values: values[7:].mul_(3))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -83,32 +82,21 @@ def test_gloo_stays_on_this_machine_on_every_device(
         assert environment == before
 
 
-@pytest.mark.parametrize("local", [1, 2])
-def test_a_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch, local: int) -> None:
+def test_a_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
-    import torch.distributed as dist
 
     from zerotools.core.errors import BadRequest
-    from zerotoolsd.trainer.rank import group
+    from zerotoolsd.trainer.rank.group import place_of
 
-    done = list[Any]()
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    chosen = list[Any]()
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", done.append)
-    monkeypatch.setattr(
-        dist, "init_process_group", lambda name, **given: done.append((name, given))
-    )
-    monkeypatch.setattr(group, "control_group", lambda: "control")
-    rank = Rank(index=5, local=local, world_size=8)
-    if local == 2:
-        with pytest.raises(BadRequest, match=r"local rank 2 needs a GPU of its own and torch .* 2"):
-            group.join(rank, "cuda")
-        return
-    found = group.join(rank, "cuda")
-    place = torch.device("cuda", 1)
-    assert found.device == done[0] == place
-    name, given = done[1]
-    assert (name, given["device_id"], given["rank"], given["world_size"]) == ("nccl", place, 5, 8)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    place = place_of(Rank(index=5, local=1, world_size=8), "cuda")
+    assert chosen == [place] == [torch.device("cuda", 1)]
+    with pytest.raises(BadRequest, match=r"local rank 2 needs a separate GPU, but torch .* sees 2"):
+        place_of(Rank(index=6, local=2, world_size=8), "cuda")
+    assert place_of(Rank(index=6, local=2, world_size=8), "cpu") == torch.device("cpu")
+    assert len(chosen) == 1
 
 
 def longest(group: Any) -> float:
