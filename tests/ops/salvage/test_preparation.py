@@ -113,7 +113,7 @@ def test_weights_whose_masters_are_lost_are_whole(tmp_path: Path) -> None:
         file.unlink()
     found, weights = salvage(path, tmp_path / "out")
     assert found.is_complete
-    assert {part.source for _, part in found.filled} == {"its 16-bit weights"}
+    assert {part.source for _, part in found.filled} == {"its own 16-bit weights"}
     assert not found.rounded
     wanted = consolidated(KINDS["zero2"][0])
     assert all(is_equal(weights[name], array) for name, array in wanted.items())

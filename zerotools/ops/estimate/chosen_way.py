@@ -130,7 +130,7 @@ def needs_of(way: Way, machine: Machine) -> str:
 
 def _why_nothing(machine: Machine, ways: Ways) -> str:
     if ways.found:
-        return f"no setting that trains all weights fits on this machine: {_nearest(machine, ways)}"
+        return f"nothing fits this machine when all weights are trained: {_nearest(machine, ways)}"
     if ways.nearest is None:
         return "this combination of stage and offload does not exist"
     return f"nothing fits: {_nearest(machine, ways)}"

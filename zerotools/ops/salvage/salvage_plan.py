@@ -30,7 +30,7 @@ from zerotools.ops.weights.selection import matcher
 from zerotools.ops.weights.tied_weights import resolve_aliases
 
 COMMAND = "salvage"
-COPIES = "its 16-bit weights"
+COPIES = "its own 16-bit weights"
 RECORD = "zerotools-salvage.json"
 """The file in the output that has all of it."""
 LARGEST_SIDECAR = 2**28
