@@ -32,7 +32,7 @@ def test_layouts_of_the_same_names_must_be_told_apart() -> None:
     end = '[layouts.twin]\nsame_as = "other"'
     more = '[layouts.swapped]\nkeep = true\ntensors = { "$L.q" = "transpose($L.q; 0, 1)" }'
     family = changed((end, more))
-    with pytest.raises(BadRequest, match=r"fit the layouts hf and swapped .* say which"):
+    with pytest.raises(BadRequest, match=r"fit the layouts hf and swapped .* choose one"):
         detected(family, CONFIG, {}, held("hf", family))
 
 

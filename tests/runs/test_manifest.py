@@ -59,7 +59,7 @@ def test_a_shorter_file_is_named_with_both_sizes(sealed: Path) -> None:
     os.truncate(sealed / "job.json", 1)
     (problem,) = verify_manifest(sealed, digests=False)
     assert "has 1 bytes" in problem.message
-    assert "says 2" in problem.message
+    assert "has 2" in problem.message
 
 
 def test_a_missing_file_and_a_directory_in_its_place(sealed: Path) -> None:

@@ -74,7 +74,7 @@ def test_what_a_killed_run_left_is_said_and_removed(tmp_path: Path) -> None:
     left = workspace_of(path)
     (left / path.name).mkdir(parents=True)
     (left / path.name / "zero_pp_rank_0_mp_rank_00_optim_states.pt").write_bytes(b"x" * 9000)
-    assert f"an earlier run left {left.name} beside it" in run(path).output
+    assert f"an earlier run left {left.name} next to it" in run(path).output
     assert left.exists()
     done = run(path, "--yes")
     assert done.return_value == 0

@@ -92,7 +92,7 @@ def test_the_place_of_the_manifest_is_checked_before_anything_is_read(tmp_path: 
     shutil.copytree(ZERO3, path)
     next(path.rglob("*optim_states.pt")).unlink()  # a finding, had it been looked for
     file = tmp_path / "no" / "such" / "m.json"
-    with pytest.raises(BadRequest, match="is no directory"):
+    with pytest.raises(BadRequest, match="is not a directory"):
         CliRunner().invoke(
             command,
             [str(path), "--write-manifest", str(file)],

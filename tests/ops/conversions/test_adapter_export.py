@@ -151,12 +151,12 @@ REFUSED: dict[str, tuple[dict[str, Array], dict[str, Any], type[Exception], str]
         BadFile,
         r"the adapter of layers.0.q has no lora_B",
     ),
-    "rank": (half(Q), with_(r=8), BadRequest, "has rank 2, and adapter_config.json says 8"),
+    "rank": (half(Q), with_(r=8), BadRequest, "has rank 2, but adapter_config.json has 8"),
     "pattern": (
         {**half(Q), **half(OTHER, 3)},
         with_(rank_pattern={"o": 5}),
         BadRequest,
-        "of layers.0.o has rank 3, and adapter_config.json says 5",
+        "of layers.0.o has rank 3, but adapter_config.json has 5",
     ),
     "a pattern that takes re years to refuse": (
         half(Q),

@@ -93,7 +93,9 @@ def test_the_way_back_makes_the_tensors_that_the_program_saved(case: str) -> Non
 def test_a_norm_that_two_ranks_wrote_leaves_bytes_that_are_passed_over() -> None:
     saved = formats.read(GOLDEN / "mcore-bridge-1.6.5/glm4/checkpoint")
     assert not saved.problems
-    assert any("after the last value of __0_1.distcp are 1641" in n for n in saved.origin.notes)
+    assert any(
+        "after the last value of __0_1.distcp there are 1641" in n for n in saved.origin.notes
+    )
 
 
 def _named_as_we_do(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

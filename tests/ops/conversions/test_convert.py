@@ -200,6 +200,6 @@ def test_the_type_that_a_run_computes_in_is_not_made_up_on_the_way(tmp_path: Pat
     convert(tmp_path / "dcp", tmp_path / "universal", "universal")
     convert(tmp_path / "universal", tmp_path / "torch", "torch")
     for source in ("dcp", "universal", "torch"):
-        with pytest.raises(BadRequest, match="the type in which the model computes"):
+        with pytest.raises(BadRequest, match="the type of the computation"):
             prepare(tmp_path / source, tmp_path / "x", "deepspeed", {"world_size": 2, "stage": 3})
     assert formats.training_of(formats.read(tmp_path / "universal")).ds_config is None

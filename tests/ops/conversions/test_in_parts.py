@@ -209,7 +209,7 @@ def test_what_does_not_fit_together_is_refused(source: Path, tmp_path: Path) -> 
     with pytest.raises(BadRequest, match="started with other options and layout; remove"):
         part_of(consolidate.prepare(source, out, other), 2, 2)
     for resume in (False, True):
-        with pytest.raises(BadRequest, match="is being written in 2 parts; run those"):
+        with pytest.raises(BadRequest, match="is being written in 2 parts; run the missing"):
             perform(
                 consolidate.prepare(source, out, OPTIONS),
                 budget=SMALLEST,

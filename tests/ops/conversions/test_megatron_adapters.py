@@ -135,12 +135,12 @@ V = f"{HUB}.self_attn.v_proj"
         (
             {f"{V}.lora_A.weight": np.ones((4, 16), np.float32)},
             {},
-            r"lora_A of .*q_proj and .*v_proj differ, and .*linear_qkv, .* has one lora_A: merge",
+            r"lora_A of .*q_proj and .*v_proj differ, but .*linear_qkv, .* has one lora_A: merge",
         ),
         (
             {f"{V}.lora_A.weight": None, f"{V}.lora_B.weight": None},
             {},
-            "an adapter of .*q_proj, .*k_proj and none of .*v_proj; all are parts of",
+            "an adapter of .*q_proj, .*k_proj, but not of .*v_proj; all are parts of",
         ),
         ({}, {"alpha_pattern": {"v_proj": 3}}, "r and lora_alpha of .* but both become"),
         ({}, {"alpha_pattern": {"down_proj": 3}}, "have different r or lora_alpha"),
@@ -200,5 +200,5 @@ def test_a_config_of_another_model_is_refused(tmp_path: Path) -> None:
     tree = json.loads((run / "model" / "config.json").read_text())
     (base / "config.json").write_text(json.dumps({**tree, "num_key_value_heads": 1}))
     wanted = Options(adapter_only=True, mapping=TO_HUB)
-    with pytest.raises(BadRequest, match=r"linear_qkv is for a weight of shape \[.*\], and config"):
+    with pytest.raises(BadRequest, match=r"linear_qkv is for a weight of shape \[.*\], but config"):
         prepare(run / "checkpoint", tmp_path / "out", wanted, config_dir=base)

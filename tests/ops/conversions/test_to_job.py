@@ -63,7 +63,9 @@ def test_it_is_complete_and_says_what_it_is_made_of(made: tuple[Path, Conversion
 
 
 def test_state_by_number_needs_the_names_in_order(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match=r"by number \(.* --order model if .* --order FILE"):
+    with pytest.raises(
+        BadRequest, match=r"numbers its optimizer state \(.* --order model if .* --order FILE"
+    ):
         prepare_job(NUMBERED, tmp_path / "out", {})
     names = [key.name for key in formats.read(NUMBERED).tensors if key.role == "param"]
     order = tmp_path / "order.txt"

@@ -204,7 +204,7 @@ def test_no_model_type_without_a_map(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "said"),
     [
-        (f"{NEW}/dense-tp2-pp2", "Megatron-Core loads at any tensor"),
+        (f"{NEW}/dense-tp2-pp2", "Megatron-Core already loads at any tensor"),
         (f"{NEW}/legacy-tp2-pp2", "makes a torch_dist checkpoint from it"),
     ],
 )

@@ -136,7 +136,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_no_name_is_guessed(
     checkpoints: dict[str, Path], tmp_path: Path, kind: str, to: str
 ) -> None:
-    with pytest.raises(BadRequest, match=r"by number \(.*; pass --order model if .* --order FILE"):
+    with pytest.raises(
+        BadRequest, match=r"numbers its optimizer state \(.*; pass --order model if .* --order FILE"
+    ):
         converted(checkpoints[kind], tmp_path / "out", to, **TARGETS[to])
 
 

@@ -40,11 +40,11 @@ def test_a_file_that_differs_is_refused_with_both_nodes(ssh: SshDouble, tmp_path
     said = str(refused.value)
     assert said.startswith("s/mp_rank_00_model_states.pt has SHA-256 ")
     assert f"... in {one} and " in said
-    assert f"... in {two}: they are of two saves; move the one" in said
+    assert f"... in {two}: they are from two saves; move the one" in said
     three = made_node(tmp_path, "n3", {"s/mp_rank_00_model_states.pt": b"other"})
     with pytest.raises(BadFile) as refused:
         planned([one, three], tmp_path / "out")
-    assert f"has 500 bytes in {one} and 5 in {three}: they are of two" in str(refused.value)
+    assert f"has 500 bytes in {one} and 5 in {three}: they are from two" in str(refused.value)
     assert not (tmp_path / "out.partial").exists()
 
 
@@ -68,7 +68,7 @@ def test_a_pointer_that_differs_says_both_values(
     with pytest.raises(BadFile) as refused:
         planned([one, two], tmp_path / "out")
     assert str(refused.value).startswith(
-        f"latest says 'global_step2' in {one} and '{other}' in {two}: they are of two saves; name"
+        f"latest has 'global_step2' in {one}, but '{other}' in {two}: they are from two saves; name"
     )
 
 

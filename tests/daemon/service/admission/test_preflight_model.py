@@ -77,7 +77,7 @@ def test_integers_are_weights_where_the_config_says_quantised(
         ({"a.safetensors": weights()}, "b.safetensors is missing, and model.safetensors.index"),
         (
             {"a.safetensors": weights(), "b.safetensors": weights("other")},
-            "b.safetensors lacks head.weight, which model.safetensors.index.json says it holds",
+            "b.safetensors lacks head.weight, which model.safetensors.index.json lists for it",
         ),
         ({"a.safetensors": weights(), "b.safetensors": weights("head.weight")}, None),
     ],

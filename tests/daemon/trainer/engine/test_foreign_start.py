@@ -69,7 +69,9 @@ def test_what_the_job_cannot_go_on_from_is_refused(
 
 @pytest.mark.parametrize("case", ["hf-trainer", "hf-trainer-experts"])
 def test_layers_of_two_groups_are_in_no_order_that_is_known(case: str) -> None:
-    with pytest.raises(BadRequest, match=r'by number, .*: set resume_order = "model" if'):
+    with pytest.raises(
+        BadRequest, match=r'numbers its optimizer state, .*: set resume_order = "model" if'
+    ):
         start(case, resume_order=None)
 
 

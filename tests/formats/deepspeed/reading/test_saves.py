@@ -91,7 +91,7 @@ def test_the_last_save_is_read_and_the_rest_is_left_over(
     save_over(tag, second)
     checkpoint = read(tag)
     assert contents(checkpoint) == golden(second)
-    left = {problem.file for problem in checkpoint.problems if "is left over" in problem.message}
+    left = {problem.file for problem in checkpoint.problems if "belongs to" in problem.message}
     assert left == stale
     assert not any(problem.blocks for problem in checkpoint.problems)
 
@@ -183,7 +183,7 @@ def test_an_optimizer_that_began_anew_is_told_and_read(tmp_path: Path) -> None:
     """`load_optimizer_states=False` leaves it behind the run; masters and weights agree."""
     tag = copied(Z2, tmp_path)
     change(tag, "mp_rank*", global_steps=9)
-    assert any("the run has made 9 updates there" in said for said in problems_of(tag))
+    assert any("it records 9 updates of the run" in said for said in problems_of(tag))
     assert refusals(tag, tmp_path / "out") == {}
 
 
@@ -199,4 +199,4 @@ def test_what_is_left_over_takes_nothing_away(tmp_path: Path) -> None:
 def test_an_interrupted_save_is_not_whole(tmp_path: Path) -> None:
     tag = copied(Z2, tmp_path)
     change(tag, "mp_rank*", global_steps=9)
-    assert "the run has made 9 updates there" in str(check_completeness(tag).problem)
+    assert "it records 9 updates of the run" in str(check_completeness(tag).problem)
