@@ -147,7 +147,7 @@ def test_an_unfinished_newest_step_is_passed_over_and_named(tmp_path: Path) -> N
         (["__0_0.distcp"], "", BadFile, "was not finished"),
         (["dcp/__0_0.distcp"], "", BadFile, "was not finished"),
         (["dcp/.metadata", "job.json"], "", BadFile, r"no MANIFEST\.json.*not finished"),
-        ([".tmp-3-abc/dcp/.metadata"], ".tmp-3-abc", BadFile, "was not finished"),
+        ([".tmp-3-abc/dcp/.metadata"], ".tmp-3-abc", BadFile, "is an unfinished checkpoint"),
         ([".tmp-3-abc/dcp/.metadata"], "", BadFile, "only an unfinished checkpoint"),
         (["step-00000003/dcp/__0_0.distcp"], "", BadFile, "step-00000003 was not finished"),
         (["zero_to_fp32.py", "latest"], "", BadFile, r"has no .*, \*_model_states\.pt"),

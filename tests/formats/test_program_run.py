@@ -59,8 +59,8 @@ def test_another_model_is_not_taken_for_one_that_is_not_finished(tmp_path: Path)
     ("tracked", "said"),
     [
         ("6", "names global_step_6, which is not there; name global_step_4 or global_step_2 in it"),
-        ("../../etc", "says '../../etc', which is not the name of a checkpoint"),
-        ("", "says '', which is not the name of a checkpoint"),
+        ("../../etc", "has '../../etc', which is not the name of a checkpoint"),
+        ("", "has '', which is not the name of a checkpoint"),
         ("x" * 5000, "may have at most 4096"),
     ],
 )

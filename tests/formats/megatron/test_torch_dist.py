@@ -119,5 +119,5 @@ def test_half_of_a_gated_layer_is_refused(tmp_path: Path) -> None:
     tensors = dict(read_case(DENSE).tensors)
     key = Key("decoder.layers.0.mlp.linear_fc1.weight", "param")
     alone = {Key(key.name + "_w", "param"): tensors[key]}
-    with pytest.raises(BadFile, match=r"has .*weight_w and not .*weight_v"):
+    with pytest.raises(BadFile, match=r"has .*weight_w, but not .*weight_v"):
         joined(tmp_path, alone)

@@ -86,7 +86,7 @@ def test_a_missing_last_shard_is_known_from_what_lies_beside(three: Path) -> Non
     assert said(three) == []
     (three / "config.json").write_text(json.dumps({"vocab_size": 7}))
     (problem,) = said(three)
-    assert "ends at row 6 and config.json says 7: the last shard is missing" in problem
+    assert "ends at row 6, but config.json gives 7: the last shard is missing" in problem
     (three / "config.json").write_text(json.dumps({"text_config": {"vocab_size": 7}}))
     assert len(said(three)) == 1
     (three / "config.json").write_text(json.dumps({"vocab_size": 5}))
@@ -107,7 +107,7 @@ def test_an_index_that_was_kept_says_how_large_the_model_is(three: Path) -> None
     (three / "shard-00003-model-00001-of-00001.safetensors").unlink()
     listed, total = said(three)
     assert "lists mask, which no shard holds" in listed
-    assert "says 122 bytes of weights, but the shards hold 104" in total
+    assert "gives 122 bytes of weights, but the shards hold 104" in total
     index.write_text(json.dumps({"metadata": {"total_parameters": 31}, "weight_map": {"n": "x"}}))
     assert "counts 31 elements, but the shards hold 25" in said(three)[0]
 
@@ -146,7 +146,7 @@ def test_one_rank_s_file_alone(three: Path) -> None:
 @pytest.mark.parametrize("other", [np.zeros((3, 4), np.int64), np.zeros(4, np.float32)])
 def test_files_that_disagree(three: Path, other: Any) -> None:
     write_shard(three, 2, {"embed_tokens.weight": ([3, 0][: other.ndim], other)})
-    with pytest.raises(BadFile, match=r"has embed_tokens\.weight as float32 of 2 dimensions and"):
+    with pytest.raises(BadFile, match=r"has embed_tokens\.weight as float32 of 2 dimensions, but"):
         formats.read(three)
 
 

@@ -202,7 +202,7 @@ def test_autoep_that_contradicts_its_groups_is_damage(tmp_path: Path) -> None:
             listed = [{"rank": rank, "experts": [rank]} for rank in range(4)]
             layer["expert_placement"]["ranks"] = listed
 
-    with pytest.raises(BadFile, match=r"shared by 2 expert-parallel ranks, .* says 4"):
+    with pytest.raises(BadFile, match=r"shared by 2 expert-parallel ranks, .* has 4"):
         changed(tmp_path, "autoep-z2-bf16-w4", spread, "mp_rank*")
 
 

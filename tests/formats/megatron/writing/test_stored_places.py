@@ -59,5 +59,5 @@ def test_what_is_missing_is_named(missing: str, said: str) -> None:
 
 def test_experts_of_one_layer_are_alike() -> None:
     weights = model(DENSE, {**EXPERTS, FC2: (16, 13)})
-    with pytest.raises(BadRequest, match=r"\[16, 12\] and .* of shape \[16, 13\]"):
+    with pytest.raises(BadRequest, match=r"\[16, 12\] but .* of shape \[16, 13\]"):
         stored_places(PATH, weights)

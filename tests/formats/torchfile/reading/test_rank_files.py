@@ -244,7 +244,7 @@ def _disagreeing(file: Saved, rank: int) -> Any:
         (_one(replicate(), _coordinate_on_dim=(0, 0)), BadFile, "1 placements, 2 coordinates"),
         (lambda file, _: {"w": file.tensor(W)}, Unsupported, "each rank has a copy or a part"),
         (_flat, Unsupported, "flat parameters .LOCAL_STATE_DICT.*SHARDED_STATE_DICT"),
-        (_disagreeing, BadFile, r"as float32 of shape \(7, 4\), ShardedTensor and .*\(8, 4\)"),
+        (_disagreeing, BadFile, r"as float32 of shape \(7, 4\), ShardedTensor, but .*\(8, 4\)"),
         (
             lambda file, r: {"w": file.sharded(W, [5, 0], W.shape, r, 2)},
             BadFile,
@@ -274,7 +274,7 @@ def test_a_file_of_another_step_is_a_problem(tmp_path: Path) -> None:
         return {"model": {"w": piece}, "optimizer": optimizer}
 
     (problem,) = formats.read(ranks(tmp_path / "c", 3, make)).problems
-    assert "rank_1.pt is from step 1 and other files are from step 2" in problem.message
+    assert "rank_1.pt is from step 1, but other files are from step 2" in problem.message
     assert problem.blocks
 
 
