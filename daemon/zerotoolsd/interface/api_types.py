@@ -58,8 +58,8 @@ class JobView:
     the last step's datagram, and `evaluation` that of the last evaluation; `evaluated_by` has the
     newest job that evaluates its checkpoints on tasks, `{"job", "state", "step", "scores"}`, and is
     None in lists; `phase`, of a job whose ranks run, is `{"doing", "since", "last_progress",
-    "quiet", "last_line"}` and what `stall_report` says; `usual_start_seconds` is how long starts of such jobs take here up to the first step, of
-    one that has not come there (in a list, of one that runs); `latest_checkpoint` is
+    "quiet", "last_line"}` and the keys of `stall_report`; `usual_start_seconds` is how long such
+    jobs take here until their first step, until that is reached; `latest_checkpoint` is
     `{"step", "path", "verified", "not_verified"}`; `uploaded` is the newest copy in a store,
     `{"step", "path", "time", "why"}`, where `why` says why the next one failed;
     `world_size` is that of the newest attempt, or the one with which it starts at least; `sizes`
