@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zerotools.jobs import job_words
+from zerotools.cli.command_table import COMMANDS, JOBS
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "inspect": (
@@ -148,5 +148,9 @@ def epilog(name: str) -> str | None:
     lines = EXAMPLES.get(name)
     if lines is None:
         return None
-    words = f"\b\n{job_words.help_of(name)}\n\n" if name in job_words.VERBS else ""
+    words = ""
+    if name in COMMANDS and COMMANDS[name].section == JOBS:
+        from zerotools.jobs import job_words  # commands on checkpoints do not load zerotools.jobs
+
+        words = f"\b\n{job_words.help_of(name)}\n\n" if name in job_words.VERBS else ""
     return words + "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

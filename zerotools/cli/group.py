@@ -16,7 +16,6 @@ from zerotools.cli.command_examples import epilog
 from zerotools.cli.command_synonyms import suggest_commands
 from zerotools.cli.command_table import OLD_NAMES, SECTIONS, CommandEntry
 from zerotools.cli.output.messages import HOST
-from zerotools.jobs.job_words import OLD_NAMES_END
 
 
 def debug_option() -> click.Option:
@@ -74,6 +73,8 @@ class LazyGroup(click.Group):
         if ctx.params.get(HOST) is not None and not ctx.resilient_parsing:
             self._refuse_local(ctx, name, resolved[1])
         if name in OLD_NAMES and not ctx.resilient_parsing:
+            from zerotools.jobs.job_words import OLD_NAMES_END  # loaded for an old name alone
+
             old = f"the old name {name} works until {OLD_NAMES_END}"
             click.echo(f"note: zerotools {name} is now {OLD_NAMES[name].now}; {old}", err=True)
         return resolved
