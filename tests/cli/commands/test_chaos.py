@@ -108,7 +108,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         said = process.stderr.read().decode()
         assert process.wait(30) == 130
-    assert said == "note: interrupted; all processes that were started are stopped\n"
+    assert said == "note: interrupted; all started processes are stopped\n"
     assert list(tmp_path.iterdir()) == []
     assert running(tmp_path) == []
 

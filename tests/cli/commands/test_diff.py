@@ -59,7 +59,7 @@ def test_an_export(compare: Diff, tmp_path: Path) -> None:
         "--tolerance cast accepts them as equal",
         "only in A: 7 exp_avg, 7 exp_avg_sq, 7 step; B has no such role",
         "--role param compares the weights alone",
-        "only A says: step, skipped steps, samples, precision, optimizer, ds_config, param groups",
+        "only in A: step, skipped steps, samples, precision, optimizer, ds_config, param groups",
     ):
         assert line in out.splitlines()
     status, out, _ = compare(Z3, out_path, "--role", "param", "--tolerance", "cast")

@@ -144,7 +144,7 @@ def test_a_config_alone(estimate: Command, kind: str) -> None:
         (("7B", "--gpu-memory", "80TiB"), "--gpu-memory is 81,920 GiB, and no GPU has more"),
         (("7B", "--host-memory", "900TiB"), "no machine has more than 65,536 GiB"),
         (("7B", "--sequence-length", "0"), "0 is not in the range"),
-        (("nowhere",), "no such file or directory"),
+        (("nowhere",), "is neither an existing file or directory nor a number"),
         (("7B", "--deepspeed", "ds.json"), "name a model directory"),
         (("7B", "--lenient"), "--lenient is for a config"),
         (("70B", "--gpus", "1", "--gpu-memory", "1GiB", "--print", "job"), "no config fits"),
@@ -155,7 +155,7 @@ def test_a_config_alone(estimate: Command, kind: str) -> None:
         (("7B", "--gpus", "2xRTX 9999"), "is not a known card"),
         (("7B", "--ram", "64", "--host-memory", "64GiB"), "leave one of them out"),
         (("7B", "--way", "2"), "--way selects the settings for --print or --write"),
-        (("7B", *MACHINE, "--write", "a.toml", "--way", "9"), "--way 9: 1 way fits"),
+        (("7B", *MACHINE, "--write", "a.toml", "--way", "9"), "--way 9: only 1 way fits"),
     ],
     ids=str,
 )

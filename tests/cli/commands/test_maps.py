@@ -102,16 +102,20 @@ def test_check_knows_what_a_run_of_megatron_was_started_with(
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (("show", "lama", "--config", "{}"), 2, "the map lama; the nearest is llama"),
+        (
+            ("show", "lama", "--config", "{}"),
+            2,
+            "the map lama does not exist; the nearest is llama",
+        ),
         (("show", "llava"), 4, "the map llava changes only names (LLaVA, "),
         (("check", "qwen2_vl", "--config", "{}"), 4, "the map qwen2_vl changes only names"),
         (("show", "llava", "--toml"), 4, "use it with --map-to hf or --map-to memory"),
         (("check", "llama"), 2, "maps check needs --config FILE"),
         (("show",), 2, "name a map or its file"),
-        (("show", "{}", "--config", "{}"), 2, "file); name the map first, then the checkpoint"),
+        (("show", "{}", "--config", "{}"), 2, "name the map first, then the checkpoint"),
         (("check", "{}", "--config", "{}"), 0, ""),
         (("check", "{}"), 0, ""),
-        (("show", "--toml"), 2, "say which"),
+        (("show", "--toml"), 2, "name the map"),
         (("show", "llama", "--config", "{}", "--only", "titn"), 2, "the nearest is titan"),
         (("show", "phi3", "--config", "{}"), 0, ""),
         (("check", "llama", "--config", "{}", "--map-arg", "x"), 2, "is not NAME=NUMBER"),

@@ -113,9 +113,11 @@ def test_whose_jobs_they_are_is_shown_where_there_are_several_users(
         found = json.loads(zerotools("queue", "--all", "--json", *options).out)["jobs"]
         assert [job["id"] for job in found] == ids
     assert [job["uid"] for job in found] == [os.geteuid(), os.geteuid() + 7]
-    assert zerotools("queue", "--user", "4711").out == "no waiting or running job is of 4711\n"
+    assert (
+        zerotools("queue", "--user", "4711").out == "no waiting or running job is owned by 4711\n"
+    )
     refused = zerotools("queue", "--user", "no-such-user")
-    assert (refused.status, "there is no such user" in refused.err) == (2, True)
+    assert (refused.status, "no such user" in refused.err) == (2, True)
     assert zerotools("queue", "--mine", "--user", "4711").status == 2
 
 

@@ -61,7 +61,7 @@ def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
     weights = TORCH / "fsdp2-hf-sharded-w2" / "checkpoint"
     for status, words, arguments in (
         (2, "--world-size is 0", (FLAT, out, "--world-size", 0)),
-        (2, "--stage asks for 3", (FLAT, out, *three, "--stage", 3, "--ds-config", config)),
+        (2, "--stage is 3", (FLAT, out, *three, "--stage", 3, "--ds-config", config)),
         (2, "is not JSON", (FLAT, out, *three, "--ds-config", broken)),
         (2, "cannot be read", (FLAT, out, *three, "--ds-config", tmp_path / "none.json")),
         (

@@ -185,7 +185,7 @@ def test_a_configuration_counts_in_every_key_and_flags_must_agree(tmp_path: Path
         ZeroSettings(stage=3, ds_config=config).settled()
     with pytest.raises(
         BadRequest,
-        match="--round-robin asks for on, but the configuration of the resuming run has off",
+        match="--round-robin is on, but the configuration of the resuming run has off",
     ):
         ZeroSettings(round_robin=True, ds_config=config).settled()
     with pytest.raises(BadRequest, match="has ZeRO stage 0"):
