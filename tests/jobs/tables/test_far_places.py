@@ -23,9 +23,9 @@ def test_a_place_in_a_store_stays_as_it_is() -> None:
         ),
         (
             "hf://team/run",
-            "hf://team/run: zerotools only reads hf://; give an address of s3://, gs://, az://",
+            "hf://team/run: hf:// is read-only here; give an address of s3://, gs://, az://",
         ),
-        ("https://host/run", "zerotools only reads https://"),
+        ("https://host/run", "https:// is read-only"),
         ("s3://bucket", "s3://bucket is a whole bucket; give a path in it"),
         ("s3://key:secret@bucket/run", "a s3:// URL has a name or a password"),
         ("s3://bucket/run?X-Amz-Signature=1", "a s3:// URL has a query"),

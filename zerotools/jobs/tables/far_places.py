@@ -23,7 +23,7 @@ def why_not_written(url: str) -> Iterator[str]:
     scheme = url.partition(":")[0].lower()
     if scheme not in WRITTEN:
         yield (
-            f"{path}: zerotools only reads {scheme}://; give an address of "
+            f"{path}: {scheme}:// is read-only here; give an address of "
             f"{', '.join(f'{each}://' for each in WRITTEN)}"
         )
     elif any(step_of(part) is not None for part in path.parts):
