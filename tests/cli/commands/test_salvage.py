@@ -55,7 +55,7 @@ def test_filled_holes_are_exit_status_0(damaged: Path, tmp_path: Path) -> None:
     assert f"filled from {ZERO3} (deepspeed, stage 3, 2 ranks, step 2):" in done.stdout
     assert "  layer.weight: elements 46:91 (45 of 91), float32 there" in done.stdout
     said = (
-        "salvaged: 6 of 13 weights got 122 elements of another checkpoint; "
+        "salvaged: 6 of 13 weights got 122 elements from another checkpoint; "
         "zerotools-salvage.json of the output directory lists all"
     )
     with safe_open(out / "model.safetensors", "np") as file:

@@ -42,7 +42,7 @@ def test_an_array_is_submitted_shown_and_changed_as_one(
     done = zerotools("hold", "@2")
     assert (done.status, "all 4 jobs of the array are over" in done.err) == (5, True)
     assert zerotools("wait", "@2").status == 6
-    assert "job 1 is not one of an array" in zerotools("hold", "@1").err
+    assert "job 1 is not part of an array" in zerotools("hold", "@1").err
     again = zerotools("retry", "@2", "--output-dir", str(tmp_path)).out.splitlines()
     assert len(again) == 5
     assert again[0] == f"job 6 (tiny-0) is queued; it starts from step 1 in {tmp_path}"

@@ -24,7 +24,7 @@ def test_what_is_learned_is_marked_on_each_line_and_nothing_moves_the_cursor(
         "  {+c<|end|>+}",
         "  ... (the rest is not shown)",
         "",
-        "3 examples looked at, 25 % of 40 tokens trained",
+        "3 examples examined, 25 % of 40 tokens trained",
         "  2 the same as an earlier one",
         "  1 left out: no prompt or no answer",
         "tokens per example",
