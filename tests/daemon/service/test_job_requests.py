@@ -78,7 +78,7 @@ def test_another_process_that_locks_the_queue_does_not_stop_the_daemon(tmp_path:
         ({"ranks": 9, "train": {"steps": 1, "batch_size": 9}}, "limits.cpu_ranks of this daemon"),
         ({"ranks": None, "device": "cuda"}, "this machine shows none: no NVML"),
         ({"data": {"text": ["/no/*.txt"]}}, "data.text = /no/*.txt: no file matches"),
-        ({"model": {"config": "/no/config.json"}}, "model.config = /no/config.json: there is no"),
+        ({"model": {"config": "/no/config.json"}}, "model.config = /no/config.json: no such file"),
         ({"model": {"path": "/no/model"}}, "model.path = /no/model: no such directory"),
         ({"resume_from": "/no/step"}, "resume_from = /no/step: no such directory"),
         ({"output_dir": "/dev/null"}, "output_dir = /dev/null: is not a directory"),
@@ -187,8 +187,8 @@ def test_a_damaged_checkpoint_to_resume_from_is_refused(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         message = await refusal(submit(it, resume_from=str(damaged)), BadRequest)
         assert message == (
-            f"resume_from = {damaged}: {damaged}/dcp/__0_0.distcp has 5 bytes and MANIFEST.json "
-            "says 7; name another checkpoint"
+            f"resume_from = {damaged}: {damaged}/dcp/__0_0.distcp has 5 bytes, but MANIFEST.json "
+            "has 7; name another checkpoint"
         )
         message = await refusal(submit(it, resume_from=str(tmp_path)), BadRequest)
         assert "is not a job's checkpoint" in message
@@ -279,7 +279,7 @@ def test_a_user_has_as_much_of_the_queue_as_the_administrator_lets_them_have(
             await it.reach(first.id, "running")
             waiting = [(await submit(it, **all_ranks)).id for _ in range(2)]
             said = await refusal(submit(it, **all_ranks), Conflict)
-            assert said.startswith("the job is not queued: you have 2 jobs that wait, and users.")
+            assert said.startswith("the job is not queued: you have 2 queued jobs, and users.")
             await it.service.cancel(waiting[0], uid=ME)
             over = await submit(it, **all_ranks)  # one that is over waits no more
             await it.service.cancel(over.id, uid=ME)

@@ -210,7 +210,7 @@ def test_an_array_that_is_over_a_limit_at_last_leaves_no_texts(
             members(tmp_path / "a", 3), uid=ME, idempotency_key=None, terms=terms
         )
         said = await refusal(attempt, Conflict)
-        assert "you have 0 jobs that wait and submit 3 more" in said
+        assert "you have 0 queued jobs and submit 3 more" in said
         assert "allows 2" in said
         both = [
             it.service.submit_array(

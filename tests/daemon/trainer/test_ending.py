@@ -21,7 +21,7 @@ def test_a_stop_saves_at_the_next_step_and_ends_all_ranks_alike(tmp_path: Path, 
     assert newest.record is not None
     assert newest.record.step == max(attempt.losses())
     assert attempt.datagrams[-1]["phase"] == "stopped"
-    assert "as asked (cancel)" in attempt.log()
+    assert "on request (cancel)" in attempt.log()
 
 
 def test_a_stop_before_the_first_step_is_a_clean_stop(tmp_path: Path, text: Path) -> None:

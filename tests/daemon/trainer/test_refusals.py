@@ -28,7 +28,7 @@ GOOD = {"prompt": "a question", "response": "an answer"}
 
 SENTENCES = {
     "broken": "late.json, line 301: is not JSON: Expecting property name",
-    "column": 'other.json, line 301: there is no column "prompt" (data.prompt_column); it has q',
+    "column": 'other.json, line 301: has no column "prompt" (data.prompt_column); it has q',
     "encoding": "bytes.json, line 2: is not UTF-8 (0xe9",
     "nothing": "nothing.json: contains no examples",
     "empty": "each of the 2 examples has an empty prompt or response",

@@ -45,7 +45,7 @@ def check(spec: JobSpec) -> None:
 @pytest.mark.parametrize(
     ("count", "model", "kind", "said"),
     [
-        (3, TINY_LLAMA, BadRequest, "must divide the model's 4 attention heads, of which"),
+        (3, TINY_LLAMA, BadRequest, "must divide the model's 4 attention heads, because"),
         (3, TINY_LLAMA, BadRequest, "these do: 1, 2, 4"),
         (2, T5, Unsupported, "a t5 model has an encoder and a decoder"),
         (2, MAMBA, Unsupported, OTHERWISE),
@@ -78,7 +78,7 @@ def test_the_heads_of_a_tensor_rank_are_divided() -> None:
     check(together(2, TINY_LLAMA, tensor_ranks=2))
     with pytest.raises(BadRequest) as error:
         check(together(4, TINY_LLAMA, tensor_ranks=2))
-    said = "= 4: must divide the 2 attention heads that each of 2 tensor ranks has, of which each"
+    said = "= 4: must divide the 2 attention heads that each of 2 tensor ranks has, because"
     assert said in str(error.value)
     assert str(error.value).endswith("these do: 1, 2")
 

@@ -66,7 +66,7 @@ def test_a_flipped_bit_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     at = chunk.offset + 100_001
     damage = flip(partial_of(tmp_path / "out") / chunk.file, at)
     with pytest.raises(
-        BadFile, match=rf"out/model.safetensors does not hold .*: byte {at}, in b, is 0x\w\w and"
+        BadFile, match=rf"out/model.safetensors differs from .*: byte {at}, in b, is 0x\w\w, but"
     ):
         perform(conversion, budget=BUDGET, overwrite=False, verify=True, on_bytes=damage)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]

@@ -62,8 +62,8 @@ def test_one_rank_cuts_nothing_of_any_model() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"tie_word_embeddings": True}, "as another layer has the same weight"),
-        ({"vocab_size": 257}, "as they do not divide its 257 rows"),
+        ({"tie_word_embeddings": True}, "because another layer has the same weight"),
+        ({"vocab_size": 257}, "because they do not divide its 257 rows"),
     ],
 )
 def test_a_head_that_cannot_be_cut_stays_whole_and_is_named(
@@ -128,7 +128,7 @@ def test_a_plan_that_forgets_a_weight_beside_cut_ones_is_refused() -> None:
     model = drawn(model_type="qwen3", head_dim=8)
     model._tp_plan = {k: v for k, v in model._tp_plan.items() if not k.endswith("k_norm")}
     found = refusal(model, 2)
-    assert "says nothing of model.layers.0.self_attn.k_norm.weight beside them" in found
+    assert "does not list model.layers.0.self_attn.k_norm.weight next to them" in found
 
 
 def test_names_of_older_plans_mean_the_same() -> None:

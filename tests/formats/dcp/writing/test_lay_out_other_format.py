@@ -191,7 +191,7 @@ def test_weights_alone(tmp_path: Path) -> None:
     read_back, target = _written(source, training, tmp_path / "out", "accelerate")
     assert [path.name for path in (tmp_path / "out").glob("[!.]*")] == ["pytorch_model_fsdp_0"]
     assert read_back.tensors.keys() == source.tensors.keys()
-    assert target.notes == ("it has no optimizer state: load only the model",)
+    assert target.notes == ("the output has no optimizer state: load only the model",)
 
 
 def test_16_bit_weights_without_a_master_are_the_weights(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def _notes(
 ) -> Iterator[str]:
     stateless = groups.kind is not None and groups.kind.name == "SGD" and training.groups
     if not has_state and not stateless:
-        yield "it has no optimizer state: load only the model"
+        yield "the output has no optimizer state: load only the model"
     elif has_state and groups.kind is not None and not _is_said(training):
         yield f"the optimizer is not recorded; it is taken as torch's {groups.kind.name}"
     if style.name == "torchtitan":

@@ -234,7 +234,7 @@ def test_a_template_without_room_for_what_the_data_has_is_refused(folder: Path) 
     with pytest.raises(BadRequest, match=r"line 3: has tools, and the chat template of .* none"):
         template(folder, TEMPLATE).rendered(chat(tools=[{"name": "f"}]))
     half = MARKED.replace("'assistant' %}{% gen", "'assistant' and loop.last %}{% gen")
-    with pytest.raises(BadRequest, match=r"marks 1 parts .* and there are 2 assistant turns"):
+    with pytest.raises(BadRequest, match=r"marks 1 parts .* but there are 2 assistant turns"):
         template(folder, half).rendered(chat())
 
 
