@@ -1,5 +1,4 @@
-"""The daemon's own log: an error that occurs a thousand times a second is written only a few
-times."""
+"""The daemon's log: an error that occurs a thousand times a second is written only a few times."""
 
 from __future__ import annotations
 

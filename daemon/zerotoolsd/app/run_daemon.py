@@ -1,4 +1,4 @@
-"""`zerotoolsd`: the command, its signals, and the order in which things start and stop."""
+"""`zerotoolsd`: the command, its signals, and the order of start and stop."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def main(
 ) -> int:
     """Run until SIGTERM or SIGINT; jobs continue without the daemon. Returns the exit status.
 
-    `command` is what the ranks run; `check_python` and `rehearse` ask their interpreter.
+    `command` is the command of the ranks; `check_python` and `rehearse` ask their interpreter.
     """
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
@@ -175,8 +175,7 @@ async def _serve(
 
 
 def _served_users(config: Config) -> ServedUsers:
-    """Return the users for whom this daemon runs jobs, and drop the daemon's supplementary
-    groups."""
+    """Return the users that this daemon serves, and drop the daemon's supplementary groups."""
     drop_groups()
     limits = {
         "processes": config.users.processes,

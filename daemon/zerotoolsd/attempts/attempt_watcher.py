@@ -48,14 +48,14 @@ log = logging.getLogger(__name__)
 OnOver = Callable[[AttemptRow, Mapping[str, Any]], None]
 """Function of (attempt, the record of its supervisor or a substitute)."""
 Guard = Callable[[int, str], AbstractContextManager[Callable[[], None]]]
-"""Function of (job, activity) that returns a context, in which an error affects only that job."""
+"""Function of (job, activity) that returns a context; errors in it affect only that job."""
 OnRunning = Callable[[AttemptRow, Moment], None]
 """Function of (attempt, start of its supervisor), for an attempt that systemd started."""
 
 
 @dataclass
 class _Live:
-    """A process that is watched: the attempt's supervisor, or the request to systemd for one."""
+    """A watched process: the attempt's supervisor, or the request to systemd for one."""
 
     attempt: AttemptRow
     pidfd: int
@@ -79,8 +79,8 @@ class AttemptWatcher:
         spawner: SupervisorSpawner | None = None,
         kill_seconds: float = 30.0,
     ) -> None:
-        """Keep the collaborators. `kill_seconds`: a process that survives SIGKILL so long is left
-        behind."""
+        """Keep the collaborators. `kill_seconds`: a process that survives SIGKILL so long is a
+        leftover."""
         self._kill_seconds = kill_seconds
         self._on_over = on_over
         self._guard = guard
@@ -89,7 +89,7 @@ class AttemptWatcher:
         self.on_running: OnRunning = lambda attempt, began: None
         """Called if an attempt, reattached to, is found running."""
         self._unwatched: dict[str, Spawned] = {}
-        """Processes that were started for an attempt and cannot be watched now, by token."""
+        """Processes started for an attempt that cannot be watched now, by token."""
         self._live: dict[str, _Live] = {}
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._stops = StopRequestFiles()
@@ -106,7 +106,7 @@ class AttemptWatcher:
         """Start a prepared attempt's supervisor, directly or by systemd, as `user` or the daemon.
 
         See `SupervisorSpawner.spawn`. `warm`: it was forked already. Raises OSError and NotReady if
-        nothing of it runs.
+        no process of it runs.
         """
         spawned = Spawned(warm) if warm else self._spawner.spawn(attempt, user, limits)
         if (before := self._unwatched.pop(attempt.token, None)) and before.request is not None:
@@ -207,7 +207,7 @@ class AttemptWatcher:
         self._later[attempt.token] = handle
 
     def give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Report `record` as the end of an attempt that has not started, once it cannot start.
+        """Report `record` as the end of an unstarted attempt, once it cannot start.
 
         If a supervisor has started it meanwhile, it continues.
         """
@@ -329,7 +329,7 @@ class AttemptWatcher:
     def live(self) -> list[tuple[AttemptRow, float | None]]:
         """Return the attempts with a running supervisor, and when each was asked to stop.
 
-        The time is of the monotonic clock; None if it was not asked.
+        The time is of the monotonic clock; None without a request.
         """
         found = [each.attempt for each in self._live.values() if not each.is_request]
         return [(attempt, self._stops.since(attempt)) for attempt in found]

@@ -1,4 +1,4 @@
-"""The environment of a job, as captured at its submit. It contains nothing of the daemon's own.
+"""The environment of a job, as captured at its submit. It contains no variables of the daemon.
 
 A daemon is started by a login shell, a unit or a container. Its variables may hold secrets (of a
 cloud, a registry) and settings (a proxy, a CUDA) that the authors of jobs do not know.

@@ -1,4 +1,4 @@
-"""The limits of each job: its own `[limits]`, and those of the machine's owner."""
+"""The limits of each job: its `[limits]`, and those of the machine's owner."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The last known state of an attempt: from its result, or from the end of its `progress.jsonl`.
 
-Users' own directories are never read, because their file system may hang.
+Directories of users are never read, because their file system may hang.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LastReport:
 
 
 def last_report(attempt: AttemptRow) -> LastReport:
-    """Return the state of the attempt that is known now."""
+    """Return the known state of the attempt."""
     if attempt.state != ENDED:
         return report_so_far(Path(attempt.run_dir))
     result = attempt.result or {}

@@ -72,7 +72,7 @@ def trainer_command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
 
 
 def closing_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
-    """Return the command that runs after a finished run, in the daemon's own interpreter.
+    """Return the command that runs after a finished run, in the daemon's interpreter.
 
     It is empty if the job needs none, or if node 0 runs it.
     """
@@ -83,8 +83,8 @@ def closing_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
 
 
 def exporting_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
-    """What makes the model that the job evaluates, before its ranks begin, in the daemon's own
-    interpreter; nothing if it evaluates none."""
+    """Return the command that makes the evaluated model before the ranks begin, in the daemon's
+    interpreter; empty without an evaluation."""
     if spec.script.evaluates is None:
         return ()
     evaluated = ("--evaluated", spec.script.evaluates, output_dir)
@@ -94,7 +94,7 @@ def exporting_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
 def thinning_command(
     spec: JobSpec, output_dir: str, job_id: int, socket: Path | None
 ) -> tuple[str, ...]:
-    """Return the command that runs after each checkpoint, in the daemon's own interpreter.
+    """Return the command that runs after each checkpoint, in the daemon's interpreter.
 
     It is empty if the job needs none. `socket` is the daemon's, which reports the needs of other
     jobs.
@@ -120,7 +120,7 @@ def mirroring_commands(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the command to fetch a checkpoint before the ranks, and the one to upload saves.
 
-    They run in the daemon's own interpreter, on node 0. `job` is the job's identity.
+    They run in the daemon's interpreter, on node 0. `job` is the job's identity.
     """
     saving = spec.checkpoint
     given = spec.resume_from if in_store(spec.resume_from) else None
@@ -156,7 +156,7 @@ def rank_environment(
     user: JobUser | None = None,
     threads: int | None = None,
 ) -> dict[str, str]:
-    """Return all variables of the ranks that are the same for each.
+    """Return the variables that all ranks share.
 
     `threads` are those of a rank; None: its part of all processors.
     """
@@ -189,7 +189,7 @@ def _cache_environment(
 
 
 def _cache_directory(run_dir: Path, cache: DataCacheConfig, user: JobUser | None) -> Path:
-    """Return the cache of the daemon's own user, or of another user, readable only by that user."""
+    """Return the cache of the daemon's user, or of another user, readable only by that user."""
     directory = Path(cache.directory or run_dir.parents[2] / DATA_CACHE)
     return directory if user is None else directory / f"uid-{user.account.uid}"
 
@@ -255,7 +255,8 @@ def prepare(
 
 
 def _make_places(run_dir: Path, job: JobRow, config: Config, user: JobUser | None) -> Path:
-    """Make the directories of an attempt; return the one in which a program finds zerotools."""
+    """Make the directories of an attempt; return the directory that a program imports zerotools
+    from."""
     package, is_program = Path(str(zerotools.__file__)).parent, job.spec.engine == SCRIPT
     if user is None:
         run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""The command of a user's own program, under the launcher that its job names."""
+"""The command of a user's program, under the launcher that its job names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST_SECONDS = 5.0
 LAST_PART = 0.3
 """Time for an end after SIGKILL: this part of the grace, at most `LAST_SECONDS`."""
 IMPORTABLE = "importable"
-"""Directory below a run directory in which a program finds zerotools, and no other package."""
+"""Directory below a run directory that gives a program zerotools, and no other package."""
 
 
 def command_of(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ the attempts since are added from the directories, which have the records of the
 unfinished job without a running attempt is held, because it may have been cancelled, or run and
 removed, after this queue was current. A job that ended is never run again.
 
-The directories of these jobs are read: those that are not over, and those with a higher number than
-any of the queue (a lower unknown one was removed by a clean).
+The directories of these jobs are read: unfinished ones, and those with a higher number than any of
+the queue (a lower unknown one was removed by a clean).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ASKED = {
     RELIEVE: states.YIELDING,
     RELIEVE_GPU: states.YIELDING,
 }
-"""The state of a job after its attempt was asked to stop for this reason."""
+"""The state of a job after a request to stop its attempt for this reason."""
 _ADVICE = "check its state, then run zerotools release or zerotools cancel"
 _MAY_BE_HELD = frozenset(
     {
@@ -70,7 +70,7 @@ class _Found:
 
 
 def compare(state_dir: Path, store: Store, now: float) -> list[int]:
-    """Bring `store` up to date with the run directories; return the jobs that were changed."""
+    """Bring `store` up to date with the run directories; return the changed jobs."""
     restored = _restored(state_dir)
     jobs_dir = state_dir / "jobs"
     known = store.states()

@@ -72,7 +72,7 @@ class AttemptRecovery:
         return bool(self._left)
 
     def take_up_job(self, job_id: int) -> None:
-        """Reattach to this job's attempt, after those that were recorded before."""
+        """Reattach to this job's attempt, after those recorded before."""
         self._left.append(job_id)
         self.take_up()
 

@@ -16,12 +16,11 @@ from zerotoolsd.queue.rows import AttemptRow
 
 LOADING_SECONDS = 30.0
 TURN_SECONDS = 1.0
-"""Interval in seconds between checks of a job that waits for its turn."""
+"""Interval in seconds between checks of a job waiting for its turn."""
 
 
 class RestartThrottle:
-    """The restarted attempts that have not taken a step since. `is_loading` returns this for a
-    started one."""
+    """The restarted attempts without a step since. `is_loading` returns this for a started one."""
 
     def __init__(
         self,

@@ -41,9 +41,8 @@ SAME_SECONDS = 5.0
 
 
 class AttemptStarter:
-    """Starts attempts below `jobs_dir`; `over` is called with those that could not start.
-    `socket` is where the daemon listens; `gpu_locks` returns the supervisor's data on the locks
-    of its GPUs."""
+    """Starts attempts below `jobs_dir`; `over` is called with those that could not start. `socket`
+    is the daemon's socket; `gpu_locks` returns the supervisor's data on the locks of its GPUs."""
 
     def __init__(
         self,
@@ -89,8 +88,7 @@ class AttemptStarter:
         self._warm = warm or ForkServerPool(WarmStartConfig(), CHILDREN)
         self._placer = placer
         self._how: dict[str, str] = {}
-        """The way in which attempts were started that are not yet committed as started, by
-        token."""
+        """The backend of attempts not yet committed as started, by token."""
         self._loading = RestartThrottle(config.retry, self.loads)
 
     def launch(
@@ -134,7 +132,7 @@ class AttemptStarter:
         self.begin(attempt, self._over)
 
     def begin(self, attempt: AttemptRow, failed: OnOver) -> None:
-        """Start an attempt that is committed as launching; `failed` is called if this fails."""
+        """Start an attempt committed as launching; `failed` is called if this fails."""
         job = self._store.job(attempt.job_id)
         before = self._store.attempts(job.id)[: attempt.number - 1]
         if why := self._loading.why_not_now(attempt):

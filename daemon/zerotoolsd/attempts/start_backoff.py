@@ -1,8 +1,8 @@
-"""Jobs that wait because of an error of the machine: when they are checked again, and why.
+"""Waits of jobs because of an error of the machine: the time of the next check, and the reason.
 
 A full disk, no inodes, no descriptors, a disk without a response: none of it is a job's fault. So
-an attempt that is committed as launching stays so, with its token and its directory, and is started
-again later. It costs the job no restart.
+an attempt committed as launching stays so, with its token and its directory, and is started again
+later. It costs the job no restart.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StartBackoff:
         self._wake()
 
     def take_due(self) -> list[int]:
-        """Return the jobs that are due; each is returned once, until it is put off again."""
+        """Return the due jobs; each is returned once, until it is put off again."""
         now = self._clock()
         due = [j for j, wait in self._waits.items() if wait.due is not None and wait.due <= now]
         for job_id in due:

@@ -1,7 +1,7 @@
 """Asks running attempts to save and stop: for a cancel, at a time limit, or to continue later.
 
-The next state of the job is committed before its attempt is asked, as its state and in the table of
-yields. So a daemon that is killed in between repeats the request (`AttemptRecovery`). Example: job
+The next state of the job is committed before the request to its attempt, as its state and in the
+table of yields. So a daemon killed in between repeats the request (`AttemptRecovery`). Example: job
 7 runs with GPU 0, and `zerotools pause 7` arrives. One transaction: job 7 is `pausing`, with the
 event and the row (7, attempt 2, "pause"). Then `request.json` and a SIGTERM for the supervisor,
 which notifies the ranks; they save at their next step and end. Its end is committed as any other's:
@@ -115,6 +115,6 @@ class AttemptStopper:
         return attempt.token in self._ends.expired
 
     def is_expired(self, job: JobRow) -> bool:
-        """Return whether the job was asked to stop because of its time limit."""
+        """Return whether the job got a request to stop because of its time limit."""
         expired = self._ends.expired
         return bool(expired) and self._was_expired(self._store.attempts(job.id)[-1])

@@ -60,7 +60,7 @@ class StopRequestFiles:
         return self._since.get(attempt.token)
 
     def over(self, attempt: AttemptRow) -> None:
-        """Forget an attempt that has ended."""
+        """Forget an ended attempt."""
         self._since.pop(attempt.token, None)
 
 

@@ -29,7 +29,7 @@ BEGUN = "begun"
 
 
 def make_of_job(own: Path, names: Iterable[str], account: Account) -> None:
-    """Make these directories of the user in `own`, the directory of their job. Raises OSError."""
+    """Make these directories of the user in the job directory `own`. Raises OSError."""
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name in names:
         make_owned(own / name, account)
@@ -61,7 +61,7 @@ def note(run_dir: Path, attempt: AttemptRow, spec: Mapping[str, Any]) -> None:
 
 
 def noted(run_dir: Path) -> dict[str, Any] | None:
-    """Return the record of `note`; None if the directory is the daemon's own and needs none.
+    """Return the record of `note`; None for a directory of the daemon's user, which needs none.
 
     Raises OSError and ValueError if the record is missing or cannot be read.
     """

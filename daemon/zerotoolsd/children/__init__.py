@@ -1,4 +1,4 @@
-"""Programs that run as separate processes, which may hang or fail alone. Nobody imports them.
+"""Programs that run as separate processes, which may hang or fail alone. No module imports them.
 
 checkpoint_finder   searches for checkpoints of programs that do not report them
 pid_watcher         watches a process that a user started by hand

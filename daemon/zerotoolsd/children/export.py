@@ -1,7 +1,7 @@
 """Make a model directory of a checkpoint: `export.py OUTPUT_DIR DTYPE` of a finished run's
 newest one, `export.py --evaluated CHECKPOINT OUTPUT_DIR` of one that another job evaluates.
 
-A process of its own, without torch and without the GPU, in bounded memory. The export appears whole
+A separate process, without torch and without the GPU, in bounded memory. The export appears whole
 in `OUTPUT_DIR/export` or `OUTPUT_DIR/model`, and replaces one that an earlier run left there.
 """
 
@@ -41,8 +41,9 @@ def export(output_dir: Path, dtype: str) -> Path:
 
 
 def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
-    """Export `checkpoint`, or the newest in it that verifies, in 16 bits and with adapters
-    merged; return where the model is. The file `EVALUATED` of `output_dir` says what it is of.
+    """Export `checkpoint`, or the newest in it that verifies, in 16 bits and with adapters merged;
+    return the path of the model. The file `EVALUATED` of `output_dir` names the checkpoint that it
+    is made of.
 
     Raises:
         ZerotoolsError: as `export`, or nothing in `checkpoint` verifies.
@@ -69,7 +70,7 @@ def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
 
 
 def _write(checkpoint: Path, destination: Path, options: Options, instead: str) -> Path:
-    """`instead` is what to do where weights do not fit in fp16."""
+    """`instead` is the alternative if weights do not fit in fp16."""
     from zerotools.ops.conversions.consolidate import prepare, refuse_overflow
     from zerotools.ops.conversions.conversion import perform
     from zerotools.ops.execution.execute import WriteReport

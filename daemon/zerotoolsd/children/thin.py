@@ -2,9 +2,9 @@
 
 It is a separate process next to the ranks, started for each checkpoint. The KEEP newest complete
 checkpoints stay unchanged, because the job would resume from those. So do NAMED, which the job
-names in `resume_from`, the one that `best` names, and all from which another job of the daemon at
-SOCKET would resume. If that daemon does not respond, nothing is thinned this time. Remains of a
-killed run next to checkpoints are removed first, also next to deleted ones.
+names in `resume_from`, the one that `best` names, and all that another job of the daemon at SOCKET
+would resume from. If that daemon does not respond, it thins no checkpoints this time. Leftovers of
+a killed run next to checkpoints are removed first, also next to deleted ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOWEST_PRIORITY = 19
 
 
 def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path | None) -> int:
-    """Thin older checkpoints; return the exit status. One that is refused is reported and skipped.
+    """Thin older checkpoints; return the exit status. A refused one is reported and skipped.
 
     Raises:
         DaemonError: the daemon does not respond.

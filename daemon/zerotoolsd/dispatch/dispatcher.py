@@ -400,7 +400,7 @@ class Dispatcher:
         return why if job.state in states.ACTIVE else None
 
     def expect(self, job: JobRow) -> None:
-        """Wake the loop for a job that was queued or edited."""
+        """Wake the loop for a queued or edited job."""
         self.placement.expect(job)
         self.announce()
 
@@ -426,7 +426,7 @@ class Dispatcher:
             self._left.take_up_job(job.id)
 
     def _hold(self, job_id: int, why: str) -> None:
-        """Hold the job; a job that is being cancelled is ended, whatever its record contains."""
+        """Hold the job; a job in cancellation is ended, whatever its record contains."""
         job = self.store.job(job_id)
         if job.state in states.TERMINAL:
             return

@@ -2,8 +2,8 @@
 
 Example: job 7 has 2 of 4 GPUs, and the job with the other two ends. In the next pass job 7 asks for
 2 more, last of all (`scheduling.elastic_resize`). It gets them, so it is asked to save and end.
-Meanwhile it requests them at its own position, so that no job behind it gets them. Then it is
-queued, and the pass starts it with its largest possible size: 4. The queue stores only the yield: a
+Meanwhile it requests them at its position, so that no job behind it gets them. Then it is queued,
+and the pass starts it with its largest possible size: 4. The queue stores only the yield: a
 restarted daemon makes the same request again.
 """
 

@@ -12,7 +12,7 @@ from zerotoolsd.resources.gpu_sharing.measured_use import Owner
 
 AGE_SECONDS, SPARED = 2.0, 50.0
 """Reading all processes takes 10 ms, and much more on a large server. So a measurement is kept for
-this time, and for this multiple of its own duration. Growth of a job since then counts as expected
+this time, and for this multiple of its duration. Growth of a job since then counts as expected
 growth."""
 
 

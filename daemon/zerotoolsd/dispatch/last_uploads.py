@@ -43,7 +43,7 @@ LOOK_SECONDS = 1.0
 BEFORE_SECONDS = 7 * 86400.0
 """Seconds before the start of the daemon; jobs that ended since then are checked again."""
 JOBS_AT_ONCE = 50
-"""Jobs whose job files are searched before other requests get the event loop."""
+"""Job files to search before other requests get the event loop."""
 AT_ONCE = 2
 TRIES, FIRST_WAIT, FACTOR = 6, 60.0, 4.0
 """Number of attempts if a store does not respond, the first wait in seconds, and its growth."""
@@ -124,7 +124,7 @@ class LastUploads:
         return sorted(found)
 
     def _left_of(self, job_id: int) -> Upload | None:
-        """Return the missing upload of a job; None if there is none."""
+        """Return the missing upload of a job; None if all are done."""
         if not (attempts := self._store.attempts(job_id)):
             return None
         try:

@@ -52,7 +52,7 @@ class PriorityClasses:
         return min(bounds[0] for bounds in found), max(bounds[1] for bounds in found)
 
     def priority_for(self, uid: int, wanted: int | None) -> int:
-        """Return the priority of a job of `uid` that asked for `wanted`.
+        """Return the priority of a job of `uid` with the request `wanted`.
 
         Raises BadRequest if it is not a priority, Forbidden if it is outside the user's class.
         """

@@ -1,8 +1,8 @@
 """The process that forks the processes that read files.
 
 It is forked before the daemon has threads, an event loop, its lock or its database, so its forks
-have none of them: one that hangs forever in the kernel holds nothing of the daemon. A fork takes a
-millisecond, a new interpreter would take 300.
+have none of them: one that hangs forever in the kernel holds no resource of the daemon. A fork
+takes a millisecond, a new interpreter would take 300.
 
 The daemon sends one end of a socket pair, and the user to become. The new process becomes that user
 permanently before it reads a request, sends its pid over the socket, and then handles requests
@@ -58,7 +58,7 @@ def start(looks: Mapping[str, Look], modules: Sequence[str] = ()) -> socket.sock
 
 
 def question_of(name: str, arguments: tuple[object, ...]) -> bytes:
-    """Return the message that requests a look by its name."""
+    """Return the message that requests a check by its name."""
     return message_frames.framed(pickle.dumps((name, arguments)))
 
 

@@ -3,10 +3,10 @@
 One process per user handles the user's requests in order, with the user's rights. If one request
 takes long (`PATIENCE_SECONDS`), the later ones go to another process: so a job on a hung mount
 delays no others. A process that misses a deadline is killed. In the kernel's uninterruptible sleep
-it stays, but holds nothing of the daemon. Meanwhile the same request is not repeated, so a client
-that repeats itself uses one process. A silent mount is avoided as a whole (`signs_of_life`), so
-different requests use few. If `MOST` processes still hang, no files are read until one of them is
-gone.
+it stays, but holds no resource of the daemon. Meanwhile the same request is not repeated, so a
+client that repeats itself uses one process. A silent mount is avoided as a whole (`signs_of_life`),
+so different requests use few. If `MOST` processes still hang, no files are read until one of them
+is gone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IDLE_SECONDS = 60.0
 MOST = 32
 
 MOST_OF_USER = 8
-"""The limit `MOST` for processes of one user other than the daemon's own."""
+"""The limit `MOST` for processes of one user other than the daemon's."""
 
 Ask = Callable[..., Awaitable[Any]]
 """Function of (seconds, look, *arguments, user=None) that returns a value. Raises the errors of
@@ -93,7 +93,7 @@ class FileCheckers:
 
     @property
     def dying(self) -> int:
-        """Processes that were killed and are not gone yet."""
+        """Killed processes that still exist."""
         return self._signs.hanging + sum(team.dying for team in self._teams.values())
 
     async def close(self) -> None:
@@ -116,7 +116,7 @@ class FileCheckerPool:
         self._workers: set[asyncio.Task[None]] = set()
         self._slow: set[asyncio.Task[None]] = set()
         self._dying: dict[int, bytes | None] = {}
-        """Processes that were killed, with the last request of each that missed its deadline."""
+        """Killed processes, with the last request of each that missed its deadline."""
 
     async def ask(self, seconds: float, data: bytes, named: object) -> Any:
         """Return the value of a process for the request `data`, which names these paths.
@@ -142,7 +142,7 @@ class FileCheckerPool:
 
     @property
     def dying(self) -> int:
-        """Processes that were killed and are not gone yet."""
+        """Killed processes that still exist."""
         return len(self._dying)
 
     def _hire_if_needed(self) -> None:

@@ -17,7 +17,7 @@ from zerotoolsd.file_checks import message_frames
 from zerotoolsd.file_checks.check_server import SIGN_OF_LIFE, question_of
 
 LIFE_SECONDS = 2.0
-"""Seconds in which a mount must respond."""
+"""Deadline in seconds for the response of a mount."""
 
 
 class HungMounts:
@@ -54,7 +54,7 @@ class HungMounts:
 
     @property
     def hanging(self) -> int:
-        """Processes that have waited too long for a response."""
+        """Processes with no response for too long."""
         return len(self._hanging)
 
     async def close(self) -> None:

@@ -24,8 +24,8 @@ class CheckedJob:
 @dataclass(frozen=True, kw_only=True)
 class AttemptView:
     """One start of a job. `state` is launching, running, or ended; `cause` is the reason of its
-    end, and `cause_kind` one of `queue.retry_causes`. `world_size` is None if an older version
-    started it. `binding` has the bindings of its ranks, each `{"ranks", "cpus", "memory_nodes",
+    end, and `cause_kind` one of `queue.retry_causes`. `world_size`: None for attempts of an older
+    version. `binding` has the bindings of its ranks, each `{"ranks", "cpus", "memory_nodes",
     "why"}`; None if unknown."""
 
     number: int
@@ -46,7 +46,7 @@ class AttemptView:
     binding: tuple[Mapping[str, Any], ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, under their own names, as JSON values."""
+        """Return all fields, by name, as JSON values."""
         return {**asdict(self), "gpu_uuids": list(self.gpu_uuids)}
 
 
@@ -54,24 +54,23 @@ class AttemptView:
 class JobView:
     """A job as clients see it.
 
-    `reason` says why it waits, what it does before its first step, or why it ended; `progress` is
-    the last step's datagram, and `evaluation` that of the last evaluation; `evaluated_by` has the
-    newest job that evaluates its checkpoints on tasks, `{"job", "state", "step", "scores"}`, and is
-    None in lists; `phase`, of a job whose ranks run, is `{"doing", "since", "last_progress",
-    "quiet", "last_line"}` and the keys of `stall_report`; `usual_start_seconds` is how long such
-    jobs take here until their first step, until that is reached; `latest_checkpoint` is
-    `{"step", "path", "verified", "not_verified"}`; `uploaded` is the newest copy in a store,
-    `{"step", "path", "time", "why"}`, where `why` says why the next one failed;
-    `world_size` is that of the newest attempt, or the one with which it starts at least; `sizes`
-    are those that an elastic job may have, None of one that has a single size;
-    `stage` is None for a program of the user's own; `spec` has its `env` values blanked;
-    `set_keys` are the dotted keys that its author set, None of a job of the first version;
-    `begin` is when it may start at the earliest, `after` the jobs that it starts after, each
-    `{"job", "condition", "state"}`; `array` is `{"id", "index", "size", "label"}` of one of several
-    that were submitted as one;
-    `environment` says what its ranks begin with, where nothing was taken along at submit;
-    `user` is the name of `uid`, where it is known; `masked`: who asked sees that it is there, and
-    the rest is left out; `shortened`: it is in a list, and long parts of `spec` are left out.
+    `reason` explains why it waits, the activity before its first step, or why it ended; `progress`
+    is the last step's datagram, and `evaluation` that of the last evaluation; `evaluated_by` has
+    the newest job that evaluates its checkpoints on tasks, `{"job", "state", "step", "scores"}`,
+    None in lists; `phase`, only while ranks run, is `{"doing", "since", "last_progress", "quiet",
+    "last_line"}` and the keys of `stall_report`; `usual_start_seconds` is the usual time from
+    start to first step of such jobs, until this job reaches its first step (in a list, only while
+    it runs); `latest_checkpoint` is `{"step", "path", "verified", "not_verified"}`; `uploaded` is
+    the newest copy in a store, `{"step", "path", "time", "why"}`, with the error of the next one in
+    `why`; `world_size` is that of the newest attempt, or the one with which it starts at least;
+    `sizes` are the possible sizes of an elastic job, None for other jobs; `stage` is None for a
+    user's program; `spec` has its `env` values blanked; `set_keys` are the dotted keys that its
+    author set, None of a job of the first version; `begin` is when it may start at the earliest,
+    `after` the jobs that it starts after, each `{"job", "condition", "state"}`; `array` is `{"id",
+    "index", "size", "label"}` of one of several that were submitted as one; `environment` describes
+    the environment of its ranks, if the submit sent none; `user` is the name of `uid`, if known;
+    `masked`: the caller may know that the job exists, and all else is left out; `shortened`: it is
+    in a list, and long parts of `spec` are left out.
     """
 
     id: int
@@ -112,8 +111,7 @@ class JobView:
         return self.attempts[-1] if self.attempts else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields under their own names, `state_word`, and `attempt`, the newest of
-        `attempts`."""
+        """Return all fields by name, `state_word`, and `attempt`, the newest of `attempts`."""
         attempts = [attempt.to_json() for attempt in self.attempts]
         return {
             **{name: getattr(self, name) for name in self.__dataclass_fields__},
@@ -139,7 +137,7 @@ class Event:
     uid: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, under their own names, as JSON values."""
+        """Return all fields, by name, as JSON values."""
         return asdict(self)
 
 
@@ -149,7 +147,7 @@ class CleanRequest:
 
     `jobs`: only these; else all in `states` that ended `older_than_seconds` ago, except for the
     `keep` that ended last. `outputs`: also their outputs in the state directory. `logs_only`: their
-    records stay. `dry_run`: nothing is removed.
+    records stay. `dry_run`: remove no files.
     """
 
     jobs: tuple[int, ...] | None = None
@@ -174,7 +172,7 @@ class CleanedJob:
     outputs: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, under their own names, as JSON values."""
+        """Return all fields, by name, as JSON values."""
         return {**vars(self), "outputs": list(self.outputs)}
 
 
@@ -188,7 +186,7 @@ class KeptJob:
     gone: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, under their own names, as JSON values."""
+        """Return all fields, by name, as JSON values."""
         return dict(vars(self))
 
 
@@ -200,7 +198,7 @@ class Cleaned:
     kept: tuple[KeptJob, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, under their own names, as JSON values."""
+        """Return all fields, by name, as JSON values."""
         return {name: [each.to_json() for each in getattr(self, name)] for name in ("jobs", "kept")}
 
 

@@ -32,14 +32,14 @@ class Drain:
         return f"the queue is drained by {who}{why}: nothing starts until it is undrained"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, under their own names, as JSON values."""
+        """Return all fields, by name, as JSON values."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dependency:
-    """A job that must end before another starts: with `condition` OK it must succeed, with ANY it
-    may end in any way."""
+    """A job that must end before another starts: with `condition` OK it must succeed, with ANY its
+    result does not count."""
 
     job_id: int
     condition: str = OK
@@ -62,9 +62,9 @@ class QueueTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class JobEdit:
-    """The changes of a job that has not started: dotted keys of its job file, with their values or
-    reset to their defaults, the jobs that it starts after, and the time before which it does not
-    start (None: unchanged; AT_ANY_TIME: no such time)."""
+    """The changes of an unstarted job: dotted keys of its job file, with their values or reset to
+    their defaults, the jobs that it starts after, and the time before which it does not start
+    (None: unchanged; AT_ANY_TIME: no such time)."""
 
     set: Mapping[str, Any] = field(default_factory=dict)
     unset: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What the daemon reports of itself and of jobs.
+"""The reports of the daemon on itself and on jobs.
 
 metrics         `/metrics`, from the counters and the current state of the queue and the GPUs
 history         the use of the machine over time

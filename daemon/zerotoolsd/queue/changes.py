@@ -1,4 +1,4 @@
-"""The writes of the store: a new job, and the rows next to a job's own."""
+"""The writes of the store: a new job, and the rows that belong to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RunMany = Callable[[str, Iterable[Sequence[object]]], None]
 
 
 class Changed(RuntimeError):
-    """The row was no longer in the state from which the change started; nothing was written."""
+    """The row had left the state that the change started from; the store is unchanged."""
 
 
 def _nothing(*_: object) -> None:
@@ -80,14 +80,13 @@ class NewJob:
     """A job to queue. Without `output_dir` it is `default_output / <id> / "output"`; without
     `name`, `job-<id>`. `now` is in seconds since the epoch.
 
-    `array` says which of several it is; its id does not count yet. `hold` says why it is on hold
-    from the start; `begin` and `after` what it waits for.
-    `parts` are those of `spec`, where they were made already: large ones take long. `text_number`
-    is the number of their texts where these are written (`queue.job_texts`). `expected` is for
-    `queue.expected_memory`.
-    `check` is called last, in the transaction: what it raises refuses this job alone. `queued` is
-    called with the job's number, before the commit. `followed_by` makes, of the job's row, a job
-    that is queued in the same transaction.
+    `array` is its position among several; its id does not count yet. `hold` is the reason for a
+    hold from the start; `begin` and `after` are the conditions of its start. `parts` are those of
+    `spec`, if already made: large ones take long. `text_number` is the number of their texts where
+    these are written (`queue.job_texts`). `expected` is for `queue.expected_memory`. `check` is
+    called last, in the transaction: its errors refuse only this job. `queued` is called with the
+    job's number, before the commit. `followed_by` makes, of the job's row, a job queued in the same
+    transaction.
     """
 
     uid: int
@@ -111,7 +110,7 @@ class NewJob:
 
     @property
     def state(self) -> str:
-        """The state in which it begins."""
+        """Its first state."""
         if self.hold is not None:
             return states.ON_HOLD
         waits = self.begin is not None or bool(self.after)
@@ -150,7 +149,7 @@ def _named(new: NewJob, job_id: int) -> tuple[str, str]:
 
 
 def values_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> tuple[object, ...]:
-    """Return the values of a job for `INSERT_JOB`. `array_id` is the number of the array, where it
+    """Return the values of a job for `INSERT_JOB`. `array_id` is the number of the array, if it
     belongs to one."""
     texts = (parts.full_text, parts.set_text) if new.text_number is None else ("", None)
     name, place = _named(new, job_id)
@@ -164,7 +163,7 @@ def values_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> tuple
 
 
 def row_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> JobRow:
-    """Return a job that was queued with `values_of`."""
+    """Return a job queued with `values_of`."""
     name, place = _named(new, job_id)
     array = new.array
     if array is not None:
@@ -200,7 +199,7 @@ class Change:
     def set_spec(
         self, name: str, spec_text: str, given_text: str, output_dir: str, expected: str | None
     ) -> None:
-        """Set another job file, as this version reads it."""
+        """Set another job file, read by this version."""
         self._sql(
             "DELETE FROM job_text WHERE number = (SELECT text_number FROM job WHERE id = ?)",
             (self._job_id,),

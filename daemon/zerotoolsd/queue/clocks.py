@@ -1,7 +1,7 @@
 """Times by the calendar, and by a clock that cannot be set.
 
 CLOCK_MONOTONIC counts from the machine's boot, the same for every process, so it survives a daemon.
-It stops while the machine sleeps, as the jobs do.
+It stops while the machine sleeps, like the jobs.
 """
 
 from __future__ import annotations

@@ -37,14 +37,14 @@ class DependencyRow:
 
     @property
     def is_met(self) -> bool:
-        """Whether it has ended in the required way."""
+        """Whether it has ended as required."""
         if self.condition == ANY:
             return self.state is None or self.state in states.TERMINAL
         return self.state == states.SUCCEEDED
 
     @property
     def is_spoiled(self) -> bool:
-        """Whether it can no longer end in the required way."""
+        """Whether it can no longer end as required."""
         return not self.is_met and (self.state is None or self.state in states.TERMINAL)
 
     @property
@@ -83,7 +83,7 @@ class DependencyTable:
             )
 
     def removed(self, job: JobRow) -> None:
-        """Record how `job` ended, for jobs that wait for it, before it is removed."""
+        """Record how `job` ended, for jobs waiting for it, before it is removed."""
         self._sql("DELETE FROM dependency WHERE job_id = ?", (job.id,))
         self._sql("UPDATE dependency SET ended = ? WHERE on_id = ?", (job.state, job.id))
 

@@ -16,8 +16,8 @@ from zerotoolsd.queue.store import Store
 class Writers:
     """The jobs of a store by the directories that they named, with links resolved.
 
-    Jobs that write into their own directory below `jobs_dir` are not kept: its name contains their
-    number. Finished jobs are included; the caller checks for them.
+    Jobs that write into their default directory below `jobs_dir` are not kept: its name contains
+    their number. Finished jobs are included; the caller checks for them.
     """
 
     def __init__(self, store: Store, jobs_dir: Path) -> None:
@@ -30,7 +30,7 @@ class Writers:
         self._whole = False
 
     def note(self, job_id: int, place: str | None) -> None:
-        """The job, which is being queued, writes into `place`, or into its own directory."""
+        """The job, which is being queued, writes into `place`, or into its default directory."""
         if place is not None:
             self._add(job_id, place)
 
@@ -40,7 +40,7 @@ class Writers:
         self._by_place.setdefault(place, set()).add(job_id)
 
     def unknown(self) -> dict[int, str]:
-        """Return the directories of unfinished jobs that were never recorded.
+        """Return the unrecorded directories of unfinished jobs.
 
         Those below `jobs_dir` are left out, because their names are their paths.
         """
@@ -70,7 +70,7 @@ class Writers:
         self._known.clear()
 
     def _owner(self, place: str) -> int | None:
-        """Return the job that has this as its own directory."""
+        """Return the job with this default directory."""
         found = self._own.fullmatch(place)
         return None if found is None else int(found[1])
 

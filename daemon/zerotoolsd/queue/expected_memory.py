@@ -40,7 +40,7 @@ _KEPT = 256
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedMemory:
-    """Expected bytes of the host for all ranks, and of each GPU at least; 0: nothing is expected.
+    """Expected bytes of the host for all ranks, and of each GPU at least; 0: no expectation.
     `source` is one of ESTIMATED, MEASURED and RELIEVED; `less_host` is a setting that would need
     less host memory. `alone`: it does not share GPUs."""
 
@@ -60,7 +60,7 @@ def expected_of(
     """Return the expected memory of a job with `text` in its row, after these attempts.
 
     `context` is the bytes of a GPU that CUDA uses in addition to the reports of ranks. The job's
-    own declarations are ignored.
+    declarations are ignored.
     """
     estimate = _estimate(text)
     results = [attempt.result for attempt in attempts if attempt.result]

@@ -19,7 +19,7 @@ from zerotoolsd.queue.store import Store
 
 GATHER_SECONDS = 0.02
 BUSY_SECONDS = 5.0
-"""Seconds that a submit waits for another process that has locked the queue."""
+"""Seconds that a submit waits for another process to unlock the queue."""
 RETRY_SECONDS = 0.05
 
 Value = TypeVar("Value")

@@ -1,10 +1,10 @@
 """Job files that are written before their jobs.
 
 The job files of an array may take 32 MiB, and all its jobs are queued in one transaction. So that
-this transaction is short, the files are written first, in several transactions of their own. The
-jobs then refer to them. A file that no job refers to belongs to a submit that was refused or that
-did not come to its end. It is deleted at once, or with the next that is written or deleted where
-the disk was full or the queue locked, or at the next start where the daemon was killed.
+this transaction is short, the files are written first, in several separate transactions. The jobs
+then refer to them. A file that no job refers to belongs to a submit that was refused or that did
+not come to its end. It is deleted at once, or with the next write or delete if the disk was full or
+the queue locked, or at the next start if the daemon was killed.
 """
 
 from __future__ import annotations

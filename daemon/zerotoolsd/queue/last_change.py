@@ -1,9 +1,9 @@
 """The number of the queue's last change, and of its newest job, in a small file next to it.
 
 Each number in it was committed: it is written after the commit. It is never flushed, so it may be
-behind after a power loss. A queue that knows fewer changes is not the one that was here: its log
-was lost, or an older copy was restored. The number of the newest job is not used again, even if
-nothing else remains of that job.
+behind after a power loss. A queue that knows fewer changes is not the current one: its log was
+lost, or an older copy was restored. The number of the newest job is not used again, even if all
+else of that job is gone.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ processes are gone without a report. `not_started`: it cannot be started at all.
 machine could not start it now."""
 
 RELEASED_BY = "released by"
-"""Prefix of the reason of a job that was unpaused while it was still saving."""
+"""Prefix of the reason of a job unpaused during its save."""
 
 MOST_MACHINE_SECONDS = 60.0
 """The longest wait for a machine that is not ready."""
@@ -132,7 +132,7 @@ class PutOnHold:
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """A user releases a job that is on hold. `waits` as in Resume."""
+    """A user releases a job on hold. `waits` as in Resume."""
 
     waits: bool = False
 
@@ -176,7 +176,7 @@ class Ended:
 
     `time_limit` is the job's limit in words, if it was asked to stop because of it. `note`
     describes a problem after a good end. `unreadable` is the reason why the job cannot be read, and
-    so cannot start again; `hopeless` is the reason why it would end the same way again.
+    so cannot start again; `hopeless` is the reason why a restart would fail again.
     `not_ready_before` counts the consecutive attempts before it that were not_ready. `rule` is that
     of its cause; `same_before` counts the restarts for this cause since the last progress.
     `part_of_wait` is the fraction of the wait to use. `steps_lost` were done and not saved; None:

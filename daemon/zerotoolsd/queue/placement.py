@@ -155,11 +155,10 @@ class QueuePlacement:
         self._unsettled: dict[int, None] = {}
         """Jobs that could be neither read nor held; they are read again in the next round."""
         self._requests: dict[int, tuple[JobRow, Request]] = {}
-        """Rows and requests of jobs that were just queued or edited, so that they need not be read
-        again."""
+        """Rows and requests of newly queued or edited jobs, so that they need not be read again."""
 
     def expect(self, job: JobRow) -> None:
-        """A job that was queued or edited, while it need not be read again."""
+        """A newly queued or edited job, while it need not be read again."""
         self._requests.pop(job.id, None)
         self._expected.forget([job.id])
         request = self._request_of(job)
@@ -223,10 +222,10 @@ class QueuePlacement:
         own: Mapping[str, int] = MappingProxyType({}),
         wishes: Collection[Request] = (),
     ) -> TickDecisions:
-        """Return the scheduler's decisions (`tick`); hold a job that has faulty data.
+        """Return the scheduler's decisions (`tick`); hold a job with faulty data.
 
-        `wishes` are additional resources that running jobs ask for; those that are granted are
-        among the starts.
+        `wishes` are additional resources that running jobs ask for; granted ones are among the
+        starts.
         """
         machine = self.machine_now(snapshot, passed_over, elsewhere, own, wishes)
         for wish in wishes:
@@ -296,7 +295,7 @@ class QueuePlacement:
     def running_jobs(
         self, gpu_use: Mapping[tuple[int, int], Mapping[str, int]]
     ) -> list[RunningJob]:
-        """Return the jobs that run or stop, with the resources that each frees at its end.
+        """Return running and stopping jobs, with the resources that each frees at its end.
 
         `gpu_use`: bytes of GPUs by UUID, by job and attempt number, for attempts with a known use.
         """
@@ -332,7 +331,7 @@ class QueuePlacement:
         return {job.id: size for job, _, size in self._running()}
 
     def ends_of(self, job_ids: set[int], now: float) -> dict[int, float]:
-        """Return the latest end of running jobs that have a time limit."""
+        """Return the latest end of running jobs with a time limit."""
         found = {}
         for job_id in job_ids:
             with self._parking.guard(job_id, parking.COUNTING) as reach:

@@ -17,7 +17,7 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow
 from zerotoolsd.queue.tables.usage_accounting import GpuTime, book_found
 
 REBUILD = "rebuild"
-"""Kind of the event of a job that was changed by it."""
+"""Kind of the event of a job changed by it."""
 
 _REASONS = {
     states.STOPPING: "cancelled",
@@ -34,8 +34,8 @@ class FoundJob:
     """A job that the run directories know better than the queue.
 
     `state` is None if the queue has the job, else `spec` is set. `closed`: records of the attempts
-    that are open in the queue, by number. `attempts`: attempts that the queue does not have; the
-    last one is added as open. `used`: the GPU time of those that have ended, by number, if known.
+    still open in the queue, by number. `attempts`: attempts that the queue does not have; the last
+    one is added as open. `used`: the GPU time of ended ones, by number, if known.
     """
 
     id: int
@@ -55,9 +55,9 @@ class FoundJob:
 class Rebuild:
     """The data of the run directories that the queue lacks.
 
-    `highest_id`: no number up to it is used again. Found jobs that are not over are held for the
-    reason `hold`; with `hold_others`, so are all other waiting jobs. `unreadable`: the reason why a
-    job's state is unknown, by its number; it is held, too.
+    `highest_id`: no number up to it is used again. Found unfinished jobs are held for the reason
+    `hold`; with `hold_others`, so are all other waiting jobs. `unreadable`: the reason why a job's
+    state is unknown, by its number; it is held, too.
     """
 
     found: Sequence[FoundJob]

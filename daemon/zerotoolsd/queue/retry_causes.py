@@ -62,7 +62,7 @@ RULES: Mapping[str, CauseRule] = MappingProxyType(
         MACHINE: CauseRule(words="a machine that was not ready", counts=False),
     }
 )
-"""Rules by cause. `machine` has its own longest wait, a minute."""
+"""Rules by cause. `machine` has a separate longest wait, a minute."""
 
 
 def rule_of(cause: str | None) -> CauseRule:

@@ -27,7 +27,7 @@ _KEPT = 256
 @dataclass(frozen=True, kw_only=True)
 class ArrayPlace:
     """The position of a job in an array: `index` of `size`, in the array `id`, the number of its
-    first job; `label` describes its own values."""
+    first job; `label` describes its values."""
 
     id: int
     index: int

@@ -151,12 +151,12 @@ class Store:
     def submit_array(
         self, jobs: Sequence[NewJob], check: Callable[[], None] = lambda: None
     ) -> tuple[Iterator[JobRow], bool]:
-        """Queue all of them, or none; or, False, what was queued under the key of the first before.
-        `check` is called first in the transaction, for all jobs, and then each job's own. The rows
-        are made as they are asked for, since there may be 1,000.
+        """Queue all of them, or none; or return False and the jobs queued before under the key of
+        the first. `check` is called first in the transaction, for all jobs, and then the `check` of
+        each job. The rows are made one by one, since there may be 1,000.
 
-        `check` is called first in the transaction, for all jobs, and then each job's own. Raises
-        the errors of `submit`, for any of them.
+        `check` is called first in the transaction, for all jobs, and then the `check` of each job.
+        Raises the errors of `submit`, for any of them.
         """
         parts = [new.parts or JobParts.of(new.spec) for new in jobs]
         with self._transaction():
@@ -195,7 +195,7 @@ class Store:
         return row_of(new, parts, number, number), True
 
     def _known(self, new: NewJob, parts: JobParts) -> JobRow | None:
-        """Return the job that was queued under the key of `new`. Raises Conflict if it differs."""
+        """Return the job queued under the key of `new`. Raises Conflict if it differs."""
         if (old := self.by_key(new.uid, new.idempotency_key)) is None:
             return None
         read = old.reading.spec
@@ -253,7 +253,7 @@ class Store:
         """Move `job` to `after` in one transaction with an event; the body adds other rows.
 
         `ended`: the end time of a job that this ends, if not now. `why`: the text of the event, if
-        it is not the reason of `after`. Raises Changed if the job is no longer in `job.state`.
+        it is not the reason of `after`. Raises Changed if the job has left `job.state`.
         """
         with self._transaction():
             over = (ended or now) if after.state in states.TERMINAL else None
@@ -319,9 +319,9 @@ class Store:
         return dict(cursor.execute("SELECT id, state FROM job"))
 
     def remove(self, job: JobRow, now: float, why: str) -> None:
-        """Delete a job that is over, with its attempts and events; its number is never used again.
+        """Delete an ended job, with its attempts and events; its number is never used again.
 
-        Raises Changed if it is no longer in `job.state`.
+        Raises Changed if it has left `job.state`.
         """
         with self._transaction():
             self._sql("DELETE FROM attempt WHERE job_id = ?", (job.id,))
@@ -352,12 +352,12 @@ class Store:
         return job_row(row)
 
     def state(self, job_id: int) -> str | None:
-        """The state of a job, without reading its job file; None: there is no such job."""
+        """The state of a job, without reading its job file; None if the job does not exist."""
         return self._text_of(job_id, "state")
 
     def output_dir(self, job_id: int) -> str | None:
-        """The directory of a job's output, without reading its job file; None: there is no such
-        job."""
+        """The directory of a job's output, without reading its job file; None if the job does not
+        exist."""
         return self._text_of(job_id, "output_dir")
 
     def _text_of(self, job_id: int, column: str) -> str | None:
@@ -376,8 +376,8 @@ class Store:
         seconds: float = math.inf,
     ) -> list[JobRow]:
         """Jobs in the `wanted` states (default: all) by descending id; with an id below `after`,
-        and of this `name`, `uid` and `array`, where they are given. After `seconds` no more are
-        read: one at least, if there is any."""
+        and of this `name`, `uid` and `array`, if given. After `seconds` no more are read: one at
+        least, if there is any."""
         wanted = tuple(states.STATES if wanted is None else wanted)
         where = f"state IN ({', '.join('?' * len(wanted))}) AND id < ?"
         values = [*wanted, 2**63 - 1 if after is None else after]
@@ -396,7 +396,7 @@ class Store:
         return jobs
 
     def jobs_with_open_attempts(self, state: str) -> list[JobRow]:
-        """Return the jobs in this state with an attempt that is not known to have ended."""
+        """Return the jobs in this state with an attempt not known to have ended."""
         rows = self._sql(
             f"{JOBS} WHERE state = ? AND EXISTS"
             " (SELECT 1 FROM attempt WHERE job_id = job.id AND attempt.state != ?)",
@@ -428,14 +428,13 @@ class Store:
         return [row["job_id"] for row in rows]
 
     def places(self) -> list[tuple[int, str]]:
-        """Return the jobs that are not over, with the `output_dir` of each."""
+        """Return the unfinished jobs, with the `output_dir` of each."""
         over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
         rows = self._sql(f"SELECT id, output_dir FROM job WHERE state NOT IN ({over})")
         return [(row["id"], row["output_dir"]) for row in rows]
 
     def specs_with(self, word: str) -> list[tuple[int, str]]:
-        """Return the jobs that are not over and have `word` in the text of their job, with that
-        text."""
+        """Return the unfinished jobs with `word` in their job file, with that text."""
         over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
         rows = self._sql(
             f"SELECT id, coalesce(full_text, spec) AS spec FROM job LEFT JOIN job_text"
@@ -457,7 +456,7 @@ class Store:
         return [job_row(row) for row in rows]
 
     def open_tokens(self, job_id: int) -> dict[str, str]:
-        """Return the tokens of the job's attempts that are not known to have ended, with their
+        """Return the tokens of the job's attempts not known to have ended, with their
         directories."""
         rows = self._sql(
             "SELECT token, run_dir FROM attempt WHERE job_id = ? AND state != ?", (job_id, ENDED)

@@ -49,7 +49,7 @@ def end_of(record: Mapping[str, Any], began: Moment | None, now: float) -> float
 def that_ended(
     spec: JobSpec | None, record: Mapping[str, Any], *, asked: bool = False
 ) -> str | None:
-    """Return the limit in words if the attempt with this `record` was asked to stop because of it.
+    """Return the limit in words if it caused the request to stop the attempt with this `record`.
 
     `asked`: this daemon asked. On a full disk its supervisor gets the signal, but not the reason.
     """

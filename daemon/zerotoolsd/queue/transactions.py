@@ -23,7 +23,7 @@ from contextlib import contextmanager
 Committed = Callable[[float], None]
 """(seconds that the commit took)."""
 Undone = Callable[[BaseException], None]
-"""Function of (why), called when nothing of the transaction is in the database."""
+"""Function of (why), called if the database has no change of the transaction."""
 
 
 class Transactions:

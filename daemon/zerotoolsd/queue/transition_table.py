@@ -60,7 +60,7 @@ PRIORITY = "priority"
 """Not a transition: another priority for an unfinished job."""
 
 EDIT = "edit"
-"""Not a transition: another job file for a job that has not started."""
+"""Not a transition: another job file for an unstarted job."""
 
 EVENTS = (
     *(ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, DEFERRED, GAVE_UP, RETRY, EXPIRED),

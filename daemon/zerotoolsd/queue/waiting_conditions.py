@@ -19,10 +19,10 @@ from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.transitions import Transitions
 
 LOOK_SECONDS = 0.01
-"""How long waiting jobs are looked at before others get the event loop."""
+"""Seconds of checks of waiting jobs before others get the event loop."""
 _AT_ONCE = 100
 _MOST_SAID = 3
-"""Most jobs that a reason names, for a job that waits for an array of a thousand."""
+"""Most jobs that a reason names, for a job waiting for an array of a thousand."""
 
 
 def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float) -> str | None:

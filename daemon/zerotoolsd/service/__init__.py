@@ -1,4 +1,4 @@
-"""What users ask of the daemon.
+"""The requests of users to the daemon.
 
 job_requests           the methods that HTTP calls
 submission             takes a job into the queue

@@ -1,4 +1,5 @@
-"""The requests of users, as the HTTP handlers call them: each is one operation and its view."""
+"""The requests of users, in the form that the HTTP handlers call: each is one operation and its
+view."""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ class JobRequests:
         idempotency_key: str | None,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> tuple[JobView, bool]:
-        """Queue a job, durably, before this returns. False: the key was seen, nothing was queued.
+        """Queue a job, durably, before this returns. False: the key is known, and no job was
+        queued.
 
         Raises BadRequest, Unsupported, Forbidden, Conflict (the key named another job spec),
         Unavailable.
@@ -109,9 +111,9 @@ class JobRequests:
         idempotency_key: str | None,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> list[JobView]:
-        """Submit an array: its jobs are queued together or not at all, each with its own label.
+        """Submit an array: its jobs are queued together or not at all, each with a label.
 
-        If the key was seen, returns the jobs that were queued then. Raises as `submit`.
+        If the key was seen, returns the jobs queued then. Raises as `submit`.
         """
         self._check_uid(uid)
         jobs = await self._submission.submit_array(
@@ -128,7 +130,7 @@ class JobRequests:
         show: int = 0,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> CheckedJob:
-        """Refuse a job that `submit` would refuse now; nothing is queued.
+        """Refuse a job that `submit` would refuse now; it queues no job.
 
         With `model`, also run the ranks' checks of the model, which takes seconds, and return notes
         on it and `show` examples.
@@ -215,7 +217,7 @@ class JobRequests:
         return await self._views.of(self._find(job_id))
 
     async def set_priority(self, job_id: int, priority: int, *, uid: int) -> JobView:
-        """Set the priority of a job that is not over, for all its waits.
+        """Set the priority of an unfinished job, for all its waits.
 
         Raises NotFound, Forbidden (also if its user may not have such a high one), Conflict (it is
         over), Unavailable.
@@ -226,10 +228,10 @@ class JobRequests:
     async def hold(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
         """Hold a job until its release: a waiting one does not start, a running one saves and ends.
 
-        A second call has no effect. With `lose_steps`, also hold one that is not known to save.
+        A second call has no effect. With `lose_steps`, also hold one not known to save.
 
         Raises NotFound, Forbidden, Conflict (it is over, being cancelled, held by the daemon, or
-        would not continue from where it is), Unavailable.
+        would not continue from its last step), Unavailable.
         """
         await self._held_jobs.hold(job_id, uid, lose_steps=lose_steps)
         return await self._views.of(self._find(job_id))
@@ -237,7 +239,7 @@ class JobRequests:
     async def release(self, job_id: int, *, uid: int) -> JobView:
         """Let a held job start in its turn from its newest checkpoint, regardless of the holder.
 
-        It no longer waits for jobs that did not end in the required way.
+        It no longer waits for jobs that did not end as required.
 
         Raises NotFound, Forbidden, Conflict (it is not held), Unavailable.
         """
@@ -247,16 +249,16 @@ class JobRequests:
     async def pause(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
         """Pause a job (the older `hold`): a waiting job becomes `paused`.
 
-        A second call has no effect. With `lose_steps`, also pause one that is not known to save.
+        A second call has no effect. With `lose_steps`, also pause one not known to save.
 
         Raises NotFound, Conflict (it is over, being cancelled, held, on hold, or would not continue
-        from where it is), Unavailable.
+        from its last step), Unavailable.
         """
         await self._held_jobs.pause(job_id, uid, lose_steps=lose_steps)
         return await self._views.of(self._find(job_id))
 
     async def unpause(self, job_id: int, *, uid: int) -> JobView:
-        """Unpause a job (the older `release`), for jobs that were saved and held.
+        """Unpause a job (the older `release`), for jobs saved and held.
 
         Raises NotFound, Conflict (it is not paused), Unavailable.
         """
@@ -272,7 +274,7 @@ class JobRequests:
         return await self._views.of(await self._again.resume(job_id, uid))
 
     async def edit(self, job_id: int, edit: JobEdit, *, uid: int) -> JobView:
-        """Change a job that has never started; all checks of `submit` are repeated.
+        """Change a job before its first start; all checks of `submit` are repeated.
 
         Raises NotFound, Conflict (it has started, or was changed meanwhile), and the errors of
         `submit`.
@@ -282,7 +284,7 @@ class JobRequests:
     async def retry(
         self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
     ) -> JobView:
-        """Queue an ended job once more, as a new job.
+        """Queue an ended job once more under a new number.
 
         It starts from the beginning, in `output_dir` or the directory of the job file; or it
         continues in its directory from its newest checkpoint, if it has one.
@@ -302,7 +304,7 @@ class JobRequests:
         """Apply an operation to all jobs of the array with this job, in one transaction.
 
         Raises NotFound, Conflict (it has no array, or no job of it allows the operation),
-        Forbidden, Unavailable (nothing was changed).
+        Forbidden, Unavailable (no job was changed).
         """
         change = self._array_change(wish, uid)
         found = await self._arrays.change(job_id, change, STATES_OF.get(wish.do))
@@ -329,7 +331,7 @@ class JobRequests:
     ) -> list[JobView]:
         """Retry all jobs of the array with this job, as `retry` does: a new array, or nothing.
 
-        Without `from_start`, jobs that have done all their steps are left out.
+        Without `from_start`, jobs with all their steps done are left out.
         """
         members = await self._arrays.members(job_id)
         again = self._again
@@ -438,7 +440,7 @@ class JobRequests:
 
     async def examples(self, job_id: int, show: int, wait: float) -> dict[str, Any]:
         """Return the first `show` examples of the job as its model sees them: `{"job", "ready",
-        "notes", "sample", "problem"}`; `ready` is false where they take longer than `wait` seconds.
+        "notes", "sample", "problem"}`; `ready` is false if they take longer than `wait` seconds.
 
         Raises NotFound.
         """

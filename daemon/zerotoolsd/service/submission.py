@@ -97,8 +97,8 @@ LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_
 
 @dataclass(frozen=True)
 class _LookedAt:
-    """A job that was looked at. `seen` is None for one that was queued before; `evaluation` makes
-    the job that evaluates it, where one does."""
+    """A job with its files checked. `seen` is None if it was queued before; `evaluation` makes the
+    job that evaluates it, if any."""
 
     parts: JobParts
     seen: Survey | None
@@ -107,11 +107,11 @@ class _LookedAt:
     evaluation: Callable[[JobRow], NewJob] | None
 
     def note(self, job_id: int) -> None:
-        """It is being queued: no other job may write where it writes."""
+        """Reserve its output directory for the job, which is being queued."""
         self.writers.note(job_id, self.seen.place if self.seen else None)
 
     def queued(self, job_id: int) -> None:
-        """It is being queued: as `note`, and what it needs is kept under its number."""
+        """As `note`, and keep the checkpoints that it needs under its number."""
         self.note(job_id)
         self.coming.taken(job_id)
 
@@ -146,7 +146,7 @@ class JobSubmission:
         terms: QueueTerms = PLAIN_TERMS,
     ) -> tuple[JobRow, bool]:
         """Submit a job; see `JobRequests.submit`. Without `rehearse` its interpreter is not
-        asked."""
+        called."""
         try:
             with self._group.coming():
                 job, new = await self._submit(spec, uid, key, rehearse, terms)
@@ -311,7 +311,7 @@ class JobSubmission:
     ) -> AsyncIterator[_LookedAt]:
         """Check a job, and yield it for the queue.
 
-        Without `look` nothing is checked: it was queued under its key before, and its files may be
+        Without `look` there is no check: it was queued under its key before, and its files may be
         gone.
         """
         spec, text = parts.spec, parts.full_text
@@ -395,7 +395,8 @@ class JobSubmission:
     def _check_last(
         self, jobs: Sequence[_LookedAt], uid: int, terms: QueueTerms, own: int | None = None
     ) -> None:
-        """Refuse jobs that come together for what may have changed since they were looked at."""
+        """Refuse jobs submitted together if their limits, dependencies or directories forbid them
+        by now."""
         count = _count(job.parts.spec for job in jobs)
         self._refuse_over(uid, sum(len(job.parts.full_text) for job in jobs), count, own)
         self.dependable.refuse_hopeless(terms.after, uid)
@@ -474,7 +475,7 @@ class JobSubmission:
         return seen
 
     async def examples(self, spec: JobSpec, uid: int, show: int) -> CheckedJob:
-        """Return what `show` examples of the job look like to its model.
+        """Return `show` examples of the job in the form that its model gets.
 
         Raises:
             ZerotoolsError: they cannot be shown.
@@ -536,7 +537,7 @@ class JobSubmission:
 
 
 def _count(specs: Iterable[JobSpec]) -> int:
-    """Return how many jobs these are, with those that evaluate what they train."""
+    """Return the number of these jobs and of their evaluation jobs."""
     return sum(1 + is_evaluated(spec) for spec in specs)
 
 
@@ -547,8 +548,8 @@ async def _parts_of(spec: JobSpec) -> JobParts:
 
 
 async def _note_all(looked: Sequence[_LookedAt], found: Iterable[JobRow]) -> list[JobRow]:
-    """Keep what the jobs of an array need under their numbers, and return them; others are answered
-    meanwhile."""
+    """Keep the checkpoints that the jobs of an array need under their numbers, and return them;
+    others are answered meanwhile."""
     rows, time_slice = list[JobRow](), TimeSlice()
     left = zip(looked, found, strict=True)
     try:

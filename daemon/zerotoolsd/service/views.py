@@ -44,7 +44,7 @@ class ShownSpec:
 
 
 STARTING = "starting the processes"
-"""The phase of an attempt whose processes do not report yet."""
+"""The phase of an attempt before its processes report."""
 _BEFORE_A_START = frozenset((states.WAITING, states.QUEUED, states.WAITING_RETRY))
 _AT_A_START = frozenset((states.LAUNCHING, states.RUNNING))
 
@@ -144,8 +144,8 @@ def _world_size(spec: JobSpec | None, attempts: Sequence[AttemptRow]) -> int:
 def _checkpoint(step: int, path: Path, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
     """Return the view of a checkpoint.
 
-    `verified` has `how` and `time`; it is None if unknown, or if `not_verified` has the reason.
-    `thinned` is set by code that reads its files.
+    `verified` has `how` and `time`; None if unknown, or if `not_verified` has the reason. `thinned`
+    is set by code that reads its files.
     """
     said = last_report.verified(path, attempts)
     how = None if said is None or said.how is None else {"how": said.how, "time": said.time}
@@ -160,8 +160,8 @@ def _checkpoint(step: int, path: Path, attempts: Sequence[AttemptRow]) -> dict[s
 
 
 def set_key_steps(job: JobRow, *, shortened: bool = False) -> Steps[tuple[str, ...] | None]:
-    """Return the keys that whoever submitted the job set, the first of them if `shortened`; None:
-    that is not known. In steps, as a job may have 50,000."""
+    """Return the keys that the job's author set, the first of them if `shortened`; None: that is
+    not known. In steps, because a job may have 50,000."""
     if job.given_text is None:
         return None
     keys, most = list[str](), _MOST_SHORT_KEYS if shortened else math.inf
@@ -261,7 +261,7 @@ def _phase(
 
 
 def unreadable(job: JobRow) -> ShownSpec:
-    """Return what is shown of a job file that cannot be read."""
+    """Return the view of an unreadable job file."""
     return ShownSpec((), {}, set_keys=result_of(set_key_steps(job)))
 
 

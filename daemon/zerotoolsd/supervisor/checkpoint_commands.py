@@ -1,6 +1,6 @@
 """Commands that run next to a job's ranks: each runs once for every new checkpoint.
 
-Killing such a command loses nothing, so it ends with the ranks. Its output has its own log.
+Killing such a command loses nothing, so it ends with the ranks. Its output has a separate log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BesideRanks:
 
     @property
     def pids(self) -> set[int | None]:
-        """The pids of the processes that run now."""
+        """The pids of the running processes."""
         return {each.pid for each in self._every}
 
     def look(self) -> None:

@@ -34,9 +34,9 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True)
 class FinderAnswer:
-    """The checkpoint to continue from, and the newer ones that were rejected, with the reasons.
-    `lost` says why the job cannot continue although it once had a complete checkpoint. `not_ready`
-    says why no checkpoint can be read now."""
+    """The checkpoint to continue from, and the newer, rejected ones, with the reasons. `lost`: why
+    the job cannot continue although it once had a complete checkpoint. `not_ready`: why no
+    checkpoint can be read now."""
 
     resume_from: str | None
     passed_over: tuple[tuple[str, str], ...] = ()
@@ -45,7 +45,7 @@ class FinderAnswer:
 
 
 class Finder:
-    """Searches for the checkpoints of one attempt, in its own process."""
+    """Searches for the checkpoints of one attempt, in a separate process."""
 
     def __init__(self, plan: Plan) -> None:
         """Start the process. Raises OSError."""

@@ -1,8 +1,8 @@
 """The host memory that the processes of an attempt hold, measured at a small processor cost.
 
 Reading every process of the machine takes 5 ms with a hundred of them, and much more on a large
-server. So only the names of unrelated processes are read again, because a process that was not
-below this one stays so. (A process that reuses the pid of another is missed until the next full
+server. So only the names of unrelated processes are read again, because a process outside this
+one's tree stays outside. (A process that reuses the pid of another is missed until the next full
 scan.) If a scan still takes long, it runs less often. The supervisor's record of the family gets
 these processes (`process_tree`).
 """
@@ -45,7 +45,8 @@ class HostMemory:
         self._due = float("-inf")
 
     def measure(self, beside: Container[int | None]) -> int | None:
-        """Return the resident bytes without those of processes `beside`; None if no scan is due.
+        """Return the resident bytes without those of the processes `beside`; None if no scan is
+        due.
 
         Raises OSError if no descriptor is available for the scan.
         """

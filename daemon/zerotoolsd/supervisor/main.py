@@ -64,7 +64,7 @@ from zerotoolsd.supervisor.transient_errors import NOT_READY, is_transient
 LOCK_SECONDS = 2.0
 """Someone who only looks whether the lock is held has it for an instant."""
 HELPERS_SECONDS = 2.0
-"""Seconds that the attempt's own helpers have to end by SIGKILL."""
+"""Seconds that the attempt's helpers have to end by SIGKILL."""
 CUT_OFF = "it was cut off"
 FETCHING_LOG = "fetching.log"
 EXPORTING_LOG = "exporting.log"
@@ -280,7 +280,7 @@ def _identity(pid: int) -> dict[str, int | None]:
 
 
 def _fetch(watch: RankMonitor) -> Verdict | None:
-    """Have the checkpoint to go on from on the disk, where it lies in a store, and the model that
+    """Download the checkpoint to continue from, if it lies in a store, and export the model that
     the job evaluates."""
     plan = watch.plan
     return _prepare(

@@ -21,7 +21,7 @@ STOP = "stop"
 NOTIFY = "notify.sock"
 PROGRESS = "progress.jsonl"
 SUMMARY = "summary"
-"""The event of the supervisor's own lines in `progress.jsonl`: the totals of an attempt so far."""
+"""The event of the supervisor's lines in `progress.jsonl`: the totals of an attempt so far."""
 
 TIME_LIMIT = "time limit"
 """The reason of a stop at the job's time limit."""
@@ -36,17 +36,17 @@ FINDER = "finder.json"
 """The input of the finder of checkpoints (`zerotoolsd.children.checkpoint_finder`)."""
 
 UNIT_PREFIX = "zerotools-job-"
-"""Prefix of the systemd units in which attempts run. Each unit is delegated."""
+"""Prefix of the systemd units of attempts. Each unit is delegated."""
 
 PORT = "{free_port}"
-"""A word of `argv` that the supervisor replaces with the port that it reserves for the job."""
+"""An argument in `argv` that the supervisor replaces with the job's reserved port."""
 
 EXIT_LOCKED = 3
-"""The supervisor's own exit status: another copy holds the lock."""
+"""The supervisor's exit status: another copy holds the lock."""
 EXIT_NO_LIMITS = 5
-"""The supervisor's own exit status: the job's limits cannot be set here."""
+"""The supervisor's exit status: the job's limits cannot be set here."""
 EXIT_USED = 4
-"""The supervisor's own exit status: the attempt was started before."""
+"""The supervisor's exit status: the attempt was started before."""
 
 
 _TUPLES = (
@@ -59,15 +59,15 @@ _TUPLES = (
 class Plan:
     """One attempt. `argv` is the command of one rank, `env` its whole environment but its rank;
     `fetching` and `exporting` are run with the same before the ranks begin, `thinning` and
-    `uploading` beside them after each checkpoint, and `closing` when all have finished.
+    `uploading` next to them after each checkpoint, and `closing` when all have finished.
 
     `own_program`: a program of the user's. A stop also sends SIGTERM, status 0 after a stop means
     stopped, and ranks may end long after one another. `launcher`: `argv` is one process that starts
-    the ranks. `watches`: the only rank watches a process that was started by hand, and reports its
-    end. `finder` is the command that searches for checkpoints, if a search is necessary. `stall`
-    has the limits for ranks without progress (`heartbeats.rank_phases.StallLimits`). `gpu_locks`:
-    the argument of `gpu_locks.attempt_locks`, which runs before anything starts. `kill_seconds`: a
-    process that survives SIGKILL for so long is recorded as left behind. `limits` are those of
+    the ranks. `watches`: the only rank watches a process started by hand, and reports its end.
+    `finder` is the command that searches for checkpoints, if a search is necessary. `stall` has the
+    limits for ranks without progress (`heartbeats.rank_phases.StallLimits`). `gpu_locks`: the
+    argument of `gpu_locks.attempt_locks`, which runs before anything starts. `kill_seconds`: a
+    process that survives SIGKILL for so long is recorded as a leftover. `limits` are those of
     `cgroups.limits`; `wished_limits` are added if they can be set. `cgroups`: use a control group
     for the processes, if possible. `mounts`: the file systems on which the job has files, without
     the root's. `meeting`: the address at which the ranks of several nodes meet, and the number of
@@ -115,11 +115,11 @@ class Plan:
 
     @property
     def processes(self) -> int:
-        """The number of processes that are started; those that a launcher starts do not count."""
+        """The number of started processes, without those that a launcher starts."""
         return 1 if self.launcher else self.world_size
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, under their own names, as JSON values."""
+        """Return all fields, by name, as JSON values."""
         tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
         plain = {
             name: dict(tree[name])

@@ -13,7 +13,7 @@ from pathlib import Path
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
-"""Errors of /proc for a process that has ended, or that it hides."""
+"""Errors of /proc for an ended or hidden process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def boot_id() -> str:
 def read_process(pid: int, read: Callable[[Path], bytes] | None = None) -> Process | None:
     """Return the process `pid`, also a zombie; None if it does not exist.
 
-    Also returns None if /proc hides it, as it hides processes of other users with `hidepid=1`.
+    Also returns None if /proc hides it: with `hidepid=1` it hides processes of other users.
     """
     try:
         text = read_stat(pid) if read is None else read(Path(f"/proc/{pid}/stat"))

@@ -23,7 +23,7 @@ _THIN_ABOVE = 32 * 2**20
 ten times as long each time that the file has doubled: no run makes it much larger than that."""
 _KINDS = ("step", "checkpoint", "eval", "phase", "error", "finished")
 BESIDE = ("fetched", "uploaded", "upload_failed")
-"""Events from processes that are not ranks."""
+"""Events from processes other than ranks."""
 MAX_RANKS = 2**16
 _CREDENTIALS = struct.Struct("3i")
 """`struct ucred`: pid, uid, gid (unix(7))."""
@@ -48,7 +48,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def pause_between(kind: str, size_bytes: int) -> float:
-    """Return the seconds in which one message of `kind` is kept, in a file of this size."""
+    """Return the seconds between two kept messages of `kind`, in a file of this size."""
     pause, size = 0.0, size_bytes
     while size > _THIN_ABOVE:
         pause, size = (pause or 0.1) * 10, size // 2

@@ -3,8 +3,8 @@
 The child sets the binding before it executes its program; the program, its threads and its children
 inherit it. Memory nodes are preferred and not required, because a full node would end the rank
 while another node has free memory. A cpuset that leaves a rank fewer processors than planned is
-respected: systemd gives an attempt's unit its own cpuset. A binding that fails does not fail the
-attempt. The child reports it on its pipe (`spawn_child`), as a letter and a number:
+respected: systemd gives an attempt's unit a separate cpuset. A binding that fails does not fail the
+attempt. The child reports it on its pipe (`spawn_child`), by a letter and a number:
 
     c22;    the processors could not be set: error 22
     m1;     their memory could not be preferred: error 1

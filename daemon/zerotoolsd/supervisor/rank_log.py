@@ -13,7 +13,7 @@ _LINE_BYTES = 4096
 
 
 def say(text: str) -> None:
-    """Write one line to the supervisor's own log. A full disk loses the line, and nothing else."""
+    """Write one line to the supervisor's log. A full disk loses the line, and nothing else."""
     with suppress(OSError):
         os.write(1, f"{text}\n".encode(errors="backslashreplace"))
 
@@ -40,12 +40,12 @@ class RankLog:
         self._dropped = 0
         self._tail = b""
         self._cut_line = b""
-        """The beginning of the line in which the tail begins."""
+        """The beginning of the first line of the tail."""
         self.seen = 0
         """Bytes of output so far."""
 
     def spawned(self) -> None:
-        """Close this process's write end of the pipe, after the rank has got its own."""
+        """Close this process's write end of the pipe, after the rank has got its copy."""
         os.close(self.write_fd)
 
     def drain(self) -> bool:

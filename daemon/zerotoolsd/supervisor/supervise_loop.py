@@ -42,7 +42,7 @@ ALIVE_SECONDS = 10.0
 HANGS_SECONDS = 5.0
 """After so long without a response, the job's reason names the cause of the wait."""
 LAST_KILL_SECONDS = 1.0
-"""Processes that are killed last have at least this long to end, even if ranks have not ended."""
+"""The last killed processes have at least this long to end, even if ranks have not ended."""
 NOTE_SECONDS = 1.0
 """Longest interval between records of the attempt's processes, if no control group holds them."""
 SETTLE_SECONDS = 1.0
@@ -68,7 +68,7 @@ class RankMonitor:
         self.ranks: list[SupervisedRank] = []
         self.killed_because: str | None = None
         self.cannot_start: CannotStart | None = None
-        """The error because of which a rank could not be started."""
+        """The error that prevented the start of a rank."""
         self._kill_at: float | None = None
         self._kill_why = ""
         self._give_up_at: float | None = None
@@ -104,8 +104,7 @@ class RankMonitor:
         return self._signals.asked or Path(REQUEST).exists()
 
     def out_of_time(self) -> bool:
-        """Return whether the grace period of a stop is over, for ranks that have saved and ended
-        before."""
+        """Return whether the grace period of a stop is over, for ranks saved and ended before."""
         self.heed_request()
         return self._stop_by is not None and time.monotonic() >= self._stop_by
 
@@ -128,7 +127,7 @@ class RankMonitor:
 
     @property
     def helpers(self) -> list[int]:
-        """Processes of the attempt that are not the job's."""
+        """Processes of the attempt outside the job."""
         return [] if self.finder is None else [self.finder.pid]
 
     def spawn(self) -> None:

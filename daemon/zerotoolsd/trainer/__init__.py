@@ -1,4 +1,4 @@
-"""The process that trains: one rank of one attempt. Only this package imports torch.
+"""The training process: one rank of one attempt. Only this package imports torch.
 
 The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imports this package.
 Imports go down only, in this order:

@@ -33,7 +33,7 @@ _FIRST_ID = 3
 
 
 def check_leaks(config: Any, *, packing: bool) -> None:
-    """Refuse a causal model that reads ahead, or in which packed examples influence each other.
+    """Refuse a causal model that reads ahead, or mixes packed examples.
 
     Raises:
         BadRequest: it reads ahead.

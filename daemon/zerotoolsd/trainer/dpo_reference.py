@@ -58,7 +58,7 @@ class ReferenceRun:
 
         A requested stop leaves them incomplete, and the next attempt continues.
 
-        Returns the files of which checkpoints get a copy.
+        Returns the files to copy into checkpoints.
 
         Raises:
             BadRequest: they must exist and do not, or cannot be written.

@@ -1,8 +1,7 @@
 """The program of a rank: `python -P entry.py --run-dir DIR`, under any interpreter that has torch.
 
 That interpreter need not have zerotools installed, and must not find other files next to it. So a
-finder for only `zerotools` and `zerotoolsd` comes first: nothing is added to `sys.path` or
-PYTHONPATH.
+finder for only `zerotools` and `zerotoolsd` comes first: `sys.path` and PYTHONPATH are unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ DAEMON = Path(__file__).resolve().parents[1]
 
 
 class PackageFinder(MetaPathFinder):
-    """Finds the packages in `folders`, by name; their submodules are found in the usual way."""
+    """Finds the packages in `folders`, by name; their submodules are found as usual."""
 
     def __init__(self, folders: dict[str, Path]) -> None:
         self.folders = folders

@@ -250,7 +250,7 @@ def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> Trainin
 
 
 def _counted(spec: JobSpec, data: TrainingData, start: ResumePoint | None) -> JobSpec:
-    """Return `spec` with the number of its steps, some of which must be left."""
+    """Return `spec` with the number of its steps; at least one must be left."""
     counted = with_steps(spec, len(data.batches.pool))
     if start is not None and spec.train.epochs is not None:
         check_steps_left(counted, start)

@@ -42,7 +42,7 @@ class JobUser:
         given: bool = False,
         group: Mapping[str, Any] | None = None,
     ) -> tuple[str, ...]:
-        """Return the command that runs `program`, with a path as first word, as this user.
+        """Return the command that runs `program`, starting with a path, as this user.
 
         `given`: with the environment that `given_env` prepared, and with a high OOM score. `group`:
         in a separate control group (`run_as_user`).
@@ -69,7 +69,7 @@ class JobUser:
 
     @property
     def least(self) -> dict[str, str]:
-        """The variables that every process of the user needs. Root's own PATH is not passed on."""
+        """The variables that every process of the user needs. Root's PATH is not passed on."""
         account = self.account
         return {
             "PATH": USUAL_PATH,

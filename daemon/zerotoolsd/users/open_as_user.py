@@ -1,14 +1,14 @@
 """Opens files in directories of users, by the daemon itself, with the rights of their owners.
 
-A daemon of root takes the user's file rights (fsuid, fsgid) for one access. The kernel then refuses
-what the user may not do, gives new files to the user, and counts them to the user's quota. The
-rights apply to the whole thread, so no other task may run meanwhile.
+A daemon of root takes the user's file rights (fsuid, fsgid) for one access. The kernel then
+enforces the user's permissions, gives new files to the user, and counts them to the user's quota.
+The rights apply to the whole thread, so no other task may run meanwhile.
 
-`opened` gives a path to a run directory by a descriptor: a link or another file system in its place
+`opened` gives a path to a run directory by a descriptor: a link or another file system at the path
 is not followed. Inside it, `durable.open_regular` and similar functions open only regular files,
 follow no link and never block. A forged file changes only the daemon's view of that job.
 
-A daemon that is not root, and directories of root, are left as they are.
+If the daemon is not root, or a directory belongs to root, this module changes no rights.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def owner_of(directory: Path) -> int | None:
 def opened(run_dir: Path) -> Iterator[Path]:
     """Yield a path to the directory, with the rights of its owner, for one access.
 
-    Raises OSError if a link or another file system is in its place.
+    Raises OSError if a link or another file system is at the path.
     """
     if owner_of(run_dir) is None:
         yield run_dir
@@ -130,7 +130,7 @@ def _open_directory(directory: Path) -> int:
 
 
 def make_owned(directory: Path, account: Account) -> None:
-    """Make the directory, mode 0700, in one of the daemon's own, and give it to the user.
+    """Make the directory, mode 0700, in one of the daemon's, and give it to the user.
 
     Does nothing if that was done before. Raises OSError if it belongs to another user.
     """
@@ -151,7 +151,7 @@ def make_owned(directory: Path, account: Account) -> None:
 
 
 def let_through(directory: Path, mode: int) -> None:
-    """Set the mode of a directory of the daemon, so that users reach their own files in it.
+    """Set the mode of a directory of the daemon, so that users reach their files in it.
 
     Raises OSError.
     """

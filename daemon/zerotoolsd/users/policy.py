@@ -1,6 +1,6 @@
 """The rights of users: every request is an `Action`, and `Rights.decide` decides on it.
 
-Administrators may do everything: root, the daemon's own user, and the users in `[users]
+Administrators may do everything: root, the daemon's user, and the users in `[users]
 administrators`. The user of a single-user daemon is its administrator, and any other user who
 reaches its socket only sees that jobs exist.
 """
@@ -29,7 +29,7 @@ class Reach(Enum):
     NOBODY = "nobody"
     """It concerns no jobs, or returns the same for all: every user may."""
     USERS = "users"
-    """It makes jobs of the caller's own: every identified user may."""
+    """It makes jobs of the caller: every identified user may."""
     GLANCE = "glance"
     """For jobs of others, it shows only their existence and their use of the machine, and changes
     nothing."""
@@ -81,7 +81,7 @@ BEGINS = frozenset(
         Action.READ_EXAMPLES,
     }
 )
-"""What runs programs for the user: only those may whom `[users] allow` lets in."""
+"""Actions that run programs for the user: allowed only to users that `[users] allow` admits."""
 
 
 @unique

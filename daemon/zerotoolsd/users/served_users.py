@@ -1,4 +1,4 @@
-"""The users for whom this daemon runs jobs: its own, and all others if it can become them."""
+"""The users that this daemon serves: its own user, and all others if it can become them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class NotServed(BadRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class ServedUsers:
-    """`alone`: why only jobs of the daemon's `own` uid run, as a sentence; None: all run. `limits`
-    are fields of JobUser, `quotas` the queue limits of each user."""
+    """`alone`: the reason, in a sentence, why only jobs of the daemon's uid `own` run; None: all
+    run. `limits` are fields of JobUser, `quotas` the queue limits of each user."""
 
     own: int
     alone: str | None
@@ -45,7 +45,7 @@ class ServedUsers:
         return None if self.alone is not None else user_name(uid)
 
     def of(self, uid: int) -> JobUser | None:
-        """Return the user as which a job of this uid runs; None for the daemon's own.
+        """Return the user as which a job of this uid runs; None for the daemon's user.
 
         Raises NotServed and UnknownAccount if no job of this uid may run, SilentNames if that is
         unknown now.

@@ -1,8 +1,8 @@
 """The limits of one user in the queue and on the machine, from `[users]`.
 
 The keys of `[users]` apply to everybody; a table in `[users.limits]` applies to one user, or to
-each member of a group. The own table of a user has precedence over those of groups, of which the
-largest value counts.
+each member of a group. A user's table has precedence over those of groups; among groups the largest
+value counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zerotoolsd.users.account import Account, UnknownAccount
 from zerotoolsd.users.name_service import NAME_SERVICE, SilentNames
 
 OTHERS_QUEUE_BYTES = 2**30
-"""Default for every user except root and the daemon's own."""
+"""Default for every user except root and the daemon's user."""
 KNOWN_SECONDS = 60.0
 """Seconds that the groups of a user are cached."""
 
@@ -59,8 +59,8 @@ def limits_in(tree: Mapping[str, int | str]) -> dict[str, int]:
 
 
 class LimitsOfUsers:
-    """The limits of everybody, and `tables` of users and groups, by uid. `find` and `groups` look
-    up a uid, `own` is the daemon's."""
+    """The limits of everybody, and `tables` of users and groups, by uid. `find` and `groups` take a
+    uid, `own` is the daemon's uid."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ _USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchBackend:
-    """The way in which supervisors are started. `program`: systemd-run; None: they are children.
+    """The backend that starts supervisors. `program`: systemd-run; None: they are children.
 
     `of_user`: by the user's systemd. `seconds`: the timeout of systemd-run; on a machine under load
     it takes a second. `may_be_child`: if systemd fails, start a child. `why` completes "supervisors

@@ -1,4 +1,4 @@
-"""Starts the supervisor of each attempt in the chosen way, or in the way that works."""
+"""Starts the supervisor of each attempt with the chosen backend, or with one that works."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 
 
 class NotReady(Exception):
-    """systemd cannot be used now, and no other way is allowed. The message gives the reason."""
+    """systemd cannot be used now, and no other backend is allowed. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Spawned:
-    """A process that was started for an attempt: its supervisor, or the `request` to systemd."""
+    """A process started for an attempt: its supervisor, or the `request` to systemd."""
 
     process: subprocess.Popen[bytes] | WarmSupervisor
     request: UnitRequest | None = None
@@ -78,7 +78,7 @@ class SupervisorSpawner:
 
         `limits`: of the control group that root makes for a child of another user; None: no group.
 
-        Raises OSError and NotReady if nothing of it runs.
+        Raises OSError and NotReady if no process of it runs.
         """
         if self.way.program is None or self._clock() < self._plain_until:
             return self._child(attempt, user, limits)

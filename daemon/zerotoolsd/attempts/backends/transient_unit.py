@@ -173,7 +173,7 @@ class UnitRequest:
     def failure(self) -> str | None:
         """Return why systemd did not start the supervisor, for a request that has ended.
 
-        Returns None if it started one, even if that ended with its own error.
+        Returns None if it started one, even if that ended with an error.
         """
         if self.process.returncode == 0 or self._supervisor_spoke():
             return None

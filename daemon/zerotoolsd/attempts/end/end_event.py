@@ -80,7 +80,7 @@ def _not_ready_at_the_end(attempts: Sequence[AttemptRow]) -> int:
 
 
 def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:
-    """Return the record of a cancelled attempt that has no usable record."""
+    """Return the record of a cancelled attempt without a usable record."""
     boot = boot_id()
     left = [{"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": boot} for p in strays]
     cause = f"{len(left)} of its processes were killed, since it could not be followed: {why}"
@@ -119,8 +119,8 @@ def what_is_left(
 def is_beside(record: Mapping[str, Any]) -> bool:
     """Return whether a program of the attempt may still run next to a newly started one.
 
-    Such a program belongs to another user, so this daemon cannot end it. A killed process that has
-    not ended yet does not run any more.
+    Such a program belongs to another user, so this daemon cannot end it. A killed process executes
+    nothing more, even before its end.
     """
     lines = record.get("unkillable", ())
     return any(line.get("refused") is True and is_still_alive(line) for line in lines)

@@ -1,4 +1,4 @@
-"""Explains why a user's program failed, with its own error and one piece of advice. Pure.
+"""Explains why a user's program failed, with its error and one piece of advice. Pure.
 
 The supervisor only knows how a program ended: "rank 0 exited with 1". This adds the error line of
 its output, masked and bounded, and advice if there is some:
@@ -64,7 +64,7 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
 def explained(
     record: Mapping[str, Any], kind: str | None, secrets: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the record with the program's own error in its cause.
+    """Return the record with the program's error in its cause.
 
     `kind` is one of `causes`, and `secrets` are those of the job.
     """

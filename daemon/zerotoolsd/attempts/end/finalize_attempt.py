@@ -33,7 +33,7 @@ from zerotoolsd.queue.transitions import Transitions
 from zerotoolsd.supervisor.ending.left_behind import is_still_alive
 
 XID_SLACK_SECONDS = 1.0
-"""The kernel's log has its own clock, which differs a little from CLOCK_MONOTONIC."""
+"""The kernel's log has a separate clock, which differs a little from CLOCK_MONOTONIC."""
 _UNEXPLAINED = (lifecycle.CRASHED, lifecycle.LOST)
 
 XidsOf = Callable[[Sequence[str], float], Mapping[str, Sequence[GpuXid]]]
@@ -71,7 +71,7 @@ class AttemptFinalizer:
         self._tally = tally or MetricCounters()
         self._gone, self._freed = gone, freed or self._release
         self.expired: set[str] = set()
-        """Tokens of attempts that were asked to stop because their job's time limit is over."""
+        """Tokens of attempts with a request to stop because their job's time limit is over."""
         self._unsettled: dict[str, tuple[AttemptRow, Mapping[str, Any]]] = {}
         self._unlooked: set[str] = set()
         """Tokens of ends for which the GPUs must be checked first."""

@@ -1,4 +1,4 @@
-"""The end of an attempt that was asked to save, and the number of steps that it lost. Pure."""
+"""The end of an attempt after a request to save, and the number of steps that it lost. Pure."""
 
 from __future__ import annotations
 

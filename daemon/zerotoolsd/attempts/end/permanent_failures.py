@@ -8,7 +8,7 @@ repeat at every attempt, and cost minutes of a GPU each time. Two kinds are dete
   itself (SyntaxError, ImportError, NameError, ...). One attempt shows it.
 - The same end twice: two attempts one after the other, without progress between them, ended with
   the same status and the same last error, stalled at the same step, or ran out of host memory at
-  it. A third would end in the same way.
+  it. A third would fail again.
 
 Example: `train.py --lr fast` ends with 2 after 3 s and is not repeated; a job that reports
 `ValueError: loss is NaN` at step 40, is restarted from step 30 and reports it again at step 40, is

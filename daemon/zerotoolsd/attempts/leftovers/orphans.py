@@ -45,7 +45,7 @@ MAX_LOOKS = 20
 
 @dataclass(frozen=True)
 class Traces:
-    """The traces by which the processes of an attempt are identified."""
+    """The traces that identify the processes of an attempt."""
 
     token: str
     roots: frozenset[tuple[int, int]] = frozenset()
@@ -75,7 +75,7 @@ class Traces:
         return is_in_unit(_cgroups(process.pid), self.token)
 
     def may_be(self, process: Process) -> bool:
-        """Return whether the process belongs to the job's user: a user's records prove nothing of
+        """Return whether the process belongs to the job's user: a user's records are no proof about
         others."""
         return self.uid is None or is_of_uid(process.pid, self.uid)
 
@@ -129,7 +129,7 @@ def _ranks(run: Mapping[str, Any]) -> dict[int, int]:
 
 
 def find(traces: Traces, look: Callable[[], dict[int, Process]] = processes) -> list[Process]:
-    """Return the processes of the attempt that have not ended. Raises OSError."""
+    """Return the processes of the attempt, without ended ones. Raises OSError."""
     table = look()
     for pid in _own_line(table):
         table.pop(pid, None)

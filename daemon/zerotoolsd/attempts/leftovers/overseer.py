@@ -71,7 +71,7 @@ class _Watched:
     ended_seen: float | None = None
     """Time since when the supervisor stands still although its ranks have ended."""
     killed: list[tuple[str, float]] = field(default_factory=list)
-    """The processes that were killed because they did not end the attempt, and the times."""
+    """The processes killed because they did not end the attempt, and the times."""
 
 
 class Overseer:
@@ -100,7 +100,7 @@ class Overseer:
         """The problem of a job's supervisor, in one sentence."""
 
     def look(self, now: float | None = None) -> None:
-        """Check all attempts that are due at `now` of the monotonic clock."""
+        """Check all attempts due at `now` of the monotonic clock."""
         now = time.monotonic() if now is None else now
         live = list(self._live())
         tokens = {attempt.token for attempt, _ in live}

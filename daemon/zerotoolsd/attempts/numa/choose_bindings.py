@@ -3,7 +3,7 @@
 A rank gets all processors of its GPU's memory node, and shares them with the other ranks there. The
 kernel moves ranks among these, and data workers, which inherit the binding, find idle ones. So no
 job is restricted to a few processors while others of the node are idle. With `numa = "cores"` each
-rank has its own cores, those of its GPU among all GPUs near the node, so that the jobs of two GPUs
+rank has separate cores, those of its GPU among all GPUs near the node, so that the jobs of two GPUs
 never share one.
 
 Ranks on CPUs have no GPU. They are spread over the nodes if each node gets as many: otherwise those

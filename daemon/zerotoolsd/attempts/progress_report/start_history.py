@@ -30,7 +30,7 @@ from zerotoolsd.supervisor.plan import PROGRESS
 from zerotoolsd.users.open_as_user import opened
 
 MOST_JOBS = 50
-"""Number of earlier jobs with ended attempts that are searched."""
+"""Number of earlier jobs with ended attempts to search."""
 MOST_ATTEMPTS = 5
 """Attempts of similar jobs that the median is of."""
 _HEAD_BYTES = 64 * 1024
@@ -84,7 +84,7 @@ class StartHistory:
     async def _past(self, number: int, time_slice: TimeSlice) -> _Past | None:
         """Return the starts of an earlier job, or None if its record is gone or cannot be read.
 
-        Those of a job that is over are kept, since they do not change.
+        Those of an ended job are kept, since they do not change.
         """
         if number in self._pasts:
             return self._pasts[number]
@@ -129,8 +129,8 @@ def _kind(spec: JobSpec) -> tuple[object, ...]:
 
 
 def phase_seconds(run_dir: Path) -> Mapping[str, float]:
-    """Return how long each phase of an attempt took up to its first step, by its name; if it came
-    to that step, also how long all of them took."""
+    """Return the duration of each phase of an attempt before its first step, by its name; if it
+    came to that step, also how long all of them took."""
     events = list(_events(run_dir))
     found: dict[str, float] = {}
     for (begun, name), (ended, _) in pairwise(events):

@@ -110,8 +110,8 @@ class ForkServer:
     def start(self, attempt: AttemptRow) -> WarmSupervisor:
         """Let it become the supervisor of a prepared attempt.
 
-        Raises NoServer if it has not, or has not confirmed it. The attempt may then be started in
-        another way, because its lock admits only one supervisor. Raises OSError.
+        Raises NoServer if it has not, or has not confirmed it. The attempt may then be started by
+        another backend, because its lock admits only one supervisor. Raises OSError.
         """
         request = {
             "token": attempt.token,

@@ -62,7 +62,7 @@ class ForkServerPool:
     ) -> tuple[WarmSupervisor | None, str | None]:
         """Return the supervisor of a prepared attempt, forked from its server, or None.
 
-        Also returns a sentence on the start, if necessary. Raises OSError if nothing of it runs.
+        Also returns a sentence on the start, if necessary. Raises OSError if no process of it runs.
         """
         if not self._config.enabled:
             return None, None

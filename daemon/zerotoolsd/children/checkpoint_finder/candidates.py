@@ -41,7 +41,7 @@ _SEVERAL = re.compile(
     r"|.*\.(safetensors|bin)\.index\.json|shard-\d+-model-\d+-of-\d+\.safetensors"
     r"|(?!optim|extra_state|random|rng|scheduler).*rank_?\d+\.(pt|pth|bin)"
 )
-"""Names of files of which one suffices to treat the directory as a checkpoint."""
+"""Names of files; any one marks the directory as a checkpoint."""
 _BESIDE = re.compile(
     r"(?:.*[^a-z])?(?:best|ema|optim|optimizer|opt|sched|scheduler|scaler|rng|random_states?"
     r"|replay|buffer)(?:[^a-z].*)?",
@@ -49,7 +49,7 @@ _BESIDE = re.compile(
 )
 """Names of files with a part of a state, or with an older one."""
 _LEVELS = 4
-"""Depth of nested directories in which checkpoints are searched, as for Lightning."""
+"""Depth of the search for checkpoints in nested directories, as for Lightning."""
 _CONFIGS = frozenset({"config.json", "adapter_config.json"})
 
 

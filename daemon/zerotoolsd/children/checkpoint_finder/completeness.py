@@ -61,8 +61,8 @@ def _guarded(look: Callable[[], Completeness], path: Path) -> Completeness:
 def _of_separate_files(found: Candidate) -> Completeness | None:
     """Judge a directory of safetensors without an index; None for any other.
 
-    zerotools reads it as one model, in which each tensor name is in one file. Here each file may be
-    a model, such as one and its average.
+    zerotools reads it as one model, with each tensor name in one file. Here each file may be a
+    model, such as one and its average.
     """
     path = found.path
     if not path.is_dir():

@@ -86,8 +86,8 @@ class Search:
         if none of these is complete. A directory that a crash left incomplete is skipped, and the
         program starts anew. This differs for checkpoints that the ranks had reported, or an earlier
         search had found complete: if none of these is complete any more, the job does not start
-        again. Raises OSError for a transient error of the disk or the file server; then nothing is
-        known.
+        again. Raises OSError for a transient error of the disk or the file server; then the result
+        is unknown.
         """
         passed_over: list[dict[str, str]] = []
         reported, found = self._candidates(passed_over)

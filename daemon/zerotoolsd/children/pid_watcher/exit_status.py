@@ -1,9 +1,9 @@
-"""The exit status of a process that is not our child, by its pidfd.
+"""The exit status of a process by its pidfd, without being its parent.
 
 From Linux 6.15 on, the kernel keeps the exit status of a process for holders of a pidfd of it:
 `ioctl(PIDFD_GET_INFO)` with `PIDFD_INFO_EXIT` returns it after the parent has collected it
 (include/uapi/linux/pidfd.h). Before that, while it is a zombie, the last field of /proc/PID/stat
-has the same value for its own user (`exit_code`, proc(5)). An older kernel has only the latter, and
+has the same value for its user (`exit_code`, proc(5)). An older kernel has only the latter, and
 most parents collect at once: then the status is unknown.
 
     struct pidfd_info { u64 mask, cgroupid; u32 pid, tgid, ppid, ruid, rgid, euid, egid, suid,
@@ -46,7 +46,7 @@ class ExitStatus:
 
 
 def exit_status(pidfd: int, pid: int, start_ticks: int) -> ExitStatus | None:
-    """Return the status of a process that has ended; None if it is not known any more."""
+    """Return the status of an ended process; None if it is not known any more."""
     if (found := _kept(pidfd)) is not None:
         return found
     if (status := zombie_status(pid, start_ticks)) is not None:

@@ -8,8 +8,8 @@ from zerotoolsd.supervisor.procfs import Process, descendants, kill_process, pro
 
 
 class WatchedTree:
-    """The process (`pid`, `start_ticks`), and all processes that were ever seen below it: remaining
-    ones may have another parent later."""
+    """The process (`pid`, `start_ticks`), and all processes ever seen below it: remaining ones may
+    have another parent later."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class WatchedTree:
         self._known: dict[tuple[int, int], Process] = {}
 
     def look(self) -> list[Process]:
-        """Return all of these processes that run now."""
+        """Return all of these processes still running."""
         table = self._table()
         root = table.get(self._pid)
         found = {_key(each): each for each in self._live(table)}

@@ -1,4 +1,4 @@
-"""Resolves bind mounts (`mount --bind`), by which one directory has several paths without links.
+"""Resolves bind mounts (`mount --bind`), which give one directory several paths without links.
 
 A path below any of them gets one name: the path by the first mount.
 """

@@ -1,7 +1,7 @@
 """Publishes to ranks which checkpoints other jobs need (`zerotools.runs.needed`), job by job.
 
 A job's needs are published before its check: an existing checkpoint is then not deleted before the
-job has begun. Nothing is flushed, because the next daemon writes it again.
+job has begun. The files are not flushed, because the next daemon writes them again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class ComingJob:
-    """A job that is being submitted. `path` is None if it names no checkpoint."""
+    """A job during its submit. `path`: None if it names no checkpoint."""
 
     def __init__(self, place: NeedsPlace, text: str) -> None:
         self._place = place
@@ -74,7 +74,7 @@ class CheckpointPins:
         self._users = users
 
     def _place_of(self, uid: int) -> NeedsPlace:
-        """Return the place of one user's needs, which only that user's ranks read."""
+        """Return the directory of one user's needs, which only that user's ranks read."""
         user = self._users.for_files(uid)
         if user is None:
             return NeedsPlace(self._directory)
@@ -104,7 +104,7 @@ class CheckpointPins:
                     place.write(str(job_id), job_id, named)
 
     def settle(self, *, coming: bool = False) -> None:
-        """Remove entries of ended jobs; with `coming`, also of those that were never queued."""
+        """Remove entries of ended jobs; with `coming`, also of jobs never queued."""
         live = {str(number) for state in _UNFINISHED for number in self._store.ids(state)}
         with suppress(FileNotFoundError):
             _forget(self._directory, live, coming=coming)
@@ -133,8 +133,8 @@ def _forget(
 
 @dataclass(frozen=True)
 class NeedsPlace:
-    """The directory with the needs of the jobs of `user`, owned by that user; the daemon's own
-    without one."""
+    """The directory with the needs of the jobs of `user`, owned by that user; the daemon's without
+    one."""
 
     directory: Path
     user: JobUser | None = None

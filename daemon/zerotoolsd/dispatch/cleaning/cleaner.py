@@ -34,7 +34,7 @@ RETENTION_SECONDS = 3600.0
 """Interval in seconds between searches for data older than the retention settings."""
 
 AT_ONCE = 100
-"""Jobs that are read before other tasks of the event loop run."""
+"""Jobs to read before other tasks of the event loop run."""
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Cleaner:
         return self._state_dir / "jobs"
 
     def refuse_going(self, named: Sequence[Mention]) -> None:
-        """Raise Conflict if a path is in the directory of a job that is being removed."""
+        """Raise Conflict if a path is in the directory of a job during its removal."""
         for job_id in self._going:
             places = removal.names_of(str(self._jobs_dir / str(job_id)))
             for mention in named:

@@ -22,9 +22,9 @@ LookUp = Callable[[JobRow], Awaitable[list[Mention]]]
 
 
 class NamedPaths:
-    """The paths that jobs name during one clean. A job that is queued meanwhile has a higher number
-    than all before it, and an ended one stays so. `owner` is the caller, None: all; `together` are
-    the jobs named for removal."""
+    """The paths that jobs name during one clean. A job queued meanwhile has a higher number than
+    all before it, and an ended one stays so. `owner` is the caller, None: all; `together` are the
+    jobs named for removal."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """Finds and removes the files of ended jobs: files first, then the record.
 
 An intent, a small file in `cleaning/` of the state directory, is flushed before the first file is
-removed, and is removed last: a daemon that was killed in between finishes at its next start.
-Checkpoints and exports are not files of ours: in the state directory they are only removed on
-request. No link is followed.
+removed, and is removed last: a daemon killed in between finishes at its next start. Checkpoints and
+exports are not files of ours: in the state directory they are only removed on request. No link is
+followed.
 """
 
 from __future__ import annotations
@@ -144,13 +144,13 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _reported(attempts: Sequence[AttemptRow]) -> list[Path]:
-    """Return the checkpoints that the job's own program reported, with links resolved."""
+    """Return the checkpoints that the job's program reported, with links resolved."""
     paths = (last_report.last_report(attempt).checkpoint_path for attempt in attempts)
     return [Path(_real(path)) for path in paths if path]
 
 
 def _holds_outputs(entry: Path, reported: Sequence[Path]) -> bool:
-    """Return whether a program has kept its own files in the directory of an attempt."""
+    """Return whether a program has kept files in the directory of an attempt."""
     place = _real(str(entry))
     if entry.is_symlink() or any(path.is_relative_to(place) for path in reported):
         return True
@@ -303,7 +303,7 @@ def remove(files: RemovableFiles, *, outputs: bool) -> None:
 def remove_empty(jobs_dir: Path, files: RemovableFiles, *, outputs: bool) -> None:
     """Remove the rest of `remove`, if the job's user ran that. Raises OSError.
 
-    These are names in the daemon's own directories; a directory must be empty.
+    These are names in the daemon's directories; a directory must be empty.
     """
     for path in _going(files, outputs=outputs):
         if path.parent != files.own:

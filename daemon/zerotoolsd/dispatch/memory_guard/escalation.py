@@ -17,13 +17,13 @@ Reclaim means something only if memory that cannot be reclaimed has used up the 
 While jobs load (they have not taken a step yet and hold less than their expected maximum), memory
 is used fast and then no more: then STOP begins at 3 s, and SAVE is skipped.
 
-The memory of a job that was asked becomes free after a while: the next is asked `PAUSE_SECONDS`
-later at the earliest. Jobs may start again one rung at a time, each after `CALM_SECONDS` without a
+A job frees its memory some time after the request: the next request follows at least
+`PAUSE_SECONDS` later. Jobs may start again one rung at a time, each after `CALM_SECONDS` without a
 reason.
 
 The job of lowest value has the lowest priority, and among those the least unsaved work. Only jobs
-with a relevant part of the memory count, and, below STOP, only those that are known to save.
-Programs that are not ours are not touched.
+with a relevant part of the memory count, and, below STOP, only jobs known to save. Programs that
+are not ours are not touched.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _has_killed(samples: Sequence[MemorySample]) -> bool:
 def next_act(
     rung: EscalationStep, holders: Sequence[MemoryHolder], total: int, now: float
 ) -> Act | None:
-    """Return the next action; None if there is none yet."""
+    """Return the next action; None until the first."""
     if rung < EscalationStep.SAVE:
         return None
     asked = [each for each in holders if each.asked is not None]

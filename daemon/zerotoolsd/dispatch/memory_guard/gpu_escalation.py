@@ -6,11 +6,11 @@
     STOP    gone in 10 s                                       it is ended
 
 with the reserve and the scarce part of the host's ladder. The driver kills no program: when the
-memory is used up, the program that asks for more gets an error, whichever program has taken the
-rest. So:
+memory is used up, the program that asks for more gets an error, regardless of which program took
+the rest. So:
 
-- A job that is alone on its GPU gets that error: no other job is harmed, and an allocator that
-  fills the GPU with reusable memory looks the same from here.
+- A job alone on its GPU gets that error: no other job is harmed, and an allocator that
+  fills the GPU with reusable memory has the same readings.
 - A job is asked if it exceeds its promise by a relevant part; of those, one that still grows. It is
   ended only if this helps another job of ours. It may load its model first, until the memory is
   used up in 3 s.
@@ -105,7 +105,7 @@ def wanted_on(now: GpuNow) -> EscalationStep:
 
 
 def next_on(now: GpuNow, most: EscalationStep, clock: float) -> Act | None:
-    """Return the next action, limited to `most`; None if there is none yet."""
+    """Return the next action, limited to `most`; None until the first."""
     rung = min(wanted_on(now), most)
     asked = [job for job in now.jobs if job.holder.asked is not None]
     pool = now.culprits

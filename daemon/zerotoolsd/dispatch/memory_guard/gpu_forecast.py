@@ -1,8 +1,8 @@
 """Forecasts when the memory of a shared GPU is used up: pure.
 
-A job may take its declared memory and its CUDA context at any time: that is no leak, however fast
-it goes. Only unpromised memory counts ("taken"): the use by jobs beyond that, and by programs that
-are not ours. The unused part of the promises stays reserved for the jobs.
+A job may take its declared memory and its CUDA context at any time: that is not a leak, however
+fast it grows. Only unpromised memory counts ("taken"): the use by jobs beyond that, and by programs
+that are not ours. The unused part of the promises stays reserved for the jobs.
 
     GiB of 80                              free    to come    spare    taken
     job 1 has 10 of its 30, job 2 its 20    50       20        30        0
@@ -10,9 +10,9 @@ are not ours. The unused part of the promises stays reserved for the jobs.
     job 2 holds 5 more than it declared     25        0        25        5     one, if it continues
 
 An allocator takes memory in steps of 2 or 20 MiB, or of a gigabyte, and keeps it: a step up to a
-plateau is no slope, and a slow leak is a stair. So the rate is the median over ten gaps of the same
-length, in two windows. In a third one, of ten minutes, it is the sum without the largest step: a
-stair needs a second step there. This detects 20 MiB once a minute, 1 GiB in an hour. The longer
+plateau is not a slope, and a slow leak is a stair. So the rate is the median over ten gaps of the
+same length, in two windows. In a third one, of ten minutes, it is the sum without the largest step:
+a stair needs a second step there. This detects 20 MiB once a minute, 1 GiB in an hour. The longer
 windows count only while the growth continues.
 
 If a job starts or ends on the GPU, or the holders are unknown, that gap does not count.
@@ -31,7 +31,7 @@ WINDOWS = (6.0, 60.0, 600.0)
 """Seconds."""
 GAPS, _FEWEST = 10, 4
 _LATELY = {6.0: 6.0, 60.0: 10.0, 600.0: 300.0}
-"""Seconds at the end of each window in which the growth must continue."""
+"""Window -> its last seconds, which must show growth as well."""
 _SLACK = 1e-6
 LEAST_RATE = 1 << 16
 """Bytes per second: a quarter of a gigabyte in an hour."""
@@ -86,10 +86,10 @@ class GpuSample:
 
 @dataclass(frozen=True)
 class GpuOutlook:
-    """Forecasts in seconds: until only the reserve is spare, until nothing is, and until programs
+    """Forecasts in seconds: until only the reserve is spare, until no memory is, and until programs
     that are not ours have used it down to the reserve. The latter uses only the second window,
-    because such programs may load something. `free` of `total` bytes are free, of which `to_come`
-    are promised."""
+    because such programs may load something. `free` of `total` bytes are free, and `to_come` of
+    them promised."""
 
     scarce: float
     gone: float
@@ -165,7 +165,7 @@ def _seconds(left: int, rate: float) -> float:
 
 
 def rate_of(points: Points, windows: Sequence[float] = WINDOWS) -> float:
-    """Return the growth in bytes per second; 0 if there is none, or it is unknown."""
+    """Return the growth in bytes per second; 0 without growth, or if it is unknown."""
     return max(_rate(points, window) for window in windows)
 
 

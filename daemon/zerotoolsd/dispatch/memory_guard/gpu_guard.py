@@ -68,7 +68,7 @@ class _Watched:
 
 class GpuPressureGuard:
     """`live` gives the running attempts. Programs that are not ours count from `foreign` bytes of a
-    GPU on. Outdated numbers are ignored: then no job is asked."""
+    GPU on. Outdated numbers are ignored: then no job gets a request."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class GpuPressureGuard:
                 log.exception("the memory of the GPUs cannot be checked now")
 
     def _concerned(self) -> list[Lease]:
-        """Return the leases of shared GPUs, or of all if jobs may be asked."""
+        """Return the leases of shared GPUs, or of all if requests to jobs are allowed."""
         all_of_them = self._config.most in (SAVE, STOP)
         return [
             lease

@@ -1,16 +1,16 @@
 """Forecasts when the host's memory is used up: pure.
 
-The rate is the median of the differences between neighbouring samples. So a step (a model that was
-allocated at once) is no slope, and a ramp is one when it fills half of the window. Two windows are
-used, for a program that takes gigabytes a second and for one that leaks over minutes. The sooner
-end counts; the longer window counts only while the growth continues.
+The rate is the median of the differences between neighbouring samples. So a step (a model allocated
+at once) is not a slope, and a ramp is one when it fills half of the window. Two windows are used,
+for a program that takes gigabytes a second and for one that leaks over minutes. The sooner end
+counts; the longer window counts only while the growth continues.
 
     seconds    0     0.5   1.0   1.5   2.0   2.5
     GiB       12.0  12.0  11.0  10.0   9.0   8.0     median 1.0 each 0.5 s: 2 GiB/s, gone in 4 s
     GiB       12.0  12.0   8.0   8.0   8.0   8.0     median 0: a step
 
-The expected growth of a job is no leak: while all expected growth still fits, the slope does not
-count. The slope of the time in which jobs loaded does not count after they have loaded.
+The expected growth of a job is not a leak: while all expected growth still fits, the slope does not
+count. The slope of loading does not count after the load.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _since_loading(samples: Sequence[MemorySample]) -> Sequence[MemorySample]:
 
 
 def _lately(samples: Sequence[MemorySample]) -> float:
-    """Return the bytes per second over the last LATELY_SECONDS: an ended ramp is none any more."""
+    """Return the bytes per second over the last LATELY_SECONDS: an ended ramp does not count."""
     newest = samples[-1]
     since = newest.clock - LATELY_SECONDS
     first = next(each for each in samples if each.clock >= since)

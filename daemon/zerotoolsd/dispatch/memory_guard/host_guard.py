@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 
 class PressureGuard:
-    """Asks only our own jobs. `live` gives the running attempts, `host_now` their use, `expected`
-    their expected use in all, by job. `read` gives the host's memory, and that of the daemon's
-    control group if it has a limit: each is checked separately."""
+    """Sends requests only to our jobs. `live` gives the running attempts, `host_now` their use,
+    `expected` their expected use in all, by job. `read` gives the host's memory, and that of the
+    daemon's control group if it has a limit: each is checked separately."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Reads the host's memory, and that of the control group in which jobs run."""
+"""Reads the host's memory, and that of the jobs' control group."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class HostMemoryReader:
 
 
 def group_of_units(own: str) -> str:
-    """Return the group of the jobs' units, from the daemon's own group.
+    """Return the group of the jobs' units, from the daemon's group.
 
     It is that of their slice, below the systemd that starts both.
     """

@@ -8,13 +8,12 @@ jobs before it) also prevents a preemption: no job saves and waits in vain.
 Among jobs with a lower priority, those with the lowest yield first. With equal priority, elastic
 jobs above their minimum come first, because they are queued again and continue at once with the
 remaining GPUs; then the one with the shortest run time. Jobs are added until the waiting job would
-start; then those that are not needed are left out again, the most expensive first. Example: on 4
-GPUs job 1 has 2 of them (priority 0, for 5 hours), job 2 has 1 (priority 0, for 10 minutes), job 3
-has 1 (priority -5); job 4 of 2 GPUs and priority 3 comes. Job 3 is asked, then job 2: that is
-enough. Had job 4 asked for 3 GPUs, job 1 would be added, and job 2 left out again, because 1 and 3
-are enough.
+start; then unneeded ones are left out again, the most expensive first. Example: on 4 GPUs job 1 has
+2 of them (priority 0, for 5 hours), job 2 has 1 (priority 0, for 10 minutes), job 3 has 1 (priority
+-5); job 4 of 2 GPUs and priority 3 comes. Job 3 is asked, then job 2: that is enough. Had job 4
+asked for 3 GPUs, job 1 would be added, and job 2 left out again, because 1 and 3 are enough.
 
-Jobs that were already asked count as gone, so no round asks more than necessary. Waiting jobs are
+Jobs with an earlier request count as gone, so no round asks more than necessary. Waiting jobs are
 checked in their order, until no job can yield to MOST_LOOKED_AT pairs of need and user.
 """
 

@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class MemoryPreemption:
-    """Acts on jobs of this daemon only. `give_way` asks a job to save and stop, `end` leaves an
-    asked attempt no more time; `purpose` is that of the yield."""
+    """Acts on jobs of this daemon only. `give_way` asks a job to save and stop, `end` ends the
+    grace period of that request; `purpose` is that of the yield."""
 
     store: Store
     guard: Guard
@@ -37,11 +37,11 @@ class MemoryPreemption:
     end: Callable[[AttemptRow, str], None]
     purpose: str
     _asked: dict[str, float] = field(default_factory=dict)
-    """The time at which each attempt was asked, by token."""
+    """The time of the request to each attempt, by token."""
     _ended: dict[str, float] = field(default_factory=dict)
 
     def holders(self, live: Sequence[AttemptRow], held: Mapping[int, int]) -> list[MemoryHolder]:
-        """Return the attempts that may be asked; `held` are bytes by job."""
+        """Return the attempts that may get a request; `held` are bytes by job."""
         found = []
         for attempt in live:
             with self.guard(attempt.job_id, fault_isolation.COUNTING) as reach:

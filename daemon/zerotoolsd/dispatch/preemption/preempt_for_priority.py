@@ -34,7 +34,7 @@ from zerotoolsd.resources.gpu_sharing.over_use import SharedGpus
 log = logging.getLogger(__name__)
 
 ENDED_SECONDS = 60.0
-"""Seconds after a job's end in which its first step is still looked up."""
+"""Seconds after a job's end until its first step is no longer looked up."""
 
 GiveWay = Callable[[JobRow, YieldAsk, str], None]
 

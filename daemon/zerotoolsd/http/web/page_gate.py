@@ -3,8 +3,8 @@
 The page is at 127.0.0.1 of this machine. Any program, any web page that the user has open, and any
 other user can send requests there, too. So:
 
-Host            must name this machine: a foreign name that resolves here (DNS rebinding) would make
-                another web site the page's own origin.
+Host            must name this machine: a foreign name that resolves here (DNS rebinding) would
+                give another web site the page's origin.
 Sec-Fetch-Site  must show, if the browser sends it, that no other site or port sent the request.
 Origin          of a request that changes something: this page.
 cookie, header  identify the session and its page: browsers send the cookie to every port of this
@@ -12,7 +12,7 @@ cookie, header  identify the session and its page: browsers send the cookie to e
                 session.
 
 The rights of a session are decided as at the Unix socket (`http.api.authorization`), and are
-smaller: the page shows what its user may see, and changes only the user's own jobs.
+smaller: the page shows what its user may see, and changes only the user's jobs.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def cookie_name(app: web.Application, session: WebSession) -> str:
 
 
 def cookies_of(request: web.Request) -> list[str]:
-    """Return the values of the cookies that look like ours, at most `MOST_COOKIES`.
+    """Return the values of the cookies that have our form, at most `MOST_COOKIES`.
 
     Other ports can set some of the same name, which hide none of these.
     """

@@ -1,7 +1,7 @@
 """Aggregates samples with age: pure.
 
 A bucket has the mean of each series, and the maximum, because a peak of a second ends a job. Coarse
-buckets are made of finer ones from the file, so a daemon that was killed in between loses none:
+buckets are made of finer ones from the file, so a daemon killed in between loses none:
 
     second     60  61  62 ...  69        one row each, kept for an hour
     10 s       60 ------------ 69        mean of the means, most of the mosts; kept for a day

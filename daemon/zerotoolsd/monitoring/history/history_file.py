@@ -70,7 +70,7 @@ class AttemptPeak:
         return replace(self, **merged)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, under their own names, as JSON values."""
+        """Return all fields, by name, as JSON values."""
         return asdict(self)
 
 

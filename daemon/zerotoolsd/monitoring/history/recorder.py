@@ -56,7 +56,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HistoryAnswer:
-    """Buckets of `step_seconds`, in order. `trouble` is why there are none, or no new ones."""
+    """Buckets of `step_seconds`, in order. `trouble` is the reason if all buckets, or the newest,
+    are missing."""
 
     step_seconds: int
     buckets: Sequence[Bucket] = ()
@@ -195,8 +196,7 @@ class HistoryRecorder:
         return HistoryAnswer(step, found, self.trouble)
 
     def _buckets(self, number: int, begin: int, end: int) -> list[Bucket]:
-        """Return buckets of a tier, then finer ones that are not aggregated yet, then unwritten
-        ones."""
+        """Return buckets of a tier, then finer unaggregated ones, then unwritten ones."""
         found: list[Bucket] = []
         for tier in range(number, -1, -1):
             part = self._opened().buckets(tier, begin, end) if self._config.enabled else []

@@ -1,4 +1,4 @@
-"""A program that a job names, run once for a notice, as the job's user."""
+"""A program that a job names, run once for a notice with the rights of the job's user."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class CommandRunner:
 
 
 def _environment(notice: Notice, tree: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment of the command, which has nothing of the daemon's own."""
+    """Return the environment of the command, without variables of the daemon."""
     return {
         "PATH": USUAL_PATH,
         "LANG": "C.UTF-8",

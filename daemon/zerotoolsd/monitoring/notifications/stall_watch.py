@@ -27,7 +27,7 @@ class StallWatch:
         self._teller = teller
         self._guard = guard
         self._told: set[str] = set()
-        """Tokens of attempts that were reported."""
+        """Tokens of reported attempts."""
         self.stalled: frozenset[int] = frozenset()
 
     def look(self) -> None:

@@ -24,7 +24,7 @@ class ShareWeights:
         self._known: dict[int, float] = {}
 
     def of(self, uid: int) -> float:
-        """Return the user's own entry, else the largest of their groups, else that of everybody.
+        """Return the user's entry, else the largest of their groups, else that of everybody.
 
         The latter is 1 if it is not set.
         """

@@ -45,7 +45,7 @@ class DecayedUse:
 
     @property
     def uids(self) -> list[int]:
-        """The users that have used something."""
+        """The users with any use."""
         return sorted(self._sums)
 
 

@@ -22,12 +22,12 @@ class DeclaredMemory:
     """The state of memory in addition to the leases, all in bytes.
 
     `context` is the use of a GPU by a process before it computes anything. `own` is the use of a
-    GPU by our own jobs according to its driver, by UUID; for GPUs that are not in it, their
+    GPU by our jobs according to its driver, by UUID; for GPUs that are not in it, their
     declarations count as their use. `host_total` is the limit of host memory that all jobs may
-    declare (None: no limit), of which the running ones have declared `host_used`. `host_first` is
-    the position of the job that waited for host memory before all others at the last pass: no job
-    behind it takes some. `host_free` is the free memory of the host minus the expected growth of
-    running jobs (None: unknown).
+    declare (None: no limit), and `host_used` is the sum that running jobs have declared.
+    `host_first` is the position of the job that waited for host memory before all others at the
+    last pass: no job behind it takes some. `host_free` is the free memory of the host minus the
+    expected growth of running jobs (None: unknown).
     """
 
     context: int = 0
@@ -50,8 +50,7 @@ class HostNow:
     held: Mapping[int, int] = field(default_factory=dict)
 
     def beside(self, expected: Mapping[int, int]) -> int:
-        """Return the memory that remains when running jobs, by number, have reached their expected
-        use."""
+        """Return the memory left when running jobs, by number, have reached their expected use."""
         coming = sum(max(0, size - self.held.get(job, 0)) for job, size in expected.items())
         return self.available - coming
 
@@ -107,7 +106,7 @@ def room_of(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory) -> int | 
 
 
 class HostRoom:
-    """The host's memory during a pass. It is reserved for a job that waits for it."""
+    """The host's memory during a pass. It is reserved for a waiting job."""
 
     def __init__(self, memory: DeclaredMemory) -> None:
         self._total = memory.host_total
@@ -116,7 +115,7 @@ class HostRoom:
         self._free, self._ours = memory.host_free, memory.host_used
         self._before = memory.host_first
         self.first: int | None = None
-        """Position of the first job that waits for it."""
+        """Position of the first job waiting for it."""
         self.said: dict[ResourceNeed, str] = {}
         """The reason that jobs of a need wait for it."""
 

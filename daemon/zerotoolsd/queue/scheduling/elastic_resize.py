@@ -7,7 +7,7 @@ last time, and 5 times that is 200 s, so the job grows.
 
 The scheduler decides on the growth as if a job with that need came last of all. So the job gets
 only resources that no waiting job can use, and none that are reserved. While it saves, the request
-has the job's own position, so that no job behind it takes the resources.
+has the job's position, so that no job behind it takes the resources.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class GrowthRule:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningSize:
-    """An elastic job that runs with `size` ranks, since `ran_seconds`. `left` are the seconds that
-    it still needs at this size (None: unknown); a change costs `cost` seconds."""
+    """An elastic job running with `size` ranks, since `ran_seconds`. `left` are the seconds that it
+    still needs at this size (None: unknown); a change costs `cost` seconds."""
 
     size: int
     ran_seconds: float
@@ -94,7 +94,7 @@ def why_it_grows(now: RunningSize, size: int) -> str:
 def wish(own: Request, size: int, sizes: tuple[int, ...], *, keeps: bool) -> Request:
     """Return the request of a job with `size` ranks for one of `sizes`.
 
-    It comes last of all; with `keeps`, at the job's own position.
+    It comes last of all; with `keeps`, at the job's position.
     """
     more = tuple(each - size for each in sizes)
     need = replace(

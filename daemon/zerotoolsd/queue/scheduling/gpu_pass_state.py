@@ -69,7 +69,7 @@ class GpuAllocation:
         self.occupied = occupied
         self._now = now
         self._ours: dict[int, float | None] = {}
-        """Latest time at which our own jobs free a GPU, by index; None: unknown."""
+        """Latest time at which our jobs free a GPU, by index; None: unknown."""
         self._kept: dict[int, float | None] = {}
         """The GPUs kept for a waiting job, with the earliest time at which it can start."""
 
@@ -146,7 +146,7 @@ class GpuAllocation:
             self.occupied[gpu.index] = self._named(request.job_id)
 
     def keep(self, request: Request, wanted: Sequence[Gpu]) -> bool:
-        """Reserve the free GPUs of `wanted` for `request`, if only our own jobs keep it waiting.
+        """Reserve the free GPUs of `wanted` for `request`, if only our jobs keep it waiting.
 
         Returns whether anything was reserved.
         """
@@ -200,8 +200,7 @@ class GpuAllocation:
         return ends[number - 1] if len(ends) >= number else None
 
     def latest_end(self, need: ResourceNeed, wanted: Sequence[Gpu]) -> float:
-        """Return the time by which a job of this need must end to borrow reserved GPUs; -inf if it
-        cannot."""
+        """Return the deadline for a job of this need to borrow reserved GPUs; -inf if it cannot."""
         if need.gpu_bytes is not None:
             return self._latest_end_of_shares(need, wanted)
         free = sum(gpu.index not in self.occupied for gpu in wanted)

@@ -18,7 +18,7 @@ from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UsersNow, without_jo
 
 @dataclass(frozen=True, kw_only=True)
 class RunningJob:
-    """A job that has GPUs (its leases), or `cpu_ranks`, and declared `host_bytes`.
+    """A job with GPUs (its leases), or `cpu_ranks`, and declared `host_bytes`.
 
     `gpu_use` is its use of GPUs, in bytes by UUID, if known. Its attempt has run for `ran_seconds`;
     `leaves`: it was asked to end already. `can_shrink`: it is elastic and has more than its

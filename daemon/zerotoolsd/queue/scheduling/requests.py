@@ -29,8 +29,8 @@ class ResourceNeed:
     `host_from` is the source of that number, `host_advice` a setting that needs less. GPUs with
     less than `least_gpu_bytes` are used only if there are not enough others.
 
-    An elastic job may start with any of `sizes`, ascending, of which `world_size` is the first. It
-    waits only for that.
+    An elastic job may start with any of `sizes`, ascending, and `world_size` is the first. It waits
+    only for that.
     """
 
     world_size: int
@@ -101,17 +101,17 @@ def turns_before(turn: int, rank: int, own_rank: int) -> int:
 
 
 def job_of(turn: int) -> int:
-    """Return the job that has this turn."""
+    """Return the job of this turn."""
     return turn % _IDS
 
 
 def priority_of(turn: int) -> int:
-    """Return the priority of the job that has this turn."""
+    """Return the priority of the job of this turn."""
     return -(turn // _IDS)
 
 
 def request_at(turn: int, need: ResourceNeed, lasts: float | None, uid: int = 0) -> Request:
-    """Return the request of the job that has this turn."""
+    """Return the request of the job of this turn."""
     return Request(job_id=turn % _IDS, need=need, lasts=lasts, priority=priority_of(turn), uid=uid)
 
 

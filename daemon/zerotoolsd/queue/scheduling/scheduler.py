@@ -5,20 +5,21 @@ Higher priority goes first; jobs of one priority start in the order of arrival, 
 that a waiting job could use are reserved for it, so that no later job overtakes it. A later job
 that needs something else does not wait for it.
 
-Two rules limit reservations. A job that also waits for something other than our own jobs (a
-stranger has a GPU, another is fenced) reserves nothing, because its start time is unknown. When
-that has passed, it reserves the free resources, so that it waits for the jobs that run then, and
-for no later ones. Reserved resources are lent to a later job that ends before the waiting one can
-start, by the time limits of both. Example: of 4 GPUs one runs a job for 3 more hours, and a job of
-4 GPUs waits; a job of one GPU with `time_limit = "2h"` starts, one without a limit waits behind it.
+Two rules limit reservations. A job that also waits for something other than our jobs (a stranger
+has a GPU, another is fenced) reserves nothing, because its start time is unknown. When that has
+passed, it reserves the free resources, so that it waits for the jobs running then, and for no later
+ones. Reserved resources are lent to a later job that ends before the waiting one can start, by the
+time limits of both. Example: of 4 GPUs one runs a job for 3 more hours, and a job of 4 GPUs waits;
+a job of one GPU with `time_limit = "2h"` starts, one without a limit waits behind it.
 
 A pass has the same result as checking every job in its order, but checks few. In a pass free GPUs
 only become ours (`gpu_pass_state`), so the resources available to a job only decrease. Therefore,
 once a job waits, a later one of the same need waits as well, unless it borrows something because it
 ends sooner. It also changes nothing for others. The first one has reserved all free resources for
-that need, or cannot reserve anything; then the later one cannot either, because free and own
-resources together are the same. So of each need only the jobs that may start are checked, and the
-first that waits. The reasons of the others are computed on request, from the state that each found.
+that need, or cannot reserve anything; then the later one cannot either, because the sum of free
+resources and those of our jobs is the same. So of each need only the jobs that may start are
+checked, and the first that waits. The reasons of the others are computed on request, from the state
+that each found.
 
 An elastic job may have several sizes. It takes the largest available size, and waits and reserves
 only for its smallest. For jobs behind it, it is a job of its smallest size that takes more free
@@ -72,7 +73,7 @@ class TickDecisions:
     starts: Sequence[Start]
     waits: Waits
     host_first: int | None = None
-    """The job that waits for host memory before all others (`DeclaredMemory`)."""
+    """The first job in the wait for host memory (`DeclaredMemory`)."""
     waits_for_host: bool = False
     """Whether any does: other programs may give some back at any time."""
 

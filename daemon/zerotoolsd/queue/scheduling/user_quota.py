@@ -79,7 +79,7 @@ class UserQuota:
         return False
 
     def most(self, request: Request) -> int:
-        """Return how many ranks the limits allow for a job that is within them."""
+        """Return how many ranks the limits allow for a job within them."""
         if self._limits_of is None or not request.need.is_elastic:
             return MOST_RANKS
         limits, used = self._limits_of(request.uid), self._used.get(request.uid, UserUse())

@@ -1,5 +1,5 @@
-"""The attempts that were asked to save and end so that their jobs continue later ("yields"), and
-their cost. A row is written with the change of state that asks the attempt."""
+"""Requests to save and end an attempt so that its job continues later ("yields"), and their cost. A
+row is written with the change of state that asks the attempt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class YieldAsk:
 
 @dataclass(frozen=True, kw_only=True)
 class YieldRow:
-    """One attempt that was asked. Times are seconds since the epoch; None: not yet, or unknown.
+    """A request to one attempt. Times are seconds since the epoch; None: not yet, or unknown.
 
     `outcome` is one of the lifecycle's; `steps_lost` were done and not saved; `first_step` is the
     time of the first step of the job that needed the resources.
@@ -85,7 +85,7 @@ class PreemptionTable:
         )
 
     def over(self, job_id: int, attempt: int, end: YieldEnd) -> None:
-        """Record the end of the attempt; has no effect if it was not asked."""
+        """Record the end of the attempt; has no effect without a request."""
         self._sql(
             "UPDATE yield SET ended = ?, outcome = ?, saved_step = ?, steps_lost = ?"
             " WHERE job_id = ? AND attempt = ?",
@@ -93,7 +93,7 @@ class PreemptionTable:
         )
 
     def note_first_step(self, row: YieldRow, when: float) -> None:
-        """Record the first step of the job for which the attempt was asked."""
+        """Record the first step of the job that caused the request."""
         with self._transaction():
             self._sql(
                 "UPDATE yield SET first_step = ? WHERE job_id = ? AND attempt = ?",
@@ -109,8 +109,7 @@ class PreemptionTable:
         return self._rows("WHERE for_job = ? ORDER BY asked, job_id", job_id)
 
     def unanswered(self, since: float) -> list[YieldRow]:
-        """Return the rows for a job that runs, or ended after `since`, without a known first
-        step."""
+        """Return the rows of jobs that run, or ended after `since`, without a known first step."""
         return self._rows(
             "WHERE for_job IS NOT NULL AND first_step IS NULL AND EXISTS"
             " (SELECT 1 FROM job WHERE id = for_job AND (state = ? OR job.ended > ?))"

@@ -1,7 +1,7 @@
-"""GPU-seconds of each user, booked by the hour, in the transaction in which they become known.
+"""GPU-seconds of each user, booked by the hour, in the transaction that learns of them.
 
 Running attempts are booked every minute and at their end, from the last booking on, so a restart
-loses nothing. A job's own record of its end counts only if nothing was booked for so long that no
+loses nothing. A job's record of its end counts only if no time was booked for so long that no
 daemon can have run; else the attempt ended when that was noticed. Attempts that share GPUs are
 booked for the part that they declared.
 """

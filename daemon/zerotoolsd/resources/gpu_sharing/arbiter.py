@@ -58,7 +58,7 @@ class GpuArbiter:
     async def round(
         self, snapshot: Snapshot | None, leased: Collection[str]
     ) -> AsyncIterator[Mapping[str, str]]:
-        """Hold all GPUs of `snapshot` that no other process holds, and those that are `leased`.
+        """Hold all GPUs of `snapshot` that no other process holds, and those in `leased`.
 
         Yields why the others are not ours, by UUID. No other task runs before the end of the body;
         then call `keep`, which releases unassigned GPUs.

@@ -1,4 +1,4 @@
-"""The use of each GPU by our own jobs, from the driver's lists of processes.
+"""The use of each GPU by our jobs, from the driver's lists of processes.
 
 A process belongs to an attempt if it descends from the attempt's supervisor or keeper. If the
 driver does not report a process's use, or reports unknown pids (as in a container), the use of that

@@ -61,9 +61,8 @@ class OverUse:
 
 
 class SharedGpus:
-    """The GPUs that several of our jobs share. `live` gives the attempts that are known to run.
-    `over` is called with a lease that newly exceeds its declaration, `idle` with one of a newly
-    idle job."""
+    """The GPUs that several of our jobs share. `live` gives the attempts known to run. `over` is
+    called with a lease that newly exceeds its declaration, `idle` with one of a newly idle job."""
 
     def __init__(
         self,

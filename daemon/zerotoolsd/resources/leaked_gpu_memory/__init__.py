@@ -1,4 +1,4 @@
-"""Memory that remains on a GPU after an attempt has ended. It is detected, attributed and reported,
+"""Memory still used on a GPU after the end of an attempt. It is detected, attributed and reported,
 and the GPU stays leased until it is free.
 
 leaked_bytes   the part of a GPU's memory that an attempt left: pure

@@ -1,4 +1,4 @@
-"""The processes that have a device file of a GPU open, from /proc/PID/fd: own ones, or all as root.
+"""The processes with an open device file of a GPU, from /proc/PID/fd: this user's, or all as root.
 
 The driver keeps a process's use of a GPU until the last copy of its descriptor is closed. A forked
 worker holds such a copy, and is in none of NVML's lists: `fuser -v /dev/nvidia*` shows it.
@@ -17,7 +17,7 @@ from zerotoolsd.supervisor.procfs import Process
 
 PREFIX = "/dev/nvidia"
 MOST_FILES = 4096
-"""Open files of one process that are examined."""
+"""Most open files examined in one process."""
 SECONDS = 1.0
 """Limit in seconds for all processes; the remaining ones are skipped."""
 
@@ -25,7 +25,7 @@ SECONDS = 1.0
 def holders(
     processes: Iterable[Process], prefix: str = PREFIX, proc: Path = Path("/proc")
 ) -> dict[int, str]:
-    """Return by pid the first device file, by name, of those of these processes that have one open.
+    """Return by pid the first open device file, by name, of each of these processes.
 
     Files that belong to all GPUs (`nvidiactl`, `nvidia-uvm`) do not count.
     """

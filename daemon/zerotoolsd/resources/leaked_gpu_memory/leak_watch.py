@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 @dataclass
 class _Looked:
     """A GPU of an ended attempt. `kept`: its lease has `held_by`. `for_process`: that names a
-    process that had survived SIGKILL and is gone now."""
+    process that survived SIGKILL and is gone now."""
 
     attempt: AttemptRow
     uuid: str
@@ -114,7 +114,7 @@ class LeakWatch:
                 self.ended(attempt)
 
     def ended(self, attempt: AttemptRow) -> None:
-        """Begin to check the GPUs of an attempt that has ended."""
+        """Begin to check the GPUs of an ended attempt."""
         now = self._clock()
         for uuid in attempt.gpu_uuids:
             found = _Looked(attempt, uuid, now, now + FIRST_SECONDS)
@@ -122,7 +122,7 @@ class LeakWatch:
         self._new.set()
 
     def settle(self, lease: Lease) -> None:
-        """Release this lease when nothing remains on the GPU.
+        """Release this lease when the GPU is free of its memory.
 
         A process that survived SIGKILL is gone, or the lease is of an earlier daemon.
         """

@@ -22,7 +22,7 @@ from zerotools.sensors.snapshot import Gpu
 from zerotools.sensors.unaccounted import unaccounted_bytes
 
 TOLERANCE = 256 << 20
-"""A driver's own memory varies a little."""
+"""The driver's memory use varies a little."""
 
 
 @unique
@@ -36,8 +36,8 @@ class LeakVerdict(Enum):
 
 @dataclass(frozen=True)
 class MemoryLeft:
-    """`held` bytes of processes of the attempt, of which `pids` are listed on the GPU, and `loose`
-    bytes that no process holds; None: the driver does not report it."""
+    """`held` bytes of processes of the attempt, with `pids` listed on the GPU, and `loose` bytes
+    that no process holds; None: the driver does not report it."""
 
     verdict: LeakVerdict
     held: int | None = 0
@@ -73,7 +73,7 @@ def memory_left(
     given: bool = False,
     lists: bool = True,
 ) -> MemoryLeft:
-    """What is left on a GPU that can be seen, of an attempt whose processes are `ours` (pids).
+    """Return the visible memory left on a GPU by the attempt with the processes `ours` (pids).
     `given`: another job has the GPU, or a share of it. `lists`: NVML lists processes here."""
     listed = [process for process in gpu.processes if process.pid in ours]
     sizes = [process.memory_used_bytes for process in listed]

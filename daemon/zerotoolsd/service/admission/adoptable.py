@@ -1,7 +1,7 @@
 """The check that a process started by hand can be watched, made with the user's rights.
 
 The check runs in a process of that user, because /proc shows the command, directory and environment
-only of the user's own processes.
+only of the user's processes.
 """
 
 from __future__ import annotations

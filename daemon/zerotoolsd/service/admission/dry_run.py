@@ -39,7 +39,7 @@ async def rehearse(
     examples. It reads the job from a file in `directory` (None: the one for temporary files).
 
     Raises:
-        BadRequest: the ranks would refuse the model or the data, or there is no result in time.
+        BadRequest: the ranks would refuse the model or the data, or do not answer in time.
         Unavailable: the file cannot be written.
     """
     with ExitStack() as stack:

@@ -1,7 +1,7 @@
 """The job that evaluates what another one trains, which is queued in the transaction of that one.
 
-Most of it is made before, as it takes milliseconds, and an array may have a thousand of them: in
-the transaction only the two texts are put in that are not known before, place and name.
+Most of it is made before, because it takes milliseconds, and an array may have a thousand of them:
+the transaction only adds the two texts unknown before, directory and name.
 """
 
 from __future__ import annotations

@@ -41,16 +41,16 @@ _EXECUTE = (
     "    os.write(1, b'%s' + str(error.errno).encode())"
 )
 """Executing a users' program may never return, and the forking process waits for that. So asyncio
-waits for a child with the daemon's own interpreter, which then becomes theirs."""
+waits for a child with the daemon's interpreter, which then executes theirs."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What an interpreter must have: packages, as pip would be asked for them, its version,
-    DeepSpeed's `async_io`, or what that is compiled with, a DeepSpeed that takes the
-    `configuration` on so many ranks of a `device`, the `tasks` of lm-evaluation-harness, some of
-    which may be in `task_dir`, and an accelerate that starts a process for each of several GPUs
-    with the `launched` options in a directory."""
+    """The requirements for an interpreter: packages, as arguments of pip, its version, DeepSpeed's
+    `async_io`, or the tools that compile it, a DeepSpeed that takes the `configuration` on so many
+    ranks of a `device`, the `tasks` of lm-evaluation-harness, some perhaps in `task_dir`, and an
+    accelerate that starts a process for each of several GPUs with the `launched` options in a
+    directory."""
 
     packages: Mapping[str, str]
     version: tuple[int, int]
@@ -130,8 +130,8 @@ def needs_from(tree: Mapping[str, Any]) -> Needs:
 async def check_interpreter(
     python: str, env: Mapping[str, str], needs: Needs = TRAINER, user: JobUser | None = None
 ) -> None:
-    """Ask `python`, in a child that has `env` and is run as `user`, what it lacks of `needs`.
-    Raises BadRequest."""
+    """Find which of `needs` `python` lacks, in a child with `env`, run as `user`. Raises
+    BadRequest."""
     asked = [f"{module}={distribution_of(need)}" for module, need in needs.packages.items()]
     output = await ask(python, env, "-c", _PROGRAM, *asked, user=user)
     try:
@@ -191,8 +191,8 @@ async def _refused(
 async def _unknown_tasks(
     python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
 ) -> dict[str, list[str]]:
-    """Those that there are not, with the nearest names. Where nothing is said in time, as on a slow
-    file system, the job that evaluates finds out."""
+    """Return the missing tasks, with the nearest names. Without an answer in time, as on a slow
+    file system, the evaluation job finds out."""
     arguments = ("-P", known_tasks.__file__, needs.task_dir or "", *needs.tasks)
     try:
         return dict(json.loads(await ask(python, env, *arguments, user=user)))
@@ -203,7 +203,7 @@ async def _unknown_tasks(
 async def _single(
     python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
 ) -> str | None:
-    """Return the config file by which accelerate starts one process; None: it starts several, or
+    """Return the config file that makes accelerate start one process; None: it starts several, or
     does not answer in time."""
     arguments = ("-P", accelerate_config.__file__, json.dumps(needs.launched))
     try:

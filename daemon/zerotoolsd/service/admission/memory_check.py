@@ -213,7 +213,7 @@ def _size(count: int) -> str:
 
 
 def _settings(spec: JobSpec, row: Row, work: Workload) -> Iterator[str]:
-    """Yield the keys in which a row differs from the job."""
+    """Yield the keys that differ between a row and the job."""
     yield from filter(None, [keys_text(layout_keys(row.layout, memory_layout_of(spec)))])
     again = work.micro is not None and work.micro.checkpointing
     if again and not spec.train.activation_checkpointing:

@@ -118,7 +118,7 @@ def _unusable(spec: JobSpec, resume_from: Path) -> Iterator[str]:
 def _nothing_left(spec: JobSpec, step: int, checkpoint: Path) -> Iterator[str]:
     """Yield an error if no steps are left.
 
-    A run that continues in its own directory may still have to do its export.
+    A run that continues in its directory may still have to do its export.
     """
     steps, own = spec.train.steps, Path(spec.output_dir or "")
     if steps is None or step < steps or (spec.output_dir and _is_within(str(checkpoint), own)):
@@ -166,7 +166,7 @@ def _continues(spec: JobSpec, output: Path) -> bool:
 
 
 def _check_export(spec: JobSpec, path: Path) -> None:
-    """Raise BadRequest for an existing export: only a resumed run replaces its own."""
+    """Raise BadRequest for an existing export: only a resumed run replaces its export."""
     if spec.checkpoint.export_on_finish is not None and os.path.lexists(path):
         raise BadRequest(
             f"checkpoint.export_on_finish = {show(spec.checkpoint.export_on_finish)}: {path} "
@@ -179,7 +179,8 @@ def _is_within(path: str, directory: Path) -> bool:
 
 
 def _check_is_newest(resume_from: Path, output: Path) -> None:
-    """Raise BadRequest if `output` has a newer checkpoint, from which the ranks would resume."""
+    """Raise BadRequest if `output` has a newer checkpoint, because the ranks would resume from
+    it."""
     given = checkpoint_dirs.resolve(resume_from, digests=False).record
     newest = checkpoint_dirs.choose(output, digests=False).record
     if given is not None and newest is not None and newest.step > given.step:

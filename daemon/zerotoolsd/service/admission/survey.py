@@ -21,9 +21,9 @@ from zerotoolsd.service.admission.memory_check import Foreseen, MachineMemory, f
 class Survey:
     """The results of the checks.
 
-    `place` is the job's output directory with links resolved, None for its own directory. `named`
-    are all paths that it names; `needs` are the requirements for its interpreter. `asked`: the
-    interpreter must check a foreign checkpoint, or data that the daemon cannot read.
+    `place` is the job's output directory with links resolved, None for its default directory.
+    `named` are all paths that it names; `needs` are the requirements for its interpreter. `asked`:
+    the interpreter must check a foreign checkpoint, or data that the daemon cannot read.
     """
 
     place: str | None

@@ -1,4 +1,4 @@
-"""Explains one job, from the facts by which the scheduler and the lifecycle decide. Pure."""
+"""Explains one job, from the facts that the scheduler and the lifecycle use. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from zerotoolsd.queue.tables.preemption_table import YieldRow
 
 @dataclass(frozen=True, kw_only=True)
 class QueuePlace:
-    """`position` (from 1) of `of` jobs that wait for `what` (GPUs, CPU ranks); it needs `needs`."""
+    """`position` (from 1) among `of` jobs waiting for `what` (GPUs, CPU ranks); it needs
+    `needs`."""
 
     position: int
     of: int
@@ -58,7 +59,7 @@ def explain(
     """Return the explanation as JSON values.
 
     `view` is the job as its owner may see it. `place` is its position if it waits, and `holders`
-    have the resources that it needs. `notices` were not delivered yet. `size` says whether a
+    have the resources that it needs. `notices` were not delivered yet. `size` tells whether a
     running elastic job would grow.
     """
     return {

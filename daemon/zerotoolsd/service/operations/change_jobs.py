@@ -21,7 +21,7 @@ FindJob = Callable[[int], JobRow]
 
 
 ChangeJob = Callable[[JobRow], None]
-"""Function that changes a job that is not over. Raises Conflict, NotAllowed, Changed."""
+"""Function that changes an unfinished job. Raises Conflict, NotAllowed, Changed."""
 
 
 class WaitingJobs:
@@ -55,7 +55,7 @@ class WaitingJobs:
         return change
 
     async def _change(self, job: JobRow, change: ChangeJob, what: str) -> None:
-        """Change a job that is not over, in its state at the time of the transaction.
+        """Change an unfinished job, in its state at the time of the transaction.
 
         Raises Conflict, Unavailable, NotFound.
         """

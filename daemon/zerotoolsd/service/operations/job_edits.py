@@ -1,4 +1,4 @@
-"""Changes the job file of a job that has not started.
+"""Changes the job file of an unstarted job.
 
 All checks of a submit are repeated, and the job is changed in one transaction, unless it was
 started meanwhile.
@@ -126,7 +126,8 @@ class JobEdits:
 
 
 def _evaluated(spec: JobSpec) -> object:
-    """Return what the job that evaluates this one is made of; None: there is no such job."""
+    """Return the values that the evaluation job of this one depends on; None if no job evaluates
+    it."""
     if not is_evaluated(spec):
         return None
     return (

@@ -1,4 +1,4 @@
-"""The first examples of a job as its model sees them, kept for those who look again."""
+"""The first examples of a job as its model sees them, in a cache."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from zerotoolsd.queue.rows import JobRow, UnreadableSpec
 MOST_KEPT = 32
 """Answers, of at most 64 KiB each."""
 KEPT_SECONDS, FAILURE_SECONDS = 600.0, 10.0
-"""The data may be changed, and what was wrong with it mended."""
+"""The user may change or repair the data meanwhile."""
 
 Look = Callable[[JobSpec, int, int], Awaitable[CheckedJob]]
-"""(job, uid of its user, how many examples) -> what they look like; raises ZerotoolsError."""
+"""Function of (job, uid of its user, number of examples) that returns them; raises
+ZerotoolsError."""
 _Key = tuple[int, int, int]
 
 
@@ -32,7 +33,7 @@ class _Kept:
 class JobExamples:
     """Asks the interpreter of a job, by `look`, one at a time for each user.
 
-    A look goes on when whoever asked for it has gone: the answer is there for the next question.
+    A call continues after its client disconnects: the next client gets the cached answer.
     """
 
     def __init__(
@@ -48,8 +49,8 @@ class JobExamples:
         self._looking: dict[int, asyncio.Task[None]] = {}
 
     async def read(self, job: JobRow, show: int, wait: float) -> dict[str, Any]:
-        """Return `show` examples of `job`; without them where they take longer than `wait` seconds,
-        and with the `problem` where they cannot be shown."""
+        """Return `show` examples of `job`; without them if they take longer than `wait` seconds,
+        and with the `problem` if they cannot be shown."""
         try:
             spec = job.spec
         except UnreadableSpec as error:

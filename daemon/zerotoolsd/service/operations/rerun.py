@@ -28,7 +28,7 @@ from zerotoolsd.service.operations.change_jobs import FindJob
 from zerotoolsd.service.submission import JobSubmission
 
 LOOKS_AT_ONCE = 8
-"""Jobs of an array of which the newest checkpoints are looked for at the same time."""
+"""Concurrent searches for newest checkpoints, for the jobs of an array."""
 
 
 class JobReruns:
@@ -148,7 +148,7 @@ class JobReruns:
     async def _submit_again(
         self, specs: Sequence[tuple[JobSpec, str]], members: Sequence[JobRow], owner: int
     ) -> list[JobRow]:
-        """Submit the next array of `members`, each with its own terms."""
+        """Submit the next array of `members`, each with separate terms."""
         of_each, time_slice = list[QueueTerms](), TimeSlice()
         for job in members:
             of_each.append(self._terms_of_next(job, owner))
@@ -229,7 +229,7 @@ class JobReruns:
     def _owner_of_next(self, job: JobRow, uid: int) -> int:
         """Return the owner of the new job. Raises Forbidden.
 
-        The program of another user's job stays that user's, whoever runs it again.
+        The program of another user's job stays that user's, regardless of the caller.
         """
         owner = job.uid if self._dispatcher.users.own == 0 else uid
         self._check_uid(owner)
@@ -237,7 +237,8 @@ class JobReruns:
 
 
 def _has_done_all(job: JobRow) -> bool:
-    """Return whether nothing is left to do. For a user's own program, only the user knows that."""
+    """Return whether the job has done all its steps. For a user's program, only the user knows
+    that."""
     is_ours = job.spec.engine != "script" and not job.standing.reason
     return job.state == states.SUCCEEDED and is_ours
 
@@ -258,7 +259,7 @@ def from_the_start(
 ) -> JobSpec:
     """Return the job before it was first resumed.
 
-    It has its own directory if it had one, and does not resume from its own checkpoints.
+    It has a default directory if the job had one, and does not resume from the job's checkpoints.
     `jobs_dirs` are the names of the directory of all jobs, `real` are paths of the job with links
     resolved.
     """

@@ -1,4 +1,4 @@
-"""What the jobs found that evaluate the checkpoints of another job."""
+"""The results of jobs that evaluate the checkpoints of another job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _evaluates(other: JobRow, job: JobRow) -> bool:
 
 def newest_evaluation(store: Store, job: JobRow) -> dict[str, Any] | None:
     """Return the newest job that evaluates `job`, its state, and the step and the scores of the
-    newest that reported any; None where no job evaluates it."""
+    newest that reported any; None if no job evaluates it."""
     jobs = evaluations_of(store, job)
     if not jobs:
         return None

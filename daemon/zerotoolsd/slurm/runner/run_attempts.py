@@ -63,8 +63,7 @@ _OF_SIGNAL = (lifecycle.CRASHED, lifecycle.LOST, NOT_READY)
 
 @dataclass(frozen=True)
 class Allocation:
-    """The allocation of Slurm: `job_id`, and the `names` of the nodes, of which this one is the
-    first."""
+    """The allocation of Slurm: `job_id`, and the `names` of the nodes, starting with this one."""
 
     job_id: str
     names: tuple[str, ...]
@@ -92,7 +91,7 @@ class Master:
         )
 
     def run(self) -> int:
-        """Run attempts until nothing is left to do here; return the exit status."""
+        """Run attempts until this job has no more work here; return the exit status."""
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(each, self._on_signal)
         self._directory.note_number(self._submission, self._allocation.job_id)
@@ -380,7 +379,7 @@ def allocation_of(commands: SlurmCommands, environment: Mapping[str, str]) -> Al
 
 
 def _was_asked_by_slurm(record: Mapping[str, Any]) -> bool:
-    """Return whether Slurm's own signal, to each of their processes, ended the nodes."""
+    """Return whether Slurm's signal, to each of their processes, ended the nodes."""
     return record.get("stop_reason") in ("Slurm", OUTSIDE)
 
 

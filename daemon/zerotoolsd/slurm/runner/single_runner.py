@@ -4,8 +4,8 @@ A controller that is killed within seconds of a job's start may start it again w
 while the first copy runs, or after it has finished. A lost node may still work when its job was
 queued again and runs elsewhere. So an attempt begins with a rename of its directory, which only one
 process can do. Before that, each copy waits until no process of the newest attempt lives. A
-directory has a beat in it from the first moment on: without one it would look like that of a dead
-attempt. A process ends when a newer attempt than its own exists: it was silent for too long.
+directory has a beat in it from the first moment on: without one it would seem to belong to a dead
+attempt. A process ends when a newer attempt exists: it was silent for too long.
 
     attempts/7           of the first copy, with beating nodes
     second copy          waits for it; then finds end.json, and has nothing to do

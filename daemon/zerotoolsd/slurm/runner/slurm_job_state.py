@@ -139,9 +139,9 @@ class JobState:
         self.advance(event)
 
     def settle(self, record: Mapping[str, Any], why: str) -> None:
-        """Record the end of the newest attempt, which its own copy could not do.
+        """Record the end of the newest attempt, which the attempt's copy could not do.
 
-        The attempt may be of an earlier submission, which has its own end.
+        The attempt may be of an earlier submission, with a separate end.
         """
         if self.standing.state in states.ACTIVE:
             asked = states.GIVING_WAY | {states.STOPPING}
@@ -158,7 +158,7 @@ class JobState:
         self._set(replace(self.standing, state=state, best_step=best))
 
     def seconds_left(self) -> float | None:
-        """Return the rest of the job's own time limit; None without one."""
+        """Return the rest of the job's time limit; None without one."""
         here = replace(self.job.spec, backend=LOCAL)
         return time_limit.seconds_left(here, self.attempts, clocks.now())
 

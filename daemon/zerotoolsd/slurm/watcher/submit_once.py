@@ -1,7 +1,7 @@
 """Submits a job of the daemon to Slurm once, even if the submitting process is restarted.
 
 Its directory among the user's jobs under Slurm is named after the job, so each attempt finds the
-previous one's: a job that waits or runs is only watched again. The end of a job is reported once;
+previous one's: a waiting or running job is only watched again. The end of a job is reported once;
 an attempt after that submits it again, to continue.
 """
 
@@ -28,7 +28,7 @@ TOLD = "told.json"
 
 
 def key_of(job_dir: Path, name: str | None) -> str:
-    """Return the unique word by which a job of this daemon is found again. Raises BadRequest.
+    """Return the unique name that finds a job of this daemon again. Raises BadRequest.
 
     It stays unique even if a daemon has lost its state and reuses numbers.
     """
@@ -41,7 +41,7 @@ def key_of(job_dir: Path, name: str | None) -> str:
 
 
 def _word_of(job_dir: Path) -> str:
-    """Return the word in the directory of a job, which exists from its first attempt on."""
+    """Return the name in the directory of a job, which exists from its first attempt on."""
     path = job_dir / WORD
     if (known := read_record(path)) is None:
         known = {"word": secrets.token_hex(16)}

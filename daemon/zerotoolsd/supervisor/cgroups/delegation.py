@@ -1,11 +1,12 @@
-"""The control group below which this process may create others: its own, if that is delegated.
+"""The control group below which this process may create others: its current one, if that is
+delegated.
 
     /sys/fs/cgroup/system.slice/zerotools-job-7-1-3f9c01aa.service      delegated by systemd
         supervisor/                                   keeper and supervisor, if there are limits
         zerotools-7-1-3f9c01aa/                       the ranks and all processes that they start
 
-Under systemd a group is delegated only if systemd marks it (`Delegate=yes`; a user's own systemd
-may mark none), or if it is the unit of an attempt. Write access proves nothing for root. Without
+Under systemd a group is delegated only if systemd marks it (`Delegate=yes`; a user's systemd may
+mark none), or if it is the unit of an attempt. Write access proves nothing for root. Without
 systemd, a group is delegated if it is writable. The kernel gives controllers only to groups below a
 group that has no processes.
 """

@@ -135,7 +135,7 @@ def _clear(directory: Path) -> None:
 
 
 def find_group(token: str, root: Path = Path("/")) -> AttemptGroup | None:
-    """Return the group that root has made below its own for the attempt with `token`."""
+    """Return the group that root has made below its group for the attempt with `token`."""
     try:
         names = os.scandir(delegation.find(root).directory)
     except (NotDelegated, OSError):

@@ -36,10 +36,10 @@ FILTERS = frozenset(
     }
 )
 _TERMINALS = frozenset({"script"})
-"""Programs that run a command in their own terminal. At SIGTERM they close it, and the command gets
-SIGHUP before it has saved; at SIGSTOP its output is not read."""
+"""Programs that run a command in a separate terminal. At SIGTERM they close it, and the command
+gets SIGHUP before it has saved; at SIGSTOP its output is not read."""
 _MANY_IN_ONE = ("busybox", "coreutils")
-"""Programs that act as the name by which they are called."""
+"""Programs that act according to their call name."""
 _INTERPRETERS = ("perl", "python")
 _ELASTIC = b"TORCHELASTIC_RUN_ID="
 _WAITING = frozenset({"do_wait", "kernel_wait4", "kernel_waitid"})

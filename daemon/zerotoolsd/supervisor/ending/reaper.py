@@ -52,12 +52,12 @@ class Killed:
     statuses: dict[int, int] = field(default_factory=dict)
     """Wait statuses of child processes by pid."""
     stuck: list[Process] = field(default_factory=list)
-    """Processes that are still alive."""
+    """Live processes."""
     refused: set[int] = field(default_factory=set)
     """Pids of processes that this user may not end."""
 
     def left_behind(self, ranks: Mapping[int, int]) -> list[dict[str, Any]]:
-        """Return the records of the processes that are still alive.
+        """Return the records of the live processes.
 
         `ranks` maps the pid of each rank to its number.
         """
@@ -78,7 +78,7 @@ def kill_all(
     """Send SIGKILL to the `group` and to all descendants except `spare`.
 
     This is repeated, because they may fork meanwhile. Processes that survive the deadline are
-    reported as left behind. If the machine has no descriptors left, the search is repeated.
+    reported as leftovers. If the machine has no descriptors left, the search is repeated.
     """
     done = Killed()
     deadline = time.monotonic() + deadline_seconds

@@ -46,8 +46,8 @@ def _known(run_dir: Path) -> object:
 
 @dataclass(frozen=True)
 class RequestedStop:
-    """The current request: its `reason`, and `grace_seconds` for the ranks to save. A value that
-    has not changed is None. `is_first` is True for the first request."""
+    """The current request: its `reason`, and `grace_seconds` for the ranks to save. An unchanged
+    value is None. `is_first` is True for the first request."""
 
     reason: str | None
     grace_seconds: float | None

@@ -109,7 +109,7 @@ class Stop:
         self._flow = Flow()
         self._launchers: set[Key] = set()
         self._past: set[Key] = set()
-        """Processes that were killed, have ended, or cannot be signalled by this user."""
+        """Processes that are killed or ended, or that this user cannot signal."""
         self._results: list[tuple[tuple[Key, ...], int]] = []
         self._draining: dict[Key, int] = {}
         self._drained_by = float("inf")
@@ -160,7 +160,7 @@ class Stop:
         return self._statuses.get(pid, status) if by_stop else status
 
     def look(self, roots: Collection[int]) -> None:
-        """Signal the processes that are new since the last call, and end runners without programs.
+        """Signal the new processes since the last call, and end runners without programs.
 
         If the machine has no descriptors left, the next call continues.
         """

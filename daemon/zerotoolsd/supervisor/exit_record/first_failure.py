@@ -9,7 +9,7 @@ connection was closed, or a timeout if the first one only hangs. Example of thre
 
 The first of these rules that finds a rank decides:
 
-1. A rank that ended by itself, and not in the way of ranks that lost a peer. Of several, the one
+1. A rank that ended by itself, and not like ranks that lost a peer. Of several, the one
    with the first sign: its error, or its end. A SIGKILL is never a reaction to the end of another
    rank, so its sign counts `_NOTICED_LATE` earlier.
 2. A rank that the others name: gloo's monitored barrier and NCCL's desync report do.
@@ -30,7 +30,7 @@ EXIT_BAD_JOB = 64
 EXIT_BAD_CHECKPOINT = 65
 EXIT_NOT_READY = 69
 _NOTICED_LATE = 1.0
-"""Seconds by which a SIGKILL may be noticed after its consequences."""
+"""Most seconds between the consequences of a SIGKILL and the notice of its cause."""
 _LAST_LINES = 8
 
 _FOLLOWS = re.compile(
@@ -60,7 +60,7 @@ _NAMES = (
 
 
 class EndedRank(Protocol):
-    """A rank that has ended, with its status from the kernel. `killed`: the supervisor killed it.
+    """An ended rank, with its status from the kernel. `killed`: the supervisor killed it.
     `ended_clock` is the monotonic clock when its end was noticed, if known."""
 
     @property

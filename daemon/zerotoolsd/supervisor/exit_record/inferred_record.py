@@ -44,9 +44,9 @@ def inferred(
 ) -> dict[str, Any]:
     """Return the record of the attempt.
 
-    `told` are the ranks that were known to have ended while the supervisor lived: a SIGKILL of any
-    other rank is a result of the supervisor's death. `killed` is one sentence on that death. `stop`
-    is the reason of a requested stop, if there was one.
+    `told` are the ranks known to have ended while the supervisor lived: a SIGKILL of any other rank
+    is a result of the supervisor's death. `killed` is one sentence on that death. `stop` is the
+    reason of a requested stop, if there was one.
     """
     ranks = [
         KnownRank(index, line.status, line.killed or _is_ours(line.status, index in told))

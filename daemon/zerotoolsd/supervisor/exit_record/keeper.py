@@ -7,11 +7,11 @@ and a finished job would run again. So two processes always know it:
       supervisor    starts the ranks, and records the end of each in a shared `RankLedger`
         ranks
 
-When the supervisor dies, ended ranks that were not reaped become children of the keeper, which gets
-their status from the kernel. The kernel kills the ranks that still run (PDEATHSIG), and the keeper
-kills all other processes below. When the keeper dies, the supervisor continues without it. When
-both die at the same time, the daemon reads the run directory's record of the ranks (`ledger`). The
-lock, the disk space of the records and their descriptors belong to both.
+When the supervisor dies, unreaped ended ranks become children of the keeper, which gets their
+status from the kernel. The kernel kills the ranks that still run (PDEATHSIG), and the keeper kills
+all other processes below. When the keeper dies, the supervisor continues without it. When both die
+at the same time, the daemon reads the run directory's record of the ranks (`ledger`). The lock, the
+disk space of the records and their descriptors belong to both.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def keep(
 ) -> int:
     """Supervise in a child process, and write the record if it cannot. Returns the exit status.
 
-    Raises OSError if the disk has no space for the attempt's records; nothing was started then.
+    Raises OSError if the disk has no space for the attempt's records; no process was started then.
     """
     records = Records(
         ReservedRecord(Path(EXIT), plan.processes),

@@ -59,7 +59,7 @@ class Verdict:
 
 
 class Judge(Protocol):
-    """Function that judges ranks that have all ended. `stop` is the reason of a requested stop;
+    """Function that judges ranks after the end of all. `stop` is the reason of a requested stop;
     `killed_because` is the reason why the ranks were killed when none had failed by itself."""
 
     def __call__(
@@ -202,7 +202,7 @@ def judge_stalled(
     own_program: bool,
     complete: Told | None = None,
 ) -> Verdict:
-    """Judge an attempt that was ended because its ranks made no progress.
+    """Judge an attempt ended because its ranks made no progress.
 
     `verdict` is the result for their ends without the stall, and `index` is the straggler. A
     program of the user's may end with 0 at a requested stop, and is not finished then. `complete`

@@ -30,7 +30,7 @@ class AttemptLocks:
     refusal: str | None = None
 
     def close(self) -> None:
-        """Close the descriptors; processes that were forked from this one still hold the locks."""
+        """Close the descriptors; forks of this process still hold the locks."""
         for fd in self.descriptors:
             os.close(fd)
 

@@ -27,7 +27,7 @@ from zerotoolsd.supervisor.rank_log import say
 
 FILE = "heartbeats.json"
 QUIET_SECONDS = 3.0
-"""A rank that has been quiet for so long is examined from outside."""
+"""Seconds of silence before a rank is examined from outside."""
 BETWEEN_SECONDS = 4.0
 """Between two looks: each takes as much of a processor as all else in a second."""
 _MOST_SHOWN = 64

@@ -51,8 +51,7 @@ def activity(pid: int) -> Activity | None:
 
 
 def report(pid: int) -> str:
-    """Return lines for the log: the state, the place in the kernel where it waits, and the
-    threads."""
+    """Return lines for the log: the state, the kernel code that it waits in, and the threads."""
     found = activity(pid)
     if found is None:
         return f"pid {pid} is gone"

@@ -1,16 +1,15 @@
 """The phases of a rank, and how long it may stay in one without progress.
 
-A healthy job must never be ended, however slow its disk and large its model. So a deadline is not
-for the phase, but for the time within it in which nothing happens: each step, each batch that is
-evaluated, begins it anew; and while a rank reads, writes or computes in a phase of which it cannot
-tell the progress, its time counts a sixth (`EASED`). On GPUs no time is eased in which ranks
-compute with one another (`COLLECTIVE`): one that waits in a collective of NCCL spins, and looks
-busy.
+A healthy job must never be ended, however slow its disk and large its model. So a deadline limits
+the time without progress in a phase, not the phase: each step and each evaluated batch restarts it.
+While a rank reads, writes or computes in a phase without measurable progress, its time counts a
+sixth (`EASED`). On GPUs the time of collectives (`COLLECTIVE`) counts in full: a rank in a
+collective of NCCL spins while it waits, and seems busy.
 
 NCCL hangs for ever where two GPUs cannot copy to one another. So the ranks do one collective before
 all else (`CONNECTING`), for which none of them compiles or reads anything, and which has
-`CONNECT_SECONDS`. A first step in which every rank of the job waits for the others has the deadline
-of a step, and at least so long.
+`CONNECT_SECONDS`. A first step with every rank waiting for the others has the deadline of a step,
+and at least so long.
 
 A step has `factor` times the median of the steps before it, and at least its deadline. Example: a
 run of 0.4 s a step is ended after 10 minutes without one, a run of 40 s a step after 80 minutes.
@@ -53,19 +52,19 @@ PHASES: Mapping[str, str] = {
 """Each phase, in the order of a run, and the deadline that it has."""
 NAMES = tuple(PHASES)
 COLLECTIVE = (CONNECTING, FIRST_STEP, EVALUATING)
-"""Phases of unknown progress whose collectives are often the first that NCCL does."""
+"""Phases of unknown progress, often with the first collectives that NCCL does."""
 CONNECT_SECONDS = 600.0
 """Longest time of the first collective, when all ranks have met."""
 
 EASED = 6
-"""Divisor of the time in which a rank works in a phase without measurable progress."""
+"""Divisor of a rank's working time in a phase without measurable progress."""
 END, REPORT, OFF = "end", "report", "off"
 
 
 @dataclass(frozen=True)
 class StallLimits:
-    """What is done about a stall, and the deadlines in seconds; None: there is none. `on_gpus`:
-    the ranks are the trainer's, on GPUs; `sees_all`: no other machine has ranks of the job."""
+    """The action at a stall, and the deadlines in seconds; None: there is none. `on_gpus`: the
+    ranks are the trainer's, on GPUs; `sees_all`: no other machine has ranks of the job."""
 
     action: str = OFF
     seconds: Mapping[str, float | None] | None = None
@@ -77,7 +76,7 @@ class StallLimits:
     def from_plan(
         cls, tree: Mapping[str, object], *, on_gpus: bool = False, sees_all: bool = True
     ) -> StallLimits:
-        """Those of a plan; of one that has none, no stall is looked for."""
+        """Those of a plan; without one, stalls are not detected."""
         seconds = {name: tree.get(name) for name in (*KINDS, COMPLETE, SILENCE)}
         numbers = {name: float(v) for name, v in seconds.items() if isinstance(v, (int, float))}
         factor = tree.get("factor")
@@ -91,14 +90,14 @@ class StallLimits:
         )
 
     def is_eased(self, phase: str) -> bool:
-        """Whether the time in which a rank works in `phase` counts less."""
+        """Return whether a rank's working time in `phase` counts less."""
         return PHASES.get(phase) != STEP and not (self.on_gpus and phase in COLLECTIVE)
 
     def deadline(
         self, phase: str, step_seconds: float | None, *, all_wait: bool = False
     ) -> float | None:
         """Return the seconds that a rank may be in `phase` without progress, for this duration of a
-        step. `all_wait`: every rank that is seen waits for the others."""
+        step. `all_wait`: every known rank waits for the others."""
         kind, seconds = PHASES.get(phase, START), self.seconds or {}
         limit = seconds.get(kind)
         if limit is not None and phase == CONNECTING:

@@ -1,4 +1,4 @@
-"""The reports of users' programs (`zerotools.worker`), as the lines of ranks.
+"""The reports of users' programs (`zerotools.worker`), converted to the lines of ranks.
 
 They have no pulse: each report is a line. A program that reports nothing has no line at all, and
 only `stall.silence_limit` can detect that it stalls. When one rank has reported that the job is
@@ -24,7 +24,7 @@ MOST_RANKS = 1024
 
 
 class ToldBeats:
-    """The newest line of each rank that has reported anything."""
+    """The newest line of each rank with a report."""
 
     def __init__(self) -> None:
         self.beats: dict[int, Beat] = {}

@@ -1,4 +1,4 @@
-"""Memory that a rank and its supervisor share, in which the rank reports its phase.
+"""Memory shared by a rank and its supervisor, for the rank's reports of its phase.
 
 A rank's main thread writes one line whenever it makes progress: when a phase begins, a step is
 done, a batch is evaluated, or a wait for the others begins. No other thread can (`Pulse.beat`). So

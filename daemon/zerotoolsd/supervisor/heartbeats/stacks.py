@@ -1,6 +1,6 @@
 """The stacks of all ranks, for the log, before an attempt without progress is ended.
 
-Each rank is examined in the way that disturbs it least. A rank of our trainer prints its own stacks
+Each rank is examined by the method that disturbs it least. A rank of our trainer prints its stacks
 at a signal (`shared_heartbeat.DUMP_SIGNAL`), from C code that needs neither the interpreter nor the
 right to trace. Programs of users, and stopped ranks, which cannot respond, are read from outside by
 py-spy if it is installed. The kernel's state of a process is always written.
@@ -103,7 +103,7 @@ class StackDump:
                 log.add(_taken(target))
 
     def is_over(self) -> bool:
-        """Return whether all have responded, or the time is over; log the ones that have not."""
+        """Return whether all have responded, or the time is over; log the others."""
         passed = self._clock() - self._began
         for pid, (log, before) in list(self._asked.items()):
             if log.seen > before:

@@ -1,9 +1,9 @@
 """The time that each rank has been quiet, and the decision that this is a stall. Pure: time is an
 argument.
 
-Time is measured by the supervisor's own clock: a late call counts `MOST_BETWEEN` seconds at most.
-So a change of the system clock has no effect. No time passes while the machine sleeps, or while the
-job and its supervisor are stopped.
+Time is measured by the supervisor's clock: a late call counts `MOST_BETWEEN` seconds at most. So a
+change of the system clock has no effect. No time passes while the machine sleeps, or while the job
+and its supervisor are stopped.
 
 An attempt is as quiet as the rank that reported last, because the others may be waiting for that
 rank. It stalls when it is quiet for longer than the deadline of the straggler; if that is unknown,
@@ -40,7 +40,7 @@ _WORKS = 0.1
 class AttemptStall:
     """An attempt without progress for `seconds`, with a deadline of `deadline` seconds. `rank` is
     the straggler, or None if unknown. `is_silent`: no report and no output came at all, from ranks
-    that have unknown progress."""
+    of unknown progress."""
 
     rank: int | None
     seconds: float

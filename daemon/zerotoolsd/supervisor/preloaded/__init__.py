@@ -1,4 +1,4 @@
-"""A process that has imported a trainer's modules and becomes the supervisor of an attempt.
+"""A process with a trainer's modules imported that becomes the supervisor of an attempt.
 
 It imports once, and forks for each attempt. The fork is the attempt's keeper, as if the daemon had
 started it; it forks the supervisor, and the ranks are forks of that. So every process has the same

@@ -60,7 +60,7 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 
 def begin_anew(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Set the state that differs between ranks, as their own interpreters would."""
+    """Set the state that differs between ranks, as separate interpreters would."""
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),

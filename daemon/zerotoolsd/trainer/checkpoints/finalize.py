@@ -101,7 +101,7 @@ class Committer:
 
 
 def clear_leftovers(output_dir: Path) -> None:
-    """Delete incomplete remains of attempts that died."""
+    """Delete incomplete leftovers of attempts that died."""
     if not output_dir.is_dir():
         return
     for path in list(output_dir.iterdir()):

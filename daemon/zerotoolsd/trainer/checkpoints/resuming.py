@@ -1,4 +1,4 @@
-"""Chooses the checkpoint from which the run continues."""
+"""Chooses the checkpoint that the run continues from."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class ResumeDecision:
-    """`start` is None for a run that begins at step 0, or from `foreign`, the path of a checkpoint
-    of another program."""
+    """`start` is None if the run begins at step 0, or from `foreign`, the path of a checkpoint of
+    another program."""
 
     start: ResumePoint | None
     skipped: tuple[checkpoint_dirs.SkippedCheckpoint, ...] = ()
@@ -65,14 +65,14 @@ def adopted(path: Path, spec: JobSpec, meta_model: MetaModel) -> ResumePoint:
 def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -> ResumeDecision:
     """Return the start of the run, chosen and verified by rank 0.
 
-    A restarted attempt resumes from the newest complete checkpoint of its own; the first one from
+    A restarted attempt resumes from the newest complete checkpoint of this run; the first one from
     `resume_from`. Of the two, the later one is used; if the run began from a checkpoint of another
-    program, any own checkpoint has precedence. `saved_step` is the newest step that an earlier
-    attempt saved: if nothing is left of it, the run does not restart from the beginning by itself.
+    program, any checkpoint of this run has precedence. `saved_step` is the newest step that an
+    earlier attempt saved: if it is gone, the run does not restart from the beginning by itself.
 
     Raises:
         BadRequest: `resume_from` is not a checkpoint.
-        BadCheckpoint: it is damaged, or all of the run's own are, or they are gone.
+        BadCheckpoint: it is damaged, or all of this run's are, or they are gone.
         MachineNotReady: a transient error of a disk or a file server.
     """
     output_dir = Path(spec.output_dir or "")
@@ -140,8 +140,7 @@ def _decide(spec: JobSpec, saved_step: int) -> ResumeDecision:
 
 
 def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
-    """Return the choice among the run's own checkpoints; a saved one that is missing counts as
-    rejected."""
+    """Return the choice among this run's checkpoints; a missing saved one counts as rejected."""
     own = checkpoint_dirs.choose(output_dir, trusting=True, structure=check_structure)
     saved = output_dir / checkpoint_dirs.directory_name(saved_step)
     found = -1 if own.record is None else own.record.step

@@ -32,10 +32,10 @@ class Saves:
     """Runs one save at a time. All ranks call each method in the same order.
 
     The save of one rank may complete one step before that of another. So errors that end the run
-    are raised by `begin` and `settle`, in which all ranks wait.
+    are raised by `begin` and `settle`, because all ranks wait there.
 
     `prepare` returns the function that writes this rank's part of the current state. `beside` means
-    that this function has its own copy, and may be called in another thread while training
+    that this function has a copy of the state, and may be called in another thread while training
     continues; then no other code may use the saver's group.
     """
 

@@ -8,8 +8,8 @@
 
 A process that dies meanwhile leaves the older checkpoints unchanged, and a staging directory that
 the next attempt removes. All waiting is in the control group of `Saver.group`, which has a long
-enough timeout. A saver that works concurrently with training has its own group, because two threads
-in one group would receive each other's messages.
+enough timeout. A saver that works concurrently with training has a separate group, because two
+threads in one group would receive each other's messages.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Saver:
         `write` puts this rank's part into a directory, `random` is its random number state.
 
         Raises:
-            SaveFailed: a rank could not write; on every rank. Nothing was committed, and the
-                staging directory is deleted.
+            SaveFailed: a rank could not write; on every rank. No checkpoint was committed,
+                and the staging directory is deleted.
             Diverged: the state cannot be continued from. As above.
         """
         started = time.monotonic()

@@ -19,7 +19,7 @@ def collate(
 
     Shorter examples are padded on the right. A causal model needs no mask for that, because no
     token sees tokens to its right; an encoder does. In a packed sequence the position ids restart
-    with each segment, by which transformers separates them in all of its attention implementations.
+    with each segment, so that transformers separates them in all of its attention implementations.
     """
     inputs = _filled([example.inputs for example in examples], 0, device)
     labels = _filled([example.targets for example in examples], IGNORED, device)
@@ -42,7 +42,7 @@ def collate(
 def said_before(model: Any, labels: torch.Tensor) -> torch.Tensor:
     """Return the decoder inputs for `labels`, both `[batch, length]`.
 
-    The model's own rule decides; if transformers has none, `decoder_start_token_id` comes first.
+    The model's rule decides; if transformers has none, `decoder_start_token_id` comes first.
     """
     own = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     if own is not None:

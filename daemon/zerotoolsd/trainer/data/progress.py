@@ -19,9 +19,9 @@ class ReadingProgress:
     total: int = 0
     clock: Callable[[], float] = time.monotonic
     lost: list[int] = field(default_factory=list)
-    """Exit statuses of processes beside the rank that ended before the data was read."""
+    """Exit statuses of processes next to the rank that ended before the data was read."""
     others: int = 0
-    """Bytes that another job has written of what this one waits for."""
+    """Bytes written by another job to the files that this one waits for."""
     _before: int = 0
     _within: int = 0
     _began: float | None = None
@@ -64,7 +64,7 @@ class ReadingProgress:
     def tell_until(self, is_over: Callable[[], bool], tell: Callable[[str], None]) -> None:
         """Pass `words` to `tell` each time that the reading has got further, until it `is_over`.
 
-        Time alone is no progress: a reading that hangs must look like one.
+        Time alone is not progress: a hanging read must be recognizable.
         """
         before = (0, 0)
         while not is_over():

@@ -24,7 +24,7 @@ Maker = Callable[..., Callable[[Any], Any]]
 """Makes a function for batches of its arguments. A process imports it by its name."""
 
 LAST_SECONDS = 1.0
-"""A process that answers no more is ended where it does not end within this time."""
+"""A process that answers no more is killed if it does not end within this time."""
 _PROGRAM = Path(__file__).with_name("tokenizing_process.py")
 _VARIABLES = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -44,8 +44,8 @@ def in_processes(
     """Yield the result of `make(*arguments)` for each batch, from `count` processes (0: this one).
 
     A process that ends, such as one that the kernel has killed for memory, is done without: this
-    process does the batch in its place, and `ended` takes its exit status. So is one that cannot
-    be started.
+    process does the batch instead, and `ended` takes its exit status. So is one that cannot be
+    started.
 
     Raises:
         Exception: the error of a batch, after the results before it were taken.
@@ -102,7 +102,7 @@ def in_processes(
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """Return the exit status of a process that is of no use any more."""
+    """Return the exit status of a process that has become useless."""
     with suppress(subprocess.TimeoutExpired):
         return process.wait(LAST_SECONDS)
     process.kill()

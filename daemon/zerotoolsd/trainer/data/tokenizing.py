@@ -19,7 +19,7 @@ LETTERS_AT_ONCE = 8 << 20
 PIECES_AT_ONCE = 8192
 """Text is tokenised together, so much of it or so many pieces."""
 PARTS = 4
-"""Factor by which a process next to the rank gets fewer texts at once."""
+"""Divisor of the texts at once for a process next to the rank."""
 
 
 class TokenFile:
@@ -64,8 +64,8 @@ def tokenize(
     processes: int = 0,
     ended: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Write the ids of all `pieces` of text to `destination`, by so many `processes` beside this
-    one; `ended` is as of `in_processes`. Memory does not grow with the text."""
+    """Write the ids of all `pieces` of text to `destination`, by so many `processes` in addition to
+    this one; `ended` is as of `in_processes`. Memory does not grow with the text."""
     make = make_loaded_tokenizing if processes else make_tokenizing
     named = Path(tokenizer.name_or_path) if processes else tokenizer
     letters = LETTERS_AT_ONCE // (PARTS if processes else 1)

@@ -1,9 +1,9 @@
 """Cross-entropy without a tensor of logits: the head works on a part of the rows at a time.
 
-A row is the hidden state of one position. The model's own `forward` computes its logits (the head,
-and the scaling or bounding of logits). It is called with the base model replaced by one that
-returns part of the hidden states. So this code is independent of the architecture; the equality of
-the logits is checked once, on the model itself.
+A row is the hidden state of one position. The model's `forward` computes its logits (the head, and
+the scaling or bounding of logits). It is called with the base model replaced by one that returns
+part of the hidden states. So this code is independent of the architecture; the equality of the
+logits is checked once, on the model itself.
 
 The backward pass computes the logits of each part again. Gradients of the head are summed over the
 parts in fp32, as in one product over all rows.
@@ -113,8 +113,8 @@ class ChunkedLoss:
         return output, seen.hidden, tail
 
     def _is_right(self, arguments: dict[str, Any]) -> bool:
-        """Return whether the logits of the first positions, computed row by row, equal the model's
-        own."""
+        """Return whether the logits of the first positions, computed row by row, equal the
+        model's."""
         try:
             with torch.no_grad():
                 self._check(_shortened(arguments))

@@ -138,7 +138,7 @@ class CopyingEngine(Engine, Protocol):
     """An engine with checkpoints that may be written during training."""
 
     def copy(self) -> Callable[[Path, WorldGroup], None]:
-        """Copy this rank's part of a checkpoint to host memory, in place of the last such copy.
+        """Copy this rank's part of a checkpoint to host memory, replacing the last such copy.
 
         The returned function writes it as `write` would, in any thread. It meets the other ranks in
         the control group of its group argument.

@@ -1,4 +1,4 @@
-"""The bias by which DeepSeek's routers choose experts, moved towards those with few tokens.
+"""The bias for the choice of experts in DeepSeek's routers, moved towards those with few tokens.
 
 After each step the bias of an expert with fewer tokens than the mean of its layer rises by `rate`,
 that of one with more falls by it; tokens of all ranks and micro batches count. It gets no gradient.

@@ -23,7 +23,7 @@ from zerotoolsd.trainer.model.tiny_model import small_model
 from zerotoolsd.trainer.sequence_parallel.split_batch import Stretch
 
 TOLERANCE = 1e-4
-"""Allowed relative difference from the model's own loss: rounding of fp32."""
+"""Allowed relative difference from the model's loss: rounding of fp32."""
 _ATTRIBUTE = "added_router_loss"
 _KEY = "output_router_logits"
 _COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")

@@ -1,10 +1,10 @@
-"""The directory in which DeepSpeed's operators are compiled, and the locks for that.
+"""The build directory of DeepSpeed's operators, and the locks for builds.
 
-torch marks a directory in which it compiles by a file `lock` (torch/utils/file_baton.py). A process
-that is killed meanwhile leaves it there, and every later process waits forever. In our directory a
-kernel lock shows who compiles: it ends with its process, so that a `lock` found under it is a
-leftover. In a directory of the user's, other programs compile too, so a `lock` is reported and
-waited for, and never removed.
+torch marks its build directory by a file `lock` (torch/utils/file_baton.py). A process killed
+meanwhile leaves it there, and every later process waits forever. In our directory a kernel lock
+shows who compiles: it ends with its process, so that a `lock` found under it is a leftover. In a
+directory of the user's, other programs compile too, so a `lock` is reported and waited for, and
+never removed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BuildReporter(Protocol):
 
 
 def own_directory(torch_version: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory in which this user's jobs compile for this Python and this torch.
+    """Return the build directory of this user's jobs for this Python and this torch.
 
     Raises RuntimeError without a home directory.
     """
@@ -71,14 +71,14 @@ def build_in_own(torch_version: str, environment: Any = os.environ) -> bool:
 
 
 def take_turns(batons: Any, *, own: bool, teller: BuildReporter) -> None:
-    """Let torch compile under our locks. `batons` are the modules in which it finds FileBaton."""
+    """Let torch compile under our locks. `batons` are the modules to search for FileBaton."""
     for module in batons:
         if hasattr(module, "FileBaton"):
             module.FileBaton = lambda path, *_, **__: Baton(Path(path), own=own, teller=teller)
 
 
 class BuildProgress:
-    """Reports the files of an operator when they are compiled; ninja's own output is hidden."""
+    """Reports the files of an operator when they are compiled; the output of ninja is hidden."""
 
     def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
         self._directory = directory

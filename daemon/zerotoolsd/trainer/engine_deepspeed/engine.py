@@ -1,4 +1,4 @@
-"""Engine `deepspeed`: DeepSpeed with its own configuration, in our loop, with our checkpoints."""
+"""Engine `deepspeed`: DeepSpeed with a native configuration, in our loop, with our checkpoints."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class DeepSpeedEngine:
     def write(self, staging: Path) -> None:
         """Write a checkpoint; see `Engine.write`.
 
-        It is in DeepSpeed's own layout, or only weights if that layout cannot be resumed.
+        It is in DeepSpeed's native layout, or only weights if that layout cannot be resumed.
         """
         if on_nvme(self.config):
             self.files.write_weights(staging)
@@ -194,7 +194,7 @@ class DeepSpeedEngine:
     def load_foreign(self, start: ForeignStart) -> None:
         """Load a foreign checkpoint; see `Engine.load_foreign`.
 
-        It must be DeepSpeed's own files of the same stage, ranks and groups.
+        It must be DeepSpeed's native files of the same stage, ranks and groups.
         """
         directory = start.run.directory
         self.files.load(directory.parent, start.record.step, tag=directory.name)

@@ -1,11 +1,11 @@
-"""DeepSpeed's part of a checkpoint: its own layout inside a staging directory of ours.
+"""DeepSpeed's part of a checkpoint: its native layout inside a staging directory of ours.
 
     global_stepN/*.pt   the files of DeepSpeed, with its tag and names
     latest              the tag: written when all ranks are done (DeepSpeed does not wait for that)
     zero_to_fp32.py     its own script
 
-If DeepSpeed keeps state on its own disk (NVMe), its save cannot be resumed: its load silently skips
-the optimizer. Such a checkpoint has only the weights, as safetensors.
+If DeepSpeed keeps state on NVMe, its save cannot be resumed: its load silently skips the optimizer.
+Such a checkpoint has only the weights, as safetensors.
 """
 
 from __future__ import annotations

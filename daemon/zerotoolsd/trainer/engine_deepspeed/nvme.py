@@ -1,8 +1,8 @@
 """The directory to which DeepSpeed offloads a rank's state, and the operator for that.
 
 DeepSpeed names its files only by rank, and does not remove them. To separate jobs with the same
-`nvme_path`, each rank has its own directory there. It is removed when the run ends; after a kill,
-when the job starts again.
+`nvme_path`, each rank has a separate directory there. It is removed when the run ends; after a
+kill, when the job starts again.
 """
 
 from __future__ import annotations

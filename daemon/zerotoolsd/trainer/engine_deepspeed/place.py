@@ -34,7 +34,7 @@ from zerotoolsd.trainer.engine_deepspeed.builds import (
 _LASTING = re.compile(
     r"CUDA_HOME|unable to JIT load|Ninja is required|detected CUDA version .* mismatches", re.I
 )
-"""Errors of torch and DeepSpeed about what is not installed: another try ends the same way."""
+"""Errors of torch and DeepSpeed about missing packages: another try would fail again."""
 
 
 def import_deepspeed(spec: JobSpec, teller: BuildReporter) -> Any:
@@ -117,7 +117,7 @@ def _without_operators_of_the_group(deepspeed: Any) -> None:
 
 
 def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str], None]) -> None:
-    """Use torch's Adam if DeepSpeed's own cannot be built here, and report it.
+    """Use torch's Adam if DeepSpeed's cannot be built here, and report it.
 
     Also report where it will be built.
     """

@@ -30,7 +30,7 @@ class CheckedReader(dcp.FileSystemReader):  # type: ignore[misc] # torch's types
 
         Raises:
             BadFile: it is damaged, or not of DCP.
-            Unsupported: the tensors are stored in a way that cannot be addressed.
+            Unsupported: the storage of the tensors cannot be addressed.
         """
         super().__init__(directory)
         self.checked = read_metadata(directory / METADATA)

@@ -83,7 +83,7 @@ class UpdatePath(Protocol):
 
 
 class InPlaceUpdate:
-    """Lets the optimizer update the model's own parameters."""
+    """Lets the optimizer update the model's parameters directly."""
 
     def __init__(self, weights: Mapping[str, nn.Parameter], device: torch.device) -> None:
         self.weights = weights
@@ -169,7 +169,7 @@ class PartitionedUpdate:
 
 
 def reduction_of(weights: Mapping[str, torch.Tensor], device: torch.device) -> Reduction:
-    """Return the sums over the ranks among which `weights` are cut, all in the same way."""
+    """Return the sums over the ranks among which all `weights` are cut alike."""
     first = next(iter(weights.values()), None)
     return Reduction([] if first is None else cutting_groups(first), device)
 

@@ -24,8 +24,8 @@ TensorsByName = Mapping[str, torch.Tensor]
 class LiveState:
     """The model and optimizer in training. Loads fill their tensors in place.
 
-    With `masters`, the model's own weights are copies of them: see `copy_to_model`. The `mesh` is
-    that of a single rank without FSDP2, which has plain tensors.
+    With `masters`, the model's weights are copies of them: see `copy_to_model`. The `mesh` is that
+    of a single rank without FSDP2, which has plain tensors.
     """
 
     model: Any

@@ -23,7 +23,7 @@ def write_tensors(tree: TensorTree, directory: Path, group: WorldGroup) -> None:
 
     Raises:
         SaveFailed: a rank could not write.
-        Diverged: a value is not finite, on any rank: nothing is written.
+        Diverged: a value is not finite, on any rank: no file is written.
     """
     bad = [name for name in group.gathered(first_not_finite(tree)) if name is not None]
     if bad:

@@ -1,9 +1,8 @@
 """Page-locked host memory, which the GPU copies by itself: its pages stay in RAM.
 
-torch's own pinned memory has sizes of powers of two, which wastes up to half of it. CUDA locks
-complete pages, and refuses a locked page: of two heap buffers that share a page, only one could be
-locked. So tensors are cut from mappings, which begin and end at page boundaries and are locked
-once.
+torch's pinned memory has sizes of powers of two, which wastes up to half of it. CUDA locks complete
+pages, and refuses a locked page: of two heap buffers that share a page, only one could be locked.
+So tensors are cut from mappings, which begin and end at page boundaries and are locked once.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import torch
 CHUNK_BYTES = 16 << 20
 """Size of a mapping that smaller tensors share."""
 LARGE_BYTES = 1 << 20
-"""Bytes from which a tensor has its own pages: it wastes only the rest of its last page."""
+"""Least size in bytes of a tensor with separate pages: it wastes only the rest of its last page."""
 ALIGNMENT = 256
 """Alignment of tensors in a chunk, as in torch's allocators on a GPU."""
 
@@ -46,7 +45,7 @@ class LockedPages(mmap.mmap):
 
 
 class PinnedArena:
-    """Locked memory from which tensors get separate storages until they are freed.
+    """Locked memory for tensors, each with a separate storage until it is freed.
 
     `runtime` is CUDA's, None for that of torch. `take_error` clears the error that CUDA keeps for
     the next check.

@@ -38,7 +38,7 @@ def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.devic
 
 
 def sum_over_one_rank(model: Any, mesh: DeviceMesh) -> None:
-    """Have FSDP2 add up gradients and divide the sum, where a group of `mesh` has one rank.
+    """Have FSDP2 add up gradients and divide the sum, if a group of `mesh` has one rank.
 
     NCCL's average over one rank leaves out the last elements before NCCL 2.29.7 (NVIDIA/nccl 1950,
     torch's issue 144045): their gradients would be zero.

@@ -99,8 +99,8 @@ class PinnedTier(MemoryTier):
 class MappedTier(MemoryTier):
     """Files in `directory`, mapped into memory: the kernel keeps in RAM as much as fits.
 
-    A file is unlinked as soon as it is mapped. So its space is free again when the process ends in
-    any way, and no file remains.
+    A file is unlinked as soon as it is mapped. So its space is free again at any end of the
+    process, and no file is left.
     """
 
     directory: Path

@@ -6,8 +6,8 @@
     math        all               all                   taken as they are
 
 The math kernel keeps the scores of all pairs of tokens for the backward pass: of Llama 3 8B, 608
-MiB for each block and sequence of 2,048 tokens in fp32, where the efficient kernel keeps 128 MiB
-with repeated keys. Where there is no mask, transformers leaves the heads as they are on every GPU.
+MiB for each block and sequence of 2,048 tokens in fp32, while the efficient kernel keeps 128 MiB
+with repeated keys. Without a mask, transformers leaves the heads as they are on every GPU.
 
 Source: torch/csrc sdp_utils (`check_sm_version`, `check_batch_size_and_num_heads_dense`), and
 transformers/integrations/sdpa_attention.py (`use_gqa_in_sdpa`).
@@ -31,7 +31,7 @@ FLASH_CAPABILITY: Capability = BF16_CAPABILITY
 OF_CUDNN = ((9, 0), (10, 0))
 """GPUs (H100, B200) on which torch prefers cuDNN's kernel from cuDNN 9.15 on. It keeps the same."""
 _CHOOSE = "use_gqa_in_sdpa"
-"""The function by which transformers decides; it is looked up at every call."""
+"""The decision function of transformers; it is looked up at every call."""
 
 
 def has_flash(dtype: torch.dtype, capability: Capability) -> bool:
@@ -48,7 +48,7 @@ def choose_kernel(
     """Have keys and values be repeated where only that gives a fused kernel on `device`.
 
     Returns:
-        Which kernel the job takes, as a line of the log; None: torch does not choose it.
+        A line of the log with the kernel that the job takes; None: torch does not choose it.
     """
     config = model.config.get_text_config()
     attends = str(config._attn_implementation).startswith(("sdpa", SEGMENTED))

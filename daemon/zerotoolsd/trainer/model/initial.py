@@ -1,10 +1,10 @@
 """Initial weights that depend on the seed and the parameter's name, not on the ranks.
 
 Every rank walks over the meta_model, one block (or one module outside the blocks) at a time. It
-gives it memory on the CPU, runs the model's own initialisation on each of its modules, with random
-numbers seeded by (seed, name of the module), keeps its own shard, and frees the rest. No rank ever
-holds more than a block in addition to its shards. Buffers, which checkpoints need not hold, come
-from the same rule.
+gives it memory on the CPU, runs the model's initialisation on each of its modules, with random
+numbers seeded by (seed, name of the module), keeps this rank's shard, and frees the rest. No rank
+ever holds more than a block in addition to its shards. Buffers, which checkpoints need not hold,
+come from the same rule.
 
 Memory is filled with NaN first, to detect tensors that the model's rule leaves out.
 """
@@ -47,7 +47,7 @@ def initialise(
     be, too, so that the rule need not cover them.
 
     Raises:
-        Unsupported: the model's own rule leaves a tensor without a value.
+        Unsupported: the model's rule leaves a tensor without a value.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for prefix, module in units(meta_model):
@@ -91,7 +91,7 @@ def with_values(
     The caller protects the random numbers, and the gradients, of the process.
 
     Raises:
-        Unsupported: the model's own rule leaves a tensor without a value.
+        Unsupported: the model's rule leaves a tensor without a value.
     """
     unit = with_memory(meta_model, prefix, host)
     _run_rule(meta_model.model, prefix, unit, seed)
@@ -112,7 +112,7 @@ def _unset(prefix: str, unit: nn.Module, is_needed: Callable[[str], bool]) -> It
 
 
 def units(meta_model: MetaModel) -> Iterator[tuple[str, nn.Module]]:
-    """Yield (name, module): each block, and each other module that has its own tensors."""
+    """Yield (name, module): each block, and each other module with direct tensors."""
     inside: str | None = None
     for name, module in meta_model.model.named_modules():
         if inside is not None and name.startswith(inside):

@@ -7,9 +7,9 @@ other. "Gathering" is then a copy on the rank itself, which is freed block by bl
 if no other rank has a part.
 
 With tensor ranks, ranks are in a mesh of two dimensions, tensor ranks innermost. FSDP2 shards a cut
-weight among the ranks that have the same part of it. All other weights are sharded among all ranks,
-so that each rank has as many bytes of everything, and replicas cannot diverge: their gradients,
-which are equal on the tensor ranks, are averaged over them.
+weight among the ranks with the same part of it. All other weights are sharded among all ranks, so
+that each rank has as many bytes of everything, and replicas cannot diverge: their gradients, which
+are equal on the tensor ranks, are averaged over them.
 
     a cut matrix of 8 rows, 2 tensor ranks of 4       any other weight of 8 rows
     rank 0: rows 0-1    rank 1: rows 4-5              rank 0: rows 0-1    rank 1: rows 2-3
@@ -304,7 +304,7 @@ def _allocate(
 
 
 def _records(model: nn.Module) -> dict[nn.Parameter, Any]:
-    """Return FSDP's own record of each parameter."""
+    """Return FSDP's record of each parameter."""
     states = (m._get_fsdp_state() for m in model.modules() if isinstance(m, FSDPModule))
     groups = (group for state in states for group in _groups(state))
     return {each.sharded_param: each for group in groups for each in group.fsdp_params}

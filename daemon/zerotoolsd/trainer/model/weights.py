@@ -29,7 +29,7 @@ def is_from_seed(name: str, pretrained: Pretrained) -> bool:
 
 
 def values_by_rule(model: Any, pretrained: Pretrained | None, *, resumes: bool) -> set[str]:
-    """Return the parameters and buffers of `model` that get values only by its own rule.
+    """Return the parameters and buffers of `model` that get values only by its initialisation.
 
     They get none from a directory nor, if the run `resumes`, from a checkpoint.
     """

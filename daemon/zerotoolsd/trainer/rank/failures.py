@@ -8,7 +8,7 @@ from zerotoolsd.supervisor.transient_errors import NOT_READY
 EXIT_DONE = 0
 EXIT_CRASH = 1
 EXIT_BAD_JOB = 64
-"""The job cannot run as it is written: a restart would end the same way."""
+"""The job cannot run as it is written: a restart would fail again."""
 EXIT_BAD_CHECKPOINT = 65
 EXIT_NOT_READY = 69
 """The machine could not do it now: the job is started again, which costs it no restart."""

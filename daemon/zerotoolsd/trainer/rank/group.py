@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 
 CONTROL = "control"
 _KINDS: tuple[type[ZerotoolsError], ...] = (BadCheckpoint, MachineNotReady, BadRequest)
-"""What an error of rank 0 becomes on all ranks: the first of these that it is, or the last."""
+"""The type of an error of rank 0 on the other ranks: the first matching one, or the last."""
 BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
 """Of the group of all ranks. One each: torch 2.8 and 2.9 split no group of two backends into the
 groups of a mesh."""
@@ -54,10 +54,10 @@ class WorldGroup:
     meeting: str = ""
 
     def decided_by_rank_zero(self, decide: Callable[[], Value]) -> Value:
-        """Return the result of `decide` from rank 0, the only rank that runs it.
+        """Return the result of `decide` from rank 0, which alone runs it.
 
         Raises:
-            ZerotoolsError: the error of `decide`, on every rank, so that all end in the same way.
+            ZerotoolsError: the error of `decide`, on every rank, so that all end alike.
         """
         answer: list[Any] = [None, None]
         if self.rank.leads:
@@ -121,7 +121,7 @@ class WorldGroup:
     def total_of(self, values: torch.Tensor, own: torch.Tensor) -> tuple[list[float], float]:
         """Sum `values`, a vector of fp64 on `device`, over the ranks, in place.
 
-        Returns the sums and the scalar `own` of this rank, in one copy from the device.
+        Returns the sums and this rank's scalar `own`, in one copy from the device.
         """
         if self.rank.world_size == 1:
             *alone, mine = torch.cat([values, own.view(1)]).tolist()
@@ -133,8 +133,8 @@ class WorldGroup:
 
 
 def timeout_setter(package: Any = dist) -> Callable[[timedelta, Any], None]:
-    """What sets how long the ranks of a group wait: torch 2.14 has renamed it, and warns of the
-    other name."""
+    """The method that sets a group's timeout: torch 2.14 has renamed it, and warns of the old
+    name."""
     found: Callable[[timedelta, Any], None] | None = getattr(package, "set_timeout", None)
     return found or distributed_c10d._set_pg_timeout
 
@@ -219,8 +219,8 @@ def place_of(rank: Rank, device: str) -> torch.device:
 def check_sums(
     group: WorldGroup, reduce: Callable[[torch.Tensor], object] = dist.all_reduce
 ) -> None:
-    """Do a collective, and check the result: GPUs whose direct copies fail hang here, or lose
-    numbers, before anything is read.
+    """Do a collective, and check the result: GPUs with failing direct copies hang here, or lose
+    numbers, before the first read.
 
     Raises:
         BadRequest: the sums are wrong.
@@ -255,7 +255,7 @@ def control_group() -> dist.ProcessGroup:
 
 
 def stay_on_this_machine(environment: MutableMapping[str, str]) -> None:
-    """Let gloo, which jobs on GPUs use too, listen at the address where the ranks meet.
+    """Let gloo, which jobs on GPUs use too, listen at the meeting address of the ranks.
 
     Its default, the address of the host's name, may belong to no interface, or be behind a
     firewall.

@@ -1,8 +1,8 @@
 """The meeting of the ranks of several nodes, before any of them has taken a GPU.
 
-Each node has its own daemon, which does not know the others, and starts an attempt when it can.
-Rank 0 of all listens at `rendezvous.address` with a store of torch. The first rank of each node
-puts a card there: its identity, its job, and the token of its attempt.
+Each node has a daemon that does not know the others, and starts an attempt when it can. Rank 0 of
+all listens at `rendezvous.address` with a store of torch. The first rank of each node puts a card
+there: its identity, its job, and the token of its attempt.
 
     node/0, node/1     the cards; a later attempt of the same node replaces an earlier one
     sealed             by rank 0, when all cards exist and match: their tokens, and a probe file
@@ -39,7 +39,7 @@ from zerotoolsd.trainer.rank.settings import Rank
 POLL_SECONDS = 0.1
 AGAIN_SECONDS = 1.0
 ANSWER_SECONDS = 60.0
-"""Seconds in which a node must check the probe file, or read an error."""
+"""Deadline in seconds for a node to check the probe file, or read an error."""
 CLOCK_SECONDS = 30.0
 KNOCK_SECONDS = 5.0
 _CONNECT = timedelta(seconds=2)
@@ -50,9 +50,9 @@ _PROBE = ".zerotools-meeting-"
 
 @dataclass(frozen=True)
 class MeetingPlace:
-    """The place and the time in which the nodes wait for one another. `directory` is the job's
-    output_dir, which all nodes share; `is_stopped` returns whether this node was asked to stop
-    meanwhile."""
+    """The address, the directory and the deadline for the meeting of the nodes. `directory` is the
+    job's output_dir, which all nodes share; `is_stopped` returns whether this node was asked to
+    stop meanwhile."""
 
     host: str
     port: int
@@ -319,8 +319,7 @@ class _Meeting:
 
 
 def _refuse_taken(place: MeetingPlace) -> None:
-    """Raise MachineNotReady if another program listens, which torch would take for its own
-    store."""
+    """Raise MachineNotReady if another program listens, which torch would mistake for its store."""
     with suppress(OSError), socket.create_connection((place.host, place.port), 1.0):
         raise MachineNotReady(
             f"rendezvous.address = {place.address}: another program listens there; end it, or set "

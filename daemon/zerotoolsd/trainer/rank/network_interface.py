@@ -1,4 +1,4 @@
-"""The network interface by which other nodes are reached."""
+"""The network interface that reaches other nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIOCGIFADDR = 0x8915
 
 
 def interface_to(host: str, port: int) -> str | None:
-    """Return the network interface by which this machine reaches `host`, or that has its address.
+    """Return the network interface that reaches `host`, or that has its address.
 
     Returns None if it cannot be determined.
     """

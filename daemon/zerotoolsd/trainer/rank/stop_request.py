@@ -34,5 +34,5 @@ class StopRequest:
         return self.reason() if self.asked() else None
 
     def reason(self) -> str:
-        """Return the reason in a word, as far as this rank knows."""
+        """Return the short reason, as far as this rank knows."""
         return stop_reason(self.run_dir) or ("SIGTERM" if self._signalled else "asked")

@@ -58,7 +58,7 @@ def explained(
 
 
 def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | None = None) -> str:
-    """Return one sentence from torch's message `said`, after so many steps of the run."""
+    """Return one sentence from torch's message `said` after a number of steps."""
     facts = [
         match[0][0].lower() + match[0][1:] if match[0].startswith("Tried") else match[0]
         for pattern in (
@@ -80,8 +80,8 @@ def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | No
 
 
 def _others(said: str) -> list[str]:
-    """What torch says of other processes on the GPU. Where it does not find its own pid in NVML's
-    list, as in a container, one of those listed is this process."""
+    """The part of torch's message on other processes on the GPU. If torch does not find this pid in
+    NVML's list, as in a container, one of those listed is this process."""
     listed = _PROCESS.findall(said)
     return listed if _THIS.search(said) else listed[1:]
 

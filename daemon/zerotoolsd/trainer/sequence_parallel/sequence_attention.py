@@ -1,15 +1,15 @@
-"""Attention over sequences of which each rank has a stretch.
+"""Attention over sequences that are split into one stretch per rank.
 
 Before it, ranks exchange heads for positions: each then has all positions of `heads / ranks` heads,
 and attends by one of the existing implementations, with the mask of the whole sequence. The results
-return the same way. With 2 ranks, 4 heads and 6 positions:
+return by the same exchange. With 2 ranks, 4 heads and 6 positions:
 
     rank 0 has positions 0-2 of heads 0-3   <->   positions 0-5 of heads 0, 1
     rank 1 has positions 3-5 of heads 0-3   <->   positions 0-5 of heads 2, 3
 
 Key/value heads that the ranks do not divide are sent to each rank with queries that need them.
 
-The base model gets a `WholeMask` in place of its mask, and passes it on to its layers, which also
+The base model gets a `WholeMask` instead of its mask, and passes it on to its layers, which also
 have it when activations are computed again. Without an active `Whole`, as in generation, each
 implementation works as without this module.
 """
@@ -46,8 +46,8 @@ Seen = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Whole:
-    """The sequences of which a model reads a stretch. `places` are their position ids, `[batch,
-    length]`, if these restart with each segment; `last` is the largest of all."""
+    """The sequences behind the stretch that a model reads. `places` are their position ids,
+    `[batch, length]`, if these restart with each segment; `last` is the largest of all."""
 
     exchange: Exchange
     places: torch.Tensor | None
@@ -78,7 +78,7 @@ def reading(whole: Whole) -> Iterator[None]:
 
 
 def read_now() -> Whole | None:
-    """Return the sequences of which a stretch is being read."""
+    """Return the sequences behind the stretch that is being read."""
     return _now.get()
 
 

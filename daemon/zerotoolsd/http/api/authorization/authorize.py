@@ -1,4 +1,4 @@
-"""Authorizes requests: the only place of the API where this is decided.
+"""Authorizes requests: the only module of the API that decides this.
 
 Every route names its `Action` (`routes`). A refused request never reaches its handler. A handler
 with a masked response removes the hidden fields (`visible_fields`).

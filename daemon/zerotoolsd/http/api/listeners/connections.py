@@ -1,10 +1,10 @@
 """The daemon's connections: limits on their number, and on the time for which one may delay it.
 
-asyncio's own accepting writes 1,024 tracebacks a second into the log when descriptors run out.
+asyncio's accept loop writes 1,024 tracebacks a second into the log when descriptors run out.
 Neither asyncio nor aiohttp limits a client that connects and sends nothing, sends half a request,
 or never reads the response. Here, a connection above the limit gets a 503 with the reason and is
-closed; one that is too slow is closed. Refusals are logged as often as `logs` allows, never once
-per client.
+closed; a connection that is too slow is closed. Refusals are logged as often as `logs` allows,
+never once per client.
 
 For example: 1,024 descriptors allow 896 connections. A script that leaks them gets 896, then a 503
 each; the others are served. Its old connections are closed because they have sent nothing for
@@ -78,7 +78,7 @@ def room_for_connections() -> int:
 
 class Connection(web.RequestHandler):
     """One connection. `waiting_since` is when the head of a request began to arrive, or could have;
-    it is None between requests, and while one is handled.
+    None between requests, and while one is handled.
 
     Bodies are not decompressed: aiohttp would do so while the bytes arrive, before the sender is
     known. Data after a response, such as the body of a refused request, is read up to `MOST_UNREAD`
@@ -328,8 +328,8 @@ class Door:
     async def _shake_hands(self, link: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
         """Do the TLS handshake of one client.
 
-        Each signature takes up to some milliseconds. If a thousand clients send their first message
-        at once, they are handled one after another, and other tasks run between them.
+        A signature may take some milliseconds. If a thousand clients send their first message at
+        once, they are handled one after another, and other tasks run between them.
         """
         async with asyncio.timeout(HEAD_SECONDS):
             await self._first_byte(link)

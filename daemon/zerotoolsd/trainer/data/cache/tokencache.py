@@ -3,10 +3,10 @@
 An entry is a directory, named by the digest of all inputs of its files: the content of the data,
 the tokenizer and the settings. It gets its name when it is complete.
 
-A reader links the files of an entry into its own directory, and verifies their checksums there. So
-no lock is held while a job loads its model, and an entry can be removed or replaced at any time. A
-damaged entry is built again. A builder holds the entry's lock, so that two jobs do not tokenise the
-same data; if the builder makes no progress, the others build it, too.
+A reader links the files of an entry into a private directory, and verifies their checksums there.
+So no lock is held while a job loads its model, and an entry can be removed or replaced at any time.
+A damaged entry is built again. A builder holds the entry's lock, so that two jobs do not tokenise
+the same data; if the builder makes no progress, the others build it, too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Build = Callable[[Path], dict[str, Any]]
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """Complete files, in the caller's own directory `path`, and the facts of `Build`. `kept` is the
+    """Complete files, in the caller's directory `path`, and the facts of `Build`. `kept` is the
     entry for others, and `note` is for people."""
 
     path: Path
@@ -69,7 +69,7 @@ class TokenCache:
     ) -> CacheEntry:
         """Return the files of entry `key`, built if it is not there.
 
-        They stay until `until_opened` is closed; what is open then remains readable. While another
+        They stay until `until_opened` is closed; files still open stay readable. While another
         process builds it, `others` takes how many bytes are written, each time that there are more.
 
         Raises:
@@ -152,7 +152,7 @@ class TokenCache:
                     raise
 
     def _clear_drafts(self) -> None:
-        """Remove the directories of processes that are gone."""
+        """Remove the directories of ended processes."""
         for draft in (self.directory / "drafts").glob("*"):
             with suppress(OSError, BadRequest), ExitStack() as locks:
                 # Versions before 0.3 hold this lock while they write a draft.

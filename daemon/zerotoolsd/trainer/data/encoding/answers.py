@@ -37,9 +37,9 @@ class Render(Protocol):
 
 
 class Ends:
-    """The template's text after an answer. `closing` has a special token, by which it is found
-    again, or is empty; then `following` is the special token with which the next turn begins, if
-    there is one. The last answer may have another end (gpt-oss: `<|return|>` for `<|end|>`)."""
+    """The template's text after an answer. `closing` has a special token that marks it in the text,
+    or is empty; then `following` is the special token with which the next turn begins, if there is
+    one. The last answer may have another end (gpt-oss: `<|return|>` for `<|end|>`)."""
 
     def __init__(self, render: Render, special: Iterable[str]) -> None:
         self.special = tuple(special)
@@ -142,8 +142,8 @@ class Answers:
         return self._end_before_next(number, begin)
 
     def _behind_text(self, number: int, begin: int) -> int:
-        """Where the closing of an answer that begins at `begin` is looked for: behind its text, if
-        that has one in it."""
+        """Return the start of the search for the closing of an answer that begins at `begin`:
+        behind its text, if that has one in it."""
         text = self._turns[number]["content"].strip()
         at = self.whole.find(text, begin) if self._ends.closing in text else -1
         is_first = 0 <= at <= self.whole.find(self._ends.closing, begin)

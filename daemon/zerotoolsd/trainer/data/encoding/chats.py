@@ -1,4 +1,4 @@
-"""The turns of a chat, as the tokenizer's template renders them, and the positions of its answers.
+"""The turns of a chat, rendered by the tokenizer's template, and the positions of its answers.
 
 `answers` finds them. A template that marks answers itself, with `{% generation %}`, is trusted.
 """
@@ -84,7 +84,7 @@ class ChatTemplate:
         """Return the chat up to its last learned answer.
 
         Raises:
-            BadFile: the template rejects the turns, or leaves something out; the place is named.
+            BadFile: the template rejects the turns, or leaves something out; the position is named.
             BadRequest: the template does not support tools, or an answer cannot be distinguished
                 from the text around it.
         """

@@ -26,7 +26,7 @@ Marked = npt.NDArray[np.uint32]
 class Encoded:
     """The ids of an example. The first `split` are its source, and those with `SAID` are learned.
     `source_lost` and `target_lost` tokens were cut. `is_source_lost` and `is_target_lost` mean that
-    nothing of the text is left, `is_changed` that a chat template left out some of an answer, and
+    the whole text is lost, `is_changed` that a chat template left out some of an answer, and
     `left_out` names fields of turns that it does not show."""
 
     place: str
@@ -78,7 +78,7 @@ class Encoder(ABC):
         """Yield the ids of `records`, in order.
 
         Raises:
-            BadFile: the chat template rejects one; its place is named.
+            BadFile: the chat template rejects one; its position is named.
             BadRequest: the template renders turns so that answers cannot be found.
         """
         for batch in batches_of(records):

@@ -1,7 +1,7 @@
 """Chats with the same roles: the template's text around their texts, found once.
 
 The turns are rendered with probes as texts. If another chat with these roles is exactly the same
-with its own texts in place of the probes, its answers are at the positions of the probes' answers.
+with its texts instead of the probes, its answers are at the positions of the probes' answers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ChatOutline:
 
 
 def probe(number: int) -> str:
-    """Return a text that no template changes, in place of a turn's text."""
+    """Return a text that no template changes, to replace a turn's text."""
     return f"\u2042{number}\u2042"
 
 

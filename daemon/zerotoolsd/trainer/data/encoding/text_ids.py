@@ -35,8 +35,7 @@ class LocatedIds:
 
 class TextIds:
     """Encodes texts by a Hugging Face tokenizer: by words if that is exact, else by its library.
-    The tokenizer's own call makes lists that are not needed, which takes longer than the
-    encoding."""
+    The tokenizer's call makes lists that are not needed, which takes longer than the encoding."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

@@ -1,9 +1,9 @@
 """Ids of texts by a byte-level BPE, each word encoded once.
 
 A byte-level BPE encodes each word of its pre-tokenizer separately, and most words of a text are
-repeated. Splitting a text by the pre-tokenizer's own pattern and looking the words up takes a
-fourth of the tokenizer's time. Its model encodes each new word, thousands of them as one text: the
-library takes longer to return an encoding for each word than to encode it.
+repeated. Splitting a text by the pre-tokenizer's pattern and looking the words up takes a fourth of
+the tokenizer's time. Its model encodes each new word, thousands of them as one text: the library
+takes longer to return an encoding for each word than to encode it.
 
 The split must be exactly the tokenizer's. So the pattern is translated for characters with Unicode
 properties that have not changed since version 3.2, and symbols. The tokenizer itself encodes texts
@@ -185,7 +185,7 @@ def translate(pattern: str) -> str | None:
 
 
 def _pattern_of(state: Any) -> str | None:
-    """Return the pattern by which a pre-tokenizer splits; None if it is not exactly one."""
+    """Return the split pattern of a pre-tokenizer; None if it is not exactly one."""
     if not isinstance(state, dict):
         return None
     steps = state["pretokenizers"] if state["type"] == "Sequence" else [state]

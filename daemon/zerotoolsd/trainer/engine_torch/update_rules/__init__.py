@@ -1,2 +1,1 @@
-"""Optimizers for weights of which a rank has only rows; torch's own take each tensor to be
-complete."""
+"""Optimizers for weights split by rows among ranks; torch's optimizers expect complete tensors."""

@@ -1,9 +1,9 @@
 """Adafactor over rows that are cut among ranks: torch's update rule, the same at every number.
 
-torch's own takes each tensor to be complete. Here the means over a complete tensor (its columns,
-the sum of its row statistics, its norm and that of its update) are sums over this rank's rows,
-added up over the ranks among which it is cut. Rows' statistics are cut like the tensor; those of
-the columns of a matrix are complete on every rank.
+torch's Adafactor expects complete tensors. Here the means over a complete tensor (its columns, the
+sum of its row statistics, its norm and that of its update) are sums over this rank's rows, added up
+over the ranks among which it is cut. Rows' statistics are cut like the tensor; those of the columns
+of a matrix are complete on every rank.
 
 Source of the rule: torch/optim/_adafactor.py, with its defaults.
 """
@@ -30,7 +30,7 @@ FLOOR = torch.finfo(torch.float32).eps
 
 
 class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """An optimizer of fp32 weights of which this rank has rows."""
+    """An optimizer of this rank's rows of fp32 weights."""
 
     def __init__(self, groups: list[dict[str, Any]], reduction: Reduction, *, lr: float) -> None:
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})

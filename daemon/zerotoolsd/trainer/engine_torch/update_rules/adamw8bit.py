@@ -37,7 +37,7 @@ _LEAST_SCALE = 1e-38
 
 
 class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """An optimizer of fp32 weights of which this rank has rows."""
+    """An optimizer of this rank's rows of fp32 weights."""
 
     def __init__(
         self, groups: list[dict[str, Any]], *, lr: float, betas: tuple[float, float], eps: float

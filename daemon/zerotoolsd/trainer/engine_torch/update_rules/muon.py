@@ -4,9 +4,9 @@ The momentum is a number per element, so a rank has that of its rows. The update
 all of it: the momentum is made orthogonal by five Newton-Schulz iterations, products of the matrix
 with itself. So each matrix has one owner among the ranks that share it, the next matrix the next
 rank. Its rows are gathered on the owner, which iterates, and scattered again; as many matrices as
-there are ranks are on their way together, and none is worked on twice. What travels is bf16, in
-which the iterations compute: rows that are cast and joined are the bits of a matrix that is cast.
-GPUs that do not compute in bf16 (before compute capability 8.0) iterate in fp32.
+ranks travel together, and each is computed once. Rows travel in bf16, the type of the iterations:
+casting rows and joining them gives the same bits as casting the matrix. GPUs that do not compute in
+bf16 (before compute capability 8.0) iterate in fp32.
 
     3 ranks, W of 4 rows:      rank 0 has rows 0-1, rank 1 rows 2-3, rank 2 none
     it is the second matrix:   rank 1 gathers 2 + 2 rows, iterates, scatters 2 + 2 rows
@@ -34,7 +34,7 @@ FLOOR = 1e-7
 
 
 class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """An optimizer of fp32 matrices of which this rank has rows."""
+    """An optimizer of this rank's rows of fp32 matrices."""
 
     def __init__(
         self,
@@ -75,7 +75,8 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
             values.add_(update[: values.shape[0]].to(values.device), alpha=-scaled)
 
     def _direction(self, weight: torch.Tensor, momentum: float) -> torch.Tensor:
-        """This rank's rows of what is made orthogonal, in the type and where that is done."""
+        """Return this rank's rows of the matrix to orthogonalize, in the type and on the device of
+        that computation."""
         gradient, moment = local(weight.grad), local(self.state[weight]["momentum_buffer"])
         moment.lerp_(gradient, 1 - momentum)
         return gradient.lerp(moment, momentum).to(self._device, self._type)
@@ -117,7 +118,7 @@ def computing_type(
     device: torch.device,
     capability: Callable[[torch.device], tuple[int, int]] = torch.cuda.get_device_capability,
 ) -> torch.dtype:
-    """Return the type in which matrices are made orthogonal on `device`."""
+    """Return the type for orthogonalizing matrices on `device`."""
     if device.type == "cuda" and capability(device) < BF16_CAPABILITY:
         return torch.float32
     return torch.bfloat16

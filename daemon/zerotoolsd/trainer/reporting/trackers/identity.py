@@ -1,4 +1,4 @@
-"""The identity of a run for trackers: an id in its `output_dir`, by which it continues there."""
+"""The identity of a run for trackers: an id in its `output_dir`, which continues the run there."""
 
 from __future__ import annotations
 
