@@ -131,12 +131,11 @@ class Forked:
 
 
 forked_cpu_seconds = [0.0]
-"""Processor time of all forked processes that have ended; the system only counts direct
-children."""
+"""Processor time of all ended forked processes; the system only counts direct children."""
 
 
 class _Server:
-    """A process that has imported `modules`, and its socket.
+    """A process with `modules` imported, and its socket.
 
     It is forked from `below` if this is given, which has imported some of them.
     """
@@ -235,7 +234,7 @@ def output(
 
 
 def close_servers() -> None:
-    """End all servers of this process; those that were forked from others end first."""
+    """End all servers of this process; those forked from others end first."""
     while _servers:
         _servers.popitem()[1].close()
 

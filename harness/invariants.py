@@ -1,5 +1,4 @@
-"""Rules that a daemon's state directory keeps at every moment, regardless of which process was
-killed.
+"""Rules that a daemon's state directory keeps at every moment, whatever process is killed.
 
 `broken(state_dir, acknowledged)` reads the queue, the run directories and /proc, and returns one
 sentence for each broken rule. It only reads, and needs no daemon. A daemon may run meanwhile: the
@@ -82,8 +81,8 @@ def failed(state_dir: Path) -> dict[int, str]:
 
 
 def unused_texts(state_dir: Path) -> set[int]:
-    """Return the numbers of the job files that no job refers to. A daemon that starts deletes them,
-    and one that runs has some while it queues an array."""
+    """Return the numbers of the job files that no job refers to. A starting daemon deletes them,
+    and a running one has some while it queues an array."""
     with closing(sqlite3.connect(state_dir / "zerotools.db")) as database:
         database.row_factory = sqlite3.Row
         used = database.execute("SELECT text_number FROM job WHERE text_number IS NOT NULL")

@@ -1,7 +1,7 @@
 """Start the ranks of a job as the supervisor does, without a daemon.
 
-Ranks on CPUs are forked from a process that has imported torch: `harness.forked`. Ranks for GPUs,
-and those of a job that sets variables other than `READ_LATE`, are new processes.
+Ranks on CPUs are forked from a process with torch imported: `harness.forked`. Ranks for GPUs, and
+those of a job that sets variables other than `READ_LATE`, are new processes.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Mailbox:
     def wait_for_count(self, event: str, count: int, *, more: int = 0) -> None:
         """Wait until `count` datagrams with `event` have come, and then `more` of any kind.
 
-        It stops earlier when no more can come, as the run was shorter.
+        It stops earlier if no more can come because the run was shorter.
         """
         assert self._comes(lambda: self._is_over() or self._counted(event, count) >= more)
 
@@ -155,7 +155,7 @@ class Mailbox:
 
 @dataclass
 class Attempt:
-    """Ranks that are running; `finish` waits for them."""
+    """Running ranks; `finish` waits for them."""
 
     run_dir: Path
     processes: Sequence[Forked | Started]
@@ -211,7 +211,7 @@ class Attempt:
 
 
 def resolved(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the job `tree` with all its keys, as a submit stores it.
+    """Return the job `tree` with all its keys, in the form that a submit stores.
 
     A tree that a submit refuses is returned unchanged, for tests of ranks that refuse it.
     """

@@ -34,7 +34,7 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 KEEPER, SUPERVISOR, BOTH, RANK = "keeper", "supervisor", "both", "rank"
 TOKEN = "{:032x}"
 WAITS = "echo $$ > pid; read go < go; "
-"""Makes the script wait until its pid is known, so that the kernel can be asked later how it
+"""Makes the script wait until its pid is known, so that the kernel can report later how it
 ended."""
 
 
@@ -42,8 +42,9 @@ ended."""
 class AttemptStory:
     """One attempt of a shell script that exits with 0.
 
-    With `stopped` it is asked to stop, and exits with 0 then. With `closes` an export follows. With
-    `alone` its export kills the supervisor, so that the keeper has to write the record.
+    With `stopped` it gets a request to stop, and exits with 0 then. With `closes` an export
+    follows. With `alone` its export kills the supervisor, so that the keeper has to write the
+    record.
     """
 
     victim: str
@@ -104,7 +105,7 @@ class AttemptStory:
         )
 
     def _let_go(self, path: Path, run: Path, victim: Victim) -> int | None:
-        """Let the rank go on as soon as it can be watched; return its pidfd, or None if it never
+        """Let the rank continue as soon as it can be watched; return its pidfd, or None if it never
         started."""
         pidfd = None
         while not victim.is_over():
@@ -192,7 +193,7 @@ def strays(token: str) -> list[str]:
 class SaveStory:
     """A rank that saves three checkpoints, keeps two of them, and is killed meanwhile.
 
-    The checkpoint from which a resume would start must verify, and no step that was reported as
+    The checkpoint that a resume would start from must verify, and no step that was reported as
     saved may be lost.
     """
 

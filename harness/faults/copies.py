@@ -27,7 +27,7 @@ COPY = "copy.db"
 
 @dataclass(frozen=True)
 class Template:
-    """The files of a `Place`, to be copied as the start of others."""
+    """The files of a `Place`, to copy as the start of others."""
 
     place: Place
 
@@ -122,7 +122,7 @@ def jobs_in(database: Path) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class RestoreStory:
-    """`zerotools restore` is killed, with a copy in which jobs wait that have ended since.
+    """`zerotools restore` is killed, with a copy that shows jobs as waiting that have ended since.
 
     A daemon that starts then, or that refuses to start until the copy is restored again, starts
     none of these jobs a second time.
@@ -173,7 +173,7 @@ def copy_stories(directory: Path, tensors: Path) -> list[Story]:
 
 
 def pruning(place: Place) -> dict[str, Wanted]:
-    """Return a finished job that is removed with its checkpoints."""
+    """Return a finished job, removed with its checkpoints."""
     return {"t": place.training("t", 2, GONE)}
 
 
@@ -183,5 +183,5 @@ def migrating(place: Place) -> dict[str, Wanted]:
 
 
 def twice(place: Place) -> dict[str, Wanted]:
-    """Return two jobs that have ended since the copy was made."""
+    """Return two jobs that ended after the copy was made."""
     return {name: place.script(name, ONCE) for name in ("a", "b")}

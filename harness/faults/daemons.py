@@ -34,7 +34,7 @@ SECONDS = 60.0
 PAUSE = 0.02
 HELD_SECONDS = 5.0
 GONE = "gone"
-"""The expected state of a job that is removed."""
+"""The expected state of a removed job."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Wanted:
     is_held: bool = False
     """If true, it is held after its second step, and released."""
     members: int | None = None
-    """So many jobs of an array, of which the job file is this; they are called NAME-0, NAME-1."""
+    """Number of jobs of an array with this job file; they are called NAME-0, NAME-1."""
     is_retried: bool = False
     """The array of `members` is on hold; it is cancelled, and retried as a whole."""
 
@@ -107,7 +107,7 @@ class Place:
         return path.read_text().splitlines() if path.exists() else []
 
     def script(self, name: str, program: str, end: str = "succeeded", **more: Any) -> Wanted:
-        """Return a job that runs a shell script; `$LINES` is the file of its lines."""
+        """Return a job for a shell script; `$LINES` is the file of its lines."""
         script = {
             "command": ["/bin/sh", "-c", program],
             "directory": str(self.path),
@@ -285,7 +285,7 @@ def make_tensors(directory: Path) -> Path:
 
 
 def moved(template: Path, state: Path, old: Path, new: Path) -> None:
-    """Copy a queue, or a state directory whose daemon has ended, with the paths in it changed."""
+    """Copy a queue, or the state directory of an ended daemon, with the paths in it changed."""
     queue = state
     if template.is_dir():
         ignored = shutil.ignore_patterns("api.sock", "notify.sock")

@@ -60,7 +60,7 @@ def restore(arguments: list[str]) -> int:
 
 
 def rank(arguments: list[str]) -> int:
-    """Run a rank, as the supervisor starts one."""
+    """Run a rank with the supervisor's `arguments`."""
     import runpy
 
     sys.argv = [str(STAND_IN), *arguments]

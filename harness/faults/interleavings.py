@@ -3,9 +3,9 @@
     python -m harness.faults.interleavings [--minutes M] [--seed N] [--steps N]
 
 After each step `harness.invariants` and `harness.faults.rules` check the state directory and the
-jobs. After some steps nothing is killed any more, and all jobs must end. Each round has a new
-daemon and a seed, and the next round uses the next seed. `--seed` of a failed round repeats its
-operations; which of them overlap depends on the machine, so that several tries may be needed.
+jobs. After some steps the kills stop, and all jobs must end. Each round has a new daemon and a
+seed, and the next round uses the next seed. `--seed` of a failed round repeats its operations;
+which of them overlap depends on the machine, so that several tries may be needed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Round:
         self._library = library
         self.rules = Rules(self.place.state, path / "stamps")
         self.jobs: list[int] = []
-        """Jobs that were acknowledged."""
+        """Acknowledged jobs."""
         self.removed: set[int] = set()
         """Jobs that a client asked to remove."""
         self.keys: dict[int, Operation] = {}
@@ -136,7 +136,7 @@ class Round:
                 self.wrong.append(f"{operation}: {error}")
 
     def _target(self, operation: Operation) -> int:
-        """Return a job in a state in which the operation has a meaning, or else any job."""
+        """Return a job in a state that suits the operation, or else any job."""
         meant = operations.MEANT.get(operation.name, STATES)
         fitting = [job for job, state in self._states.items() if state in meant]
         if operation.name == "array":

@@ -112,7 +112,7 @@ LONGEST_DELAY = 0.25
 class Operation:
     """One operation, which begins `delay` seconds after its step.
 
-    `job` counts from the newest job that is in a state of `MEANT`.
+    `job` counts from the newest job in a state of `MEANT`.
     """
 
     name: str
@@ -121,7 +121,7 @@ class Operation:
     number: int
     """The number of the operation; a submitted job is named after it."""
     draw: float
-    """A number from 0 to 1, from which the other choices of the operation are made."""
+    """A number from 0 to 1 that determines the other choices of the operation."""
 
     def __str__(self) -> str:
         return f"{self.number}: {self.name}, job {self.job}, +{self.delay * 1e3:.0f} ms"

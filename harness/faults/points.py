@@ -29,7 +29,7 @@ class Found:
 
 
 class Story(Protocol):
-    """One scenario for jobs, and the process that is killed in it."""
+    """One scenario for jobs, and the process to kill in it."""
 
     @property
     def name(self) -> str: ...

@@ -24,16 +24,15 @@ from zerotoolsd.queue.transition_table import TRANSITIONS
 SLACK_SECONDS = 0.5
 """The longest time between a stop and the stamp of a command that had begun before it."""
 MOST_LATE = 2
-"""The most stamps of a rank after a stop: of a command that had begun, and of one that has begun
-since."""
+"""The most stamps of a rank after a stop: of a command that had begun, and of a later one."""
 _SAVING = "saved"
 _ENDS = "SELECT job_id, max(time) FROM event WHERE to_state = ?"
-"""When it was known that nothing of a job runs. `job.ended` is earlier if its supervisor was
+"""When it was known that no process of a job runs. `job.ended` is earlier if its supervisor was
 killed: it is the time of the last heartbeat."""
 
 
 class Rules:
-    """The rules for one daemon and its jobs, whose scripts write their stamps to `stamps`."""
+    """The rules for one daemon and its jobs; their scripts write stamps to `stamps`."""
 
     def __init__(self, state: Path, stamps: Path) -> None:
         self._state = state

@@ -131,7 +131,7 @@ class StandIn:
         return True
 
     def misbehave(self, step: int) -> None:
-        """Do what the job's variables say for `step`: crash or wait."""
+        """Act as the job's variables require for `step`: crash or wait."""
         if self.attempt == 1 and step == int(os.environ.get("CRASH", "0")):
             os.kill(os.getpid(), signal.SIGKILL)
         alone = os.environ.get("ALONE", "0") if os.environ.get("WORLD_SIZE") == "1" else "0"

@@ -1,4 +1,4 @@
-"""Scenarios for the jobs of one daemon that is killed, or whose calls fail.
+"""Scenarios for the jobs of a daemon with a kill or a failing call.
 
 After that a new daemon starts, runs the jobs to their ends, and `harness.invariants` checks the
 result.
@@ -88,13 +88,13 @@ def in_a_chain(place: Place) -> dict[str, Wanted]:
 
 
 def on_hold(place: Place) -> dict[str, Wanted]:
-    """Return a job that is on hold until the client releases it, and then goes before another."""
+    """Return a job on hold until the client releases it; then it starts before another."""
     held = replace(place.script("held", ONCE), terms={"hold": True, "priority": 3})
     return {"held": held, "plain": place.script("plain", ONCE)}
 
 
 def several(place: Place) -> dict[str, Wanted]:
-    """Return two jobs that are queued together."""
+    """Return two jobs submitted together."""
     program = ONCE.replace("$LINES", "$LINES-$ZEROTOOLS_ARRAY_INDEX.lines")
     one = place.script("both", program)
     env = {"LINES": str(place.path / "both")}
@@ -103,7 +103,7 @@ def several(place: Place) -> dict[str, Wanted]:
 
 
 def in_slices(place: Place) -> dict[str, Wanted]:
-    """As `several`, with job files so long that each is written in a transaction of its own."""
+    """As `several`, with job files so long that each is written in a separate transaction."""
     pad = {f"PAD{number}": "x" * 110_000 for number in range(2)}
     found = several(place)
     env = {**found["both-0"].tree["env"], **pad}
@@ -144,8 +144,7 @@ def edited(place: Place) -> dict[str, Wanted]:
 
 
 def growing(place: Place) -> dict[str, Wanted]:
-    """Return an elastic job that has one of two ranks, and both when the job with the other one
-    ends.
+    """Return an elastic job with one of two ranks; it gets both when the other job ends.
 
     It ends only with both ranks, or if it starts after that.
     """
@@ -159,8 +158,8 @@ def growing(place: Place) -> dict[str, Wanted]:
 
 
 def making_room(place: Place) -> dict[str, Wanted]:
-    """Return a job that makes room after its second step for one of higher priority, and then goes
-    on."""
+    """Return a job that yields to one of higher priority after its second step, and then
+    continues."""
     high = place.script("high", ONCE)
     env = {"WAIT": "2", "OTHER": str(place.path / "high.lines")}
     return {
@@ -170,7 +169,7 @@ def making_room(place: Place) -> dict[str, Wanted]:
 
 
 def pausing(place: Place) -> dict[str, Wanted]:
-    """Return a job that is held after its second step, and released."""
+    """Return a job held after its second step, and then released."""
     return {"t": replace(place.training("t", 4, env={"WAIT": "2"}), is_held=True)}
 
 

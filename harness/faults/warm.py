@@ -1,4 +1,4 @@
-"""Real daemons, supervisors and commands, forked from a process that has them imported.
+"""Real daemons, supervisors and commands, forked from a process after it imported them.
 
 The imports of a daemon take a second, and so does a story; so the imports are done once.
 """
@@ -97,7 +97,7 @@ class Victim:
         return True
 
     def end(self) -> None:
-        """Kill this process only: its children go on."""
+        """Kill this process only: its children continue."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self.tracer.wait(20)

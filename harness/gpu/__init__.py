@@ -1,4 +1,4 @@
-"""What only a GPU can show, in one command: a table of checks, each in a process of its own.
+"""The checks that need a GPU, in one command: a table of checks, each in a separate process.
 
     python -m harness.gpu --out DIR [--budget 500] [--device cpu] [--wheels DIR] [--only NAME ...]
 

@@ -1,4 +1,4 @@
-"""The check of what attention keeps for the backward pass, by kernel."""
+"""The check of the memory that attention keeps for the backward pass, by kernel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDS = 24
 
 
 class Case(NamedTuple):
-    """One way to attend: its length, type, and the kernels that it may take; none: no kernel of
+    """One case of attention: its length, type, and the kernels that it may take; none: no kernel of
     scaled_dot_product_attention."""
 
     way: str
@@ -150,7 +150,7 @@ def _kept(case: Case, device: str) -> tuple[int, set[str]]:
 
 
 def _model_of(case: Case, device: str) -> tuple[Any, dict[str, Any]]:
-    """Return a model on the device that attends as the case says, and what it reads."""
+    """Return a model on the device with the case's attention, and its inputs."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -184,7 +184,8 @@ def _forward(model: Any, case: Case, arguments: dict[str, Any]) -> Any:
 
 
 def _names() -> Any:
-    """Return a context whose `found` are the kernels of scaled_dot_product_attention that run."""
+    """Return a context that collects in `found` the kernels of scaled_dot_product_attention that
+    run."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Names(TorchDispatchMode):  # type: ignore[misc]

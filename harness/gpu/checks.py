@@ -1,4 +1,4 @@
-"""What a check is and what it has found, and the jobs that checks train."""
+"""The type of a check and of its findings, and the jobs that checks train."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ STEPS = 6
 GROUPED = {**TINY_LLAMA, "num_key_value_heads": 1}
 TEXT = ROOT / "ARCHITECTURE.md"
 SAME_SUMS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-"""Has cuBLAS sum in the same order in each run, also beside a second stream."""
+"""Has cuBLAS sum in the same order in each run, also next to a second stream."""
 Losses = Mapping[int, float]
 
 
 class Found(NamedTuple):
-    """What a check has seen, in words, and whether that is what it expects; None: it could not look
-    at all. `memory` has lines for the file of memory."""
+    """The findings of a check, as text, and whether they are as expected; None: the check could not
+    run. `memory` has lines for the file of memory."""
 
     words: str
     ok: bool | None
@@ -51,7 +51,7 @@ def tree_of(device: str, precision: str, changes: Mapping[str, Any]) -> dict[str
 
 
 def same_sums(device: str, tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the job with what makes two runs of it equal bit for bit: no attention kernel that
+    """Return the job with settings that make two runs equal bit for bit: no attention kernel that
     adds in any order."""
     tree["model"]["attention"] = "eager"
     if device == "cuda":
@@ -65,19 +65,19 @@ def curve(attempt: Attempt) -> dict[int, tuple[float, float]]:
 
 
 def distances(wanted: Losses, found: Losses) -> Iterator[float]:
-    """Yield the relative distance of each loss; infinity for one that is missing."""
+    """Yield the relative distance of each loss; infinity for a missing one."""
     for step, loss in wanted.items():
         distance = abs(found.get(step, math.inf) - loss) / loss
         yield distance if math.isfinite(distance) else math.inf
 
 
 def last_line(text: str) -> str:
-    """Return the last line that says something."""
+    """Return the last line with text."""
     return next((line for line in reversed(text.splitlines()) if line.strip()), "no output")
 
 
 def missing(module: str) -> Found | None:
-    """Return that a module is missing, as what a check has found; None: it is there."""
+    """Return the finding that a module is missing; None: it is there."""
     from importlib.util import find_spec
 
     return None if find_spec(module) else Found(f"{module} is not installed", None)

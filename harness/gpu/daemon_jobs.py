@@ -1,4 +1,4 @@
-"""Checks of a real daemon: a warm start, and what it says of memory, hangs and faults of a GPU."""
+"""Checks of a real daemon: a warm start, and its reports on memory, hangs and faults of a GPU."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ SHOWS = (
 
 @contextmanager
 def _daemon(directory: Path) -> Iterator[DaemonClient]:
-    """Yield the client of a daemon with a state of its own; its jobs end with it."""
+    """Yield the client of a new daemon with an empty state; its jobs end with it."""
     (directory / "config.toml").write_text(CONFIG)
     options = ("--state-dir", directory / "state", "--config", directory / "config.toml")
     path = f"{ROOT}:{ROOT / 'daemon'}"
@@ -120,7 +120,7 @@ def _ended(client: DaemonClient, job: int) -> dict[str, Any]:
 
 
 def _script(device: str, directory: Path, program: str, **changes: Any) -> dict[str, Any]:
-    """Return a job that runs a Python program on one GPU, or as one rank on the CPU."""
+    """Return a job for a Python program on one GPU, or as one rank on the CPU."""
     place = {"gpus": 1} if device == "cuda" else {"ranks": 1}
     command = [sys.executable, "-c", program]
     script = {"command": command, "directory": str(directory), "launcher": "plain"}
@@ -173,7 +173,7 @@ def _used() -> int:
 
 @contextmanager
 def _stranger(size: int) -> Iterator[None]:
-    """Hold `size` bytes of the GPU in a process that is no job."""
+    """Hold `size` bytes of the GPU in a process outside all jobs."""
     command = (sys.executable, "-c", HOLDS, str(size))
     process = Started(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -207,7 +207,7 @@ def killed(device: str, directory: Path) -> Found:
 
 
 def stranger(device: str, directory: Path) -> Found:
-    """Hold memory of the GPU outside of the daemon: a job waits and says so, then runs."""
+    """Hold memory of the GPU outside of the daemon: a job waits with a message, then runs."""
     with _daemon(directory) as client:
         with _stranger(GIB):
             _until(lambda: _sees(client, GIB), "the daemon sees the memory")
@@ -261,7 +261,8 @@ def spinning(device: str, directory: Path) -> Found:
 
 
 def accelerated(device: str, directory: Path) -> Found:
-    """Start a program by accelerate, whose config file names another GPU and more processes."""
+    """Start a program by accelerate with a config file that names another GPU and more
+    processes."""
     if (absent := missing("accelerate")) is not None:
         return absent
     home = directory / "home"

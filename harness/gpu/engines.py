@@ -22,7 +22,7 @@ CASES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "stage 2, optimizer on the host": (2, {"offload_optimizer": CPU}),
 }
 NOTE = "torch_adam is set to true"
-"""What a rank says where DeepSpeed's own Adam cannot be built."""
+"""A rank's message if DeepSpeed's Adam cannot be built."""
 
 
 def _config(stage: int, offload: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,7 +44,8 @@ def _tree(device: str, stage: int, offload: Mapping[str, Any]) -> dict[str, Any]
 
 
 def deepspeed(*, compiles: bool) -> Look:
-    """Return the check of DeepSpeed's losses, with its own Adam, or where nvcc is missing."""
+    """Return the check of DeepSpeed's losses: with its compiled Adam if `compiles`, else without
+    nvcc."""
 
     def look(device: str, directory: Path) -> Found:
         if (absent := missing("deepspeed")) is not None:
@@ -85,7 +86,7 @@ def deepspeed(*, compiles: bool) -> Look:
 
 
 def _without_nvcc(directory: Path) -> dict[str, str]:
-    """Return variables under which there is no nvcc."""
+    """Return variables that hide nvcc."""
     folders = os.environ.get("PATH", "").split(os.pathsep)
     kept = [each for each in folders if not Path(each, "nvcc").exists()]
     empty = directory / "no-cuda"

@@ -1,4 +1,4 @@
-"""Rank 0 of a job of eight whose collectives reach no other rank: torch's `fake` group.
+"""Rank 0 of a job of eight with collectives that reach no other rank: torch's `fake` group.
 
 Run by `predicted`. It trains its steps, saves nothing, and prints one JSON object: the bytes that
 torch's allocator has reserved at most, those that the driver has given out since the start, and
@@ -39,7 +39,7 @@ RANKS = 8
 
 
 class FakeGroup(WorldGroup):
-    """A group in which the other ranks would say what this one does."""
+    """A group that returns this rank's values for the other ranks."""
 
     def decided_by_rank_zero(self, decide: Any) -> Any:
         """Decide here."""
@@ -92,7 +92,7 @@ def _of_all_ranks(run_dir: Path) -> JobSpec:
 
 
 def main() -> None:
-    """Train, and print what was held."""
+    """Train, and print the memory held."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path, required=True)
     run_dir: Path = parser.parse_args().run_dir

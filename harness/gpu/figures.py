@@ -1,4 +1,5 @@
-"""Figures: speed beside bare loops, the largest model in a fixed memory, copies beside `cp`.
+"""Figures: speed compared with bare loops, the largest model in a fixed memory, copies compared
+with `cp`.
 
 Each runs a benchmark as a person would; its tables are in the log.
 """
@@ -30,11 +31,11 @@ COPY = 'cp -r --reflink=never "$1" "$2" && find "$2" -type f -exec sync {} +'
 SLOWER = 2.0
 """How many times the seconds of `cp` a command may take that writes as many bytes."""
 START_SECONDS = 2.0
-"""What the start of a command takes, at most."""
+"""Most seconds for the start of a command."""
 
 
 def table_of(said: str, title: str) -> list[list[str]]:
-    """Return the rows of the table in Markdown whose first column is `title`, without its head."""
+    """Return the rows of the Markdown table with the first column `title`, without its head."""
     lines = said.splitlines()
     begin = next((n for n, line in enumerate(lines) if line.startswith(f"| {title} |")), None)
     rows = []
@@ -66,7 +67,7 @@ def of_steps(said: str) -> Found:
 
 
 def of_largest(said: str) -> Found:
-    """Show the largest models, each of which has trained."""
+    """Show the largest models; each has trained."""
     rows = table_of(said, "engine")
     failed = [" ".join(row[:3]) for row in rows if not re.fullmatch(r"[\d.]+B", row[-1])]
     memory = [f"{row[0]}, stage {row[1]}, offload {row[2]}: {row[-1]}" for row in rows]

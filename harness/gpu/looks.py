@@ -1,5 +1,5 @@
-"""The checks, by name and in order: each looks at the device that it is given, and says what it has
-found.
+"""The checks, by name and in order: each examines the device that it is given, and returns its
+findings.
 
 Run as `python -m harness.gpu.looks NAME DEVICE DIRECTORY`, its last line is
 `{"found", "ok", "memory"}`.
@@ -35,7 +35,7 @@ MARKED_SECONDS = 60.0
 
 
 def versions(device: str, directory: Path) -> Found:
-    """Compare torch with what jobs take and with the device, and name the packages that later
+    """Compare torch with the jobs' requirements and the device, and name the packages that later
     checks miss."""
     import torch
 
@@ -109,7 +109,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 def main(name: str, device: str, directory: str) -> None:
-    """Look, and print what was found."""
+    """Run the check, and print its findings."""
     from harness.forked import close_servers
 
     found = CHECKS[name].look(device, Path(directory))

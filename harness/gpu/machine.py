@@ -25,7 +25,7 @@ READINGS = 200
 ANSWER_SECONDS = 2.0
 CONTEXTS = 4
 PINNED = 64
-"""GiB, or half of what the host has free."""
+"""GiB, or half of the host's free memory."""
 SHARE = 0.2
 """How far memory may be from the estimate's constants."""
 PIN_SECONDS = 90.0
@@ -41,7 +41,8 @@ kept = [torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True) for _ in range(
 print("pinned", flush=True)
 sys.stdin.readline()
 """
-"""A process with a context and cuBLAS that says what torch has reserved, and then pins memory."""
+"""A process with a context and cuBLAS that prints the memory reserved by torch, and then pins
+memory."""
 
 
 def answers(device: str, directory: Path) -> Found:
@@ -162,7 +163,7 @@ def _have_said(processes: Sequence[Started]) -> bool:
 
 
 def host_memory(device: str, directory: Path) -> Found:
-    """Compare the memory of a rank that trains next to nothing with the estimate's constant."""
+    """Compare the estimate's constant with the memory of a rank of a tiny model."""
     # A variable of its own makes it a new process: one that is forked shares memory with others.
     tree = {**tree_of(device, "fp32", {"train": {"steps": 1}}), "env": {"OMP_NUM_THREADS": "1"}}
     attempt = start(directory / "rank", tree, script=WATCHED)

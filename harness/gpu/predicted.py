@@ -1,4 +1,4 @@
-"""The check of predicted memory: one rank of eight, whose collectives reach no other rank."""
+"""The check of predicted memory: one rank of eight, with collectives that reach no other rank."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _tree(device: str, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _trained(run_dir: Path, tree: Mapping[str, Any]) -> dict[str, Any] | str:
-    """Return what the rank prints, or why it failed."""
+    """Return the rank's output, or why it failed."""
     alone = {**tree, "gpus" if tree["device"] == "cuda" else "ranks": 1}
     attempt = start(run_dir, alone, script=SCRIPT)
     if attempt.finish(SECONDS) != [0]:

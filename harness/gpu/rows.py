@@ -25,7 +25,7 @@ STATES = {None: "skip", True: "ok", False: "FAIL"}
 
 @dataclass(frozen=True)
 class Row:
-    """What came of one check: `state` is "ok", "FAIL" or "skip"."""
+    """The result of one check: `state` is "ok", "FAIL" or "skip"."""
 
     name: str
     expected: str
@@ -42,7 +42,7 @@ class Row:
 def installed(wheels: Path, out: Path) -> Row:
     """Install the wheels of a folder for this interpreter, and ask no index for anything.
 
-    What they need themselves may be missing: the checks that it keeps from running say so.
+    Packages that they need may be missing: the affected checks report it.
     """
     began, name, expected = time.monotonic(), "wheels", "installed from the folder alone"
     out.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def _run(name: str, check: Check, device: str, seconds: float, log: Path) -> Row
 
 
 def answer_of(lines: Sequence[str]) -> Found:
-    """Return what a check found; `lines` are its output."""
+    """Return the findings of a check; `lines` are its output."""
     try:
         answer = json.loads(lines[-1])
         state: bool | None = answer["ok"]
@@ -147,7 +147,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def write(rows: Sequence[Row], out: Path) -> None:
-    """Write the table, the rows as JSON lines, and what was measured of memory."""
+    """Write the table, the rows as JSON lines, and the memory measurements."""
     (out / TABLE).write_text("\n".join([*map(str, rows), *summary(rows)]) + "\n", "utf-8")
     (out / LINES).write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), "utf-8")
     memory = [f"{row.name}: {line}\n" for row in rows for line in row.memory]

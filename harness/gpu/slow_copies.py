@@ -1,7 +1,7 @@
-"""A rank whose copies between device and host begin late: run in place of the trainer's `entry`.
+"""A rank with delayed copies between device and host, run instead of the trainer's `entry`.
 
-On a GPU a kernel sleeps on the copy stream before each copy, so that whatever does not wait for the
-copy reads what was there before. On a CPU the thread sleeps.
+On a GPU a kernel sleeps on the copy stream before each copy, so that code that does not wait for
+the copy reads the old values. On a CPU the thread sleeps.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ HOST, DISK = {"optimizer": "cpu"}, {"optimizer": "disk"}
 BOTH = {"optimizer": "cpu", "params": "cpu"}
 OFFLOADS = {"no offload": {}, "optimizer on the host": HOST, "optimizer on disk": DISK}
 PIECES = {"micro_batch_size": 4}
-"""Of the sequences of a step, of which there are twelve."""
+"""The micro batch; a step has twelve sequences."""
 SIDE_BY_SIDE = 6
 """Jobs at a time, at least: each is small, and most of its time is its start."""
 
@@ -84,8 +84,8 @@ def _runs(device: str, precision: str, spill: Path) -> Iterator[tuple[str, dict[
 
 
 def gradients_apart(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, float]:
-    """Return the largest difference in each gradient, relative to the largest element; infinity
-    for one that is missing, not finite, or zero where it should not be."""
+    """Return the largest difference in each gradient, relative to the largest element; infinity for
+    a gradient that is missing, not finite, or wrongly zero."""
     apart = dict[str, float]()
     for name, gradient in wanted.items():
         other, largest = found.get(name), float(gradient.abs().max())
@@ -140,7 +140,7 @@ def trained(precision: str) -> Look:
 
 
 def _watched(directory: Path, name: str, tree: dict[str, Any]) -> Attempt:
-    """Start a job of which gradients are kept; fp16 begins with a scale that does not overflow."""
+    """Start a job that keeps gradients; fp16 begins with a scale that does not overflow."""
     if tree["train"]["precision"] == "fp16":
         tree["fp16"] = {"initial_scale_power": 8}
     place = directory / name.replace(" ", "-").replace(",", "")
@@ -235,7 +235,7 @@ def packed(device: str, directory: Path) -> Found:
 
 
 def resuming(device: str, directory: Path) -> Found:
-    """Kill a run with dropout while it saves beside training, verify what it left, and continue."""
+    """Kill a run with dropout during a concurrent save, verify its checkpoints, and continue."""
     model = {**DROPOUT, **(LARGE if device == "cuda" else {})}
     changes = {
         "model": {"config": model},
@@ -267,7 +267,7 @@ def resuming(device: str, directory: Path) -> Found:
 
 
 def _wait_for_staging(out: Path, attempt: Attempt) -> bool:
-    """Wait until a save is going on; return whether one came before the run was over."""
+    """Wait for the start of a save; return whether one came before the run ended."""
     deadline = Deadline(SAVE_SECONDS)
     while attempt.processes[0].poll() is None and not deadline.has_passed():
         if any(out.glob(f"{checkpoint_dirs.STAGING_PREFIX}*")):
@@ -290,7 +290,7 @@ def _of_saves(attempt: Attempt, device: str) -> str:
 
 OF_THE_CPU = "losses and every gradient of fp32 on the CPU"
 FIRST = ("training in fp32", "training in bf16", "training in fp16", "late copies")
-"""What is checked before the memory."""
+"""The checks to run before that of memory."""
 CHECKS = {
     "training in fp32": Check(f"{OF_THE_CPU}, 1e-5", 180, trained("fp32")),
     "training in bf16": Check(f"{OF_THE_CPU}, 2e-2", 180, trained("bf16")),

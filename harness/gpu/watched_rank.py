@@ -1,4 +1,4 @@
-"""A rank that keeps the gradients of its first step and its memory: run in place of the trainer's
+"""A rank that keeps the gradients of its first step and its memory: run instead of the trainer's
 `entry`.
 
 Gradients are those that the optimizer gets, as fp32 on the CPU, by name. `kept` reads them; the
@@ -37,7 +37,7 @@ def watched(path: Any, found: dict[str, Any]) -> None:
 
 
 def ended_by(optimizer: Any, run_dir: Path, found: dict[str, Any]) -> None:
-    """Have the class `optimizer` write what was found when its first step is over."""
+    """Make the class `optimizer` write the findings after its first step."""
     inner = optimizer.step
 
     def step(self: Any, *arguments: Any, **options: Any) -> None:

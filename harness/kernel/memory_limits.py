@@ -1,4 +1,4 @@
-"""A control group with a memory limit, in which a test may provoke the kernel's OOM killer.
+"""A control group with a memory limit, for tests that provoke the kernel's OOM killer.
 
 Only root can make it. It is a group directly below the root of the hierarchy of version 2, or of
 version 1 if that has the memory controller, and is removed afterwards. Its processes die of the
@@ -36,7 +36,7 @@ for line in sys.stdin:
 
 
 class NoLimit(Exception):
-    """No group with a limit can be made on this machine; the text says why."""
+    """No group with a limit can be made on this machine; the text explains why."""
 
 
 @dataclass(frozen=True)

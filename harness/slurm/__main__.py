@@ -180,7 +180,7 @@ class Rounds:
         return max((int(each["step"]) for each in lines if each.get("event") == "step"), default=0)
 
     def _is_over(self, name: str) -> bool:
-        """Return whether it is over; a queued job that waits for a delay is started now."""
+        """Return whether it is over; a queued job in a delay is started now."""
         return self._urged(name)["state"] in TERMINAL
 
     def _urged(self, name: str) -> dict[str, Any]:

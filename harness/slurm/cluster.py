@@ -136,16 +136,16 @@ class SlurmCluster:
     def kill(self, name: str) -> None:
         """Send SIGKILL to the controller, `slurmctld`, or to the slurmd of a node, such as `n1`.
 
-        The jobs of a node have separate processes, which go on.
+        The jobs of a node have separate processes, which continue.
         """
         process = self._processes[name]
         os.kill(process.pid, signal.SIGKILL)
         process.wait(20)
 
     def kill_node(self, name: str) -> None:
-        """Send SIGKILL to all processes of a node, as a power failure.
+        """Send SIGKILL to all processes of a node, to simulate a power failure.
 
-        The processes that run its jobs are killed first, or they would report how the jobs ended.
+        The processes of its jobs are killed first, or they would report how the jobs ended.
         """
         for process in psutil.process_iter(["name"]):
             if process.info["name"] == "slurmstepd" and self._is_of(process.pid, name):
@@ -167,7 +167,7 @@ class SlurmCluster:
         return False
 
     def start_again(self, name: str) -> None:
-        """Start a killed daemon, as a service manager would; it answers some time later."""
+        """Start a killed daemon, like a service manager; it answers some time later."""
         if name == "slurmctld":  # without -i, which would pass over its state
             self._begin("slurmctld", "-D")
         else:

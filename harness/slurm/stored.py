@@ -3,9 +3,9 @@
     python -m harness.slurm.stored
 
 Two nodes of a private cluster train 2 x 2 ranks and copy each checkpoint to a store on loopback; a
-rank gets SIGKILL on the way. Then all files on the disk are deleted, and a second job resumes from
-the store on one node, to twice as many steps. Its losses are those of a job that was never stopped,
-within 0.2 %, as sums are rounded in another order. For root; needs Debian's packages
+rank gets SIGKILL meanwhile. Then all files on the disk are deleted, and a second job resumes from
+the store on one node, to twice as many steps. Its losses are those of an uninterrupted job, within
+0.2 %, because sums are rounded in another order. For root; needs Debian's packages
 (`./scripts/slurm`) and the extra `remote`.
 """
 

@@ -38,7 +38,7 @@ class Asked:
 
     @property
     def target(self) -> str:
-        """Path and query, as they were sent."""
+        """Path and query, as sent."""
         return f"{self.path}?{self.query_string}" if self.query_string else self.path
 
 
@@ -106,11 +106,11 @@ class Connection(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def cut(self) -> None:
-        """Close the connection in an orderly way, even in the middle of an answer."""
+        """Close the connection by a FIN, even in the middle of an answer."""
         self.close_connection = True
 
     def reset(self) -> None:
-        """Close the connection by a reset, as a machine does that has lost its state."""
+        """Close the connection by a reset, like a machine after the loss of its state."""
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.server.reset_ones.add(self.connection)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Refuse:
-    """The proxy answers in the store's place. The request does not reach the store."""
+    """The proxy answers instead of the store. The request does not reach the store."""
 
     status: int
     body: bytes = b""
@@ -74,7 +74,7 @@ class ForgetWrites:
 class Call:
     """`function` is called, before the request reaches the store or after the store has answered.
 
-    After that the request goes on without a fault.
+    After that the request continues without a fault.
     """
 
     function: Callable[[], object]
