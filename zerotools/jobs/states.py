@@ -15,9 +15,9 @@ LAUNCHING = "launching"
 RUNNING = "running"
 STOPPING = "stopping"
 PAUSING = "pausing"
-"""Its attempt was asked to save and end; it is `paused` then."""
+"""Its attempt has a request to save and end; after that the job is `paused`."""
 YIELDING = "yielding"
-"""Its attempt was asked to save and end; it is queued again then."""
+"""Its attempt has a request to save and end; after that the job is queued again."""
 PAUSED = "paused"
 """Paused by its user with its saved state, until it is unpaused. None of its processes runs."""
 WAITING_RETRY = "waiting_retry"
@@ -49,26 +49,26 @@ STATES = (
 )
 TERMINAL = frozenset({SUCCEEDED, FAILED, CANCELLED, HALTED})
 GIVING_WAY = frozenset({PAUSING, YIELDING})
-"""States in which an attempt was asked to end, and its job continues later."""
+"""States of a job with a request to save and end, which continues later."""
 ACTIVE = frozenset({LAUNCHING, RUNNING, STOPPING, *GIVING_WAY})
-"""States in which an attempt's processes may exist."""
+"""States of a job that may have processes."""
 
 HOLDING = "holding"
-"""The word for PAUSING: it saves, and is held then."""
+"""The displayed name of PAUSING: the job saves, and then is held."""
 WORDS: Mapping[str, str] = MappingProxyType({ON_HOLD: HELD, PAUSED: HELD, PAUSING: HOLDING})
-"""The word for a state, where users read another than the stored one."""
+"""The displayed name of a state, if it differs from the stored one."""
 STATE_WORDS = tuple(dict.fromkeys(WORDS.get(state, state) for state in STATES))
-"""Every word, once."""
+"""Every displayed name, once."""
 
 
 def word_of(state: str) -> str:
-    """Return the word for a stored state: `held` or `holding` for each kind of hold, otherwise the
-    state itself."""
+    """Return the displayed name of a stored state: `held` or `holding` for each kind of hold,
+    otherwise the state itself."""
     return WORDS.get(state, state)
 
 
 def states_of(word: str) -> tuple[str, ...]:
-    """Return the stored states with this word; an empty tuple if no state has it."""
+    """Return the stored states with this displayed name; an empty tuple if no state has it."""
     return tuple(state for state in STATES if word_of(state) == word)
 
 

@@ -53,7 +53,7 @@ NO_SCORES = frozenset(
         *REWARDS,
     }
 )
-"""Keys of an evaluation's message that are no further scores; all others that are numbers are."""
+"""Keys of an evaluation's message that are not scores; every other key with a number is a score."""
 MOST_SCORES = 200
 """Names of scores of one job; a program may make up any number of names."""
 
@@ -61,8 +61,8 @@ MOST_SCORES = 200
 @dataclass(frozen=True)
 class Curves:
     """Of rank 0: `host_bytes` of its process, `gpu_bytes` of its GPU. Times are in seconds since
-    1970. `not_finite` are the steps and evaluations whose loss was NaN or infinite. `scores` are
-    those of evaluations that no other field has, by name: `hellaswag/acc`, or what a program
+    1970. `not_finite` are the steps and evaluations with a loss that was NaN or infinite. `scores`
+    are those of evaluations that no other field has, by name: `hellaswag/acc`, or what a program
     reports."""
 
     loss: CurvePoints = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Curves:
 
 
 def scores_in(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores of an evaluation's message that have no column of their own, by name."""
+    """Return the scores of an evaluation's message that have no separate column, by name."""
     numbers = ((name, finite(value)) for name, value in record.items() if name not in NO_SCORES)
     return {name: value for name, value in numbers if value is not None}
 

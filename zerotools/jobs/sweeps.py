@@ -26,7 +26,7 @@ _OWN = frozenset({"name", "output_dir", "captured_env", "env"})
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayMember:
-    """One of the jobs; `label` names its own values, such as `train.steps=40`."""
+    """One of the jobs; `label` names its values, such as `train.steps=40`."""
 
     index: int
     tree: Mapping[str, Any]

@@ -1,7 +1,7 @@
 """Plain trees (from TOML or JSON) into the dataclasses that `spec.key` describes.
 
-Nothing is guessed: a whole number is not a float, `1.0` is not a whole number, a string is not a
-list. Every problem is collected, so that a user sees all of them at once.
+Values are never guessed: a whole number is not a float, `1.0` is not a whole number, a string is
+not a list. Every problem is collected, so that a user sees all of them at once.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def key(
 
     Args:
         doc: The meaning, one or two sentences of Markdown for the reference. stored_default: The
-        value for jobs that were stored before the key existed: the behaviour of zerotools then. By
-        default the default. allowed: The only values. minimum, maximum: Inclusive bounds. above: An
+        value for jobs stored before the key existed: the behaviour of zerotools then. By default
+        the default. allowed: The only values. minimum, maximum: Inclusive bounds. above: An
         exclusive lower bound. shown: The default that the reference gives for a `factory`. path:
         Text is a path, which is made absolute, unless it is one of `words`. url: The path may be a
         URL of an object store, too. engine: The only engine that has the key, or the table.
@@ -73,7 +73,7 @@ def _keys(kind: type[Any]) -> tuple[Field[Any], ...]:
 
 
 def stored_default_of(item: Field[Any]) -> Any:
-    """Return the value of the key `item` in a job that was stored before it existed, `...` for its
+    """Return the value of the key `item` in a job stored before it existed, `...` for its
     default."""
     return item.metadata["stored_default"]
 

@@ -88,8 +88,8 @@ class DaemonClient(DaemonRequests):
         model: bool = False,
         terms: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[str]:
-        """Raise the error that a submit would raise; nothing is queued. With `model`, also check
-        the model as the ranks do; return notes on it."""
+        """Raise the error that a submit would raise, without queueing a job. With `model`, also
+        check the model as the ranks do; return notes on it."""
         from zerotools.jobs.jobfile.parse import given_of
 
         body = {"job": given_of(spec), **({"model": True} if model else {}), **terms}
@@ -185,12 +185,12 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", f"/v1/jobs/{job_id}/cancel")
 
     def resume(self, job_id: int) -> dict[str, Any]:
-        """Queue a new job that continues where a finished one stopped; return the new job."""
+        """Queue a new job that continues from the end of a finished one; return the new job."""
         path, patience = f"/v1/jobs/{job_id}/resume", WHOLE_LOOK_SECONDS
         return self._object("POST", path, patience=patience)
 
     def edit(self, job_id: int, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Change a job that has never started, by `set`, `unset`, `after` and `begin` of the
+        """Change a job before its first start, by `set`, `unset`, `after` and `begin` of the
         request; return the changed job."""
         path, patience = f"/v1/jobs/{job_id}/edit", WHOLE_LOOK_SECONDS
         return self._object("POST", path, body=dict(changes), patience=patience)

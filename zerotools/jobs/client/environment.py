@@ -41,7 +41,7 @@ OF_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "XDG_STATE_HOME", "ZEROTOOLS_SLUR
 
 
 class Captured(NamedTuple):
-    """The variables `taken`, and the names of listed ones that were not: as secrets, and as
+    """The variables `taken`, and the names of listed ones that were left out: as secrets, and as
     `not_text` those with values that no request can carry."""
 
     taken: dict[str, str]
@@ -101,6 +101,6 @@ def named(options: Sequence[str], environment: Mapping[str, str]) -> dict[str, s
 def with_environment(
     spec: JobSpec, captured: Mapping[str, str], named_ones: Mapping[str, str]
 ) -> JobSpec:
-    """Return `spec` as it is submitted from here; its own `captured_env`, if it has one, stays."""
+    """Return `spec` as it is submitted from here; a `captured_env` that it has already stays."""
     taken = captured if spec.captured_env is None else spec.captured_env
     return replace(spec, captured_env=dict(taken), env={**spec.env, **named_ones})

@@ -40,8 +40,9 @@ def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
 def default_socket(environment: Mapping[str, str] = os.environ) -> Path:
     """Return $ZEROTOOLS_SOCKET; else the socket in a named state directory; else the usual path.
 
-    The usual path is in the user's runtime directory, or in the state directory if there is none.
-    For root it is always the latter: a system service has no runtime directory of root's login.
+    The usual path is in the user's runtime directory, or in the state directory if the user has no
+    runtime directory. For root it is always the latter: a system service has no runtime directory
+    of root's login.
     """
     if given := environment.get(SOCKET_VARIABLE):
         return Path(given).absolute()

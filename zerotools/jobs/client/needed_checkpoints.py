@@ -1,6 +1,6 @@
 """The checkpoints that the jobs of a daemon need: those that they would resume from.
 
-An unfinished job continues from its own newest checkpoint, reported or in its directories, and a
+An unfinished job continues from its newest checkpoint, reported or in its directories, and a
 first attempt from `resume_from`.
 """
 
@@ -30,7 +30,7 @@ UNFINISHED = tuple(state for state in STATES if state not in TERMINAL)
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A path that an unfinished job resumes from, with the form in which it names it."""
+    """A path that an unfinished job resumes from, and the path as the job spells it."""
 
     job: int
     name: str
@@ -149,7 +149,8 @@ def _paths(job: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the newest of a job's own, and the one that it continues from if that is damaged."""
+    """Yield the newest checkpoint of a job, and the one that it continues from if that is
+    damaged."""
     newest = next(iter(checkpoint_dirs.listing(output_dir)), None)
     if newest is None:
         return

@@ -27,7 +27,8 @@ LAST_CHANGE = "zerotools.db.last-change"
 """The number of the queue's last change: a queue that knows less is an older copy."""
 LOCK = "daemon.lock"
 RESTORED = "restored.json"
-"""Marks the queue as a backup for the next daemon, and says whether its unfinished jobs may run."""
+"""Marks the queue as a backup for the next daemon, and records whether its unfinished jobs may
+run."""
 BUSY_SECONDS = 10.0
 
 
@@ -45,7 +46,8 @@ class QueueCopy:
 def back_up(state_dir: Path, out: Path) -> QueueCopy:
     """Copy the queue of `state_dir` to the new file `out`, which exists whole or not at all.
 
-    Raises BadRequest: there is no queue, `out` exists or cannot be written. BadFile: it is damaged.
+    Raises BadRequest: the queue does not exist, `out` exists or cannot be written. BadFile: it is
+    damaged.
     """
     database = state_dir / DATABASE
     if not database.is_file():

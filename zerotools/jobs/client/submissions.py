@@ -1,4 +1,4 @@
-"""Jobs that are queued together, and the conflicts between them."""
+"""Jobs queued together, and the conflicts between them."""
 
 from __future__ import annotations
 

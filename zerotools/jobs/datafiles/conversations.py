@@ -23,7 +23,7 @@ ROLES: Mapping[str, str] = {
 }
 """The roles of a chat template, by the names in the data."""
 CALL = "function_call"
-"""A turn of ShareGPT in which the assistant calls a function; its text is the call, as JSON."""
+"""A function call by the assistant, as a turn of ShareGPT; its text is the call, as JSON."""
 Turn = Mapping[str, Any]
 
 

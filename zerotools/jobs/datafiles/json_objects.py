@@ -168,8 +168,8 @@ class _Text:
         return _not_json(self.place, error, 1 + self._columns_before(end))
 
     def _columns_before(self, end: int) -> int:
-        """Return the number of characters of `end`'s line before it, some of which may be dropped
-        already."""
+        """Return the number of characters of `end`'s line before it, including characters that were
+        dropped already."""
         start = self._buffer.rfind("\n", 0, end) + 1
         return end - start + (self._gone if start == 0 else 0)
 

@@ -38,7 +38,7 @@ SETTINGS = (
 NAMES_MACHINES = re.compile(
     r"HOST|NODELIST|NODENAME|NODE_ALIASES|ADDR|USER|ACCOUNT|CLUSTER_NAME|_UID|_GID"
 )
-"""A part of the names of variables whose values are names of machines and users."""
+"""Part of the names of variables that hold names of machines or users."""
 FOUND_WITH = ("safetensors", "numpy", "accelerate", "ml_dtypes", "bitsandbytes", "nvidia-ml-py")
 ASK_VERSIONS = """
 import json, sys
@@ -114,7 +114,8 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 def job_packages(python: str, seconds: float = SECONDS) -> dict[str, Any] | str:
     """Return the versions of the packages that `python` has, or the reason why they are unknown.
 
-    Packages that are not installed have the version None. Nothing is imported but metadata.
+    Packages that are not installed have the version None. It reads the metadata of packages and
+    imports none of them.
     """
     names = sorted({*map(_name, REQUIREMENTS.values()), *FOUND_WITH})
     return answer_of(python, ASK_VERSIONS, names, seconds=seconds)

@@ -13,7 +13,8 @@ LEVELS = (OK, WARNING, PROBLEM)
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorFinding:
-    """`what` was checked, what was `found`, and what to `do` (empty if it is ok).
+    """The subject of the check (`what`), its result (`found`), and the remedy (`do`; empty if it is
+    ok).
 
     A problem stops jobs, or loses their work; a warning slows them, or protects them less.
     """
@@ -24,7 +25,7 @@ class DoctorFinding:
     do: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, under their own names."""
+        """Return all fields, under their names."""
         return asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""The processes with torch imported, from which the daemon forks jobs."""
+"""The processes with torch imported that the daemon forks jobs from."""
 
 from __future__ import annotations
 

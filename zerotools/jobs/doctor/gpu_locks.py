@@ -1,4 +1,4 @@
-"""The locks by which the daemons of several users share GPUs."""
+"""The locks that let the daemons of several users share GPUs."""
 
 from __future__ import annotations
 

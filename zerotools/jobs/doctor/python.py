@@ -48,7 +48,7 @@ def answer_of(
     python: str, program: str, arguments: Sequence[str] = (), *, seconds: float
 ) -> dict[str, Any] | str:
     """Return the JSON object that a program of `python` prints last, or the reason why there is
-    none. Nothing is imported from the working directory."""
+    none. It imports no module from the working directory."""
     command = [python, "-c", program, *arguments]  # no -P, which Python 3.10 does not know
     try:
         done = subprocess.run(command, capture_output=True, timeout=seconds, check=False, cwd="/")
@@ -121,7 +121,7 @@ def look_at_compilers(
     *,
     has_gpus: bool,
 ) -> Iterator[DoctorFinding]:
-    """What torch.compile and DeepSpeed's operators call."""
+    """The compilers that torch.compile and DeepSpeed's operators call."""
     if not any(which(name) for name in ("c++", "g++", "clang++")):
         yield warning(
             "compilers",

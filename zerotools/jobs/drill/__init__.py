@@ -1,4 +1,4 @@
-"""A limited fault-injection test on the user's own machine: `zerotools chaos`.
+"""A limited fault-injection test on the user's machine: `zerotools chaos`.
 
 A private zerotoolsd in a separate directory runs toy programs, which count steps and save.
 Meanwhile their processes and the daemon are killed and stopped; then the guarantees are checked.

@@ -1,4 +1,5 @@
-"""A fault-injection test, from its directory to its report. However it ends, nothing of it remains.
+"""A fault-injection test, from its directory to its report. However it ends, it leaves no processes
+or files.
 
 One thread does everything in turn: it keeps the daemon and the jobs running, and makes the next
 fault.

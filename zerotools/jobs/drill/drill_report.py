@@ -15,8 +15,8 @@ from zerotools.jobs.drill.tally import Tally
 
 @dataclass(frozen=True, kw_only=True)
 class DrillReport:
-    """`states`: the number of jobs that ended in each. `attempts` and `began`: starts of jobs, and
-    the jobs that were started. `place` is the test's directory, if it is kept."""
+    """`states`: the number of jobs that ended in each. `attempts` is the number of starts of jobs,
+    `began` the number of started jobs. `place` is the test's directory, if it is kept."""
 
     seed: int
     seconds: float
@@ -46,7 +46,7 @@ class DrillReport:
         return self.attempts - self.began
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report for programs; `effective_training_time` is a share, None if nothing was
+        """Return the report for programs; `effective_training_time` is a share, None if no step was
         run."""
         tally = self.tally
         return {

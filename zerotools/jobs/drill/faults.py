@@ -176,7 +176,7 @@ class FaultMaker:
         self._daemon.is_stopped = False
 
     def _running(self) -> ToyJob | None:
-        """Return a job that has begun and is known to the daemon, or None."""
+        """Return a started job that the daemon knows, or None."""
         if self._daemon.is_stopped or not self._daemon.is_running():
             return None
         found = [job for job in self._queue.live() if job.state == states.RUNNING]

@@ -1,7 +1,7 @@
 """The end of everything that a test has started, however the test ends.
 
-`LastSweep` is a process that waits until the test is over, and kills the remaining processes: a
-killed test cannot do so itself, and leaves processes that it had stopped.
+`LastSweep` is a process that starts with the test, waits for its end and kills its remaining
+processes. A killed test cannot do so, and would leave processes that it had stopped.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def describe(pid: int) -> str:
 
 def remove_groups(state_dir: Path) -> None:
     """Remove the control groups of killed attempts. They are identified by the tokens of the
-    attempts; one that is not empty stays."""
+    attempts; a group with processes stays."""
     names, places = set(), set()
     for plan in state_dir.glob("jobs/*/attempt-*/attempt.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""A private zerotoolsd of the test: with its own state, socket and configuration."""
+"""A private zerotoolsd of the test, with a separate state directory, socket and configuration."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class PrivateDaemon:
         return True
 
     def keep_up(self) -> None:
-        """Start it again when it has ended and its time has come, as a service manager does."""
+        """Start it again, some time after it has ended, like a service manager."""
         if self.is_running():
             return
         if self._start_at is None:

@@ -97,7 +97,7 @@ def _again(job: ToyJob) -> Iterator[str]:
 
 
 def of_daemon(own_ends: Sequence[str]) -> Promise:
-    """Check the daemon's ends; `own_ends` are those that were not caused by a kill."""
+    """Check the daemon's ends; `own_ends` are the ends without a kill."""
     return Promise(DAEMON, list(own_ends))
 
 

@@ -31,7 +31,7 @@ HELD_SECONDS = 5.0
 
 @dataclass
 class ToyJob:
-    """A job, and its known state. `ends`: the states in which it may end."""
+    """A job, and its known state. `ends`: the states that it may end in."""
 
     name: str
     steps: int
@@ -79,7 +79,7 @@ class ToyQueue:
         self._random = random.Random(f"jobs {request.seed}")
 
     def live(self) -> list[ToyJob]:
-        """Return the acknowledged jobs that have not ended, as far as known."""
+        """Return the acknowledged jobs that are not known to have ended."""
         return [job for job in self.jobs if job.number is not None and not job.is_over]
 
     def fill(self) -> None:
@@ -175,7 +175,7 @@ class ToyQueue:
             after = int(found[-1]["id"])
 
     def said_of_live(self) -> str:
-        """Return the states of jobs that have not ended."""
+        """Return the states of unfinished jobs."""
         return "; ".join(_standing(job) for job in self.jobs if not job.is_over)
 
 

@@ -41,7 +41,7 @@ class Estimate:
     """Every row of the table, the ways that fit, the choice among these, and the row that a job
     file asks for, if it was of one. `tables` are those of a job file that say the model and its
     adapters, `batch` the sequences of a step that it asks for, `job` all of its keys. `assumed`
-    says the length of sequences where none was given."""
+    is a sentence on the length of sequences if no length was given."""
 
     work: Workload = field(repr=False)
     machine: Machine
@@ -61,14 +61,14 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """True if the job fits as written; without a job, if some way trains all weights on this
+        """True if the job fits as written; without a job, if a training of all weights fits on this
         machine. If activations are not known, only the model state counts."""
         row = self.choice.row if self.asked is None else self.asked
         return row is not None and row.fits is not False
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage of the cheapest way that fits; None if none fits."""
+        """The ZeRO stage of the cheapest configuration that fits; None if none fits."""
         return None if self.choice.row is None else self.choice.row.stage
 
     @property
@@ -113,7 +113,7 @@ class Estimate:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed, in sentences."""
+        """The assumptions, in sentences."""
         micro = self.work.micro if self.machine.on_gpu else None
         kernel = None if micro is None else attention_kernels.assumed(micro)
         assumed = (each for each in (self.assumed, kernel) if each is not None)
@@ -161,7 +161,7 @@ class Estimate:
         }
 
     def configs(self, way: Way) -> dict[str, Any]:
-        """Return the configs for a way, by launcher."""
+        """Return the config files for `way`, by launcher."""
         micro, layout = way.work.micro, way.row.layout
         tables = {**self._model_table(way), **self.tables, **way.lora_table}
         batch = self.batch or self._batch_of_step
@@ -172,15 +172,15 @@ class Estimate:
         }
 
     def job_of(self, way: Way) -> dict[str, Any]:
-        """Return the job file for a way: all keys of the job with the way's changes, or the values
-        that the estimate knows if it was not of a job file."""
+        """Return the job file for `way`: all keys of the job with its changes or, if the estimate
+        was not of a job file, the values that the estimate knows."""
         if self.job is None:
             tree: dict[str, Any] = self.configs(way)["job"]
             return tree
         return with_keys(self.job, self.keys_of(way))
 
     def keys_of(self, way: Way) -> dict[str, Any]:
-        """Return the keys of the job file that a way sets, by dotted name; None: to remove."""
+        """Return the keys of the job file that `way` sets, by dotted name; None removes a key."""
         asked = None if self.asked is None else self.asked.layout
         return way_keys(way, self.work, asked, self.batch)
 
@@ -320,8 +320,8 @@ def offload_of(layout: MemoryLayout) -> str:
 def estimate_work(
     work: Workload, machine: Machine, free: Freedom, tables: Mapping[str, Mapping[str, Any]]
 ) -> Estimate:
-    """Estimate every stage and offload of `work`, and the ways in which it fits. `tables` are those
-    of a job file for the model and its adapters."""
+    """Estimate every stage and offload of `work`, and list the changes that make it fit. `tables`
+    are those of a job file for the model and its adapters."""
     rows = rows_of(work, machine, free.stages, free.offloads)
     ways = ways_of(work, machine, free)
     choice = choose(work, machine, rows, ways)
@@ -329,7 +329,7 @@ def estimate_work(
 
 
 def assumed_length(model: ModelShape) -> str:
-    """Say how long sequences are taken to be, where nobody named a number."""
+    """Return the sentence on the assumed length of sequences, for a request without one."""
     return (
         f"sequences of {model.usual_length:,} tokens are assumed; --sequence-length sets another "
         "length"

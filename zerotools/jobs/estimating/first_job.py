@@ -1,4 +1,4 @@
-"""A first job of a model, some data and a machine: the cheapest way that fits, with reasons.
+"""A first job for a model, some data and a machine: the cheapest one that fits, with reasons.
 
 The data determines the training: text is continued pretraining, examples are fine-tuning,
 preferences are DPO. Other values are usual ones: one epoch, a usual learning rate, and as many
@@ -32,7 +32,7 @@ _BYTES = 256
 """Tokens of text that is read byte by byte."""
 FULL, LORA, QLORA = "full", "lora", "qlora"
 METHODS = (FULL, LORA, QLORA)
-"""What is trained: all weights, adapters, or adapters of a base model in 4 bits."""
+"""The trained tensors: all weights, adapters, or adapters of a base model in 4 bits."""
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 Chooser = Callable[[Sequence[Way]], Way]
@@ -41,7 +41,8 @@ Chooser = Callable[[Sequence[Way]], Way]
 
 @dataclass(frozen=True)
 class FirstJob:
-    """A job file as a tree, comments for some of its keys, its estimate, and the chosen way."""
+    """A job file as a tree, comments for some of its keys, its estimate, and the chosen row of
+    it."""
 
     tree: Mapping[str, Any]
     comments: Mapping[str, str]
@@ -51,8 +52,8 @@ class FirstJob:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstTraining:
-    """What is to be trained: a model on data, in a precision, by one of METHODS, in sequences of so
-    many tokens (None: a usual length). Files of the job lie in `directory`, where so many bytes of
+    """The requested training: a model, data, a precision, one of METHODS, and a length of sequences
+    in tokens (None: a usual length). Files of the job lie in `directory`, where so many bytes of
     disk are free (None: not known)."""
 
     model: Path
@@ -65,7 +66,7 @@ class FirstTraining:
 
 
 def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = None) -> FirstJob:
-    """Return the job that trains what is `wanted`. `choose` picks one of the ways that fit; None:
+    """Return the job file for the training `wanted`. `choose` picks one of the ways that fit; None:
     the cheapest.
 
     Raises:
@@ -182,7 +183,7 @@ def _chosen(wanted: FirstTraining, found: Estimate, choose: Chooser | None) -> W
 
 
 def _with_batch(way: Way, machine: Machine) -> Way:
-    """Return the way with the largest power of two of examples at a time that fits."""
+    """Return `way` with the largest micro batch that fits and is a power of two."""
     micro = way.work.micro
     if micro is None:
         return way

@@ -18,7 +18,7 @@ WITH_CONFIG = ("batch", "sequence_length", "engine", "activation_checkpointing")
 
 
 def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> JobFile:
-    """Return the job that trains `model` on any data, with the options of the command line.
+    """Return a job for training `model` on any data, with the options of the command line.
 
     Raises:
         BadRequest: `model` is only a number of parameters.

@@ -1,7 +1,7 @@
 """The contents of a directory that a first job could use: models, and data to train them on.
 
-The directory itself and those in it are looked at, names in order; nothing is read but configs and
-the first record of files of examples.
+The search covers the directory and its direct subdirectories, in the order of their names. It reads
+only configs and the first record of files of examples.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _EXAMPLES = (
     frozenset({"prompt", "response"}),
     frozenset({"instruction", "output"}),
 )
-"""Columns by which a file has examples with answers (`[data]` of the job file)."""
+"""Columns that mark a file of examples with answers (`[data]` of the job file)."""
 _PREFERENCES = frozenset({"prompt", "chosen", "rejected"})
-"""Columns by which a file has preferences."""
+"""Columns that mark a file of preferences."""
 _DOCUMENTS = "text"
 TEXT, EXAMPLES, PREFERENCES = "text", "examples", "preferences"
 
@@ -119,7 +119,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _columns(path: Path) -> frozenset[str]:
-    """Names in the first record of a file; none where there is no record."""
+    """Return the names in the first record of a file; an empty result if the file has no record."""
     try:
         _, record = next(read_records(path, _LONGEST_RECORD), ("", None))
     except ZerotoolsError:  # it is not what its name says, or pyarrow is not installed

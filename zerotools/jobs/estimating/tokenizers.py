@@ -1,5 +1,5 @@
-"""The processes that tokenise a job's data beside rank 0, before it trains: how many, and the host
-memory that they take."""
+"""The processes that tokenise a job's data before it trains, in addition to rank 0: their number
+and their host memory."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST_PROCESSES = 16
 MEMORY_FOR_EACH = 1 << 30
 """Of a job's limit of memory, and of the machine; a process takes less than a third of it."""
 PROCESS_BYTES = 300 << 20
-"""What a process takes: libraries, a tokenizer of 150,000 tokens, and the words that have come.
+"""Host memory of one process: libraries, a tokenizer of 150,000 tokens, and the words so far.
 With 16,000 tokens it is half as much."""
 MOST_FILES = 1000
-"""Files whose sizes are asked for: the file system may be slow."""
+"""The most files to get a size of, because the file system may be slow."""
 
 
 def count_for(nbytes: int, memory_limit: int | None = None) -> int:
@@ -34,7 +34,8 @@ def count_for(nbytes: int, memory_limit: int | None = None) -> int:
 
 
 def memory_limit_of(spec: JobSpec) -> int:
-    """Return the bytes of host memory that the job may have: what it says, or what there is."""
+    """Return the bytes of host memory that the job may use: its limit, or the memory of the
+    host."""
     stated = (spec.limits.memory, spec.memory.host)
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([machine, *(bytes_of(each) for each in stated if each is not None)])

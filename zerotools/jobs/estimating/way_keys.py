@@ -1,4 +1,4 @@
-"""The keys of a job file for a way in which a training fits."""
+"""The keys of a job file for a configuration that fits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OFFLOAD_DIRECTORY = "offload"
 def way_keys(
     way: Way, work: Workload, asked: MemoryLayout | None, batch: int | None = None
 ) -> dict[str, Any]:
-    """Return the keys that `way` sets, by dotted name; None: the key is to be removed.
+    """Return the keys that `way` sets, by dotted name; None removes a key.
 
     `work` is the request. For a job file, `asked` is its layout, and keys that it has already are
     omitted; `batch` is its number of sequences of a step.
@@ -47,8 +47,8 @@ def way_keys(
 
 
 def layout_keys(layout: MemoryLayout, asked: MemoryLayout | None) -> dict[str, Any]:
-    """Return the keys of stage and offload that `layout` has and `asked` has not; None: to
-    remove."""
+    """Return the keys of stage and offload that differ between `layout` and `asked`; None removes a
+    key."""
     return _sharding(layout, asked) | _offload(layout, asked)
 
 

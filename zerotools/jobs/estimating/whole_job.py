@@ -1,7 +1,7 @@
 """Job files that are whole: what an estimate knows, and usual values for the rest.
 
-What nobody named has a value that a first run can begin with: one epoch, a usual learning rate. The
-model and the data have a place where they are looked for, which is all that a person has to set.
+A value that the user did not give has a default for a first run, such as one epoch or a usual
+learning rate. The model and the data have default paths, and the user has to set only these.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _SAID = {TEXT: "plain text", EXAMPLES: "prompts and answers", PREFERENCES: "pair
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 CHECKPOINTS_OF_A_RUN = 500
 MODEL_PLACE, DATA_PLACE = "model", "data/*.txt"
-"""Where model and data are looked for, if nobody named them."""
+"""The paths of model and data if the user did not give any."""
 
 
 @dataclass(frozen=True)
 class WholeJob:
-    """A job file as a tree, comments on its keys, and where it looks for model and data that nobody
-    named: `places`, by key."""
+    """A job file as a tree, comments on its keys, and the default paths of model and data that the
+    user did not give: `places`, by key."""
 
     tree: Mapping[str, Any]
     comments: Mapping[str, str]
@@ -73,7 +73,7 @@ class WholeJob:
 
 
 def whole_job(found: Estimate, way: Way, tree: Mapping[str, Any]) -> WholeJob:
-    """Return the job of `tree`, which asks for `way`, with all keys that a job needs."""
+    """Return `tree`, the keys for `way`, with all other keys that a job needs."""
     tree = {
         name: dict(table) if isinstance(table, Mapping) else table for name, table in tree.items()
     }
@@ -99,14 +99,14 @@ def whole_job(found: Estimate, way: Way, tree: Mapping[str, Any]) -> WholeJob:
 
 
 def _exported(model: Mapping[str, Any]) -> str | None:
-    """Return the path of a table `[model]` where it is a checkpoint, and no model directory."""
+    """Return the path of a table `[model]` if it is a checkpoint instead of a model directory."""
     path = model.get("path")
     is_one = path is None or not Path(path).is_dir() or (Path(path) / CONFIG).is_file()
     return None if is_one else str(path)
 
 
 def tokenizer_of(model: Mapping[str, Any]) -> str | None:
-    """Return the directory of the tokenizer of a table `[model]`; None: there is none. A model that
+    """Return the directory of the tokenizer of a table `[model]`; None if it has none. A model that
     is not there yet will have one."""
     named = model.get("path", model.get("config"))
     if not isinstance(named, str):

@@ -1,7 +1,7 @@
 """The configs for the choice of an estimate: a job file, DeepSpeed's JSON, accelerate's YAML.
 
-They have what the estimate knows, which is all of the memory and nothing of the rates: `whole_job`
-adds what is missing to a job file (data, steps, learning rate).
+They have every value that affects memory, and no learning rates. `whole_job` adds the missing
+values to a job file (data, steps, learning rate).
 """
 
 from __future__ import annotations

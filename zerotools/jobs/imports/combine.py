@@ -253,7 +253,7 @@ def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
 
 
 def _as_written(row: ReportRow, tree: JobTree) -> ReportRow:
-    """Return a row that says so if the job file cannot hold its value, but DeepSpeed gets it."""
+    """Return a row of the report for a value that the job file cannot hold but DeepSpeed gets."""
     passed = row.outcome is KeyOutcome.MAPPED and look_up(tree, "engine") == "deepspeed"
     if passed and row.job is not None and row.job != "engine" and look_up(tree, row.job) is None:
         return replace(row, outcome=KeyOutcome.PASSED, job=None)
@@ -270,7 +270,7 @@ def _unsaid(claim: Claim) -> str:
 
 
 def problem_of(findings: Findings) -> ZerotoolsError | None:
-    """Return all problems as one error; None: there are none."""
+    """Return all problems as one error, or None without problems."""
     listed = [*findings.wrong, *findings.unsupported]
     if not listed:
         return None

@@ -25,7 +25,7 @@ _STOP = (
 def import_script(
     job: JobFile | None, recipe: Recipe, configs: Mapping[str, Path], findings: Findings
 ) -> Imported:
-    """Return the job that runs the program of `recipe`; keys of `job` stay as they are. `configs`
+    """Return a job for the program of `recipe`; keys of `job` stay as they are. `configs`
     has the files that replace those that its command names.
 
     Raises:

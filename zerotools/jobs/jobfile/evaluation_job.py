@@ -18,7 +18,7 @@ HARNESS = ("-m", "zerotools.integrations.evaluation_harness")
 _LONGEST_NAME = 200
 _ENDING = "-eval"
 _SAME = ("python", "device", "numa", "env", "captured_env", "limits", "notify")
-"""Keys and tables that it takes from the job whose model it evaluates."""
+"""Keys and tables that it takes from the evaluated job."""
 
 
 def is_evaluated(spec: JobSpec) -> bool:
@@ -28,12 +28,12 @@ def is_evaluated(spec: JobSpec) -> bool:
 
 
 def evaluation_name(name: str) -> str:
-    """Return what the job is called that evaluates the job `name`."""
+    """Return the name of the job that evaluates the job `name`."""
     return f"{name[: _LONGEST_NAME - len(_ENDING)]}{_ENDING}"
 
 
 def evaluation_job(spec: JobSpec, output_dir: str, name: str) -> JobSpec:
-    """Return the job, called `name`, that evaluates what the job `spec` has in `output_dir`. It
+    """Return the job, called `name`, that evaluates the model of the job `spec` in `output_dir`. It
     takes one GPU, or one process on CPUs."""
     given = given_of(spec)
     tree: dict[str, Any] = {each: given[each] for each in _SAME if each in given}

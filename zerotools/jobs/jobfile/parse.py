@@ -96,7 +96,7 @@ def tree_of(table: Any) -> dict[str, Any]:
 @cache
 def _layout(kind: Any) -> tuple[tuple[str, bool, bool, bool], ...]:
     """Return for each key of the table `kind`: its name, whether it is a table, whether None is
-    written, and whether it is required. Every job that is queued or shown needs that for every key.
+    written, and whether it is required. Queueing or showing a job needs that for every key.
     """
     hints = hints_of(kind)
     return tuple(

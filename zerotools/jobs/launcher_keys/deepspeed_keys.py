@@ -297,7 +297,7 @@ MUON_RATES = {"muon_lr": 0.02, "adam_lr": 3e-4}
 """The same of Muon, and the learning rates of its two halves without `lr`; its momentum is 0.95:
 deepspeed/runtime/zero/muon/original_muon.py."""
 TORCH_ADAM_DECAY = 0.01
-"""The default decay of torch's own AdamW, which `torch_adam` selects. torch/optim/adamw.py."""
+"""The default decay of torch's AdamW, which `torch_adam` selects. torch/optim/adamw.py."""
 
 SECTIONS = frozenset(
     ".".join(parts[:count])

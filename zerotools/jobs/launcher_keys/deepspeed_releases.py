@@ -70,8 +70,8 @@ STRICT = (
     "bf16",
     "compile",
 )
-"""Sections in which DeepSpeed refuses to start with an unknown key (pydantic's `extra="forbid"`);
-in other sections it ignores the key."""
+"""DeepSpeed refuses to start if one of these sections has an unknown key (pydantic's
+`extra="forbid"`); in other sections it ignores the key."""
 
 
 def clipping(release: Release) -> float:

@@ -30,7 +30,7 @@ class KeyAction(Enum):
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """One key; `why` is the reason in a report, `default` DeepSpeed's own value."""
+    """One key; `why` is the reason in a report, `default` DeepSpeed's default."""
 
     kind: ValueKind
     action: KeyAction

@@ -116,8 +116,8 @@ PLACING_VARIABLES = frozenset(
         *("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH"),
     )
 )
-"""Variables by which torchrun and accelerate change their command, some of them beyond what any
-option can take back."""
+"""Variables that change the command of torchrun and accelerate; no option can undo some of these
+changes."""
 
 SHORT: Mapping[str, Mapping[str, str]] = {
     "deepspeed": {"H": "hostfile", "i": "include", "e": "exclude", "q": "quiet"},
@@ -232,7 +232,7 @@ CONSOLE_PROGRAMS: Mapping[str, frozenset[str]] = {
         )
     ),
 }
-"""Program that starts ranks of its own -> its commands that train."""
+"""Program that starts its ranks itself -> its commands that train."""
 PROGRAM_MODULES: Mapping[str, str] = {
     "axolotl.cli.train": "axolotl",
     "llamafactory.cli": "llamafactory-cli",
@@ -246,8 +246,8 @@ CONSOLE_MODULES: Mapping[str, tuple[str, str]] = {
     "xtuner": ("torchrun", "xtuner.tools.train"),
     "litgpt": ("plain", "litgpt"),
 }
-"""Console program -> the launcher by which it starts its ranks, and the module that they run."""
+"""Console program -> the launcher that it starts its ranks with, and the module that they run."""
 ONE_RANK = frozenset(("swift", "xtuner", "litgpt"))
 """Programs that start one rank by default."""
 RANKS_BY = "NPROC_PER_NODE"
-"""The variable from which console programs take the number of ranks."""
+"""The variable that gives console programs the number of ranks."""

@@ -1,4 +1,4 @@
-"""Arguments and defaults of programs that are known by name or by arguments of their own.
+"""Arguments and defaults of programs that are known by name or by special arguments.
 
 alpaca-lora, finetune.py; DeepSpeedExamples, applications/DeepSpeed-Chat, step 1, main.py and
 utils/ds_utils.py; Qwen, finetune.py; TRL 0.20 and later, ModelConfig, SFTConfig and DPOConfig.
@@ -155,8 +155,8 @@ TRL_PRESETS: Mapping[str, Mapping[str, object]] = {
         **_SEVERAL,
     },
 }
-"""Name of a config that TRL brings -> its options of `accelerate launch`. All are for bf16, which
-TRL's own arguments say."""
+"""Name of a config that TRL brings -> its options of `accelerate launch`. All are for bf16, as in
+TRL's arguments."""
 TRL_OWN = frozenset(("dataset_name", "dataset_mixer", "dataset_mixture", "use_peft"))
 """One of these is always given to a program of TRL; others are called sft.py as well."""
 TRL_DEFAULTS: Mapping[str, object] = {

@@ -121,7 +121,7 @@ AXOLOTL_PAIRS: Mapping[str, Mapping[str, str]] = {
     "prompt_pairs": {"prompt_column": "prompt"},
     "default": {"prompt_column": "messages"},
 }
-"""The last part of the `type` of a dataset of pairs -> its columns, where they are not `chosen` and
+"""The last part of the `type` of a dataset of pairs -> its columns, if they are not `chosen` and
 `rejected`. `ultra` and `argilla_chat` repeat the prompt in each answer, and are not read."""
 NOT_PACKED = "pairs of answers are not packed"
 AXOLOTL_PAIR_FIELDS: Mapping[str, str] = {

@@ -1,7 +1,7 @@
 """The config file of accelerate that would start one process for all GPUs of a job.
 
-Run as a program by the interpreter of a job, this file answers as JSON; its argument is what the
-job asks of accelerate, as JSON: `{"options": [...], "directory": "..."}`. It takes nothing but the
+Run as a program by the interpreter of a job, this file answers as JSON; its argument is the job's
+request to accelerate, as JSON: `{"options": [...], "directory": "..."}`. It takes nothing but the
 standard library, and the YAML that accelerate needs.
 """
 
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "tpu", "tpu_use_cluster")
-"""Options that say how processes are started, whatever a config file says."""
+"""Options that choose the kind of launch; they override a config file."""
 ALONE = ("NO", False, None)
-"""What a file says of `distributed_type` for one process; YAML takes `NO` for a boolean."""
+"""The values of `distributed_type` in a file for one process; YAML takes `NO` for a boolean."""
 
 
 def refusal(path: str, gpus: int) -> str:
@@ -30,8 +30,8 @@ def refusal(path: str, gpus: int) -> str:
 
 
 def single(options: Sequence[str], directory: str) -> str | None:
-    """Return the path of the config file by which accelerate starts one process; None: it starts
-    one for each GPU, or cannot read the file and says so itself."""
+    """Return the path of the config file that makes accelerate start one process. None: it starts
+    one for each GPU, or cannot read the file and reports that itself."""
     words = {option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options}
     if words & set(KINDS):
         return None

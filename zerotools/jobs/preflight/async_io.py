@@ -1,8 +1,8 @@
 """The requirements of DeepSpeed's offload to NVMe: `async_io`, which it compiles at the first use,
 or contains if it was installed so.
 
-Run as a program by the interpreter of a job, this file says what is missing, as JSON; its argument
-is the job's device. So it takes nothing but the standard library.
+Run as a program by the interpreter of a job, this file prints the missing parts, as JSON; its
+argument is the job's device. So it takes nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_LIBRARY = 127
 
 
 def refusal(why: str) -> str:
-    """Return the sentence for a job that is offloaded to NVMe, with the `why` of `lacking`."""
+    """Return the sentence for a job with offload to NVMe, with the `why` of `lacking`."""
     return (
         'deepspeed.config offloads to "nvme", and the operator that DeepSpeed needs for it, '
         f'async_io, cannot be compiled here: {why}, or offload to "cpu"'
@@ -34,8 +34,8 @@ def refusal(why: str) -> str:
 
 
 def lacking(device: str = "cpu") -> str | None:
-    """Return what keeps this interpreter from DeepSpeed's `async_io` for a `device`, and what to
-    do; None: nothing."""
+    """Return the reason why this interpreter cannot use DeepSpeed's `async_io` for a `device`, and
+    the remedy; None if it can."""
     if _is_installed():
         return None
     if device == "cuda" and (why := without_toolkit()) is not None:

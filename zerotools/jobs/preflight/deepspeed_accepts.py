@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 _ON_GPUS = {"lamb": "fused_lamb", "lion": "fused_lion"}
-"""Optimizers of which DeepSpeed compiles the only form for GPUs: torch has none in their place."""
+"""Optimizers that exist for GPUs only as compiled by DeepSpeed: torch has no substitute."""
 
 
 def refusal(config: dict[str, Any], world_size: int, device: str = "cpu") -> str | None:

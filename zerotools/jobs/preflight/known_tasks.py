@@ -2,8 +2,8 @@
 
 Run as a program by the interpreter of a job, this file prints, as JSON, the names among its
 arguments after the first that stand for no task, each with the names nearest to it. The first
-argument is a directory with tasks of the user's own, or empty. It takes nothing but the standard
-library: the harness itself needs 20 s of a processor to read the same 14,000 files.
+argument is a directory with the user's tasks, or empty. It takes nothing but the standard library:
+the harness itself needs 20 s of a processor to read the same 14,000 files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _ENTRY = re.compile(r"[ \t]*-[ \t]+(?:(?:task|group):[ \t]*)?(.*?)[ \t\r]*|[ \t]
 
 
 def refusal(unknown: Mapping[str, Sequence[str]]) -> str:
-    """Return the sentence for a job whose `eval.tasks` has these names; each has its nearest."""
+    """Return the sentence for a job with these unknown names in `eval.tasks`, each with its nearest
+    known name."""
     said = []
     for name, nearest in unknown.items():
         near = f" (nearest: {', '.join(nearest)})" if nearest else ""

@@ -29,7 +29,7 @@ def settings_to_try(
 ) -> list[str]:
     """Return up to `limit` settings that need less GPU memory than `spec`, as lines of a job file.
 
-    `half` is the 16-bit type in which the GPU computes. `mostly_state` means that the weights and
+    `half` is the 16-bit type that the GPU computes with. `mostly_state` means that the weights and
     the optimizer's state take most of the memory, so that a smaller batch would not help.
     """
     less_state = partial(_less_state, half=half)

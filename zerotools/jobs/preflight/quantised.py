@@ -14,7 +14,7 @@ TRAINABLE = (BFLOAT16, FLOAT16, FLOAT32, FLOAT64)
 def quantised(tensors: Iterable[tuple[Path, str, DType]], config: Mapping[str, Any]) -> str | None:
     """Return the refusal of the first of `tensors` (file, name, type) that is quantised, or None.
 
-    An integer may be a count or a table. It is part of a weight if its name says so, or if the
+    An integer may be a count or a table. It is part of a weight if its name shows it, or if the
     model's `config` names a method: GPTQ calls them `qweight`, gpt-oss `gate_up_proj_blocks`.
     """
     found = config.get("quantization_config")

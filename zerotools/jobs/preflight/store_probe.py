@@ -1,4 +1,4 @@
-"""A check of a job's stores with the job's own environment: `store_probe.py`.
+"""A check of a job's stores with the job's environment: `store_probe.py`.
 
 `store_check` starts this separate process in the job's environment, because only there the
 credentials are known. It reads {"jobs": [...], "writes": ...} and prints a list of sentences for
@@ -18,7 +18,7 @@ from typing import Any
 
 PROBE = ".zerotools-probe"
 AT_ONCE = 8
-"""The number of jobs that are checked at a time."""
+"""The most jobs to check at a time."""
 
 
 def problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:

@@ -99,7 +99,7 @@ def _has_login(file: Path, hosts: set[str]) -> bool:
 
 
 def _settings(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the settings that wandb's own commands have saved."""
+    """Return the settings that commands of wandb have saved."""
     directory = _at_home(environment.get("WANDB_CONFIG_DIR") or "~/.config/wandb", environment)
     parser = configparser.ConfigParser(interpolation=None)
     try:

@@ -148,7 +148,7 @@ class JobDirectory:
 
 
 def keyed_name(key: str) -> str:
-    """Return the directory name of the job that was submitted with this key."""
+    """Return the directory name of the job submitted with this key."""
     word = _word(key)
     if word != key:  # another key may read the same
         word += f"-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
@@ -162,8 +162,7 @@ def _word(text: str) -> str:
 def new_job_directory(
     home: Path, name: str, record: Mapping[str, Any], key: str | None
 ) -> JobDirectory:
-    """Return the directory of a new job, or of the job that was submitted with the same `key`
-    before.
+    """Return the directory of a new job, or of the job submitted with the same `key` before.
 
     Raises BadRequest: it cannot be made.
     """

@@ -26,8 +26,8 @@ CLAIMS, CLAIM = ".zerotools-slurm", "claim.json"
 def claim_output(
     output_dir: str, own: JobDirectory, why_taken: Callable[[JobDirectory], str | None]
 ) -> Callable[[], None]:
-    """Claim `output_dir` for the job `own`. `why_taken` returns a sentence for a job that has not
-    ended, else None.
+    """Claim `output_dir` for the job `own`. `why_taken` returns a sentence for an unfinished job,
+    else None.
 
     Return a function that withdraws the claim.
 

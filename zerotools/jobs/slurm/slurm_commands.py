@@ -1,8 +1,8 @@
-"""Slurm's own programs, the only access to a cluster.
+"""Slurm's programs, the only access to a cluster.
 
 Two kinds of failure are distinguished. If the controller does not answer (it is down, restarting,
-or busy), the state is unknown, and nothing follows from it. If it answers with a refusal, its own
-words are passed on.
+or busy), the state is unknown, and nothing follows from it. If it answers with a refusal, the error
+has its text.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class SlurmCommands:
         """Submit a script; return the number of the job, as text.
 
         Raises:
-            BadRequest: Slurm refuses it, in its own words.
+            BadRequest: Slurm refuses it; the error has Slurm's text.
             SlurmUnreachable: it is unknown whether it was accepted.
         """
         own = {name for line in script.splitlines() for name in _option_names(line)}
@@ -138,8 +138,8 @@ class SlurmCommands:
         return jobs_of_text(self._run("squeue", ["--noheader", *chosen, f"-o{SQUEUE_FORMAT}"]))
 
     def accounted(self, number: str) -> ControllerJob | None:
-        """Return the accounting record of a job; None: there is no accounting, or it does not know
-        the job."""
+        """Return the accounting record of a job; None if accounting is off or does not know the
+        job."""
         asked = [
             "-X",
             "-n",

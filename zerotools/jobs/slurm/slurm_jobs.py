@@ -90,7 +90,7 @@ class SlurmJobs:
         return (going or named)[0]
 
     def health(self) -> dict[str, Any]:
-        """Return an empty health: there are no events here, so jobs are polled."""
+        """Return an empty health: Slurm sends no events, so jobs are polled."""
         return {}
 
     def directory(self, reference: str) -> JobDirectory:
@@ -380,8 +380,8 @@ def _submission_of(view: Mapping[str, Any] | None) -> int | None:
 
 
 def _output_of(directory: JobDirectory) -> str | None:
-    """Return the output directory of a job, with links followed; None: its own directory, or
-    unknown."""
+    """Return the output directory of a job, with links followed; None if it is the job's directory,
+    or unknown."""
     spec = (directory.job() or {}).get("spec")
     given = spec.get("output_dir") if isinstance(spec, Mapping) else None
     return os.path.realpath(given) if isinstance(given, str) else None

@@ -1,4 +1,4 @@
-"""The state of a job under Slurm: first from its own records, then from Slurm. Pure.
+"""The state of a job under Slurm: first from its records, then from Slurm. Pure.
 
 end.json records its end                it ended so, whatever Slurm reports
 Slurm lists it as waiting               queued, for Slurm's reason
@@ -25,9 +25,9 @@ _AGAIN_REASON = "BeginTime"
 @dataclass(frozen=True, kw_only=True)
 class Known:
     """The facts for the decision. `view` is the view that the job's nodes wrote of this submission,
-    `end` its end, and `asked` means that it was asked to end. `controller` is Slurm's record, None:
-    it does not know the job. `silent` is the reason why Slurm's controller could not be reached.
-    `quiet_seconds` is the age of its last change of records, None: it has none yet;
+    `end` its end, and `asked` is true if a user has requested its end. `controller` is Slurm's
+    record, None: it does not know the job. `silent` is the reason why Slurm's controller could not
+    be reached. `quiet_seconds` is the age of its last change of records, None: it has none yet;
     `submitted_seconds` is the age of its submission."""
 
     view: Mapping[str, Any] | None

@@ -3,7 +3,7 @@
 The token is on the disk before sbatch is called, and in the comment of Slurm's job. If sbatch gives
 no response, the job is searched by its token. If it is found, it was queued; if a controller
 answers and does not have it, it was not. If the controller does not answer either, it stays open: a
-later look at the job finds it, and nothing is submitted twice.
+later query of the job finds the submission, so no job is submitted twice.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def submit_job(
     claim: Claim = _no_claim,
 ) -> tuple[JobDirectory, str | None]:
     """Queue a job; return its directory, and Slurm's number, or None if it is unknown whether it
-    was queued. A job that was submitted with the same `key` is not queued again: if another call
+    was queued. A job with the same `key` is not queued again: if another call
     submits it at this moment, wait for that. `after`: dependencies, as sbatch takes them;
     `options`: more options of sbatch.
 
     Raises:
-        BadRequest: Slurm refuses the job, in its own words; nothing of it remains here.
-        SlurmUnreachable: the controller does not answer; nothing was queued.
+        BadRequest: Slurm refuses the job; the error has its text, and the job's files are removed.
+        SlurmUnreachable: the controller does not answer; no job was queued.
     """
     commands.version()
     record = record_of(spec, attended=attended)
@@ -210,8 +210,8 @@ def script_of(
 def find_number(
     commands: SlurmCommands, directory: JobDirectory, submission: int, *, looks: int = LOOKS
 ) -> str | None:
-    """Return Slurm's number of a submission; None: it is not known, or there is none. An unknown
-    number is searched `looks` times. Raises SlurmUnreachable."""
+    """Return Slurm's number of a submission; None if it is not known, or was not submitted. An
+    unknown number is searched `looks` times. Raises SlurmUnreachable."""
     record = directory.submission(submission) or {}
     known = record.get("job_id")
     if isinstance(known, str):

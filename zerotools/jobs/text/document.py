@@ -11,7 +11,7 @@ from zerotools.core.errors import BadRequest
 
 LARGEST_FILE = 1 << 20
 DEEPEST = 32
-"""The limit of nested objects; DeepSpeed's own nest five levels."""
+"""The limit of nested objects; those of DeepSpeed nest five levels."""
 
 Trail = tuple[str, ...]
 """The keys that lead to a value; an element of a list counts by its index."""

@@ -1,7 +1,7 @@
 """JSON copied from a web page, corrected: quotes, punctuation, commas, comments, text around it.
 
 One pass over the text writes the corrected one, piece by piece; the strict parser then reads `text`
-of the result, so that nothing is accepted here that is not JSON there.
+of the result, so this module never accepts text that is not JSON.
 """
 
 from __future__ import annotations
@@ -253,7 +253,8 @@ class _Pen:
         raise Broken(self.at, "this string is not closed on its line", 'add "')
 
     def _key(self) -> None:
-        """Mark the last token as a key if a colon follows, so that nothing is missing before it."""
+        """Mark the last token as a key if a colon follows, so that nothing is inserted before the
+        colon."""
         if _COLON.match(self.text, self.at):
             self._last = "key"
 

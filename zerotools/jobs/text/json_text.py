@@ -178,8 +178,8 @@ class _Parser:
         raise Broken(before, "a comma is missing here", "write , after the value")
 
     def _watch_indentation(self, token: Token, name: str) -> None:
-        """Remember the first key that is indented like its object's own line: a } is missing before
-        it."""
+        """Remember the first key that is indented like the line of its object: a } is missing
+        before it."""
         opened = self.places.number(self._open[-1].start)
         line = self.places.number(token.start)
         if self._suspect is None and len(self._open) > 1 and line != opened:

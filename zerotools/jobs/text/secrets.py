@@ -2,7 +2,7 @@
 
 Names come first: `WANDB_API_KEY=...`, `--hub-token ...`, `db.password=...`. Forms that a service
 gives its keys (`hf_...`, `ghp_...`) and passwords in URLs are found without a name. It is a net,
-not a proof: a secret under an innocent name, of no known form, is shown.
+not a proof: a secret under an innocent name, and without a known form, is shown.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ def is_secret_name(name: str) -> bool:
 
 
 class LongestFirst(tuple[str, ...]):
-    """Secrets in the order in which they are looked for."""
+    """Secrets, in the order of the search."""
 
 
 def longest_first(known: Iterable[str]) -> LongestFirst:
-    """Return the secrets among `known` that are looked for in texts, in order. Whoever masks many
-    texts does it once."""
+    """Return the secrets among `known` that are looked for in texts, in order. A caller that masks
+    many texts does it once."""
     if isinstance(known, LongestFirst):
         return known
     long = {value for value in known if len(value) >= LEAST_CHARACTERS}
@@ -145,7 +145,7 @@ def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
 
 
 def secret_arguments(arguments: Sequence[str]) -> list[str]:
-    """The values that `mask_arguments` hides where the whole value is one word of the command."""
+    """The values that `mask_arguments` hides if the whole value is one word of the command."""
     return result_of(secret_argument_steps(arguments))
 
 

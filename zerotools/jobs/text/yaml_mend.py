@@ -35,8 +35,8 @@ class YamlKeys:
     """The keys of a kind of YAML file, for restoring lost indentation.
 
     `known` are dotted names, `sections` the keys that hold other keys, and `prefixes` has the
-    beginning of the keys of a section. Without keys nothing is indented, and no text around is
-    dropped.
+    beginning of the keys of a section. Without keys it does not change the indentation, and does
+    not drop the text around.
     """
 
     known: Collection[str] = ()

@@ -1,8 +1,8 @@
 """The request to another machine, and its response.
 
-A small program for the shell of POSIX runs there. Nothing of zerotools needs to be in its PATH. It
-prints, between two marks (a login may print text of its own), its home, the existing sockets, and
-its environment, each followed by a NUL. Then it waits for the end of its input, which keeps the
+A small program for the shell of POSIX runs there. zerotools does not need to be in its PATH. It
+prints, between two marks (a login may print text before and after), its home, the existing sockets,
+and its environment, each followed by a NUL. Then it waits for the end of its input, which keeps the
 connection open exactly as long as the command here lives:
 
     MARK\\n  /home/ada\\0  1000\\0  2\\0  /run/...sock\\0  /var/...sock\\0  A=1\\0  B=2\\0  MARK\\n

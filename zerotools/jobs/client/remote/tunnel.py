@@ -3,7 +3,7 @@
     ssh (the master)    logs in once, and runs `conversation.program` there
     ssh -O forward      lets the master forward a local socket to the daemon's
 
-The login is the system's ssh with the user's own configuration, keys and agent. It asks no
+The login is the system's ssh with the user's configuration, keys and agent. It asks no
 questions (BatchMode), and refuses a machine with an unknown key: the user accepts it with `ssh
 HOST`. The daemon sees the user who logged in there like a local one.
 

@@ -33,7 +33,7 @@ from zerotools.jobs.text.document import Document, Trail
 from zerotools.jobs.text.yaml_mend import YamlKeys
 
 YAML_KEYS = YamlKeys(KNOWN, TABLES, PREFIXES)
-"""The keys by which `parse_yaml` corrects an accelerate config."""
+"""The keys that `parse_yaml` uses to correct an accelerate config."""
 FILE = "deepspeed_config.deepspeed_config_file"
 _LEAVES = "deepspeed_config.deepspeed_moe_layer_cls_names"
 _PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
@@ -43,7 +43,7 @@ _ONE_OR_COPIES = ("NO", "MULTI_GPU", "MULTI_CPU")
 
 @dataclass(frozen=True)
 class Launched:
-    """The config that accelerate gives to DeepSpeed: its own section, or the name of a file.
+    """The config that accelerate gives to DeepSpeed: a section of it, or the name of a file.
 
     `stated` are the keys that the section has.
     """

@@ -128,7 +128,7 @@ def _read_muon(reading: ConfigReading, kind: ConfigValue) -> None:
 
 
 def _muon_rates(reading: ConfigReading) -> None:
-    """Read the rates of Muon: `lr` is that of both halves, except a half with its own."""
+    """Read the rates of Muon: `lr` is that of both halves, except a half with a separate `lr`."""
     _resolve(reading, f"{_WEIGHTS}.lr", RATE)
     both = reading.take(f"{_WEIGHTS}.lr")
     is_one = reading.peek("scheduler.type") in _SETS_RATES
@@ -175,7 +175,8 @@ def _resolve(reading: ConfigReading, name: str, key: str) -> None:
 
 
 def resolve_foreign(reading: ConfigReading, name: str) -> bool:
-    """Resolve an `"auto"` of a type that no reader takes, as the Trainer does for every type."""
+    """Resolve an `"auto"` of a type that no reader takes, like the Trainer, which does so for every
+    type."""
     section, _, parameter = name.partition(".params.")
     key = job_key_of(name)
     if section == "optimizer" and parameter in OPTIMIZER_DEFAULTS["adamw"] and key is not None:
@@ -188,7 +189,7 @@ def resolve_foreign(reading: ConfigReading, name: str) -> bool:
 
 
 def read_scheduler(reading: ConfigReading) -> None:
-    """Map `scheduler`. Without one the job file's own schedule stays."""
+    """Map `scheduler`. Without one the schedule of the job file stays."""
     kind = reading.take("scheduler.type")
     if kind is None:
         return

@@ -14,7 +14,7 @@ _SWITCHES = (("fp16", "fp16.enabled"), ("bf16", "bf16.enabled"), ("bf16", "bfloa
 
 
 def read_precision(reading: ConfigReading) -> None:
-    """Map the one that is on; refuse both."""
+    """Map the enabled one; refuse both."""
     _refuse_second_name(reading)
     autos = _resolve_autos(reading)
     given = {name: reading.remaining[name] for _, name in _SWITCHES if name in reading.remaining}

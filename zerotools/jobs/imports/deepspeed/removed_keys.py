@@ -14,7 +14,7 @@ _COMMENTS = ("_", "/", "#")
 
 
 def read_removed(reading: ConfigReading) -> None:
-    """Remove keys that are off, and refuse those that are on, for engine deepspeed."""
+    """Remove disabled keys, and refuse enabled ones, for engine deepspeed."""
     if reading.engine != "deepspeed":
         return
     now = release_text(reading.release)

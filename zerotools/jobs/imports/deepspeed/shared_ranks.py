@@ -1,7 +1,7 @@
 """`sequence_parallel_size` and `tensor_parallel`: ranks that compute the same sequences.
 
 DeepSpeed 0.19, runtime/tensor_parallel/config.py: an `autotp_size` above 1 switches it on, and
-`tp.tp_size` is 1 or the same. DeepSpeed takes the cut layers from its own presets or the plan of
+`tp.tp_size` is 1 or the same. DeepSpeed takes the cut layers from its presets or the plan of
 transformers, and a job from the latter.
 """
 
@@ -20,7 +20,7 @@ _SAME_SIZE = (f"{_LAYERS}.tp.tp_size", f"{_LAYERS}.tensor_parallel.tp_size")
 
 
 def read_shared_ranks(reading: ConfigReading) -> None:
-    """Map both sizes. The engine deepspeed gets them unchanged: DeepSpeed's own code for it is in
+    """Map both sizes. The engine deepspeed gets them unchanged: DeepSpeed's code for it is in
     the program that it trains, so the job's rules refuse them there."""
     if reading.engine == "deepspeed":
         return

@@ -1,4 +1,4 @@
-"""`wandb`: DeepSpeed's own logging to Weights & Biases, which a job has as `metrics.wandb`.
+"""`wandb`: DeepSpeed's logging to Weights & Biases, which a job configures as `metrics.wandb`.
 
 DeepSpeed 0.19, monitor/config.py: `enabled` switches it on, and the default of `project` is
 "deepspeed". The engine deepspeed gets the section, so that DeepSpeed logs itself.

@@ -58,7 +58,7 @@ class ConfigReading:
     engine: str = "torch"
     release: Release = NEWEST
     settled: dict[str, Any] = field(init=False)
-    """The values for DeepSpeed, by dotted key; None for its own default."""
+    """The values for DeepSpeed, by dotted key; None for its default."""
 
     def __post_init__(self) -> None:
         self.settled = {name: given.value for name, given in self.remaining.items()}
@@ -73,7 +73,7 @@ class ConfigReading:
 
     def known(self, key: str) -> JobValue | None:
         """Return the value of job key `key`: from a claim, a launcher's default, the Trainer's
-        default, or the job file's own."""
+        default, or the job file."""
         claim = self.claims.of(key)
         if claim is not None:
             return JobValue(claim.value, claim.place)

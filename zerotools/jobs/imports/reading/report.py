@@ -14,7 +14,7 @@ from zerotools.jobs.text.document import Document
 
 
 class KeyOutcome(StrEnum):
-    """The outcome of one key, in the order in which a report lists them."""
+    """The outcome of one key; a report lists outcomes in this order."""
 
     MAPPED = "mapped"
     DEFAULT = "default"

@@ -24,7 +24,7 @@ TYPES = {
 
 @dataclass(frozen=True)
 class ConfigValue:
-    """A value of the document; `note` says how it was read if it was not written so."""
+    """A value of the document; `note` explains a reading that differs from the text."""
 
     name: str
     title: str
@@ -42,7 +42,7 @@ def read_known_keys(
     document: Document, findings: Findings, fatal: Callable[[Trail], bool] = lambda trail: False
 ) -> dict[str, ConfigValue]:
     """Return every known key of `document` by its dotted name. Faults go to `findings`: of unknown
-    keys, those that are `fatal`."""
+    keys, the `fatal` ones."""
     given: dict[str, ConfigValue] = {}
     unknown: list[Trail] = []
     for trail, value in _leaves(document.tree, ()):
@@ -153,8 +153,8 @@ def judge_unknown_keys(
     findings: Findings,
     fatal: Callable[[Trail], bool] = lambda trail: False,
 ) -> None:
-    """List keys that `owner` does not have; refuse those that are nearly one of `known`, or `fatal`
-    to it."""
+    """List keys that `owner` does not have; refuse keys that resemble one of `known`, or are
+    `fatal` to it."""
     for trail in unknown[:MAX_UNKNOWN]:
         near = _nearest(trail, known)
         place, title = document.place(trail), document.title(trail)

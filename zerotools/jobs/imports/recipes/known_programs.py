@@ -1,4 +1,4 @@
-"""Programs that take the arguments of a Trainer, and have defaults of their own.
+"""Programs that take the arguments of a Trainer but have other defaults.
 
 alpaca-lora (finetune.py, and programs made after it), the programs of DeepSpeed-Chat, Qwen's
 finetune.py, MedicalGPT's, and those of TRL and of the alignment handbook, which are known by their
@@ -48,7 +48,7 @@ _OF_TRL = re.compile(r"(?:^|[._/])(?:run_)?(sft|dpo)(?:\.py)?")
 
 
 def read_as_known(recipe: Recipe, program: str) -> Recipe:
-    """Return `recipe` as the program reads it, if it is one of those that are known here."""
+    """Return `recipe` as the program reads it, if this module knows the program."""
     given = recipe.given
     if "base_model" in given and TRAINERS_OWN.isdisjoint(given.keys() - {"output_dir"}):
         return _alpaca_lora(recipe)

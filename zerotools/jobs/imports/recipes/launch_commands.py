@@ -115,7 +115,7 @@ def started(words: Sequence[Word]) -> StartCommand | None:
 
 
 def settings_by(by: Sequence[Word]) -> dict[str, Word]:
-    """Return the variables that the words before a launcher set, as those of `env` do."""
+    """Return the variables that the words before a launcher set, like the words of `env`."""
     found = {}
     for word in by:
         if setting := _VARIABLE.match(word.text):

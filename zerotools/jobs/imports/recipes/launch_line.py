@@ -46,8 +46,8 @@ from zerotools.jobs.text.shell_mend import as_typed, mend_shell
 _NUMBER = re.compile(r"-[\d.]")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _UNNEEDED = frozenset((*IGNORED, "output_dir", "seed"))
-"""Arguments whose values a job does without: its directory is by default the daemon's choice, and
-any seed will do."""
+"""Arguments that a job does not need: by default the daemon chooses its directory, and any seed
+will do."""
 _SHOWN = 40
 """Letters of a command that a message repeats."""
 
@@ -78,7 +78,7 @@ def read_launch(
     Needed values that only a shell could know are errors in the recipe's findings.
 
     Raises:
-        BadRequest: there is no launch line, or several and no `number`.
+        BadRequest: the script has no launch line, or several and `number` is not given.
     """
     findings = Findings()
     if lenient:
@@ -225,7 +225,8 @@ def _instead(commands: Sequence[Command]) -> str:
 
 
 def _exported(commands: Sequence[Command], until: Command) -> dict[str, Word]:
-    """Return the variables that `until` gets from the commands before it, and its own."""
+    """Return the variables of the command `until`: those set by the commands before it and those
+    set in it."""
     found: dict[str, Word] = {}
     for command in commands[: commands.index(until)]:
         if [word.text for word in command.words[:1]] == ["export"]:
@@ -269,7 +270,7 @@ def _report_program(name: str, word: Word, places: _Places, findings: Findings) 
 def _options(
     kind: str, words: Sequence[Word], begin: int, places: _Places, findings: Findings
 ) -> tuple[dict[str, ConfigValue], int]:
-    """Return the launcher's own options, each once, and the position of the program."""
+    """Return the options of the launcher, each once, and the position of the program."""
     options: dict[str, ConfigValue] = {}
     at = begin
     while at < len(words) and words[at].text.startswith("-"):

@@ -1,4 +1,4 @@
-"""Launch lines of programs with their own arguments: LLaMA-Factory, axolotl, ms-swift.
+"""Launch lines of programs with arguments other than a Trainer's: LLaMA-Factory, axolotl, ms-swift.
 
 Programs built on the Trainer may also have their arguments in a file, which the line names.
 """
@@ -225,7 +225,7 @@ def _document(recipe: Recipe) -> Document:
 
 
 def _joined(recipe: Recipe, own: Recipe) -> Recipe:
-    """Join the settings of the launch line and the program's own."""
+    """Join the settings of the launch line and those of the program."""
     recipe.findings.take(own.findings)
     return replace(
         own,

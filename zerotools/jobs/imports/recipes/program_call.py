@@ -58,7 +58,7 @@ def program_of(
     start: StartCommand, program: Word, settings: Mapping[str, Word], source: str
 ) -> Program:
     """Return the program that begins with the word `program`, with the starter of its ranks.
-    `source` is the file of the words' lines; empty: there is none."""
+    `source` is the file of the words' lines; empty if they are not from a file."""
     unknown: list[str] = []
     if start.kind in CONSOLE_MODULES:
         launcher, options, words = _of_console(start)

@@ -15,7 +15,7 @@ from zerotools.jobs.text.home_paths import expanded
 
 @dataclass(frozen=True)
 class Program:
-    """A training program in the form in which a job of the engine `script` starts it.
+    """A training program, in the form that a job of the engine `script` needs.
 
     `command` is `script.command`, `launcher` and `options` start its ranks, and `env` has the
     variables that are set for it. `name` is its common name. `unknown` lists the words that only a
@@ -35,15 +35,15 @@ class Program:
 class Recipe:
     """The arguments of a training program, by their names in Hugging Face's Trainer.
 
-    `defaults` are those of the program that reads them, by the same names; empty where it is not
-    known to be a Trainer's. `beside` is the directory of the file that says all this. `deepspeed`
-    is the DeepSpeed config that is named, `accelerate` what `accelerate launch` was given beside
-    the file `accelerate_file`; `launcher` the program that starts every rank there is a GPU for,
-    if one does; `numa` is what the launcher was told of processors. `examples` says whether the
-    data are examples, not text (None: the data says), `preferences` whether they are pairs of
+    `defaults` are those of the program that reads the arguments, by the same names; empty if the
+    program is not known to use a Trainer. `beside` is the directory of the file with the arguments.
+    `deepspeed` is the named DeepSpeed config. `accelerate` has the options of `accelerate launch`,
+    which go with the file `accelerate_file`. `launcher` is the program that starts one rank for
+    each GPU, if any; `numa` has the launcher's options for processors. `examples` is true if the
+    data are examples, not text (None: the data show it), `preferences` if they are pairs of
     answers. `documents` are the texts of files that the script itself writes, by their paths.
-    `program` is the program that has the arguments, if it was started. `findings` are those made
-    on the way.
+    `program` is the program that has the arguments, if it was started. `findings` are the findings
+    of the reading.
     """
 
     source: str

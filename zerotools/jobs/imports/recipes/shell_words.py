@@ -1,7 +1,7 @@
 """The words of the commands in a shell script, as bash would pass them to programs.
 
-Nothing is run. Quotes, a backslash at the end of a line, comments, redirections and variables that
-the text itself sets are resolved. Values that only a shell could know (`$(...)`, an external
+It runs no command. Quotes, a backslash at the end of a line, comments, redirections and variables
+that the text itself sets are resolved. Values that only a shell could know (`$(...)`, an external
 variable) are a problem of their word, and of the command only if that word is needed.
 
     LR=1e-4                          -> sets LR
@@ -88,7 +88,7 @@ def commands_of(text: str, source: str) -> Iterator[Command]:
 
 @dataclass
 class _Text:
-    """A word that is being read."""
+    """A word during reading."""
 
     line: int
     text: str = ""
@@ -109,7 +109,7 @@ class _Text:
         self.written += text if written is None else written
 
     def words(self) -> list[Word]:
-        """Return all of them, without an empty one that has no quotes."""
+        """Return all of them, except an empty one without quotes."""
         if not self.text and not self.stands:
             return self.before
         return [*self.before, Word(self.text, self.line, self.problem, self.written)]
@@ -476,7 +476,7 @@ class _Scanner:
 
     def _substitute(self, word: _Text, command: str, title: str) -> None:
         """Add the output of `command` in parentheses, if it can be known: sums of `expr`, and the
-        directory in which the script is started."""
+        working directory of the script."""
         if found := _EXPR.fullmatch(command):
             total = self._total(found[1])
             if total is not None:

@@ -1,4 +1,4 @@
-"""ms-swift's command: the Trainer's arguments, some under other names, with its own defaults."""
+"""ms-swift's command: the Trainer's arguments, some under other names, with other defaults."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`trl sft` and the other commands of TRL's console program, as the `accelerate launch` that they
-run.
+"""`trl sft` and the other commands of TRL's console program, read as the equivalent `accelerate
+launch`.
 
 trl/cli.py: a command starts its script by accelerate. The script keeps the arguments that it knows,
 and accelerate gets the others; `--accelerate_config` names one of TRL's presets, or a file.
