@@ -141,8 +141,8 @@ def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
 
 
 def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
-    """`checkpoint`, with a problem where a program saved the moments of adapters without these, as
-    PEFT 0.21 makes it of a model in FSDP1."""
+    """`checkpoint`, with a problem if a program saved the moments of adapters without the adapters,
+    as PEFT 0.21 does for a model in FSDP1."""
     lost = trained_alone(checkpoint.tensors)
     if not lost:
         return checkpoint
@@ -156,7 +156,7 @@ def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _written_apart(checkpoint: Checkpoint, stamps: Mapping[Path, Stamp]) -> tuple[str, ...]:
-    """Return a sentence on files of ranks that were not written together with the others."""
+    """Return a sentence on files of ranks from another save than the others."""
     if checkpoint.origin.world_size in (None, 1):
         return ()
     root = checkpoint.root.absolute()

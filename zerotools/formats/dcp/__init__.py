@@ -1,6 +1,6 @@
 """torch.distributed.checkpoint (DCP), as FSDP and `torch.distributed.checkpoint.save` write it.
 
-directory_names  the names by which a directory is recognised
+directory_names  the names that identify a directory
 native           the values of a checkpoint that only its own writer needs
 directories      which DCP directories are one checkpoint
 keys             the meaning of DCP's flat keys: models, optimizers, roles

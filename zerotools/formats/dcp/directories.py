@@ -61,7 +61,7 @@ def is_shard(source: Checkpoint, path: Path) -> bool:
 
 
 def is_replicated(source: Checkpoint, flat: str, tensor: Tensor) -> bool:
-    """Return whether every rank of a DCP's run held the whole tensor. The job's record says it;
+    """Return whether every rank of a DCP's run held the whole tensor. The job's record names it;
     without one, several ranks saved the tensor as one chunk though it has more than one row."""
     if not tensor.shape:
         return True

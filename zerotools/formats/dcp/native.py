@@ -1,4 +1,4 @@
-"""The values of a DCP that only its own writer needs."""
+"""The values of a DCP that only the writer of DCPs needs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from zerotools.runs.record import JobRecord
 
 @dataclass(frozen=True, slots=True)
 class DcpNative:
-    """The values of a DCP that only its own writer needs.
+    """The values of a DCP that only the writer of DCPs needs.
 
     `flat_keys` are DCP's names of the tensors. `paths` are the positions of keys in the saved state
     dict (planner_data), if recorded, and `order` all keys in the saved order. `blobs` are the
     values that are not tensors, `tied` the keys that name another's bytes. `attributes` are those
-    of `.metadata` that torch's own does not have. `optimizers` are the prefixes of the keys of the
-    model's optimizers, and `numbered` the names of parameters that one has by number. `directories`
-    has the keys of each directory if there are several. `job` is the record of a zerotools job.
+    of `.metadata` that torch's class does not have. `optimizers` are the prefixes of the keys of
+    the model's optimizers, and `numbered` the names of parameters that one has by number.
+    `directories` has the keys of each directory if there are several. `job` is the record of a
+    zerotools job.
     """
 
     flat_keys: Mapping[Key, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""DeepSpeed's own checkpoints as a `Format`."""
+"""Checkpoints as DeepSpeed saves them, as a `Format`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The meaning of a DCP's flat keys: the model or optimizer that each belongs to, and its role.
 
-Imports only `io.distcp` and its own modules.
+Imports only `io.distcp` and the modules of this package.
 
 flat_keys           the name and role of a flat key
 key_paths           the path of a value in the saved state dict

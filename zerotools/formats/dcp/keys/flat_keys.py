@@ -4,7 +4,7 @@
     <optimizer>.state.<fqn>.<state>     (fqn, state)      torch, accelerate, torchtitan
     optim.<fqn>.<state>                 (fqn, state)      a zerotools job
 
-<model> is the chosen section, <optimizer> one that trains it. All other values are state and keep
+<model> is the chosen section, <optimizer> an optimizer of it. All other values are state and keep
 their whole flat key as the name: the run's state, other models and their state.
 """
 
@@ -114,7 +114,7 @@ def _by_shape(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
 
 
 def job_keys(flats: Iterable[str]) -> dict[str, Key]:
-    """Return the keys of a zerotools job: its record says that it has two sections."""
+    """Return the keys of a zerotools job, which has two sections by its record."""
     return _distinct({flat: _job_key(flat) for flat in flats})
 
 

@@ -49,7 +49,7 @@ class OptimizerSection:
 
     @property
     def is_numbered(self) -> bool:
-        """True if it has its parameters by number, as torch's own state_dict() does."""
+        """True if it has its parameters by number, like torch's state_dict()."""
         return bool(self.state) and all(name.isdecimal() for name, _ in self.state.values())
 
     def flats(self) -> set[str]:

@@ -165,7 +165,7 @@ def _union(path: Path, sections: Sequence[Section]) -> Section:
 
 def _merged(models: list[Section], optimizers: Sequence[OptimizerSection]) -> list[Section]:
     """Merge the parts of a model that were saved separately. Its optimizer puts their names before
-    its own (`encoder.weight`), and the dict above them is the model."""
+    its names (`encoder.weight`), and the dict above them is the model."""
     for optimizer in optimizers:
         if not optimizer.trained or any(_has(section, optimizer) for section in models):
             continue
@@ -199,8 +199,8 @@ def _has(section: Section, optimizer: OptimizerSection) -> bool:
 
 
 def _as_trained(section: Section, optimizers: Sequence[OptimizerSection]) -> Section:
-    """With the names of an optimizer that has those of a model with adapters, where the section
-    has them as PEFT saves them."""
+    """With the names of an optimizer for a model with adapters, if the section has the names that
+    PEFT saves."""
     for optimizer in optimizers:
         renamed = names_in_model(section.known, optimizer.trained)
         if renamed and not _has(section, optimizer):

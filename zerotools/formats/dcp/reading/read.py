@@ -1,4 +1,4 @@
-"""A DCP directory, or a checkpoint that holds one or two of them, as a Checkpoint."""
+"""Reading a DCP directory, or a checkpoint with one or two of them, into a Checkpoint."""
 
 from __future__ import annotations
 

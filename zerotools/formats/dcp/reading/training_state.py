@@ -95,7 +95,7 @@ def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> frozenset[
     """Return the weights that no optimizer had and that several ranks saved as one chunk.
 
     FSDP cuts trained parameters, and would have cut frozen ones too. None: it cut nothing, so
-    buffers cannot be told from frozen parameters.
+    buffers look like frozen parameters.
     """
     trained = {name for group in groups for name in group.params}
     whole: list[str] = []
@@ -115,7 +115,7 @@ def _has_copies(
     checkpoint: Checkpoint, groups: Sequence[ParamGroup], buffers: Collection[str]
 ) -> bool:
     """Return whether a weight without an optimizer may be tied to one with an optimizer: torch
-    saves both, and no value says that they are one. A number of each chunk is compared."""
+    saves both, and no value shows that they are one. A number of each chunk is compared."""
     trained = {name for group in groups for name in group.params}
     weights = {key.name: t for key, t in checkpoint.tensors.items() if key.role == "param"}
     matrices = {n: t for n, t in weights.items() if len(t.shape) > 1 and t.dtype.is_float}

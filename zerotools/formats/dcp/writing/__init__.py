@@ -3,7 +3,7 @@
 Imports `directories`, `io.distcp` and `runs`.
 
 lay_out               a DCP for another world size
-lay_out_job           what a job of zerotools resumes from
+lay_out_job           a checkpoint for a job of zerotools to resume from
 lay_out_other_format  a DCP of a run that another program saved
 naming_styles         how torch, accelerate and torchtitan name model and optimizer
 param_groups          the param groups that torch's optimizer would have

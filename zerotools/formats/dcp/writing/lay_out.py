@@ -88,7 +88,7 @@ def _lay_out_one(
 
 
 def _with(target: Target, files: Mapping[str, FilePlan]) -> Target:
-    """Return the target with more files; if two have the same name it keeps its own."""
+    """Return the target with more files; a file of the target wins over one with the same name."""
     plans = {**files, **target.files}
     sizes = {name: plan.size for name, plan in plans.items()}
     return replace(target, files=plans, checkpoint=replace(target.checkpoint, files=sizes))

@@ -1,8 +1,8 @@
 """A DCP of a run that another program saved, with the names of the program that resumes it.
 
-FSDP2 holds the masters and casts them when it computes: `param` is written in its own type, without
-a 16-bit copy. `step` and similar values become the 0-d tensors of torch's optimizers. A state dict
-has a tied weight under each of its names, and loading needs each: the names share its bytes.
+FSDP2 holds the masters and casts them when it computes: `param` keeps its type, without a 16-bit
+copy. `step` and similar values become the 0-d tensors of torch's optimizers. A state dict has a
+tied weight under each of its names, and loading needs each: the names share its bytes.
 """
 
 from __future__ import annotations

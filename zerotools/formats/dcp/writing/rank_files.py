@@ -53,7 +53,7 @@ class CarriedValue:
 
 @dataclass(frozen=True, slots=True)
 class PlainValue:
-    """A value that is not a tensor, as the archive that `archive_of` returns."""
+    """A value that is not a tensor, in the form of the archive from `archive_of`."""
 
     archive: bytes
 

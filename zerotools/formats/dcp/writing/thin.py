@@ -1,7 +1,7 @@
 """A DCP without the values of its optimizers: items are removed from the data files, and their keys
 from `.metadata`. A directory with only an optimizer is removed whole.
 
-The weights are the run's own, masters or not: a DCP has no other copy of them.
+The weights are those of the run, masters or not: a DCP has no other copy of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STAYS = ("param", "param16", "buffer", "state")
 
 
 def thin(source: Checkpoint, *, section: str | None = None) -> Thinning:
-    """Return `source`, as the reader of DCPs gave it, without the state of its optimizers.
+    """Return `source`, a result of the reader of DCPs, without the state of its optimizers.
     `section` is the user's choice of a model.
 
     Raises:

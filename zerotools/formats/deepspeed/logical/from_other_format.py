@@ -1,4 +1,4 @@
-"""The logical state of a foreign checkpoint, from which a run of DeepSpeed resumes.
+"""The logical state of a foreign checkpoint, for a run of DeepSpeed to resume from.
 
 The trees are those that DeepSpeed 0.19.8 saves.
 

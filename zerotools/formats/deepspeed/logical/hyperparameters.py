@@ -65,8 +65,8 @@ def _defaults(kind: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def steps_are_numbers(config: Any) -> bool:
-    """Return whether the configured optimizer counts its steps in plain numbers: DeepSpeed's own
-    Adam and Lion do, on GPU and CPU; torch's have tensors."""
+    """Return whether the configured optimizer counts its steps in plain numbers: DeepSpeed's Adam
+    and Lion do, on GPU and CPU; torch's have tensors."""
     kind, given = _section(config)
     is_torch = given is not None and given.get(_TORCH_ADAM) is True
     return kind in ("adam", "adamw", "lion") and not is_torch

@@ -119,7 +119,7 @@ class LogicalState:
 
     @property
     def has_experts(self) -> bool:
-        """True if expert-parallel ranks have parameters of their own."""
+        """True if expert-parallel ranks have different parameters."""
         return self.autoep_size is not None or any(group.experts for group in self.groups)
 
 
@@ -193,7 +193,7 @@ def _groups(
 
 
 def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:
-    """Return the groups by number: several if each expert-parallel rank has its own."""
+    """Return the groups by number: several if each expert-parallel rank has a different one."""
     found: dict[int, list[FlatGroup]] = {}
     for group in groups:
         found.setdefault(group.number, []).append(group)

@@ -115,7 +115,7 @@ class FlatGroup:
         return True
 
     def is_muons(self, role: str) -> bool:
-        """Return whether a role is Muon's momentum, as the group's options say."""
+        """Return whether a role is Muon's momentum, by the options of the group."""
         groups = next((optim.param_groups for optim in self.optim_states if optim), None) or ()
         options = groups[self.number] if self.number < len(groups) else None
         return is_of_muon(role, options)
@@ -195,7 +195,7 @@ def _parts(
     first: OptimStates,
     naming: ExpertNaming,
 ) -> Iterator[FlatGroup]:
-    """Yield one group, or one per expert-parallel rank if each has experts of its own. Files name
+    """Yield one group, or one per expert-parallel rank if each has different experts. Files name
     experts by their local number."""
     ranks = ranks_of_group(number, optim_states, first)
     if ranks == len(optim_states):

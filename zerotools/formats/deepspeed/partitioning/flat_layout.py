@@ -87,7 +87,7 @@ class FlatLayout:
 
     def offsets(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
         """Yield (name, shape, offset) of each parameter: in the group's buffer at stages 1 and 2,
-        in each rank's own at stage 3."""
+        in the buffer of each rank at stage 3."""
         offset = 0
         for position, (name, shape) in enumerate(self.shapes.items()):
             yield name, shape, offset

@@ -1,4 +1,4 @@
-"""The values of a DeepSpeed checkpoint that only its own writers need."""
+"""The values of a DeepSpeed checkpoint that only writers of this format need."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The order of parameters in flat buffers, and how it follows from the number of ranks.
 
 Under `round_robin_gradients` parameter i of a group goes to list i mod N, and the buffer is one
-list after another. `param_shapes` is in that order. Only `ds_config` says whether it was on; the
+list after another. `param_shapes` is in that order. Only `ds_config` shows whether it was on; the
 names in `param_slice_mappings`, which stay in the optimizer's order, must agree with it.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py`: `_round_robin_reorder`, `_create_param_mapping`,
@@ -43,7 +43,7 @@ def is_round_robin(model: ModelStates, optim: OptimStates) -> bool:
 
 def deals_in_turn(zero: Mapping[str, Any], stage: int | None, version: str | None) -> bool:
     """Return whether a run with these settings deals its parameters to the ranks in turn. Stage 1
-    of versions before 0.13 does not, even if its configuration says so."""
+    of versions before 0.13 does not, even if its configuration asks for it."""
     if zero.get(ROUND_ROBIN) is not True:
         return False
     return stage != 1 or version is None or version_of(version) >= _ROUND_ROBIN_AT_STAGE_1

@@ -20,8 +20,8 @@ PLAIN = re.compile(r"(?P<layer>\d+)\..+")
 
 
 def layers_of_ties(trained: Sequence[Collection[str]], names: Iterable[str]) -> list[set[int]]:
-    """Return for each stage the layer numbers in which its tied parameters can lie. `trained` are
-    the parameters of each stage in order, `names` everything that layer files hold, by
+    """Return for each stage the numbers of the layers that may hold its tied parameters. `trained`
+    are the parameters of each stage in order, `names` everything that layer files hold, by
     `LAYER.NAME`."""
     plain = [
         [int(match["layer"]) for name in own if (match := PLAIN.fullmatch(name))] for own in trained

@@ -15,7 +15,7 @@ swap files are in fp32, whatever the type of the tensors without elements. Those
 16-bit masters are not read: no run has shown in which type its moments are.
 
 Versions: 0.13.0 is the first that saves them, with the numbers of all parameters in a name up to
-0.13.2. Before 0.18.0 there are no directories of ranks: the second rank to copy fails, and only a
+0.13.2. Before 0.18.0 ranks share one directory: the second rank to copy fails, and only a
 run of one rank has a whole checkpoint.
 
 Source: DeepSpeed `runtime/zero/stage3.py` (`_create_fp32_partitions`), `runtime/engine.py`

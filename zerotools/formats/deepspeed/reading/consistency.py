@@ -1,11 +1,10 @@
-"""Checks by the files' own records that they belong together: the same save, each under its name.
+"""Checks, by records in the files, that they are of the same save, each under its name.
 
-What every rank of a save has alike are the optimizer's step, the options of its param groups, the
-loss scale and the parameters. The optimizer counts a step for each that the model file counts and
-does not call skipped. In runs that began before DeepSpeed 0.14 it counts one more, of the step that
-made its state, whichever version they go on with. torch
-names the folder in an archive after the file that it writes; `archive` where it writes to an open
-file.
+All ranks of a save have the same optimizer step, options of param groups, loss scale and
+parameters. The optimizer counts a step for each that the model file counts and does not call
+skipped. In runs that began before DeepSpeed 0.14 it counts one more, for the step that made its
+state, also if a later version continues the run. torch names the folder in an archive after the
+file that it writes, or `archive` if it writes to an open file.
 
 Source: torch `serialization.py` (`_open_zipfile_writer_file`), caffe2 `inline_container.cc`;
 DeepSpeed `runtime/engine.py`: `_take_model_step`.
@@ -83,8 +82,8 @@ def could_be_of(step: float | None, model: ModelStates) -> bool:
 
 
 def began_before(model: ModelStates, optim: OptimStates) -> str | None:
-    """A note where the optimizer counts one step more than the run, by files of a version that
-    begins without one: it is a run of an older version that went on, or files of two saves."""
+    """A note for an optimizer with one step more than the run, in files of a version that does not
+    count the additional step. It is a continued run of an older version, or files of two saves."""
     step, updates = step_of(optim), updates_of(model)
     if step is None or updates is None or step != updates + 1 or _steps_first(model):
         return None
@@ -165,7 +164,7 @@ def _of_another_save(
 
 
 def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | None:
-    """The learning rates of the schedule and of the optimizer, where they are not the same."""
+    """The learning rates of the schedule and of the optimizer, if they differ."""
     schedule = model.fields.tree.get(LR_SCHEDULER)
     last = schedule.get(LAST_RATES) if isinstance(schedule, dict) else None
     own = [group.get("lr") for group in optim.param_groups or ()]
@@ -177,7 +176,7 @@ def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | No
 
 
 def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
-    """Yield problems for model files of other model-parallel ranks that are of another save."""
+    """Yield problems for model files of other model-parallel ranks from another save."""
     known = [m for m in models if GLOBAL_STEPS in m.fields or not is_tolerated()]
     for model in known[1:]:
         if (own := model.fields.tree.get(GLOBAL_STEPS)) != (
@@ -286,7 +285,7 @@ def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
 
 
 def _fingerprint(file: TorchFile) -> tuple[int | str, ...]:
-    """Return values that differ between the files of two ranks; empty if there are none. In old
+    """Return the values that differ between the files of two ranks. In old
     files the keys of storages are addresses in the memory of the rank."""
     if not file.records:
         return file.storages

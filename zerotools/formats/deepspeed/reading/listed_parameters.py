@@ -39,10 +39,10 @@ def with_listed_parameters(
     optim_states: Sequence[OptimStates | None],
     whole: Mapping[str, Tensor],
 ) -> ModelStates:
-    """Return the model file as later versions save it: with the parameters of each flat buffer,
-    and with the run's configuration. A file that lists them, or whose optimizer files do not name
-    them, is returned as it is. `whole` are the weights of the model file, and those of the files of
-    experts and layers.
+    """Return the model file as later versions save it: with the parameters of each flat buffer, and
+    with the run's configuration. A file that lists them is returned unchanged, and so is one with
+    optimizer files that do not name them. `whole` are the weights of the model file, and those of
+    the files of experts and layers.
 
     Raises:
         BadFile: a file that names some of the parameters, or the weight of one, is missing.

@@ -1,8 +1,8 @@
 """Checks that all layer files of a pipeline, and those of experts, exist.
 
 No file lists layer files: a layer without parameters has none, and neither has a tied layer that a
-later stage uses through a function of its own. The names of trained parameters begin with the
-number of their layer: `param_shapes` has them, and without ZeRO the `param_slice_mappings` of
+later stage uses through a separate function. The names of trained parameters begin with the number
+of their layer: `param_shapes` has them, and without ZeRO the `param_slice_mappings` of
 BF16_Optimizer. Tied layers are `tied_modules.KEY` there. In fp16 and fp32 without ZeRO nothing has
 names, and the number of elements of the optimizer's state is checked.
 

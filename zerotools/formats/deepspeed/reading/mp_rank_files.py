@@ -148,7 +148,7 @@ def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
 
 def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
     """Return whether a tensor of a layer or expert file is this rank's. Without a pipeline all are;
-    in one, a rank lists its own parameters."""
+    in one, a rank lists only its parameters."""
     return model.module is not None or EXPERTS in name or name in trained or not trained
 
 
@@ -200,7 +200,7 @@ def _missing(directory: Path, name: str, size: int) -> Problem:
 
 
 def data_parallel_size(model: ModelStates, optim: OptimStates, ranks: Sequence[int]) -> int:
-    """Return the number of ranks that share the flat buffers, as the files record it."""
+    """Return the recorded number of ranks that share the flat buffers."""
     count = optim.partition_count
     if isinstance(count, int) and count > 0:
         return count
@@ -218,7 +218,7 @@ def stage_3_models(
     size: int,
     problems: list[Problem],
 ) -> list[ModelStates | None]:
-    """Return one model file per rank, None for one that is lost if that is tolerated. Without
+    """Return one model file per rank, None for a lost one if that is tolerated. Without
     frozen parameters only the first is read."""
     for (rank, dp), name in listing.models.items():
         if rank == mp_rank and dp is not None and dp >= size:

@@ -1,4 +1,5 @@
-"""The files of a checkpoint that the other checks show to be of one save, each under its own name.
+"""The files of a checkpoint that the other checks show to be of one save, each under its right
+name.
 
 A model file records its step. An optimizer file records it if the optimizer counts steps (SGD and
 Lion do not), and its rank if torch wrote it by its name. Masters also show it: they are the weights

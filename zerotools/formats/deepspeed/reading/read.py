@@ -58,7 +58,7 @@ def read(
     Read the pickles of the files, and no tensor data. Missing optimizer files are problems, and
     become holes that `plan` refuses, unless the checkpoint was thinned to its weights;
     `weights_alone` reads it as if it were. `layout` is a file of rules for tensor-parallel shards;
-    they replace the checkpoint's own rules.
+    they replace the rules in the checkpoint.
 
     Raises:
         BadRequest: the path or tag does not exist.
@@ -154,7 +154,7 @@ def _joined(directory: Path, listing: TagListing) -> TagListing:
 
 
 def _refuse_folded(models: Sequence[ModelStates]) -> None:
-    """Refuse tensor-parallel ranks that have files of parts of experts.
+    """Refuse tensor-parallel ranks with files of parts of experts.
 
     Raises:
         Unsupported: see above.

@@ -1,6 +1,6 @@
 """The files of a tag directory that belong to one save.
 
-A save into a tag that was used before overwrites the files of its own names and leaves the rest: a
+A save into a tag that was used before overwrites files with the same names and leaves the rest: a
 run of stage 3 leaves the model file of stage 2, a run of fp16 the optimizer files of bf16, a run
 without ZeRO all optimizer files. The optimizer files determine the model file: those of stage 3 go
 with `zero_pp_rank_R_mp_rank_DD_model_states.pt`, the others with `mp_rank_DD_model_states.pt`, and

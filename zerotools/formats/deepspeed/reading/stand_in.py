@@ -1,4 +1,4 @@
-"""The model file of another checkpoint of the same run, as a substitute for a lost one.
+"""A substitute for a lost model file: that of another checkpoint of the same run.
 
 The optimizer files of stages 1 and 2 and of BF16_Optimizer have the masters of every parameter in
 flat buffers, and only the model file lists their names and shapes: `param_shapes`, which is the
@@ -55,7 +55,7 @@ def stand_in_model(
     its tensors are lost. `optim` is one of its optimizer files.
 
     Raises:
-        BadFile: `error`, if there is no substitute or it does not fit the optimizer file.
+        BadFile: `error`, if no substitute exists or it does not fit the optimizer file.
     """
     other = stand_in()
     model = None if other is None or optim is None else _model_of(other, mp_rank)

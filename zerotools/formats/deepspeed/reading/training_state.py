@@ -1,7 +1,7 @@
 """The training state of a DeepSpeed checkpoint, in words that all formats share.
 
-DeepSpeed keeps numbers such as `step` once per group (stage 3: per sub-group), as a 0-d tensor or
-as a plain number, by optimizer; here each parameter has its own.
+DeepSpeed keeps numbers such as `step` once per group (stage 3: per sub-group), either a 0-d tensor
+or a plain number, by optimizer; here each parameter has a separate value.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ def _groups(mp_shard: MpShard) -> list[ParamGroup]:
 
 
 def _joined(of_mp_shards: Sequence[Sequence[ParamGroup]]) -> tuple[ParamGroup, ...]:
-    """Join the groups of model-parallel ranks, which each have their own parameters of every
-    group."""
+    """Join the groups of model-parallel ranks; each rank has other parameters of every group."""
     count = max(map(len, of_mp_shards), default=0)
     joined = []
     for number in range(count):

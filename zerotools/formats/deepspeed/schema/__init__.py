@@ -1,7 +1,8 @@
 """The contents of DeepSpeed's files: their names, their trees and keys, as checked values.
 
 Every key and file name that DeepSpeed writes is spelled only here. Nothing here depends on a target
-world size. Imports only `core`, `io` and its own modules; every other package may import it.
+world size. Imports only `core`, `io` and the modules of this package; every other package may
+import it.
 
 file_names       the grammar of file names in a tag directory, and the names of new files
 signs            the names that identify a checkpoint, and the difference between the two formats

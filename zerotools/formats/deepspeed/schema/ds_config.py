@@ -139,7 +139,7 @@ def computed_type(stored: DType | None) -> DType:
 
 
 def optimizer_name(config: Any) -> str | None:
-    """Return the optimizer type that a configuration names; a client's own optimizer is not in
+    """Return the optimizer type that a configuration names; an optimizer from the client is not in
     it."""
     section = config.get("optimizer") if isinstance(config, Mapping) else None
     kind = section.get("type") if isinstance(section, Mapping) else None

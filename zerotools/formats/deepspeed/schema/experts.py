@@ -1,7 +1,7 @@
 """The experts of each data-parallel rank, and their names over all ranks.
 
 The ranks of a run are cut into expert-parallel ranks, each with as many experts of a layer as any
-other; those that have the same ones share their partitions. Optimizer files and `param_shapes` use
+other; ranks with the same experts share their partitions. Optimizer files and `param_shapes` use
 an expert's number on its rank, expert files its number over all ranks.
 
 Source: DeepSpeed `utils/groups.py`: `_create_expert_and_data_parallel`; `runtime/engine.py`:
@@ -33,7 +33,7 @@ class ExpertPlacement:
 
     @property
     def expert_dp_size(self) -> int:
-        """The number of ranks that have the same experts."""
+        """The number of ranks with the same experts."""
         return self.dp_size // self.ep_size
 
     def of(self, rank: int) -> tuple[int, int]:
@@ -43,7 +43,7 @@ class ExpertPlacement:
         return rank % self.ep_size, rank // self.ep_size
 
     def ranks_of(self, expert_rank: int) -> range:
-        """Return the ranks that have its experts, in the order of their parts."""
+        """Return the ranks with its experts, in the order of their parts."""
         if self.data_first:
             return range(expert_rank * self.expert_dp_size, (expert_rank + 1) * self.expert_dp_size)
         return range(expert_rank, self.dp_size, self.ep_size)

@@ -57,7 +57,7 @@ class Fields:
         return value
 
     def rank_count(self, key: str) -> int | None:
-        """Return a number of ranks, which is also the number of files to look for.
+        """Return a number of ranks, which is also the number of files to search.
 
         Raises:
             BadFile: a run cannot have this number of ranks.

@@ -128,8 +128,8 @@ def list_files(directory: Path) -> TagListing:
     """Sort the names in a tag directory.
 
     Raises:
-        Unsupported: files split over several writers (`-W.T`), which only DeepSpeed's own fast
-        writer joins.
+        Unsupported: files split over several writers (`-W.T`), which only DeepSpeed's fast writer
+        joins.
     """
     return _sort(directory, sorted(entry.name for entry in directory.iterdir()))
 

@@ -22,7 +22,8 @@ class FlatPartition:
 
 
 def flat_partition_of(file: TorchFile, value: Any, what: str) -> FlatPartition:
-    """Return `value`, from the tree of `file`, as a contiguous 1-D tensor; `what` is for messages.
+    """Return `value` from the tree of `file`, converted to a contiguous 1-D tensor; `what` is for
+    messages.
 
     Raises:
         BadFile: it is not one.

@@ -1,4 +1,4 @@
-"""DeepSpeed's loss scalers, as the objects that its files hold.
+"""DeepSpeed's loss scalers, in the form of the objects in its files.
 
 Source: DeepSpeed `runtime/fp16/loss_scaler.py`: `LossScaler`, `DynamicLossScaler`,
 `CreateLossScaler`; the defaults of `runtime/constants.py`, section FP16.

@@ -1,4 +1,4 @@
-"""The tree of a `*_model_states.pt`: its keys, and the order in which DeepSpeed 0.19.8 writes them.
+"""The tree of a `*_model_states.pt`: its keys, in the order of DeepSpeed 0.19.8.
 
     module                          names to weights; stage 3: placeholders; a pipeline: None
     buffer_names                    those of `module` that are buffers
@@ -28,7 +28,7 @@ SHARED_PARAMS = "shared_params"
 FROZEN_FRAGMENTS = "frozen_param_fragments"
 LR_SCHEDULER = "lr_scheduler"
 LAST_RATES = "_last_lr"
-"""What a scheduler of torch has in it: the learning rate of each param group."""
+"""The key of a scheduler of torch with the learning rate of each param group."""
 DATA_SAMPLER = "data_sampler"
 RANDOM_LTD = "random_ltd"
 SKIPPED_STEPS = "skipped_steps"
@@ -85,6 +85,6 @@ def new_model_tree(training: TrainingState, values: Mapping[str, Any]) -> dict[s
 
 
 def schedule_of(training: TrainingState) -> Any:
-    """Return the state of DeepSpeed's own schedulers, or None for others."""
+    """Return the state of DeepSpeed's schedulers, or None for others."""
     saved = training.lr_scheduler
     return saved if isinstance(saved, Mapping) and "last_batch_iteration" in saved else None

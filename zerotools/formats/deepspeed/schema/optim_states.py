@@ -4,7 +4,7 @@ Three shapes of file, distinguished by their keys, never by their version:
 
 - stage 3 (`fp32_flat_groups`): one padded partition per sub-group;
 - stages 1 and 2 (`single_partition_of_fp32_groups`): one partition per param group, its trailing
-  padding mostly cut; the state is "rigid" (torch's own state_dict, padded partitions) or "elastic"
+  padding mostly cut; the state is "rigid" (torch's state_dict, padded partitions) or "elastic"
   (a list of one dict per group, cut partitions);
 - BF16_Optimizer: like stage 1, without `zero_stage`, its masters never cut.
 

@@ -4,7 +4,7 @@
 names parameters by regular expressions, matched at the start of the name, in lists by category
 (`core.patterns.name_patterns` follows them: the file may be made to keep us busy); since 0.19.8 an
 `affine_map` describes them by geometry, and then only it counts. A parameter that no pattern names
-is joined along dimension 0, as in DeepSpeed's own converter.
+is joined along dimension 0, as in DeepSpeed's converter.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py` (merge_tp_slices), `checkpoint/affine.py`.
 """

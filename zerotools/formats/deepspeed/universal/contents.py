@@ -1,7 +1,7 @@
 """The contents of a universal checkpoint, checked against what DeepSpeed's loaders accept.
 
-They look for a directory per trained parameter, and in stages 1 and 2 for the same kinds of state
-in all parameters of a group, each as long as the parameter, and for one `step` to a group.
+They need a directory per trained parameter. In stages 1 and 2 all parameters of a group need the
+same kinds of state, each as long as the parameter, and one `step`.
 
 Source: DeepSpeed `checkpoint/universal_checkpoint.py`, `load_hp_checkpoint_state`;
 `utils/tensor_fragment.py`, `map_to_flat_opt_states`.

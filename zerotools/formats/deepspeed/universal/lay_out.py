@@ -6,7 +6,7 @@
     OUT/<tag>_universal/zero/optimizer_state.pt
     OUT/<tag>_universal/zero/<parameter>/{fp32,exp_avg,...,step}.pt
 
-Every stage loads a dict with the tensor in its own shape. Stage 3 does so only since DeepSpeed
+Every stage loads a dict with the tensor in its full shape. Stage 3 does so only since DeepSpeed
 0.19.2; earlier versions take a bare flat tensor, which stages 1 and 2 do not.
 """
 
@@ -144,7 +144,7 @@ def lay_out_universal(
 
 
 def _tag(source: Checkpoint, training: TrainingState) -> str:
-    """Return DeepSpeed's own tag, or the tag that it would give this step."""
+    """Return the tag of the DeepSpeed source, or the tag that DeepSpeed would give this step."""
     if source_model(source) is not None:
         return source.root.name.removesuffix(SUFFIX) + SUFFIX
     name = source.root.name if training.steps is None else f"global_step{training.steps}"

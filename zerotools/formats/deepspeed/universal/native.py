@@ -1,4 +1,4 @@
-"""The values of a universal checkpoint that only its own writer needs."""
+"""The values of a universal checkpoint that only the writer of this format needs."""
 
 from __future__ import annotations
 

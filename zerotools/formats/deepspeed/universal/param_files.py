@@ -139,7 +139,7 @@ def emptied(directory: Path, shapes: Shapes) -> Iterator[Problem]:
 
 
 def _value(file: TorchFile, shape: tuple[int, ...], role: str) -> Tensor | int | float:
-    """Return the tensor of one file, in its own shape or the model file's, or the number of
+    """Return the tensor of one file, in its shape there or in the model file, or the number of
     `step`."""
     value = file.tree.get("param") if isinstance(file.tree, Mapping) else file.tree
     stored, scalar = as_tensor(value), role == "step"

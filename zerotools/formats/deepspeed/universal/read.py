@@ -4,11 +4,11 @@
     X/zero/<parameter>/{fp32,exp_avg,exp_avg_sq,step}.pt
     X/zero/optimizer_state.pt
 
-From stages 1 and 2, each file is a dict: `param` is the whole tensor in its own shape. From stage
+From stages 1 and 2, each file is a dict: `param` is the whole tensor in its full shape. From stage
 3, it is only the flattened tensor; the model file has its shape, and `step` is in
 `optimizer_state.pt`. Buffers, frozen weights and tied names have directories too, with values cast
-to fp32: they are read from the model file instead, where they have their own type.
-`lay_out_universal` writes the files of both, and those of stages 1 and 2 count.
+to fp32: they are read from the model file instead, which keeps their type. `lay_out_universal`
+writes the files of both, and those of stages 1 and 2 count.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py`.
 """
