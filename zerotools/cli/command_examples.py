@@ -143,8 +143,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 
 
 def epilog(name: str) -> str | None:
-    """Return the end of a command's help page in click's form, or None: what a verb for jobs does
-    to each kind of job, and examples."""
+    """Return the end of a command's help page in click's form, or None: the effect of a verb on
+    each kind of job, and examples."""
     lines = EXAMPLES.get(name)
     if lines is None:
         return None

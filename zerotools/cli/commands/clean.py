@@ -175,7 +175,7 @@ def _remove(
     logs_only: bool,
     quiet: bool,
 ) -> list[Answer]:
-    """Remove exactly the jobs that were shown, because only that was confirmed. Add the removed
+    """Remove exactly the listed jobs, because the user confirmed only these. Add the removed
     ones to `gone`, and return the others. Jobs that another process has removed are in neither."""
     stayed: list[Answer] = []
     together = [job["id"] for job in found["jobs"]]
@@ -193,7 +193,7 @@ def _remove(
 
 
 def _refuse(stayed: Sequence[Answer]) -> None:
-    """Report jobs that were named or confirmed, but could not be removed."""
+    """Report named or confirmed jobs that could not be removed."""
     if stayed:
         said = [f"{_named(job)} stays: {job['why']}" for job in stayed[:MAX_KEPT]]
         if len(stayed) > MAX_KEPT:

@@ -142,10 +142,10 @@ def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
 
 
 def _chosen(found: Estimate, number: int | None) -> Way:
-    """Return the way of that number, else the cheapest that is as requested.
+    """Return the suggestion with that number, else the cheapest one that meets the request.
 
     Raises:
-        BadRequest: the way does not exist, or it needs several nodes.
+        BadRequest: the suggestion does not exist, or it needs several nodes.
     """
     best = found.search.best
     if number is not None and number > len(found.ways):

@@ -88,7 +88,7 @@ def _notice(notice: Mapping[str, Any], now: float) -> str:
 
 
 def _holders(holders: Iterable[Mapping[str, Any]], now: float) -> Iterator[tuple[str, str]]:
-    """Yield the holders and what they hold; GPUs with the same text are one line."""
+    """Yield the holders and their GPUs; GPUs with the same text are one line."""
     by_text: dict[str, list[str]] = {}
     for holder in holders:
         by_text.setdefault(_holder(holder, now), []).append(str(holder["what"]))

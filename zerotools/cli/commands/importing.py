@@ -140,7 +140,7 @@ def command(
 def _closing(
     output: Path | None, target: str, imported: Imported, recipe: Recipe | None
 ) -> Iterator[str]:
-    """Yield the next step with the job file, and the other way to run the program."""
+    """Yield the next step with the job file, and the alternative command for the program."""
     name = "job.toml" if output is None else str(output)
     if output is None:
         yield f"-o {name} writes the job file"

@@ -119,7 +119,7 @@ def command(
 def _jobs_of_slurm(
     socket: Path | None, name: str | None, *, show_all: bool
 ) -> list[dict[str, Any]]:
-    """Return the user's own jobs that Slurm has without a daemon."""
+    """Return the user's jobs that Slurm has without a daemon."""
     if socket is not None or not has_slurm_jobs():
         return []
     from zerotools.jobs.slurm.slurm_jobs import SlurmJobs  # most have none
@@ -160,8 +160,8 @@ def named_jobs(
 def open_jobs(client: DaemonClient, *, user: str | None = None) -> list[dict[str, Any]]:
     """Return every unfinished job (of `user`), the oldest first.
 
-    States are requested in the order in which jobs pass through them, so that a job which changes
-    meanwhile is not missed; if it is seen twice, the later view counts.
+    Request states in the order that jobs pass through them, so that a job with a change in the
+    meantime is not missed; if a job is seen twice, the later view counts.
     """
     found: dict[int, dict[str, Any]] = {}
     for state in (state for state in STATES if state not in TERMINAL):

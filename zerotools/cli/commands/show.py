@@ -202,7 +202,7 @@ def _facts(job: Job, locks: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _tasks(found: Mapping[str, Any]) -> str:
-    """`step 120: hellaswag/acc 0.31 (job 8)`, or what the job that evaluates does."""
+    """`step 120: hellaswag/acc 0.31 (job 8)`, or the state of the evaluation's job."""
     by = f"job {found['job']}"
     if found["step"] is None:
         return f"evaluated by {by} ({states.in_words(found['state'])})"

@@ -262,7 +262,7 @@ def _refuse_of_training(configs: Configs, array: ArrayOptions, machine: Elsewher
 def _members(
     job: Submission, sweep: Mapping[str, Sequence[Any]], count: int | None
 ) -> list[Submission]:
-    """Return the jobs of an array if they name stores: each has its own prefix there."""
+    """Return the jobs of an array if they name stores: each gets a separate prefix there."""
     if not _names_store(job.spec) and not {"resume_from", "checkpoint.upload_to"} & {*sweep}:
         return []
     members = members_of(given_of(job.spec), sweep, count)

@@ -1,4 +1,4 @@
-"""Jobs that run again: a finished one from its newest checkpoint, and a held one."""
+"""Jobs to run again: a finished one from its newest checkpoint, and a held one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zerotools.jobs.states import SUCCEEDED
 
 
 def released(job: Job) -> str:
-    """Return the sentence on a job that was released."""
+    """Return the sentence on a released job."""
     why = f": {render.clean(job['reason'])}" if job["reason"] else ""
     return f"{title(job)} is not held any more: it is {state_words(job)}{why}"
 
@@ -28,7 +28,7 @@ def continue_job(
 ) -> None:
     """Queue a new job that continues from the newest checkpoint of a finished one.
 
-    `asked` has the nodes of a job that Slurm has without a daemon.
+    `asked` has the requested nodes of a job that Slurm has without a daemon.
     """
     client = jobs_client(socket, [reference])
     before = find_job(client, reference)

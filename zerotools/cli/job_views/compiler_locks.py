@@ -18,9 +18,9 @@ OLD_SECONDS = 60.0
 def suspects(
     job: Job, environment: Mapping[str, str] = os.environ, now: float | None = None
 ) -> Iterator[str]:
-    """Yield locks in torch's usual directory of this user, with their age, if the job is the user's
-    own program, on this machine, and makes no progress. Those of our trainer wait for none of them.
-    The directories of other users are never opened."""
+    """Yield locks in torch's usual directory of this user, with their age, if the job is a script
+    of the user, runs on this machine, and makes no progress. Those of our trainer wait for none of
+    them. The directories of other users are never opened."""
     phase = job.get("phase") or {}
     if job.get("uid") != os.geteuid() or not phase.get("quiet") or not job["spec"].get("script"):
         return

@@ -132,7 +132,7 @@ def _is_old(phase: Mapping[str, Any]) -> bool:
 
 
 def has_no_heartbeat(job: Job) -> bool:
-    """Return whether it runs without reporting its progress, as a user's program may."""
+    """Return whether it runs without progress reports, which is possible for a user's program."""
     phase = job.get("phase")
     own = bool(job["spec"].get("script")) and watched_process(job) is None
     return bool(phase) and own and "name" in (phase or {}) and (phase or {})["name"] is None
@@ -387,5 +387,5 @@ def paint_state(state: str, stream: TextIO) -> str:
 
 
 def meaning_of(state: str) -> str:
-    """Return the display style of a state: a failed job must not look like a running one."""
+    """Return the display style of a state; failed and running jobs have different ones."""
     return _MEANINGS.get(state.strip().replace(" ", "_"), "strong")

@@ -27,7 +27,7 @@ def stands_still(job: Job) -> bool:
 
 
 class EndingWatch:
-    """The ends of the jobs `numbers`. `open` are those that have not ended."""
+    """The ends of the jobs `numbers`. `open` are the unfinished ones."""
 
     def __init__(
         self, client: DaemonClient | SlurmJobs, numbers: Iterable[Any], poller: Poller

@@ -24,7 +24,8 @@ MOST_WAYS = 8
 
 
 def page(found: Estimate) -> list[str]:
-    """Lines for people: the verdict first, then the ways that fit, and what they are made of."""
+    """Lines for people: first the verdict, then the configurations that fit, and the parts of their
+    memory."""
     lines = wrapped(verdict(found))
     lines += [*([] if found.assumed is None else wrapped(told(found.assumed))), ""]
     ways = _ways(found)

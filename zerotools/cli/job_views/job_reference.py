@@ -1,8 +1,8 @@
 """The job that a command refers to: a number, a name, or nothing for the newest; and completion.
 
 Several jobs may have one name, for example jobs that resume each other. The newest is used, unless
-several of them are unfinished: then the command asks for a number. A user who sees others' jobs
-refers to the user's own ones, if any has the name.
+several of them are unfinished: then the command asks for a number. For a user who sees other users'
+jobs, a name means the user's jobs, if any of them has it.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def numbers_over(client: DaemonClient, references: Sequence[str]) -> list[int]:
 
 
 def _newest(client: DaemonClient) -> dict[str, Any]:
-    """Return the newest of the caller's own jobs, or of all if there is none, as for root with
+    """Return the newest of the caller's jobs, or of all jobs if the caller has none, like root with
     another user's daemon."""
     try:
         jobs = client.jobs(limit=1, user="me")
@@ -173,7 +173,8 @@ def _newest(client: DaemonClient) -> dict[str, Any]:
 
 
 def _named(client: DaemonClient, name: str) -> list[dict[str, Any]]:
-    """Return the jobs of this name, the newest first: the caller's own, if there are any."""
+    """Return the jobs of this name, the newest first: only the caller's jobs if any of them has
+    it."""
     machine = machine_behind(client.socket)
     own = os.getuid() if machine is None else machine.uid
     found = client.jobs_named(name)

@@ -30,7 +30,7 @@ CLOCK_HEADERS = ("clock", "slowed by")
 RIGHT = ("GPU", "used GiB", "free GiB", "of GiB", "busy", "temp", "power", "clock")
 MOST_XIDS = 4
 WIDE = 110
-"""The width in columns from which clocks are shown; always if the output is not a terminal."""
+"""The minimum width in columns to show clocks; without a terminal they are always shown."""
 FRESH_SECONDS = 30.0
 """The allowed age of the daemon's last snapshot, which it takes less often while idle."""
 
@@ -91,7 +91,7 @@ def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
 def filled_in(own: Snapshot, theirs: Snapshot) -> Snapshot:
     """Return `own` completed by another process's recent values: those that need a second reading,
     and earlier errors of GPUs. Also its GPUs if this process has no NVML: the other one may have
-    found it by its own `LD_LIBRARY_PATH`."""
+    found it by another `LD_LIBRARY_PATH`."""
     if abs(own.taken_at - theirs.taken_at) > FRESH_SECONDS:
         return own
     known = {

@@ -1,7 +1,6 @@
 """The owners of this machine's processes: our jobs, or others.
 
-Ranks are identified by a variable of their environment, which only their own user and root can
-read.
+Ranks are identified by a variable of their environment, which only their user and root can read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The progress of a job as lines: one that is rewritten on a terminal, or periodic ones elsewhere.
+"""The progress of a job as lines: on a terminal one line, rewritten each time; elsewhere periodic
+lines.
 
 Records are the trainer's datagrams (docs/reference/http-api.md): steps, checkpoints, resumes.
 """

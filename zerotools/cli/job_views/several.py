@@ -28,7 +28,7 @@ def ask_each(
 ) -> tuple[list[dict[str, Any]], list[ZerotoolsError]]:
     """Call `ask` for each job once, in order, and print the text of `told` for it (None: nothing).
     Return the changed jobs, and the refusals. An array (`@7`) is one request with the body
-    `of_array`, in which the refusal of one job does not prevent the others either."""
+    `of_array`. The refusal of one of its jobs does not prevent the others either."""
     jobs: list[dict[str, Any]] = []
     errors: list[ZerotoolsError] = []
     for reference in dict.fromkeys(references):

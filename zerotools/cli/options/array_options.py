@@ -1,4 +1,4 @@
-"""A job that is submitted many times: a sweep over values of its keys, or a number of copies."""
+"""Many submissions of one job: a sweep over values of its keys, or a number of copies."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def page_import(
     `finish` makes it from their configs and arguments, by default for training.
 
     Raises:
-        BadRequest: there is none, there are several of a kind, or a number is none of them.
+        BadRequest: the page has none, or several of a kind, or does not have a given number.
     """
     blocks, place = blocks_of(text), Path(source)
     if not blocks and (text.startswith("#!") or place.suffix in _SCRIPTS):

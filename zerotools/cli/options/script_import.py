@@ -1,4 +1,4 @@
-"""A launch line as a job that runs its program, with the configs that the program reads."""
+"""A launch line converted to a job for its program, with the configs that the program reads."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def script_import(
     output: Path | None,
     closing: Closing,
 ) -> tuple[Imported, Files]:
-    """Return the job that runs the program of `recipe`, and the files to write with the job file
+    """Return a job for the program of `recipe`, and the files to write with the job file
     `output`: configs in a page or in the script itself, or repaired ones.
 
     Raises:
-        BadRequest: there is no program, or a config cannot be read.
+        BadRequest: a program is not found, or a config cannot be read.
     """
     if recipe is None:
         raise BadRequest("--as script needs the command of a program; give it with --launch")

@@ -26,7 +26,7 @@ def _plain(text: str) -> str:
 @dataclass(frozen=True)
 class Series:
     """A curve of a chart: values by step; `mark` draws it without colours, and `paint` colours it.
-    If it is not `is_joined`, there is no line between its points."""
+    If it is not `is_joined`, its points are drawn without a line."""
 
     points: SeriesPoints
     mark: str = "*"
@@ -82,7 +82,7 @@ def plotted(
     least: float | None = None,
     rows: int = ROWS,
 ) -> Plotted | None:
-    """Return the contents of `chart`, for callers with other colours; None: there are no points."""
+    """Return the contents of `chart`, for callers with other colours; None if it has no points."""
     values = [value for each in series for value in each.points.values()]
     steps = [step for each in series for step in each.points]
     if not steps:

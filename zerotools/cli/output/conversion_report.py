@@ -127,7 +127,7 @@ def print_losses(losses: tuple[Losses, ...]) -> None:
 
 @contextmanager
 def hint_at_resuming(destination: Path, flag: str = "with --resume ") -> Iterator[None]:
-    """Report the files of an interrupted run, and the way to continue it. `flag` is the needed
+    """Report the files of an interrupted run, and the command to continue it. `flag` is the needed
     option."""
     try:
         yield

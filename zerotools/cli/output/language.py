@@ -24,7 +24,7 @@ _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")
 _PLACE = re.compile(r"\{(\w+)\}")
 _NUMBERS = frozenset(("begin", "count", "end", "gib", "length", "line", "stage"))
 _NUMBER = r"\d[\d.,]*"
-"""What stands for a place of these names."""
+"""The texts that may replace a placeholder with these names."""
 REPORT = "report"
 """The context of entries for reports; those of hints have none."""
 

@@ -25,7 +25,7 @@ class LogSink(Protocol):
 
 
 class RawSink:
-    """Byte for byte, as the rank wrote them: for pipes and files."""
+    """The same bytes that the rank wrote: for pipes and files."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

@@ -66,7 +66,7 @@ def conversion_submission(
 def _tried(
     words: Sequence[str], possible: Sequence[tuple[str, ...]], parts: int
 ) -> tuple[str, ...]:
-    """Return the first way that works; its warnings, or the errors if none does, go to stderr."""
+    """Return the first working options; their warnings, or all errors, go to stderr."""
     for way in possible:
         # The number of a part is known in a job alone.
         options = ("--part", f"1/{parts}") if way == IN_PARTS else way

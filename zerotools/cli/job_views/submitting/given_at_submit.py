@@ -19,7 +19,7 @@ from zerotools.jobs.tables.spec import SLURM, JobSpec, with_key
 def with_given_environment(
     jobs: Sequence[Submission], options: Sequence[str], machine: Elsewhere | None
 ) -> list[Submission]:
-    """Return the jobs with their captured variables of the environment in which they will run."""
+    """Return the jobs with the captured variables of their environment."""
     named_ones = named(options, os.environ)
     captured = capture(os.environ if machine is None else machine.environment)
     given = {*named_ones, *(name for each in jobs for name in each.spec.env)}

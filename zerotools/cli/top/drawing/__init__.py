@@ -6,7 +6,7 @@ view_state     the user's choices: a job, an order, a filter, a page
 gpu_rows       a line for each GPU
 host_rows      processors, memory, pressure, network and disks
 job_rows       the table of jobs
-detail_rows    the job that is chosen
+detail_rows    the chosen job
 curve_rows     its curves, as a line or as a chart
 process_rows   the processes that hold memory of GPUs, if there is space
 pages          the keys, and a whole log

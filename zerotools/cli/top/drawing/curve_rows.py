@@ -1,4 +1,4 @@
-"""Curves of a job: of its loss with its evaluations, as a line or as a chart."""
+"""Curves of a job: its loss with its evaluations, drawn as a line or a chart."""
 
 from __future__ import annotations
 

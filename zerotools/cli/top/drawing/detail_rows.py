@@ -26,7 +26,7 @@ from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotools.jobs.step_curves import finite
 
 CHART_FROM, TALLEST = 13, 18
-"""The number of rows from which the loss is a chart, and the maximum of its rows."""
+"""The minimum number of rows to draw the loss as a chart, and the maximum of its rows."""
 
 
 def detail_lines(

@@ -20,7 +20,7 @@ from zerotools.sensors.snapshot import Gpu
 
 WARM_CELSIUS, HOT_CELSIUS = 80, 88
 ROOMY = 100
-"""The number of columns from which the GPU's name and usual states are shown."""
+"""The minimum number of columns to show the GPU's name and usual states."""
 CALM = ("power limit", "clocks set by hand", "display clocks")
 """Usual reasons of slow clocks: a busy GPU is at its power limit."""
 SHORT = {

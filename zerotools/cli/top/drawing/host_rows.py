@@ -21,7 +21,7 @@ BAR, LONG_BAR, PAST_FROM = 8, 16, 44
 ROOMY = 34
 """Columns of a cell that also shows how many processors there are, and a swap that is not used."""
 STALLED, VERY_STALLED = 5.0, 20.0
-"""Percent of the time in which tasks waited."""
+"""Percent of the time that tasks waited."""
 LOW_SHARE, NO_SHARE = 0.1, 0.03
 """Of a disk, that is free."""
 FULL_SHARE = 0.95
@@ -90,7 +90,7 @@ def _memory(look: Look, columns: int) -> Line:
 
 
 def _pressure(look: Look, columns: int) -> Line:
-    """Return the part of the last 10 s in which tasks waited."""
+    """Return the share of the last 10 s that tasks waited."""
     pressure = look.snapshot.host.pressure
     assert pressure is not None
     line: Line = [("PSI%", "strong")]

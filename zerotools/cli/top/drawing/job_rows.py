@@ -37,7 +37,7 @@ IN_STEPS = ("step", "first step")
 """The names of training phases."""
 SHORT_STATES = {"waiting retry": "retries", "launching": "launches"}
 _FIGURES = (("left", 7), ("loss", 8), ("saved", 9), ("tokens/s", 9), ("step", 14), ("ranks", 8))
-"""The columns after the bar, in the order in which they get space, with the space before each."""
+"""The columns after the bar, in the order of getting space, with the space before each."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class JobColumns:
 
 
 def job_header(widths: JobColumns, columns: int, part: str) -> Line:
-    """Return the names of the columns; `part` says which of the jobs are shown, if not all are."""
+    """Return the names of the columns; `part` describes the shown part of the jobs, if not all are
+    shown."""
     owner = f"{filled('owner', widths.owner)} " if widths.owner else ""
     head = f"  {'job':>{widths.id}} {filled('name', widths.name)}{owner}{'state':<10}"
     head += filled(part or "progress", widths.bar + 5)

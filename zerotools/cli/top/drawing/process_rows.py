@@ -10,7 +10,7 @@ from zerotools.cli.top.reading.looking import Look
 
 
 def process_lines(look: Look, columns: int, rows: int) -> list[Line]:
-    """Return a header and the processes, in at most `rows` rows; empty if there are none."""
+    """Return a header and the processes, in at most `rows` rows; empty without processes."""
     places: dict[int, list[int]] = {}
     held: dict[int, int | None] = {}
     whose: dict[int, GpuHolder] = {}

@@ -36,8 +36,8 @@ def _left(job: Job) -> float:
 class ViewState:
     """`chosen` is a job's number; `first` the row at the top of the table; `only` a text that the
     name or owner has, which is being `typed`; `asks` is a question that waits for yes or no, about
-    the job `asked`; `said` is the daemon's response, and its meaning. The page of a log is that of
-    `rank`, from the line `top`; None: its end, which is followed."""
+    the job in the field `asked`; `said` is the daemon's response, and its meaning. The page of a
+    log is that of `rank`, from the line `top`; None: its end, which is followed."""
 
     chosen: int | None = None
     order: int = 0
@@ -62,8 +62,8 @@ class ViewState:
         return sorted(found, key=ORDERS[self.order][1])
 
     def held(self, listed: Sequence[Job], before: Sequence[Job]) -> ViewState:
-        """Return the state with a chosen job that is listed now: the same, or if that is gone, the
-        one in its position."""
+        """Return the state with a chosen job that is still listed: the same, or if that is gone,
+        the one in its position."""
         numbers = [job["id"] for job in listed]
         if self.chosen in numbers:
             return self

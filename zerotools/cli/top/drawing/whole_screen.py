@@ -36,7 +36,7 @@ from zerotools.jobs.states import ACTIVE, TERMINAL
 
 LEAST_COLUMNS, LEAST_ROWS = 40, 8
 TITLED, HEADED = 27, 30
-"""The numbers of rows from which the machine's name, and the names of columns, are shown."""
+"""The minimum numbers of rows to show the machine's name, and the names of columns."""
 WIDE = 150
 MOST_PROCESSES = 10
 FEWEST_JOBS, DETAILS = 5, 7

@@ -49,7 +49,7 @@ class SavedDirectory:
 
 
 class Silent(Exception):
-    """There was no response in time, or no process to ask; the message says which."""
+    """There was no response in time, or no process to ask; the message names the cause."""
 
 
 class PlaceLooker:

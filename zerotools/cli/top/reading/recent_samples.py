@@ -11,7 +11,7 @@ SAMPLES = 60
 
 
 class RecentSamples:
-    """Samples by the names of the daemon's series (`GET /v1/history`); the network has its own
+    """Samples by the names of the daemon's series (`GET /v1/history`); the network has separate
     names."""
 
     def __init__(self, most: int = SAMPLES) -> None:

@@ -24,7 +24,7 @@ BEHIND_THE_END = 2**62
 """A request from this position returns the end of the log."""
 MOST_CHECKPOINTS = 64
 OLDER_PAGES = 1
-"""The pages of a thousand jobs that are searched for the job that this one continues."""
+"""The most pages of a thousand jobs to search for the job that this one continues."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ReportReader:
         self._id = job_id
         self._bounds = whole_bytes, parts
         self._older: list[tuple[int, int]] | None = None
-        """Attempts of older jobs that are still to read: number of the job, of the attempt."""
+        """Attempts of older jobs not read yet: number of the job, of the attempt."""
         self._done = 0
         self._reading: _AttemptLog | None = None
         self._loss, self._eval, self._speed = LongCurve(), LongCurve(), LongCurve()
@@ -110,7 +110,7 @@ class ReportReader:
         return None
 
     def _read_page(self, log: _AttemptLog) -> bool:
-        """Read the next records; return False if there are no more for now."""
+        """Read the next records; return False at the end of those written so far."""
         records, is_end = log.page()
         for record in records:
             self._take(record, log)

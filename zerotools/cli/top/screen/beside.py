@@ -1,6 +1,6 @@
 """A thread for work that may take long, while the screen continues.
 
-There is no wait for it at the end: a file system or a driver may block it.
+The program does not wait for it at the end, because a file system or a driver may block it.
 """
 
 from __future__ import annotations

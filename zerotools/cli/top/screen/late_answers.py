@@ -13,8 +13,8 @@ BEGINS = ("right_square_bracket", "1", "1", "semicolon")
 """They do nothing by themselves."""
 ENDS = ("backslash", "ctrl+g")
 LONGEST = 40
-"""The limit in keys. The longest response has 28; one that was cut off consumes no more of the
-user's."""
+"""The limit in keys. The longest response has 28, so a truncated one does not consume more of the
+user's input."""
 
 
 class LateAnswers:

@@ -1,5 +1,5 @@
-"""The style of each meaning: the terminal's own colours, or darker ones on a light background,
-where its green and yellow may be hard to read."""
+"""The style of each meaning: the colours of the terminal, or darker ones on a light background,
+because its green and yellow may be hard to read there."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Top(App[int]):
             self._reading.do(partial(self._reads.look, chosen), then, self._fail)
 
     def show(self, chosen: int | None, look: Look) -> None:
-        """Draw the values that were read, with the details of the job that was `chosen` then."""
+        """Draw the values of one reading, with the details of the job `chosen` at that time."""
         before = [] if self.look is None else self.state.listed(self.look.jobs)
         self.look = look
         self.state = self.state.held(self.state.listed(look.jobs), before)
@@ -172,7 +172,7 @@ class Top(App[int]):
         self._after(before, None)
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the job that was clicked."""
+        """Choose the clicked job."""
         if (number := self._drawn.jobs.get(event.y)) is not None:
             before, self.state = self.state, replace(self.state, chosen=number)
             self._after(before, None)
