@@ -53,7 +53,7 @@ class AdaptedTensor(LocatedTensor):
         self._last = local()
 
     def read(self, files: ThreadFiles, block: Block, raw: Array, buffer: Array) -> None:
-        """Read the sum, in the same way as `LocatedTensor.read`."""
+        """Read the sum, like `LocatedTensor.read`."""
         box, dtype = block.box, self._stored.dtype
         assert box is not None, "a tensor without ranges is read by boxes"
         stored = np.empty((block.end - block.begin) * dtype.itemsize, np.uint8)
@@ -64,8 +64,8 @@ class AdaptedTensor(LocatedTensor):
         self._last.sizes = np.maximum(np.abs(values), np.abs(total - values)).ravel()
 
     def sizes(self) -> Array | None:
-        """Return the magnitudes of both summands: PEFT rounds what it adds, and their sum may be
-        small."""
+        """Return the magnitudes of both summands: PEFT rounds the added values, and their sum may
+        be small."""
         sizes: Array = self._last.sizes
         return sizes
 

@@ -217,8 +217,8 @@ def _numbers(side: Side, training: TrainingState) -> set[Key]:
 def _alone(
     side: Side, only: Iterable[tuple[Key, Key]], status: str, numbers: set[Key]
 ) -> list[TensorDifference]:
-    """Return the tensors that one side lacks. Numbers that it keeps in another way are compared
-    with the run."""
+    """Return the tensors that one side lacks. Numbers that it keeps elsewhere are compared with the
+    run."""
     found = []
     for key, own in only:
         if key in numbers:

@@ -63,8 +63,8 @@ def _compared(key: Key, new_name: Callable[[str], str]) -> Key:
 
 @dataclass(frozen=True)
 class Pairing:
-    """`only_a` and `only_b` have the tensors that the other side lacks: the key under which each is
-    compared, and its own. `notes` are sentences on tied names."""
+    """`only_a` and `only_b` have the tensors that the other side lacks: the key for the comparison,
+    and the stored key. `notes` are sentences on tied names."""
 
     pairs: tuple[Pair, ...]
     only_a: tuple[tuple[Key, Key], ...]
@@ -143,8 +143,8 @@ def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str
 
 
 def _copies(asked: Mapping[Key, Key], other: Side) -> Iterator[tuple[Key, Key, Key]]:
-    """Yield 16-bit weights if the other side has only the weight of that name: the key under which
-    each is compared, its own, and that of the weight."""
+    """Yield 16-bit weights if the other side has only the weight of that name: the key for the
+    comparison, the stored key, and the key of the weight."""
     for key, own in asked.items():
         weight = other.keys.get(Key(key.name, WEIGHT))
         if key.role == COPY and key not in other.keys and weight is not None:

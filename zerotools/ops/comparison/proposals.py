@@ -95,7 +95,7 @@ def _prefixes(ours: Shapes, theirs: Shapes) -> dict[str, int]:
 
 
 def _cuts(name: str) -> Iterator[tuple[str, str]]:
-    """Yield every way to cut a name in two at a dot, which stays with the beginning."""
+    """Yield every pair of parts of a name, cut at a dot, which stays with the beginning."""
     yield "", name
     for found in re.finditer(r"\.", name):
         yield name[: found.end()], name[found.end() :]

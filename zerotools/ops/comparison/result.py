@@ -23,7 +23,7 @@ STATUSES = (EQUAL, CAST, WITHIN, DIFFERS, SHAPE, DTYPE, UNREADABLE, ONLY_A, ONLY
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A tensor as it is in its own checkpoint."""
+    """A tensor as it is in its checkpoint."""
 
     key: Key
     dtype: DType
@@ -111,7 +111,7 @@ def index_of(extreme: Extreme, shape: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RunDifference:
-    """A point in which two runs differ. `params` is the number of parameters that it applies to, if
+    """A difference between two runs. `params` is the number of parameters that it applies to, if
     it is an option of param groups or a number of the optimizer's state."""
 
     what: str

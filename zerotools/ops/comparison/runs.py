@@ -182,7 +182,7 @@ def _scalar_points(
     ours: Mapping[Key, Callable[[], Any]], theirs: Mapping[Key, Callable[[], Any]]
 ) -> Iterator[RunDifference]:
     """Yield the differences by role and values, with counts. A number of only one side is not
-    named: it is in its tensors, or stored in a way of the format."""
+    named: it is in its tensors, or stored in a special form of the format."""
     counts = Counter((key.role, ours[key](), theirs[key]()) for key in ours if key in theirs)
     for (role, left, right), params in counts.items():
         if left != right:

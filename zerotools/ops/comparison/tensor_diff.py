@@ -198,7 +198,7 @@ class _Reading:
 
     def distances(self, numbers: Iterable[int], allowance: Allowance) -> dict[int, Distance]:
         """Return the distance of each pair. Pairs that are casts of each other are in `casts` too,
-        although the type in which they are measured shows a distance."""
+        although the type of the comparison shows a distance."""
         total: dict[int, Distance] = {}
         equal_in: dict[int, frozenset[DType]] = {}
         # One thread at a time, while others read: it is many short steps, between which threads
@@ -317,14 +317,13 @@ def _equal_in(task: _Task, ours: Array, theirs: Array) -> frozenset[DType]:
 
 
 def _same_numbers(ours: Array, theirs: Array) -> bool:
-    """Return whether all bits are equal, apart from NaN, whose bits a cast may change."""
+    """Return whether all bits are equal, apart from the bits of NaN, which a cast may change."""
     unequal = ours.view(np.uint16) != theirs.view(np.uint16)
     return not unequal.any() or bool((np.isnan(ours[unequal]) & np.isnan(theirs[unequal])).all())
 
 
 def _distance(task: _Task, ours: Array, theirs: Array, allowance: Allowance) -> Distance:
-    """Return the distance of one block, some elements at a time, in the type in which both are
-    compared."""
+    """Return the distance of one block, some elements at a time, in the type of the comparison."""
     two, block = task.two, task.block
     dtype = common_type(two.ours.dtype, two.theirs.dtype)
     assert dtype is not None, "a pair without a common type is not read"

@@ -1,4 +1,4 @@
-"""The allowed distance of two equal tensors, and the type in which they are compared."""
+"""The allowed distance of two equal tensors, and the type of their comparison."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Number = TypeVar("Number", int, float)
 @dataclass(frozen=True, slots=True)
 class Tolerance:
     """`text` is the user's text. `allows_cast` means that tensors of two types may be equal;
-    `allowance` is for each element, in the type in which the two are compared."""
+    `allowance` is for each element, in the type of the comparison."""
 
     text: str = "bits"
     allows_cast: bool = False
@@ -37,7 +37,7 @@ def parse_tolerance(text: str) -> Tolerance:
     """Parse `bits`, `cast`, `ulp=N`, `abs=X`, `rel=Y` or `abs=X,rel=Y`.
 
     Raises:
-        BadRequest: it is none of these, or a number is negative or not finite.
+        BadRequest: it has another form, or a number is negative or not finite.
     """
     if text in ("bits", "cast"):
         return Tolerance(text, text == "cast")
@@ -65,7 +65,7 @@ def _at_least_0(number: Number) -> Number:
 
 
 def common_type(ours: DType, theirs: DType) -> DType | None:
-    """Return the type in which two tensors are compared; None: no type holds the values of both.
+    """Return the type for the comparison of two tensors; None: no type holds the values of both.
 
     Of two floating-point types it is the narrower, as after an export. Of two types of one width,
     and of scales and other numbers, it is one that holds the values of both exactly, as for two

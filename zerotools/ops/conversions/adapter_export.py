@@ -62,7 +62,8 @@ def prepare_adapter(
     model. With `check_names` the layers must be those that PEFT can load.
 
     Raises:
-        BadRequest: there is no adapter, its config is unknown or of another adapter, or the run
+        BadRequest: the checkpoint has no adapter, its config is unknown or of another adapter, or
+        the run
             trained weights that no adapter has.
         BadFile: half of an adapter is missing.
         Unsupported: the adapter is of a kind that is not exported.
@@ -115,8 +116,8 @@ def prepare_adapter(
 
 
 def _saved_beside(held: Checkpoint, tensors: Collection[AdapterTensor]) -> Iterator[AdapterTensor]:
-    """What PEFT saved with the adapter under names of the model, where there is no model: modules
-    that were trained whole, embeddings and biases."""
+    """Tensors that PEFT saved with the adapter under names of the model, in a checkpoint without
+    the model: wholly trained modules, embeddings and biases."""
     if not is_adapter_alone(held.tensors):
         return
     taken = {each.key for each in tensors} | {Key(each.saved, "param") for each in tensors}

@@ -114,7 +114,7 @@ def prepare(
     section: str | None = None,
     table: FormatTable = FORMATS,
 ) -> Conversion:
-    """Lay out the export of the checkpoint at `path`; nothing is written. `config_dir` has
+    """Lay out the export of the checkpoint at `path`, without writing it. `config_dir` has
     config.json and the tokenizer, instead of those near the checkpoint.
 
     Raises:
@@ -314,7 +314,7 @@ def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]
 
 
 def _exported_dtype(key: Key, tensor: Tensor, dtype: DType | None, like: Reference | None) -> DType:
-    """Return the type of an exported tensor. With None as `dtype` each keeps its own."""
+    """Return the type of an exported tensor. With None as `dtype` each keeps its type."""
     chosen = tensor.dtype if dtype is None else cast_dtype(tensor, dtype)
     return chosen if like is None else like.dtype_for(key.name, tensor.dtype, chosen)
 
@@ -329,7 +329,7 @@ OVERFLOW_ADVICE = "use --dtype bf16 or fp32, or --allow-overflow to write infini
 
 
 def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
-    """Raise an error for an export in which finite weights became infinite.
+    """Raise an error for an export with infinite weights that were finite in the source.
 
     Raises:
         BadRequest: names each tensor, the number of such values, and the largest of them.

@@ -143,8 +143,8 @@ def perform(
     Raises:
         BadRequest: the output exists, is inside the source, or does not fit on the disk; or an
             interrupted run was another one.
-        BadFile: the source is incomplete, damaged or changed since it was read, or the output is
-            not what was written.
+        BadFile: the source is incomplete, damaged or changed since it was read, or the output
+        differs from the written bytes.
     """
     source, target = conversion.source, conversion.target
     budget = budget.reading(source.root)
@@ -236,7 +236,7 @@ def refuse_damaged_files(checkpoint: Checkpoint, keys: Iterable[Key]) -> None:
 
 def refuse_blocked(checkpoint: Checkpoint, *, but_for_names: bool = False) -> None:
     """Raise an error if no complete output can be made of a checkpoint. With `but_for_names`,
-    tensors of which only the name is known are not needed.
+    tensors without known data are not needed.
 
     Raises:
         BadFile: see above.

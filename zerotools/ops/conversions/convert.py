@@ -116,7 +116,7 @@ def prepare(
     mapping: MapRequest | None = None,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
-    """Lay the checkpoint at `path` out in the format `to`; nothing is written.
+    """Lay the checkpoint at `path` out in the format `to`, without writing it.
 
     `options` are the user's, by name. `config_dir` has config.json and the tokenizer, for sources
     that lack them. A checkpoint that already has that format is resharded with all its contents;

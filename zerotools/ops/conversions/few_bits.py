@@ -30,8 +30,8 @@ def in_asked_values(
     notes.
 
     Raises:
-        BadFile, Unsupported: values were requested and cannot be made; or the config says that
-            weights are quantised, and none is.
+        BadFile, Unsupported: values were requested and cannot be made; or the config declares
+        quantised weights, and none is.
     """
     if not found.is_there or dtype in QUANTISERS:
         return checkpoint, []

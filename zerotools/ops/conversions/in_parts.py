@@ -79,7 +79,7 @@ def perform_part(
     """Write what `prove_part` planned; the last part that is complete gives the output its name.
 
     Files that an interrupted or failed run of the same part completed are kept, and so are those of
-    other parts. If the output is already complete, nothing is done.
+    other parts. If the output is already complete, it does nothing.
 
     Raises:
         BadRequest: as `perform`; or another conversion, or one in other parts, was begun there.

@@ -1,5 +1,5 @@
-"""The model of a run for every command that writes one: the run's own, or that of a LoRA run with
-its adapter merged."""
+"""The model of a run for every command that writes one: the trained model, or the base model with
+the merged adapter of a LoRA run."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def refuse_with_adapter(options: Collection[str]) -> None:
 
 def adapter_dtype(checkpoint: Checkpoint, asked: str) -> DType | None:
     """Return the type of a separately exported adapter: with "auto", that of a run in 16 bits.
-    None: each tensor keeps its own.
+    None: each tensor keeps its type.
 
     Raises:
         BadRequest: it would be quantised.

@@ -1,7 +1,7 @@
 """The values that an optimizer needs to resume and a checkpoint may lack: param groups, lr, betas.
 
-They come from the checkpoint's own param groups; for missing ones, from the command line, else from
-the `optimizer.params` of a DeepSpeed configuration. Without any groups, all trained parameters
+They come from the param groups of the checkpoint; missing ones come from the command line, else
+from the `optimizer.params` of a DeepSpeed configuration. Without any groups, all trained parameters
 become one.
 """
 
@@ -26,7 +26,7 @@ _CONFIGURED = (*NAMES, "dampening", "nesterov", "alpha", "centered", "amsgrad", 
 @dataclass(frozen=True)
 class RequestedHyperparameters:
     """The values from the user and a DeepSpeed configuration: `options` of param groups by name,
-    with the user's own also in `flags`, and the trained parameters in the optimizer's order."""
+    with the user's also in `flags`, and the trained parameters in the optimizer's order."""
 
     flags: Mapping[str, Any]
     options: Mapping[str, Any]

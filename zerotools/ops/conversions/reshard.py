@@ -36,8 +36,8 @@ def prepare(
     tag: str | None = None,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
-    """Lay the checkpoint at `path` out for `world_size` ranks; nothing is written. `options` are
-    those besides the world size; each format uses its own.
+    """Lay the checkpoint at `path` out for `world_size` ranks, without writing it. `options` are
+    those besides the world size; each format uses some of them.
 
     Raises:
         BadRequest: `path` does not exist, no run has so many ranks, or an option that the format

@@ -68,7 +68,7 @@ def prepare_job(
     config_dir: Path | None = None,
     **reading: Any,
 ) -> Conversion:
-    """Lay the checkpoint at `path` out for a job to resume from; nothing is written. `reading` are
+    """Lay the checkpoint at `path` out for a job to resume from, without writing it. `reading` are
     the options of `formats.read`.
 
     Raises:

@@ -53,8 +53,8 @@ def on_gpus(precision: str) -> str:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What goes through the model at a time: `batch` sequences of `sequence` tokens on one rank,
-    or a stretch of each, of which there are `sequence_ranks`, computed in `precision`. `attention`
+    """The input of the model at a time: `batch` sequences of `sequence` tokens on one rank,
+    or one of `sequence_ranks` parts of each, computed in `precision`. `attention`
     is "eager" or one of torch's kernels, `chunked_loss` the job file's key. `tensor_ranks` compute
     it together. An example is `per_example` of the sequences: a pair of answers is two."""
 

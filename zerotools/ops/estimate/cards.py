@@ -85,7 +85,7 @@ def cards_of(text: str | int) -> Cards:
     of cards of that size. One in GiB or MiB is exact.
 
     Raises:
-        BadRequest: it is none of these, or the name is of cards of several sizes.
+        BadRequest: it has another form, or the name is of cards of several sizes.
     """
     given = str(text).strip()
     if given.lower() == THIS_MACHINE:

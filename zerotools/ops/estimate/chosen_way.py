@@ -34,8 +34,9 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Choice:
-    """The row of the cheapest way that fits (None: none fits), the reason, and advice. The largest
-    batch at the given sequence and the largest sequence with a batch of one that fit in it."""
+    """The row of the cheapest configuration that fits (None: none fits), the reason, and advice.
+    The largest batch at the given sequence and the largest sequence with a batch of one that fit in
+    it."""
 
     row: Row | None
     reason: str
@@ -113,14 +114,14 @@ def _why(work: Workload, machine: Machine, rows: Sequence[Row], way: Way) -> str
 
 
 def excess(machine: Machine, row: Row) -> str:
-    """Return the amount by which a row exceeds the machine, with the numbers."""
+    """Return a phrase on a row that does not fit: its memory and that of the machine."""
     if machine.on_gpu and row.memory.peak > machine.gpu_memory:
         return f"takes {gib(row.memory.peak)} of a GPU's {gib(machine.gpu_memory)}"
     return f"takes {gib(row.host_bytes)} of the host's {gib(machine.host_memory)}"
 
 
 def needs_of(way: Way, machine: Machine) -> str:
-    """Say what a way takes of each GPU, of the host and of the disk."""
+    """Return a sentence on the memory of each GPU, of the host and of the disk for `way`."""
     row = way.row
     needs = [f"{gib(row.peak_bytes)} of a GPU's {gib(machine.gpu_memory)}"] * machine.on_gpu
     needs.append(f"{gib(row.host_bytes)} of the host's {gib(machine.host_memory)}")

@@ -67,8 +67,8 @@ print(json.dumps([type(model).__name__, shapes]))
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Parameters of a model, tied ones once; its architecture where it is known in every part.
-    `notes` are what was assumed, in sentences. `config` is that of a model that is only a size."""
+    """Parameters of a model, tied ones once; its architecture if all of it is known.
+    `notes` are the assumptions, in sentences. `config` is that of a model that is only a size."""
 
     source: str
     parameters: tuple[Parameter, ...]
@@ -83,7 +83,7 @@ class ModelShape:
 
     @property
     def usual_length(self) -> int:
-        """Tokens of a sequence where no number is given: `USUAL_LENGTH`, or the positions of the
+        """Tokens of a sequence if no number is given: `USUAL_LENGTH`, or the positions of the
         model where these are fewer."""
         positions = 0 if self.architecture is None else self.architecture.positions
         return min(positions or USUAL_LENGTH, USUAL_LENGTH)
@@ -258,7 +258,7 @@ def _of_checkpoint(path: Path, what: str) -> ModelShape:
 def _own_architecture(
     checkpoint: Checkpoint, parameters: Sequence[Parameter]
 ) -> Architecture | None:
-    """Return the architecture of the checkpoint's own config.json, if it is of a model with these
+    """Return the architecture of the config.json in the checkpoint, if it is of a model with these
     weights."""
     if checkpoint.own_config is None:
         return None

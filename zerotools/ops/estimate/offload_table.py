@@ -41,8 +41,8 @@ STAGES = (0, 1, 2, 3)
 @dataclass(frozen=True)
 class Workload:
     """A training to estimate: the model, the layout without stage and offload, and the micro batch
-    (None: only the state is estimated). `sums` is `train.accumulate`, None if each stage has its
-    own."""
+    (None: only the state is estimated). `sums` is `train.accumulate`, None if it depends on the
+    stage."""
 
     model: ModelShape
     layout: MemoryLayout

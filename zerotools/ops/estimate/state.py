@@ -3,12 +3,12 @@
 Two answers. `textbook` is the arithmetic of the ZeRO paper (Rajbhandari et al. 2020, section 3.1):
 in mixed precision with Adam 2 bytes of weights, 2 of gradients and 12 of optimizer (fp32 master,
 momentum, variance) per parameter, each divided by the ranks from the stage that shards it.
-`torch_engine_state` is the exact allocation of the engine `torch` on the rank that has most.
+`torch_engine_state` is the exact allocation of the engine `torch` on the rank with the most.
 
 Activations are not estimated: they depend on the model's code, the batch and the sequence length.
 `loss_bytes` is their part after the last hidden state, where long sequences take most. Tensors that
-live for one or two blocks in the backward pass are not estimated either: gradients on the way to
-other ranks, and the fp32 buffers in which they are reduced.
+live for one or two blocks in the backward pass are not estimated either: gradients in transfer to
+other ranks, and the fp32 buffers of their reduction.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def nvme_offload_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
     """Return the state of engine `torch` on the largest rank when all gradients of a step exist.
 
-    If gradients are summed locally, it is the maximum on each device, as they leave the GPU.
+    If gradients are summed locally, it is the maximum on each device, because they leave the GPU.
     """
     found: Counter[tuple[str, str]] = Counter()
     for parameter, times in _alike(parameters):
@@ -190,8 +190,8 @@ def gathered(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
     `torch_engine_state`.
 
     If they are kept, those of all blocks; else one block's at a time, and those outside of the
-    blocks; none if one rank computes with its own. Weights in 4 bits are gathered one at a time,
-    with their scales in fp32.
+    blocks; none if the only rank computes with its weights directly. Weights in 4 bits are gathered
+    one at a time, with their scales in fp32.
     """
     blocks: Counter[str | None] = Counter()
     unpacked = 0
@@ -210,8 +210,8 @@ def gathered(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
 
 
 def update_buffer(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
-    """Return the bytes in which engine `torch` widens 16-bit gradients to fp32 for its optimizer:
-    those of a bucket's rows, or of the largest weight's."""
+    """Return the bytes of the fp32 buffer that engine `torch` widens 16-bit gradients into for its
+    optimizer: those of a bucket's rows, or of the largest weight's."""
     if not layout.has_masters or layout.gradients_dtype == "fp32":
         return 0
     most = bucket = free = 0

@@ -50,7 +50,7 @@ here."""
 ALLOCATOR_SHARE = 0.05
 """The share of temporary memory that torch's caching allocator holds beyond the tensors."""
 PROCESS_BYTES = 700 * MIB
-"""Host memory of a rank that trains on a GPU: Python, torch and transformers."""
+"""Host memory of a rank with a GPU: Python, torch and transformers."""
 CPU_PROCESS_BYTES = 450 * MIB
 """Host memory of a rank on the CPU, with the memory that the C library keeps after building a
 model."""
@@ -131,8 +131,8 @@ class Machine:
 @dataclass(frozen=True)
 class HeldMemory:
     """The memory of a rank that does not depend on its micro batch: the `state`, the device memory
-    `going` between ranks, and the bytes of the `largest_block`. `widened` are those of the buffer
-    in which 16-bit gradients become fp32, on the device of the update."""
+    `going` between ranks, and the bytes of the `largest_block`. `widened` are those of the fp32
+    buffer for 16-bit gradients, on the device of the update."""
 
     state: State
     going: Mapping[str, int]
@@ -237,7 +237,7 @@ def _in_the_passes(
     *,
     on_gpu: bool,
 ) -> dict[str, int]:
-    """Return the bytes of gathered weights, and of gradients on the way to other ranks."""
+    """Return the bytes of gathered weights, and of gradients in transfer to other ranks."""
     if layout.engine == "deepspeed":
         return _deepspeed_buckets(parameters, layout, buckets)
     width = ITEM_BYTES[layout.precision]

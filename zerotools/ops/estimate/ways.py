@@ -1,7 +1,7 @@
 """The changes that make a training fit: every smallest set of them, cheapest first.
 
 One search for `zerotools estimate`, `zerotools init` and the daemon's refusals. Changes are ordered
-by what they cost, and one of them costs more than all before it together:
+by their cost, and one of them costs more than all before it together:
 
     activation checkpointing, micro batch, chunked loss, 8-bit optimizer    a step computes more
     optimizer on the host, weights on the host, optimizer on disk           a step moves more
@@ -148,7 +148,7 @@ class Way:
 
     @property
     def words(self) -> str:
-        """The changes, as a part of a sentence."""
+        """The changes, in words that fit into a sentence."""
         return listed(self.change_words)
 
     @property
@@ -165,7 +165,7 @@ class Way:
 
     @property
     def lora_table(self) -> dict[str, dict[str, Any]]:
-        """The table `[lora]` of a job that trains adapters instead of all weights."""
+        """The table `[lora]` of a job for adapters instead of all weights."""
         if FitChange.LORA not in self.changes:
             return {}
         packed = {"frozen_precision": NF4} if FitChange.PACKED in self.changes else {}
@@ -212,12 +212,12 @@ class Ways:
 
     @property
     def best(self) -> Way | None:
-        """The cheapest way that is as requested."""
+        """The cheapest configuration that meets the request."""
         return next((way for way in self.found if way.is_as_asked), None)
 
 
 def ways_of(work: Workload, machine: Machine, freedom: Freedom | None = None) -> Ways:
-    """Search the ways in which `work` fits on `machine`.
+    """Search the changes that make `work` fit on `machine`.
 
     The offload of `work.layout` does not count: the search begins without any.
     """
@@ -265,7 +265,7 @@ class _Search:
         return found if found.best is not None else replace(found, nearest=self._nearest())
 
     def _nearest(self) -> Way | None:
-        """Return the way on these GPUs that misses by least."""
+        """Return the configuration on these GPUs that lacks the least memory."""
         ways = [
             way
             for changes in self._sets(_FULL)
@@ -319,8 +319,8 @@ class _Search:
         return micro.chunked_loss == "auto" and layout.engine == "torch"
 
     def _take_fewer(self) -> None:
-        """Add ways with fewer ranks: each rank takes host memory of its own, and at low stages a
-        copy of the offloaded state."""
+        """Add configurations with fewer ranks: each rank takes additional host memory, and at low
+        stages a copy of the offloaded state."""
         machine = self._machine
         is_spread = machine.node_ranks not in (None, machine.gpus)
         if is_spread or not self._is_free_of_groups():
@@ -478,7 +478,7 @@ def _sorted(changes: Iterable[FitChange]) -> Changes:
 
 
 def _excess(way: Way, machine: Machine) -> float:
-    """Return the factor by which it is too large for a GPU or the host."""
+    """Return the ratio of its memory to the memory of a GPU or the host, the larger of the two."""
     row = way.row
     on_gpu = row.memory.peak / max(1, machine.gpu_memory) if machine.on_gpu else 0.0
     return max(on_gpu, row.host_bytes / max(1, machine.host_memory))

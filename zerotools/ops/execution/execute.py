@@ -83,11 +83,11 @@ def execute(
     cast: Cast = numpy_cast,
     sources: Sources | None = None,
 ) -> WriteReport:
-    """Write `target` from `copies`, whose source files lie below `source_root`.
+    """Write `target` from `copies`, with source files below `source_root`.
 
     `on_bytes` is called with the size of each tile when it is written. `check` may raise before the
     output gets its name, and so may `read_back`, which gets the directory with all complete files.
-    `identity` describes what the output is made from: with `resume`, files that an interrupted run
+    `identity` describes the inputs of the output: with `resume`, files that an interrupted run
     of the same identity completed are kept. `sources` are the files that were read so far: they
     stay the same until the output has its name.
 
@@ -96,7 +96,7 @@ def execute(
     Raises:
         BadRequest: the destination exists or cannot be written, or the run to resume has another
         identity. BadFile: a source file is missing, truncated, unreadable or changed; or the bytes
-        that were read back differ from those that were written.
+        that were read back differ from the written ones.
     """
     budget, sources = budget or MemoryBudget(), sources or Sources()
     refuse_astray(target)

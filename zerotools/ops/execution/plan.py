@@ -4,8 +4,8 @@ For each tensor of the target, in the target's order: prove that the source's ch
 exactly and lie inside their files, prove the same of the target's, then sweep. Because both covers
 are exact, every target element has exactly one source, whatever the two layouts are.
 
-If the chunks of both are ranges of the flattened tensor, as those of all ZeRO stages and of FSDP2,
-one walk along both proves the covers and finds the pieces; else boxes are intersected.
+If the chunks of both are ranges of the flattened tensor, as in all ZeRO stages and FSDP2, one walk
+along both proves the covers and finds the pieces; else boxes are intersected.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Copy:
 
 
 class RangeCopy(NamedTuple):
-    """A copy that fills one range of a target, as a flattened tensor; `pieces` are consecutive and
+    """A copy that fills one range of a flattened target tensor; `pieces` are consecutive and
     cover it."""
 
     key: Key
@@ -224,7 +224,7 @@ def _check_inside_file(key: Key, chunk: Chunk, dtype: DType, source: Checkpoint)
 
 
 def prove_target(key: Key, target_tensor: Tensor, target: Checkpoint) -> list[Range] | None:
-    """Check a writer's own layout before a byte of it is written. Return its chunks if all are
+    """Check the layout of a writer before a byte of it is written. Return its chunks if all are
     ranges.
 
     Raises:

@@ -102,8 +102,8 @@ def _inside(box: Box, outer: Box) -> tuple[Any, ...]:
 
 
 def _put(place: Array, values: Array, cast: Cast) -> CastLosses:
-    """Do the same as `cast_into`. Transposed values are cast in their own order, which is twice as
-    fast."""
+    """Do the same as `cast_into`. Transposed values are cast in the order of the source, which is
+    twice as fast."""
     if values.ndim < 2 or values.flags.c_contiguous:
         return cast_into(place, values, cast)
     rows = values.swapaxes(-1, -2)

@@ -1,7 +1,7 @@
 """Tiles, the unit of work: copies cut to the size of a buffer, or joined until they fill one.
 
 A copy of boxes is cut into boxes that are contiguous in their target file. Flat copies may be cut
-anywhere, and many ranks make many small ones: those that are consecutive in a file share tiles.
+anywhere, and many ranks make many small ones: consecutive ones in a file share tiles.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Workers: the threads of everything that moves or compares tensor data, and their memory.
 
-One worker handles a tile in its own buffers. The budget is divided by the number of workers, so
+One worker handles a tile in its buffers. The budget is divided by the number of workers, so
 peak memory depends on neither the model nor its largest tensor. Tiles stay small even under a large
 budget, because they are not faster when they are larger (measured in
 benchmarks/results/consolidate.md), except for tensors that lie in their files in another order.
@@ -106,7 +106,7 @@ def _usual_workers() -> int:
 
 
 class TileWorkers:
-    """The threads of a budget, each with its own buffers, and one more for work without buffers.
+    """The threads of a budget, each with separate buffers, and one more for work without buffers.
     Use as a context manager."""
 
     def __init__(self, budget: MemoryBudget) -> None:

@@ -135,7 +135,8 @@ def check_for_deepspeed(
     run: ForeignRun, stage: int, world_size: int, groups: Sequence[tuple[str, ...]]
 ) -> None:
     """Raise an error if DeepSpeed cannot load it into a job of `stage` on `world_size` ranks: it
-    takes only its own files, and finds state by position, in the order of the optimizer's `groups`.
+    takes only files of DeepSpeed, and finds state by position, in the order of the optimizer's
+    `groups`.
 
     Raises:
         BadRequest: see above.
@@ -167,7 +168,7 @@ def _sizes(groups: Sequence[tuple[str, ...]]) -> str:
 
 
 def kind_of(run: ForeignRun) -> str:
-    """Return the optimizer by its name in the job file; else by its own name."""
+    """Return the optimizer by its name in the job file; else by its class name."""
     roles = {key.role for key in run.checkpoint.tensors if key.role not in WEIGHT_ROLES}
     if roles & {"row_var", "variance"}:
         return "adafactor"

@@ -1,7 +1,7 @@
 """The names that the fp32 masters of numbered state prove: a weight is the cast of its master.
 
 A master belongs to the only weight that it can be cast to, whatever its number. If masters lie one
-after another in a flat tensor, the start of each is found in the same way.
+after another in a flat tensor, the start of each is found by the same comparison.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A checkpoint of another program under the names of the job's model.
 
-A wrapper of a model puts its own name before all others (`module.`, `_orig_mod.`), and a tied
+A wrapper of a model puts a prefix before all names (`module.`, `_orig_mod.`), and a tied
 weight may be stored under another of its names.
 """
 

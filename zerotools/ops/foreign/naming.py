@@ -107,9 +107,9 @@ def asked_order(asked: str, source: Checkpoint, given: Mapping[str, Path]) -> As
     user named.
 
     Raises:
-        BadRequest: the file cannot be read, is empty, or has a name twice; there is no config.json;
-            or transformers does not know the model.
-        BadFile: a file is not a regular one, or too large.
+        BadRequest: the file cannot be read, is empty, or has a name twice; config.json does not
+        exist; or transformers does not know the model. BadFile: a file is not a regular one, or too
+        large.
     """
     if asked != MODEL:
         return AskedOrder(read_order(Path(asked)), f"the names in {asked}")

@@ -19,7 +19,7 @@ OPTIONS_RESTORED = (
 
 @dataclass(frozen=True)
 class JobOptimizer:
-    """The job's hyperparameters; its optimizer lacks those that are None. `decayed` are the
+    """The job's hyperparameters; None if its optimizer lacks one. `decayed` are the
     parameters with `weight_decay`; the others have 0. `lr` is that of the next step, None while the
     number of steps is not known."""
 

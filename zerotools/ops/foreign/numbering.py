@@ -4,7 +4,7 @@ torch numbers the parameters in the order of its param groups. An order of names
 and each group has its parameters in this order; or it is that of the groups, from a file. If a
 model's parameters are in several groups, the shapes of the state mostly allow one division:
 matrices decay, and vectors do not. If they allow several, one of the usual rules must fit. If two
-fit, nothing is guessed.
+fit, it does not guess.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _by_sections(numbers: _Numbers, order: NameOrder, where: str) -> dict[str, s
 
 
 def _in_order(numbers: _Numbers, order: NameOrder) -> list[dict[str, str]]:
-    """Return the ways in which every group has its parameters in the order of the model: the only
+    """Return the numberings with the parameters of every group in the order of the model: the only
     one, or those that a usual rule gives."""
     ways = _divisions(numbers.groups, list(order.parameters), numbers.fits)
     if ways is not None and len(ways) <= 1:

@@ -123,8 +123,8 @@ def _refuse_stateless(run: ForeignRun) -> NoReturn:
 
 
 def _refuse_damaged(weights: Checkpoint) -> None:
-    """Raise an error for damage of files that are read. Problems of other files, such as an earlier
-    save's, do not matter; tensors in lost files are found to be incomplete."""
+    """Raise an error for damage of files that are read. Problems of other files, such as those of
+    an earlier save, are ignored; tensors in lost files are found to be incomplete."""
     read: set[str] = set()
     if weights.problems:
         read = {file for t in weights.tensors.values() for file, _ in chunk_locations(t)}

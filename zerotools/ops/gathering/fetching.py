@@ -26,7 +26,7 @@ from zerotools.ops.gathering.far_listing import FarFile, Listing
 from zerotools.ops.gathering.gather_plan import Fetch
 
 LARGE = 8 * BLOCK
-"""The size in bytes from which a file is recorded when it is begun."""
+"""The minimum size in bytes of a file to record at its start."""
 _TIME = re.compile(r"(\d{1,12})(?:\.(\d{1,9})\d*)?")
 _SHORT = 12
 Digests = Callable[[str], str | None]

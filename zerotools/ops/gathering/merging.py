@@ -33,7 +33,7 @@ def merge(
     listings: Sequence[Listing], tag: str | None, kept: Mapping[str, Mapping[str, FarFile]]
 ) -> dict[str, Held]:
     """Return the files of all listings by name: with a tag, its files and those directly next to
-    it. Include those that are `kept` from sources of an earlier run.
+    it. Include those `kept` from sources of an earlier run.
 
     Raises:
         BadFile: a file is a directory in another source.

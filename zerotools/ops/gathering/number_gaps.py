@@ -5,7 +5,7 @@
     zero_pp_rank_3_mp_rank_00_optim_states.pt
 
 It is a hint and not a proof: a layer without parameters has no file, and names alone do not show
-that the last rank is missing. The files' own records are checked when they are fetched.
+that the last rank is missing. Records in the files are checked after the fetch.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ _LOADED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
 
 @dataclass(frozen=True)
 class StagedCheck:
-    """The checkpoints that were found, or sentences why there is none. `notes` are sentences on
-    files that were not compared."""
+    """The checkpoints that were found, or sentences with the reasons why none was. `notes` are
+    sentences on files that were not compared."""
 
     directory: Path
     verifications: tuple[Verification, ...] = ()
@@ -76,8 +76,8 @@ class StagedCheck:
 
 
 def look(directory: Path) -> tuple[list[ToVerify], tuple[str, ...]]:
-    """Return the checkpoints in the staging directory, one for each tag, and the reasons if there
-    is none.
+    """Return the checkpoints in the staging directory, one for each tag, and the reasons if none
+    was found.
 
     Problems are returned and not raised, so that they do not end the fetch.
     """

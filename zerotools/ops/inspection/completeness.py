@@ -92,8 +92,8 @@ def _is_cut_off(file: Path) -> bool:
 def damages(path: Path) -> Iterator[str]:
     """Yield a sentence for each file of the checkpoint at `path` that is cut off or missing.
 
-    It does not depend on how zerotools would read the checkpoint: it may be in any program's own
-    layout. Raises OSError and BadFile.
+    It does not depend on how zerotools would read the checkpoint: it may be in the layout of any
+    program. Raises OSError and BadFile.
     """
     if not path.is_dir():
         yield from _damage_of_file(path)

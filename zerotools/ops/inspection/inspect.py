@@ -143,7 +143,7 @@ def _hidden_elements(checkpoint: Checkpoint, found: Quantisation) -> int:
 
 @dataclass(frozen=True)
 class Proof:
-    """The problems of a checkpoint's tensors, the reader's own problems first."""
+    """The problems of a checkpoint's tensors, those from the reader first."""
 
     problems: tuple[Problem, ...]
     incomplete: tuple[Key, ...]
@@ -169,8 +169,8 @@ def prove(checkpoint: Checkpoint) -> Proof:
 def _training_of(
     checkpoint: Checkpoint, table: FormatTable, known: Sequence[Problem]
 ) -> tuple[TrainingState, tuple[Problem, ...], tuple[str, ...]]:
-    """Return the training state, or the reason why there is none: as a problem if a file is damaged
-    and no other problem names it, as a note if zerotools does not read it."""
+    """Return the training state, or the reason why it is missing. The reason is a problem if a file
+    is damaged and no other problem names it, and a note if zerotools does not read it."""
     try:
         return training_of(checkpoint, table), (), ()
     except Unsupported as error:

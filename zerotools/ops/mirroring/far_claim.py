@@ -5,7 +5,7 @@
 A run that begins puts this object if it does not exist. A run that finds another run's object
 stops, because two runs have checkpoints of the same names. A run that resumes from there takes it
 over: it replaces exactly the object that it has read by one with a new `run`, and the earlier
-writer finds it and stops. A run's own record is next to its checkpoints on the disk
+writer finds it and stops. The record of a run is next to its checkpoints on the disk
 (`runs/uploads`); if that disk is lost, `job` identifies the job.
 """
 

@@ -1,7 +1,8 @@
-"""One checkpoint of a job, fetched from an object store to the disk, where it appears whole.
+"""One checkpoint of a job, fetched from an object store to the disk; it appears there only when it
+is whole.
 
 Every file is compared with the manifest as it arrives. A killed fetch leaves its staging directory
-under its own name, and the next one keeps the files in it that are whole.
+under a name of that fetch, and the next one keeps the files in it that are whole.
 """
 
 from __future__ import annotations

@@ -114,10 +114,10 @@ class Mirror:
 
     def fetch(self, resume_from: str | None) -> Path | None:
         """Claim the prefix, and fetch the newest checkpoint from there if none on the disk is as
-        new. Return its path, or None if nothing is fetched.
+        new. Return its path, or None without a fetch.
 
         Raises:
-            BadRequest: `resume_from` names one that is older than another of the run.
+            BadRequest: `resume_from` names an older one than another of the run.
             As `far_claim.claim`, and `fetch_copy`.
         """
         own = checkpoint_dirs.choose(self.output_dir, trusting=True)  # as the ranks choose
@@ -155,8 +155,8 @@ class Mirror:
 
 
 def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
-    """Fetch the checkpoint of `resume_from` to the disk, unless the run has its own. Return its
-    path, or None if the run has one.
+    """Fetch the checkpoint of `resume_from` to the disk, unless the run has a checkpoint already.
+    Return its path, or None if the run has one.
 
     Raises:
         BadRequest: it is not a job's checkpoint.

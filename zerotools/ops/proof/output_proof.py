@@ -1,6 +1,6 @@
 """Read an output back, and prove it equal to the cast of its source.
 
-It is read tile by tile, as it was written: a source in another order is read in long runs.
+It is read tile by tile, in the order of writing: a source in another order is read in long runs.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _compare_carried(target: Target, directory: Path) -> None:
 def read_written_back(
     target: Target, directory: Path, table: formats.FormatTable = formats.FORMATS
 ) -> Checkpoint:
-    """Return the output's own metadata, compared with the plan: names, types, shapes, positions.
+    """Return the metadata of the output, compared with the plan: names, types, shapes, positions.
 
     Raises:
         BadFile: the format's reader finds another layout.

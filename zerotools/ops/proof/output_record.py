@@ -42,7 +42,7 @@ from zerotools.ops.verification.records import files_to_scan
 
 @dataclass
 class OutputProof:
-    """Called with the directory in which an output was made: proves it, and keeps its manifest."""
+    """Called with the staging directory of an output: proves it, and keeps its manifest."""
 
     source: Checkpoint
     target: Target
@@ -57,7 +57,7 @@ class OutputProof:
         """Prove that the files in `directory` equal the cast of the source.
 
         Raises:
-            BadFile: the disk returns other bytes than those that were written.
+            BadFile: the disk returns other bytes than the written ones.
         """
         verified = compare_bytes(
             plan(self.source, self.target.checkpoint),

@@ -1,5 +1,5 @@
 """The checks of `--verify` on a source before an output is made: copies of one tensor are equal,
-and bytes are those that were saved, as far as anything records them: checksums in its files, the
+and bytes are the saved ones, as far as anything records them: checksums in its files, the
 manifest of a job or of an output inside it, a manifest next to it."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def prove_source(
 
 
 def _check_job_manifests(source: Checkpoint, stamps: Mapping[Path, Stamp]) -> None:
-    """Check the digests of a job's own checkpoint; DeepSpeed's files lie in a directory of it."""
+    """Check the digests of a checkpoint from a job; DeepSpeed's files lie in a directory of it."""
     for directory in (source.root, source.root.parent):
         if not (directory / MANIFEST).is_file():
             continue
@@ -92,8 +92,8 @@ def _check_digests(source: Checkpoint, stamps: Mapping[Path, Stamp], budget: Mem
 def _known_digests(
     files: CheckpointFiles, root: Path
 ) -> Iterator[tuple[str, Mapping[str, FileDigest]]]:
-    """Yield recorded digests; a checkpoint that was thinned since has none, as they are of other
-    files."""
+    """Yield recorded digests; a checkpoint that was thinned since has none, because they are of
+    other files."""
     if is_thinned(root):
         return
     record = written_record(files, root)

@@ -140,7 +140,7 @@ def _present(key: Key, tensors: Mapping[Key, Tensor]) -> set[str]:
 
 
 def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
-    """Return the used values, checked; or a sentence on what is wrong with them."""
+    """Return the used values, checked; or a sentence on their fault."""
     if tensor.dtype != dtypes.UINT8 or len(tensor.shape) != 1 or tensor.numel > _LARGEST_STATE:
         return (
             f"is {tensor.dtype} of shape {list(tensor.shape)}, but should be at most "

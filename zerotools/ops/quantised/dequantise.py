@@ -109,8 +109,8 @@ def with_true_config(
     target: Target, source: Checkpoint, found: Quantisation, *, is_plain: bool = False
 ) -> Target:
     """Return `target` with a config.json that describes the quantisation `found` in the source,
-    whatever its own says; with `is_plain` weights are not quantised any more. A change is recorded
-    in a note."""
+    whatever the config.json of `target` has; with `is_plain` weights are not quantised any more. A
+    change is recorded in a note."""
     said = quantisation_config(source.model_sidecars.get(CONFIG))
     if is_plain or not found.is_there or found.is_denied:
         if said is None:

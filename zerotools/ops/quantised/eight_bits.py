@@ -6,7 +6,7 @@
 
 The config gives the block of a scale. Without it, the two shapes prove the block if only one block
 has so many scales, for example one for each row. Exponents are for 32 elements of a row, as in
-OCP's MX formats. In all other cases nothing is guessed.
+OCP's MX formats. In all other cases it does not guess.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def block_scheme(
 
 
 def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> list[Block]:
-    """Return the smallest and the largest block with so many scales; [] if there is none."""
+    """Return the smallest and the largest block with so many scales; [] if none exists."""
     least, most = [], []
     for size, count in zip(shape, scales, strict=True):
         if not min(1, size) <= count <= size:

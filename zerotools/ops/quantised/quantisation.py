@@ -55,7 +55,7 @@ def weight(
 class Quantisation:
     """`weights` by the key that each has without its scales, `activations` the scales of
     activations. `faults` are sentences on defects, `unknown` describes what zerotools does not
-    know. `is_denied`: the config says that weights are quantised, and none is. `place` is the path
+    know. `is_denied`: the config declares quantised weights, and none is. `place` is the path
     of the checkpoint, `unproved` are quantised weights of an unknown kind."""
 
     weights: Mapping[Key, QuantisedWeight] = field(default_factory=dict)

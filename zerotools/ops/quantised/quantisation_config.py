@@ -139,7 +139,7 @@ def config_fault(path: Path | None) -> str | None:
 
 
 def is_quantised_config(text: bytes) -> bool:
-    """Return True if the text of a config.json says that weights are quantised."""
+    """Return whether the text of a config.json declares quantised weights."""
     try:
         tree: Any = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,9 +1,9 @@
 """Weights as fp8 or MXFP8 with scales, for serving: the choice of weights, their names, and the
 config.
 
-It follows transformers' own fp8 quantiser (`integrations/finegrained_fp8.py`, `Fp8Quantize`): the
+It follows the fp8 quantiser of transformers (`integrations/finegrained_fp8.py`, `Fp8Quantize`): the
 matrices of linear layers with a shape that the blocks divide. Embeddings, the head, routers, norms
-and biases stay unchanged; the config lists the modules of those that are matrices.
+and biases stay unchanged; the config lists the modules of the matrices among them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _HEAD = "lm_head"
 
 @dataclass(frozen=True)
 class Quantiser:
-    """A way to quantise: a scale for each block, of `scales`, and the `settings` of the config."""
+    """A method of quantisation: a scale for each block, of `scales`, and the `settings` of the
+    config."""
 
     title: str
     block: tuple[int, int]
@@ -74,7 +75,7 @@ def quantised(weights: Checkpoint, found: Quantisation, name: str) -> Quantised:
     """Quantise the weights with the quantiser `name`.
 
     Raises:
-        BadRequest: they are quantised already, no weight can be, or there is no config.json.
+        BadRequest: they are quantised already, no weight can be, or config.json does not exist.
     """
     quantiser, path = QUANTISERS[name], weights.origin.path
     if found.is_there:

@@ -2,7 +2,7 @@
 `quantization_config` of its config.json.
 
 Names show which tensors belong together, the config gives the blocks of scales. If the two
-disagree, or a tensor of few bits has no scales, nothing is guessed: it is a fault, and a request
+disagree, or a tensor of few bits has no scales, it does not guess: that is a fault, and a request
 for values is refused.
 """
 

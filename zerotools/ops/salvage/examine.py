@@ -65,7 +65,7 @@ class Examined:
 
     @property
     def is_whole(self) -> bool:
-        """True if nothing is lost."""
+        """True if all data are sound."""
         remains = self.given.remains
         lost = any(problem.is_loss for problem in self.damage)
         return not (self.holes or remains.lost_names or remains.unnamed or lost)
@@ -237,7 +237,7 @@ def _is_unchecked(tensor: Tensor, files: SoundFiles) -> bool:
 def _damage(
     checkpoint: Checkpoint, files: CheckpointFiles, found: SoundFiles
 ) -> tuple[Problem, ...]:
-    """Return the defects, each file once, the reader's own problems first."""
+    """Return the defects, each file once, the problems from the reader first."""
     problems = {problem.message: problem for problem in checkpoint.problems}
     told = {problem.file for problem in checkpoint.problems}
     below = checkpoint.root.relative_to(files.base) if checkpoint.root != files.base else Path()

@@ -1,6 +1,6 @@
 """Holes filled from other tensors, box by box.
 
-A weight has up to three sources: its own sound chunks; the same weight in another type in the same
+A weight has up to three sources: its sound chunks; the same weight in another type in the same
 checkpoint (16-bit weights next to masters); and another checkpoint. Each gives only what those
 before it lack, so a partly lost weight keeps its remaining elements.
 """
@@ -22,7 +22,7 @@ from zerotools.ops.salvage.holes import Holes, holes_of
 @dataclass(frozen=True)
 class Part:
     """The part of a weight that one source gives: `tensor` has the whole shape, and chunks only for
-    `boxes`. `source` names the source; None: the weight's own chunks."""
+    `boxes`. `source` names the source; None: the chunks of the weight."""
 
     tensor: Tensor
     boxes: tuple[Box, ...]

@@ -73,8 +73,8 @@ def said(boxes: tuple[Box, ...], ranges: tuple[tuple[int, int], ...] | None, num
 
 
 def sound_tensor(tensor: Tensor, sound: SoundBytes) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the tensor with only its sound chunks, some of them perhaps cut, and the files of
-    those that are not sound."""
+    """Return the tensor with only its sound chunks, some of them perhaps cut, and the files of the
+    other chunks."""
     lost: dict[str, None] = {}
     if isinstance(tensor.chunks, Ranges):
         kept = list(_sound_ranges(tensor.dtype, tensor.chunks.each(), sound, lost))

@@ -146,7 +146,7 @@ def _has_digest(found: FileScan, manifest: DigestManifest | None) -> bool:
 
 class _JobManifest:
     """The results of a job's MANIFEST.json: `sound` are files with its digest, `faults` a sentence
-    on those with another. It is read if some file has no checksums of its own."""
+    on those with another. It is read if some file contains no checksums."""
 
     def __init__(self, files: CheckpointFiles) -> None:
         self.faults: dict[str, str] = {}

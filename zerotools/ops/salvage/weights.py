@@ -1,5 +1,5 @@
 """The weights of a checkpoint under the names of an export, as in `consolidate`: adapters added, in
-the layout of the Hub, renamed and selected. Weights with holes are treated in the same way."""
+the layout of the Hub, renamed and selected. The same applies to weights with holes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def weights_of(
 
 
 def _copies(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the 16-bit weights of those that have a master."""
+    """Return the 16-bit weights of those with a master."""
     tensors = {
         Key(key.name, "param"): tensor
         for key, tensor in checkpoint.tensors.items()
@@ -149,15 +149,15 @@ def _module(name: str) -> str:
 
 
 def _without_lost(checkpoint: Checkpoint, layout: HubLayout, lost: Mapping[str, str]) -> Checkpoint:
-    """Return the checkpoint without base weights with a lost adapter: they would look like trained
-    ones."""
+    """Return the checkpoint without base weights with a lost adapter: they could be mistaken for
+    trained ones."""
     names = set(lost) | {block.name for name in lost for block in layout.get(name, ())}
     kept = {key: tensor for key, tensor in checkpoint.tensors.items() if key.name not in names}
     return replace(checkpoint, tensors=kept)
 
 
 def _restorable(weights: Checkpoint, layout: HubLayout, lost: dict[str, str]) -> Checkpoint:
-    """Return the weights without those that have holes and are taken apart row by row."""
+    """Return the weights except those with holes that are taken apart row by row."""
     kept: dict[Key, Tensor] = {}
     for key, tensor in weights.tensors.items():
         blocks = layout.get(key.name, ())

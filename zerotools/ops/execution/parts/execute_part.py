@@ -66,7 +66,7 @@ def execute_part(
     sources: Sources | None = None,
 ) -> PartReport:
     """Write the part of `target` that was `planned`. Other parameters are as of `execute`. If the
-    output exists already, made from the same inputs, nothing is written.
+    output exists already, made from the same inputs, it writes nothing.
 
     Raises:
         BadRequest: the destination exists or cannot be written, or was begun with other inputs.

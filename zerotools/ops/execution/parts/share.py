@@ -103,7 +103,7 @@ def _cut(wanted: int, size: int, share: int, alignment: int) -> int:
 
 
 def _not_to_cut(target: Target) -> set[str]:
-    """Return the files in which an element may lie across a multiple of `ALIGNMENT`."""
+    """Return the files with elements that may lie across a multiple of `ALIGNMENT`."""
     return {
         extent.file
         for tensor in target.checkpoint.tensors.values()
