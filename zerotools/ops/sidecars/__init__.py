@@ -1,4 +1,4 @@
-"""Sidecar files of an output: those that are copied, and those that are not.
+"""Sidecar files of an output: the copied ones, and the others.
 
 Imports no other package of `ops`.
 """

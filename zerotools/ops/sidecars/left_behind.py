@@ -1,5 +1,5 @@
-"""The parts that a conversion omits: tensors that the output cannot hold, and a checkpoint's own
-sidecar files, such as the Trainer's state, a schedule, the random number state of ranks."""
+"""The parts that a conversion omits: tensors that the output cannot hold, and sidecar files of the
+checkpoint, such as the Trainer's state, a schedule, the random number state of ranks."""
 
 from __future__ import annotations
 

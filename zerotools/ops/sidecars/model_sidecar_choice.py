@@ -41,8 +41,8 @@ def with_sidecars(
 ) -> tuple[Checkpoint, list[str]]:
     """Return `source` with the model's sidecar files, and notes on those from other directories.
 
-    Of each kind those of `config_dir` are taken, else the checkpoint's own, else those of `like`,
-    else those that trainers leave near a checkpoint. Files of one kind are never mixed.
+    Of each kind those of `config_dir` are taken, else those in the checkpoint, else those of
+    `like`, else those that trainers leave near a checkpoint. Files of one kind are never mixed.
 
     Raises:
         BadRequest: `config_dir` has none.
@@ -61,7 +61,7 @@ def with_sidecars(
 
 
 def lacking_config(source: Checkpoint, target: Target) -> str | None:
-    """Return a warning if nothing can load the output, because no file says which model it is."""
+    """Return a warning if no program can load the output, because no file names the model."""
     if CONFIG in target.files:
         return None
     return (

@@ -68,7 +68,7 @@ def build(
 
 
 class _Written:
-    """Makes the files in several threads; `names` are those that were written."""
+    """Makes the files in several threads; `names` are the written ones."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ def _size(plan: ThinPlan, name: str) -> int:
 
 
 def _directories(plan: ThinPlan) -> list[str]:
-    """Return the directories with kept files, and those that were empty before."""
+    """Return the directories with kept files, and those that contained no files before."""
     before = {parent for name in plan.entries.files() for parent in _above(name)}
     stays = {*plan.entries.files(), *plan.rewritten} - plan.removed
     after = {parent for name in stays for parent in _above(name)}

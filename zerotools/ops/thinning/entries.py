@@ -1,4 +1,4 @@
-"""The entries of a checkpoint's directory; every one that is kept must be in the new one."""
+"""The entries of a checkpoint's directory; every kept entry must be in the new directory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from zerotools.io.files.writers import is_open_for_writing
 
 @dataclass(frozen=True)
 class Entries:
-    """Every entry by its name relative to `root`, as it was; the root itself is the entry "". A
-    checkpoint of one file has no other entry."""
+    """Every entry of the old directory by its name relative to `root`; the root itself is the entry
+    "". A checkpoint of one file has no other entry."""
 
     root: Path
     status: Mapping[str, os.stat_result]
@@ -65,7 +65,7 @@ class Entries:
                 raise BadFile(_changed(root / name, "it was written to"))
 
     def note_in(self, sources: Sources) -> None:
-        """Record every file as a source, also one that is only carried along.
+        """Record every file as a source, also one without tensors.
 
         Raises:
             BadFile: one has changed since it was read.

@@ -24,7 +24,7 @@ _SLACK = 2**20
 @dataclass(frozen=True)
 class Thinned:
     """The result: `cleared` are the bytes that an interrupted run had left, `notes` sentences on
-    problems next to the checkpoint. `checked` is None if nothing was dropped."""
+    problems next to the checkpoint. `checked` is None if the checkpoint was not changed."""
 
     plan: ThinPlan
     checked: CheckedCopy | None
@@ -48,7 +48,7 @@ def thin(
 
     Raises:
         BadRequest: a process writes there, the disk is full, or it cannot be exchanged.
-        BadFile: it has problems, or changed since `plan` was made; nothing was changed.
+        BadFile: it has problems, or changed since `plan` was made. It stays unchanged.
         Unsupported: its file system cannot exchange two names in one step.
     """
     if plan.problems and not force:

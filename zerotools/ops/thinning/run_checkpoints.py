@@ -67,8 +67,8 @@ def select(
     table: FormatTable = FORMATS,
 ) -> Selected:
     """Return the checkpoints in `path` that no rule keeps. `keep_last` of them stay, by default the
-    newest; those whose number `keep_every` divides; those written in the last `older_than` seconds;
-    and those that `latest` and `best` name.
+    newest; those with a number that `keep_every` divides; those written in the last `older_than`
+    seconds; and those that `latest` and `best` name.
 
     Raises:
         BadRequest: it is not a directory of checkpoints.

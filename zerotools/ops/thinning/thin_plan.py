@@ -1,4 +1,4 @@
-"""The effect of thinning a checkpoint, as a value: nothing is written."""
+"""The effect of thinning a checkpoint: a value, made without writing a file."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def _records(
     subject: Path, source: Checkpoint, thinning: Thinning, now: float
 ) -> dict[str, FilePlan]:
     """Return the records of the thinning, next to the files and in a job's directory, and that of
-    the job, which says that it cannot continue from here."""
+    the job, which records that it cannot continue from here."""
     lost = source.tensors.keys() - set(thinning.kept.values())
     gone = {MASTERS if key.role == "param" else key.role for key in lost}
     before = read_thinned(source.root)

@@ -1,4 +1,4 @@
-"""What thinning would do or did, as the documented JSON (docs/reference/thin-json.md)."""
+"""The planned or finished effect of thinning, in documented JSON (docs/reference/thin-json.md)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Outcome:
 
     @property
     def soundness(self) -> str | None:
-        """The verdict of `verify` on the result; None if there is no result yet."""
+        """The verdict of `verify` on the result; None before the result exists."""
         return None if self._checked is None else self._checked.soundness.value
 
     @property

@@ -1,4 +1,4 @@
-"""The directory next to a checkpoint in which its thinned copy is made, and the exchange.
+"""The directory next to a checkpoint for its thinned copy, and the exchange of the two.
 
     runs/global_step10                            the checkpoint
     runs/.global_step10.zerotools-thin/           locked while a run works in it

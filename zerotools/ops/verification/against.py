@@ -184,8 +184,8 @@ class Comparing:
         return found, Comparison(path, count, notes=notes, is_exact=is_exact)
 
     def _stranger(self, other: Against) -> Finding | None:
-        """Return a finding if nothing agrees with the manifest: then it is of another checkpoint,
-        and nothing is damaged."""
+        """Return a finding if no tensor agrees with the manifest: then it is of another checkpoint,
+        and this one is not damaged."""
         shared = [key for key in self._own if key in other.manifest.tensors]
         if len(shared) < _FEWEST_TO_TELL:
             return None
@@ -215,7 +215,7 @@ class Comparing:
         return {n: each for n, each in manifest.files.items() if self._portion.has_file(n)}
 
     def _changed_in(self, name: str, manifest: DigestManifest, claims: ClaimedBytes) -> str:
-        """Return the changed tensors of a changed file, as the end of a sentence."""
+        """Return the end of a sentence that names the changed tensors of a changed file."""
         root, path = self._checkpoint.root, self._files.base / name
         own = path.relative_to(root).as_posix() if path.is_relative_to(root) else name
         places = claims.places.get(own)

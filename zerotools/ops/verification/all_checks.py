@@ -169,7 +169,7 @@ class AllChecks:
         self.findings += [_not_the_cast(self._checkpoint, each) for each in found]
 
     def compare_with_record(self, record: WrittenRecord | None) -> None:
-        """Check that the files of an output are those that were written."""
+        """Check that the files of an output are the written ones."""
         if record is None:
             return
         known = {n: each for n, each in record.files.items() if self._portion.has_file(n)}
@@ -329,7 +329,7 @@ def _quietly(
 
 
 def _held(claims: ClaimedBytes, file: str | None, record: Record) -> str:
-    """Return the tensors that have elements in a record, as the end of a sentence."""
+    """Return the end of a sentence that names the tensors with elements in a record."""
     if file is None or not record.length:
         return ""
     within = claims.within(file, record.begin, record.begin + record.length)

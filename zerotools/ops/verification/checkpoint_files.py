@@ -1,7 +1,7 @@
 """The files of a checkpoint, and the archives in them.
 
-They are the files that its tensors lie in, those that were read to find these, and those next to
-them in the checkpoint's own directories.
+They are the files with its tensors, the files read to find these, and the files next to them in
+directories of the checkpoint.
 """
 
 from __future__ import annotations

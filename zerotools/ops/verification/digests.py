@@ -6,7 +6,7 @@ block is XXH3 with 128 bits and seed 0, in its canonical form of 16 bytes, high 
 digest of the tensor is that of the digests of its blocks, concatenated, in hexadecimal. That of a
 file is the digest of its bytes as a tensor of uint8.
 
-Every tensor has the digest of its own bytes. One of floating-point numbers has also those of its
+Every tensor has the digest of its bytes. One of floating-point numbers has also those of its
 values in bfloat16 and in float16, rounded to nearest even, with every NaN as NAN_BITS: an export in
 16 bits has one of them.
 """
@@ -176,7 +176,7 @@ class _Block:
     casts: bool
 
     def digests(self, held: ThreadFiles, scratch: Scratch, cast: Cast) -> tuple[bytes, ...]:
-        """Return the digests of its own bytes, and of each cast."""
+        """Return the digests of its bytes, and of each cast."""
         dtype = self.values.tensor.dtype
         hashers = _Hashers(dtype, scratch.read, cast, casts=self.casts)
         step = min(_PART_BYTES, scratch.tile.nbytes) // max(dtype.itemsize, 2)
@@ -189,7 +189,8 @@ class _Block:
 
 
 class _Hashers:
-    """The digests of one block: of its own bytes, and of its casts, which are made in `room`."""
+    """The digests of one block: of its bytes, and of its casts, which are made in the buffer
+    `room`."""
 
     def __init__(self, dtype: DType, room: Array, cast: Cast, *, casts: bool) -> None:
         self._dtype = dtype
@@ -212,12 +213,12 @@ class _Hashers:
         self._own.update(raw.data)
 
     def digests(self) -> tuple[bytes, ...]:
-        """Return the digest of its own bytes, and of each cast."""
+        """Return the digest of its bytes, and of each cast."""
         return tuple((each or self._own).digest() for each in (self._own, *self._casts.values()))
 
 
 def canonical_cast(values: Array, target: DType, room: Array, cast: Cast = numpy_cast) -> Array:
-    """Return `values` in bfloat16 or float16, every NaN as `NAN_BITS`, as bytes in `room`."""
+    """Return `values` in bfloat16 or float16, every NaN as `NAN_BITS`, as bytes in the buffer."""
     out = room.view(numpy_dtype(target))
     cast(out, values)
     if count_values(out).nans:

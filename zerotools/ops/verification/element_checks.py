@@ -2,7 +2,7 @@
 
 A mask for attention is 0 for visible positions and minus infinity elsewhere, or 1 and infinity: its
 finite elements are all the same number. Formats that do not separate buffers from weights have such
-masks among the weights; weights that training has ruined look different.
+masks among the weights; weights ruined by training have another pattern.
 
 A digest in a narrower type covers every bit if all values are of that type. For example, the bf16
 digest covers all of a weight that was frozen in bf16 and exported in fp32.

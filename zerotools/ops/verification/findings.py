@@ -15,7 +15,7 @@ from zerotools.ops.verification.portion import WHOLE, Portion
 
 
 class Soundness(StrEnum):
-    """`WHOLE`: every byte of every tensor and of the state was checked, and nothing is wrong.
+    """`WHOLE`: every byte of every tensor and of the state was checked, without a finding.
     `UNCHECKED`: no check found a fault, and some bytes were not or could not be checked. `FAULTY`:
     something is wrong."""
 
@@ -25,7 +25,7 @@ class Soundness(StrEnum):
 
     @property
     def conclusion(self) -> str:
-        """The words in which `zerotools verify` ends."""
+        """The last words of `zerotools verify`."""
         return _CONCLUSIONS[self]
 
 
@@ -80,9 +80,9 @@ class Verification:
     `unchecked` are files with bytes that nothing proves to be as saved, each with the reason. `odd`
     counts values that are not finite by tensor, also if that is not damage. `is_fast` means that
     bytes were skipped, `bytes_read` is the number read. `comparison` is with a manifest; None:
-    there was none. `manifest` is that of the checkpoint itself, if it was requested and nothing is
-    wrong. `as_written` is the comparison with the record inside an output; None: it has none.
-    `portion` is the part that was checked; the verdict is for it only.
+    there was none. `manifest` is that of the checkpoint itself, if it was requested and the checks
+    found no fault. `as_written` is the comparison with the record inside an output; None: it has
+    none. `portion` is the part that was checked; the verdict is for it only.
     """
 
     checkpoint: Checkpoint
@@ -107,5 +107,5 @@ class Verification:
 
     @property
     def is_whole(self) -> bool:
-        """True if everything was checked, and nothing is wrong."""
+        """True if everything was checked, without a fault."""
         return self.verdict is Soundness.WHOLE

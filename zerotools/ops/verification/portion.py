@@ -65,7 +65,7 @@ def portion_of(checkpoint: Checkpoint, files: CheckpointFiles, part: OutputPart 
 
 
 def tied_names(name: str, aliases: Mapping[str, str]) -> Iterator[str]:
-    """Yield a name, and those that are tied to it."""
+    """Yield a name, and the names tied to it."""
     holder = aliases.get(name, name)
     yield name
     if holder != name:

@@ -22,7 +22,7 @@ NO_CHECKSUMS = "no checksums"
 
 @dataclass
 class FilesToScan:
-    """`faults` are (file, sentence); `unchecked` are files without checksums of their own, with the
+    """`faults` are (file, sentence); `unchecked` are files that contain no checksums, with the
     reason."""
 
     files: list[ScannedFile] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A model and one of its PEFT adapters: the weights under the model's own names, and the adapter's
+"""A model and one of its PEFT adapters: the weights under the names of the model, and the adapter's
 change of each."""
 
 from __future__ import annotations

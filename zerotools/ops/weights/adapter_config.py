@@ -1,7 +1,7 @@
 """adapter_config.json: the values besides its tensors that PEFT needs of an adapter.
 
 The tensors show the rank, but not the scale of the product (`lora_alpha`). So it comes from the
-run's own adapter_config.json, from the record of a job, or from the user.
+adapter_config.json of the run, from the record of a job, or from the user.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def choose_config(
 
 
 def says_scale(checkpoint: Checkpoint) -> bool:
-    """Return whether there is a file near the checkpoint in which `choose_config` looks, or the
-    record of a job."""
+    """Return whether the checkpoint has a file for `choose_config` near it, or the record of a
+    job."""
     root = checkpoint.root
     if any((directory / RECORD).is_file() for directory in (root, root.parent)):
         return True

@@ -37,8 +37,8 @@ _CHOOSE_LAYERS = ("layers_to_transform", "layers_pattern", "exclude_modules", "t
 
 @dataclass(frozen=True)
 class MappedAdapter:
-    """An adapter in another layout. `layers` are those that have it there, each with the layers
-    that its adapter was made from; `leaves` are names of layers that all have one."""
+    """An adapter in another layout. `layers` are the layers with it, each with the layers that its
+    adapter was made from; `leaves` are names of layers that all have one."""
 
     checkpoint: Checkpoint
     layers: Mapping[str, tuple[str, ...]]
@@ -240,8 +240,8 @@ def _named(checkpoint: Checkpoint) -> Checkpoint:
 def _moved(
     adapter: Checkpoint, views: Mapping[str, TensorView], layers: Iterable[str]
 ) -> tuple[Checkpoint, dict[str, tuple[str, ...]]]:
-    """Return the matrices in the layout that `views` makes of the earlier weights, and the weights
-    that each of its own is made from."""
+    """Return the matrices in the layout that `views` makes of the earlier weights, and for each of
+    its weights the earlier ones that it is made from."""
     held = set(layers)
     made: dict[str, TensorView] = {}
     origins: dict[str, tuple[str, ...]] = {}

@@ -1,5 +1,5 @@
-"""The base model that a user names for an adapter: its weights, together with the adapter run's
-own.
+"""The base model that a user names for an adapter: its weights, together with those of the adapter
+run.
 
 Weights that the run keeps in 4 bits are taken from the base: the merged model then has the
 adapter's change without rounding.
@@ -32,7 +32,7 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
     """Return the weights of the model at `path`, which a user named as the base of an adapter.
 
     Raises:
-        BadRequest: it is not a model, or one that has adapters itself.
+        BadRequest: it is not a model, or has adapters itself.
         Unsupported: its weights are quantised.
     """
     base = formats.read(path, table=table)
@@ -121,7 +121,7 @@ def _is_same_kind(own: Tensor, base: Tensor) -> bool:
 
 
 def _belongs_to(name: str, modules: set[str]) -> bool:
-    """Return whether it lies in one of the modules, as the scales of a packed weight do."""
+    """Return whether it lies in one of the modules, like the scales of a packed weight."""
     words = name.split(".")
     return any(".".join(words[:count]) in modules for count in range(1, len(words)))
 

@@ -1,6 +1,6 @@
 """A job's model in the Hub's form: its tensors under the names and in the shapes of a directory.
 
-The job's record lists the blocks from which transformers joined a directory's tensors on load. The
+The job's record lists the blocks that transformers joined into a directory's tensors on load. The
 same blocks divide them again: bytes are moved, and none is computed.
 """
 
@@ -43,7 +43,7 @@ def on_hub_note(layout: HubLayout) -> list[str]:
 
 
 def keys_on_hub(weights: Checkpoint, layout: HubLayout) -> dict[Key, tuple[Key, ...]]:
-    """Return the Hub's keys that contain each of `weights`, if they differ from its own."""
+    """Return the Hub's keys that contain each of `weights`, if they differ from its key."""
     return {
         key: tuple({Key(block.name, key.role): None for block in layout[key.name]})
         for key in weights.tensors
@@ -55,7 +55,7 @@ def restored(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
     """Return the tensors of `weights` divided and joined as in `layout`.
 
     Raises:
-        BadFile: a block is not in its tensor, or one that is divided by rows is incomplete.
+        BadFile: a block is not in its tensor, or a tensor divided by rows is incomplete.
         Unsupported: tensors of different types would become one.
     """
     if not layout:

@@ -110,7 +110,7 @@ def mapped(
     """Return `checkpoint`, of a run of `training`, in the requested layout; no byte is read.
 
     Raises:
-        BadRequest: there is no config.json, or it contradicts the tensors; the checkpoint has no
+        BadRequest: config.json does not exist, or contradicts the tensors; the checkpoint has no
             layout of the map, or several; or parts of one tensor have different state.
         Unsupported: the model has no map, or it has state that cannot be moved with its weight.
         BadFile: config.json is damaged.

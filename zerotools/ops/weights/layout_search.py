@@ -1,7 +1,7 @@
 """The layout of a map that a checkpoint has, under its names or under equivalent ones.
 
-Wrappers put words into names, and a checkpoint may use any name of tied weights. If its own names
-are those of no layout, each such change is tried.
+Wrappers put words into names, and a checkpoint may use any name of tied weights. If its names do
+not match a layout, each such change is tried.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A trial of transformers' own `from_pretrained`, with tensors that have shapes and no values.
+"""A trial of `from_pretrained` of transformers, with tensors that have shapes but no values.
 
 transformers runs in a separate process, on torch's meta device: the trial needs no memory for
 weights, and takes only the time of its imports.
@@ -137,7 +137,7 @@ class Unbuildable(BadRequest):
 @dataclass(frozen=True)
 class Trial:
     """The outcome of one load: the mismatches, the names that transformers ties with the tensor of
-    each, and the tied names that were given to the tensor's own name."""
+    each, and the tied names that were renamed to that of the tensor."""
 
     faults: NameFaults
     ties: Mapping[str, str]

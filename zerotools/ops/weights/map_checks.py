@@ -24,8 +24,9 @@ class LayoutCheck:
     """One layout of a map.
 
     `refusal` is the reason why it does not apply to the model. With a checkpoint, `missing` are
-    names that it lacks, `unknown` its additional names, `ignored` those that are not weights, and
-    `wrong` those with another shape: the shape in the checkpoint, and the one from config.json.
+    names that it lacks, `unknown` its additional names, `ignored` names of other values than
+    weights, and `wrong` those with another shape: the shape in the checkpoint, and the one from
+    config.json.
     """
 
     name: str

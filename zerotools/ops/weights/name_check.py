@@ -208,7 +208,7 @@ def _wanted(
     *,
     is_partial: bool,
 ) -> NameFaults:
-    """Return the faults of wanted tensors, under their own names."""
+    """Return the faults of wanted tensors, by the names of the tensors."""
     own = {way.new_name(name): name for name in every}
     missing = () if is_partial else faults.missing
     unexpected = (own.get(name, name) for name in faults.unexpected)

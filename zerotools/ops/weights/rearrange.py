@@ -51,7 +51,7 @@ class _Chunks:
         self._last: tuple[View, Sequence[Tensor], list[Chunk]] | None = None
 
     def of_view(self, view: View, parts: Sequence[Tensor]) -> list[Chunk]:
-        """Return the chunks of a view of `parts`, in its own coordinates."""
+        """Return the chunks of a view of `parts`, in coordinates of the view."""
         last = self._last
         if last is None or last[0] is not view or last[1] is not parts:
             found = [

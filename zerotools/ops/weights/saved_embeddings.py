@@ -1,4 +1,4 @@
-"""The embeddings that PEFT saves with an adapter although they were not trained: those that have an
+"""The embeddings that PEFT saves with an adapter although they were not trained: embeddings with an
 adapter themselves, and those of a grown vocabulary with rows that no base model has."""
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _MOST_LEADING = 3
 
 @dataclass(frozen=True)
 class Unwrapping:
-    """One way to name tensors. `removed` are the parts that it removes, as text."""
+    """One scheme of tensor names. `removed` are the parts that it removes, as text."""
 
     new_name: Callable[[str], str]
     removed: tuple[str, ...] = ()

@@ -142,7 +142,7 @@ def compare_tensors(
 
 
 def _known_as(ours: TensorDigest, theirs: TensorDigest) -> DType:
-    """Return the type in which two tensors that are casts of each other were compared."""
+    """Return the type for the comparison of two tensors that are casts of each other."""
     return FLOAT16 if {ours.dtype, theirs.dtype} == {FLOAT32, FLOAT64} else theirs.dtype
 
 
