@@ -1,9 +1,9 @@
 """Chunks of a tensor that is made from parts of tensors in a DCP, without opening an archive.
 
 megatron-core stores the layers of a model stacked in one tensor: each stored chunk is a row-major
-box, of which one layer is a box again. Up to 0.15 it stores optimizer state as flat pieces: a piece
-is a range of a flattened box, which is at most 2n-1 boxes. The part of an item that a chunk is, is
-known in advance; the position of the item's bytes is found when the chunk is accessed.
+box, and one layer of it is a box again. Up to 0.15 it stores optimizer state as flat pieces: a
+piece is a range of a flattened box, which is at most 2n-1 boxes. The part of an item that a chunk
+is, is known in advance; the position of the item's bytes is found when the chunk is accessed.
 
 In a stored chunk with the box [2:4, 0:8, 0:6], layer 3 is the box [0:8, 0:6] from element 48.
 """

@@ -4,7 +4,7 @@ import re
 
 METADATA = ".metadata"
 RANK_METADATA = re.compile(r"__\d+\.metadata")
-"""The metadata of one rank, if there is no global one (`use_collectives=False`)."""
+"""The metadata of one rank, without a global file (`use_collectives=False`)."""
 DATA_SUFFIX = ".distcp"
 DATA_FILE = re.compile(r"(?:.*/)?__(\d+)_\d+\.distcp")
 """With the number of the rank that wrote it."""

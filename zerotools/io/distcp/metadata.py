@@ -51,9 +51,9 @@ class SavedTensor:
 class Metadata:
     """One `.metadata`. `blobs` are the values that are not tensors. `paths` is planner_data: the
     path in the nested state dict of each flat key, None if it was not recorded. `extras` are
-    attributes that torch's own Metadata does not have, and that are not empty. `empty` are the
-    items of empty chunks. `is_megatron` means that only megatron-core writes such a file;
-    `unflattened` has the true shape of each tensor that it stored as flat pieces (up to 0.15)."""
+    attributes that torch's Metadata does not have, and that are not empty. `empty` are the items of
+    empty chunks. `is_megatron` means that only megatron-core writes such a file; `unflattened` has
+    the true shape of each tensor that it stored as flat pieces (up to 0.15)."""
 
     tensors: Mapping[str, SavedTensor]
     blobs: Mapping[str, Item]

@@ -33,7 +33,7 @@ class PlannedFile:
     checksums: list[Checksum] = field(default_factory=list)
 
     def add_archive(self, archive: bytes) -> Item:
-        """Add a value, as the archive that `archive_of` returns."""
+        """Add a value in the form of the archive from `archive_of`."""
         self.literals.append(LiteralBytes(self.size, archive))
         return self._take(len(archive))
 

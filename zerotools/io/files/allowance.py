@@ -1,6 +1,6 @@
 """A limit on the memory that descriptions in a file may take, before any of its data are read.
 
-A pickle, a header or a list in JSON becomes Python objects of up to 60 bytes for each of its own.
+A pickle, a header or a list in JSON becomes Python objects of up to 60 bytes for each byte of it.
 The description of a real checkpoint is small compared to its data. A file that is made to fill the
 memory has no data. So any file may take `SMALL`, and a file with data next to it a quarter of those
 more. Holes in a file do not count as data, because they cost nothing.

@@ -1,4 +1,4 @@
-"""Lost bytes: a context in which readers of a damaged checkpoint tolerate them.
+"""Lost bytes: a context that makes readers of a damaged checkpoint tolerate them.
 
 A reader refuses a damaged file. Inside `tolerating`, it records the fault of the file instead, and
 continues with the parts that it can still prove:
@@ -28,8 +28,8 @@ from zerotools.core.errors import ZerotoolsError
 
 @dataclass
 class Damage:
-    """`faults` has the first fault of each file. `names` are the tensors of which only the name is
-    known, with the file that held them. `unnamed` are files that may have held tensors with unknown
+    """`faults` has the first fault of each file. `names` are the tensors with lost data and a known
+    name, with the file that held them. `unnamed` are files that may have held tensors with unknown
     names. `stand_in` is another checkpoint of the same run, for values that are the same in both.
     """
 

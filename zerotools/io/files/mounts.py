@@ -49,7 +49,7 @@ def _mount_point(line: str) -> MountPoint | None:
 
 def mounts_of(named: object, table: Iterable[MountPoint]) -> set[str]:
     """Return the mount points of all paths in `named`: text, a list, a dataclass, or nested ones. A
-    path on the root's own file system has none.
+    path on the file system of the root has none.
 
     Below a directory of automounts it is that directory, because mounts in it come and go.
     """

@@ -137,8 +137,7 @@ def note_open(path: Path, status: Callable[[], os.stat_result]) -> None:
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """Return the values that distinguish a file from one that was written later, or that replaced
-    it."""
+    """Return the values that distinguish a file from a later version or a replacement of it."""
     if not has_lasting_inodes(status.st_dev):
         return Stamp(status.st_size, status.st_mtime_ns)
     return Stamp(status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino)

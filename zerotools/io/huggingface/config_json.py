@@ -1,7 +1,7 @@
 """config.json with the real type of the weights.
 
 Loaders take the type of the weights from `dtype` (`torch_dtype` before transformers 4.56), so a
-config that still says float32 would have them convert the export back.
+config that still has float32 would make them convert the export back.
 """
 
 from __future__ import annotations

@@ -31,8 +31,7 @@ def keys_by_name(source: Checkpoint, forbidden: Collection[str] = ()) -> dict[st
     """Return the key of every name, in the source's order.
 
     Raises:
-        BadRequest: no tensors at all, one that is not a weight, two of one name, or a forbidden
-            name.
+        BadRequest: no tensors at all, one without a weight, two of one name, or a forbidden name.
     """
     if not source.tensors:
         raise BadRequest(f"{source.origin.path} has no weights to write")
@@ -157,7 +156,7 @@ def readable_index(path: Path) -> dict[str, str] | None:
 
 
 def unread_tensor(path: Path, tensor: str, why: str) -> Iterator[Problem]:
-    """Yield the problem of a tensor of which the file at `path`, or its index, has only the name.
+    """Yield the problem of a tensor if the file at `path`, or its index, has only its name.
     If lost bytes are tolerated it is recorded as lost, without a problem."""
     if is_tolerated():
         tolerate(path, BadFile(why))

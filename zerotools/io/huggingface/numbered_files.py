@@ -67,7 +67,7 @@ def refuse_missing(directory: Path, names: Iterable[str]) -> None:
 def refuse_unlisted(
     directory: Path, index: str, listed: Collection[str], present: Iterable[str]
 ) -> None:
-    """Raise an error for an index that omits a file with the same numbering as its own.
+    """Raise an error for an index that omits a file with the same numbering as its files.
 
     Raises:
         BadFile: the first of them is named.

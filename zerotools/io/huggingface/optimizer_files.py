@@ -1,4 +1,4 @@
-"""The optimizer in files next to a model, as the Trainer and accelerate save it."""
+"""The optimizer in files next to a model, in the form of the Trainer and accelerate."""
 
 from __future__ import annotations
 

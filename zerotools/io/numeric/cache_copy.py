@@ -71,7 +71,7 @@ def _blocks(shape: Sequence[int], orders: Sequence[Sequence[int]]) -> Iterator[t
 
 
 def _copy_words(out: Array, values: Array, dim: int, is_out: bool) -> None:
-    """Copy a block in which the elements along `dim` are words of `out`, or of `values`."""
+    """Copy a block; the elements along `dim` are words of `out`, or of `values`."""
     narrow, words = (values, out) if is_out else (out, values)
     order = sorted(range(out.ndim), key=lambda each: (each == dim, -abs(narrow.strides[each])))
     block = np.empty([out.shape[each] for each in order], out.dtype)

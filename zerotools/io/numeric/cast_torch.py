@@ -18,7 +18,7 @@ WORTHWHILE = 3
 
 
 def cast_for(elements: int, workers: int) -> Cast:
-    """Return the faster way to cast `elements` elements from float32 to float16 with `workers`
+    """Return the faster function to cast `elements` elements from float32 to float16 with `workers`
     threads."""
     seconds = elements * NUMPY_SECONDS_PER_ELEMENT / workers
     if seconds < WORTHWHILE * TORCH_IMPORT_SECONDS or importlib.util.find_spec("torch") is None:

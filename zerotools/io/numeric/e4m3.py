@@ -2,7 +2,7 @@
 
 A normal number keeps the upper 3 bits of its mantissa. It is rounded by adding just less than half
 of the removed part, and 1 more if the last kept bit is odd. Its exponent has a bias of 7 and not
-127. Below 2**-6 all numbers are multiples of 2**-9: adding 2**14, whose last bit is worth that,
+127. Below 2**-6 all numbers are multiples of 2**-9: adding 2**14, with a last bit of that value,
 rounds to one, and leaves their count in the lowest bits.
 """
 

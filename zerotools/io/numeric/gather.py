@@ -117,7 +117,7 @@ def flat_reads(pieces: Iterable[Range], itemsize: int) -> Iterator[NeededRange]:
 
 
 def gather_flat(files: HeldFiles, pieces: Iterable[Range], itemsize: int, raw: memoryview) -> None:
-    """Put ranges one after another into the bytes `raw`, which they fill, in their own type."""
+    """Put ranges one after another into the bytes `raw`, which they fill, without a cast."""
     at = 0
     for file, offset, length in _stretches(pieces, itemsize):
         files.read_into(file, offset, raw[at : at + length])

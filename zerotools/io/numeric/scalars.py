@@ -19,7 +19,7 @@ from zerotools.io.files.regular import source_file
 
 
 class LazyScalars(Mapping[Key, Scalar]):
-    """Numbers of optimizer state; those that are tensors are read on access, each once. An access
+    """Numbers of optimizer state; numbers in tensors are read on access, each once. An access
     raises the errors of `read`."""
 
     def __init__(

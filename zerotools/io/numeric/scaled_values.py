@@ -1,6 +1,6 @@
 """The computations of schemes: values from payload and scales, and the reverse.
 
-All is float32 with one rounding for each product, as in the formats' own libraries on a CPU. So a
+All is float32 with one rounding for each product, as in the libraries of the formats on a CPU. So a
 cast of the result equals theirs bit for bit. Bytes become values by tables: of two bytes at once,
 or of a byte with two elements in it.
 
@@ -36,7 +36,7 @@ _STEP = 2**13
 
 def values_of(scheme: Scheme, box: Box, inputs: Inputs, result: DType) -> Array:
     """Return the elements of `box`, as float32 or in the type `result` of quantised values.
-    `inputs` are the blocks of `scheme.needs(box)`, as they are in their files.
+    `inputs` are the blocks of `scheme.needs(box)`, unchanged from their files.
 
     Raises:
         BadFile: a scale is not finite, or 0 although its elements are not; or a value to quantise
@@ -153,8 +153,8 @@ def _quantised(scheme: schemes.BlockQuantised, box: Box, given: Array, result: D
 
 
 def _largest_of_blocks(values: Array, block: tuple[int, ...]) -> Array:
-    """Return the largest magnitude in each block, of values from the start of a block on; NaN of
-    one that has any."""
+    """Return the largest magnitude in each block, of values from the start of a block on; NaN for a
+    block with a NaN."""
     found: Array = np.abs(values)
     for axis, size in enumerate(block):
         if size > 1 and axis < values.ndim - 1:  # whole rows at once, which is much faster

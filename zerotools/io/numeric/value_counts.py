@@ -1,4 +1,4 @@
-"""Counts of odd floating-point values, quick if there are none."""
+"""Counts of odd floating-point values, quick without such values."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ def exchange(first: Path, second: Path) -> None:
     """Exchange the meaning of two names; both exist, on one file system.
 
     Raises:
-        OSError: nothing was changed. One of `UNSUPPORTED` means that the file system cannot do it.
+        OSError: it failed without a change. One of `UNSUPPORTED` means that the file system cannot
+        do it.
     """
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
@@ -36,9 +37,9 @@ def why_fixed(
 ) -> str | None:
     """Return the reason why the directory `path` cannot be renamed, or None if it can.
 
-    It is tried with `occupied`, a directory that is not empty, as the new name, which changes
-    nothing. A directory of a lower layer of overlayfs cannot be renamed, nor one that the user must
-    not remove. `rename` is the system's.
+    The test uses `occupied`, a directory with entries, for the new name; this changes nothing. A
+    directory of a lower layer of overlayfs cannot be renamed, nor one that the user must not
+    remove. `rename` is the system's.
 
     Raises:
         NotImplementedError: the file system replaces directories that are not empty.

@@ -23,7 +23,8 @@ def remove_output(destination: StorePath, *, leave_foreign: bool = False) -> Non
     """Remove the objects of an output at `destination`, whole or in part.
 
     Raises:
-        ForeignObjects: there are others too, and they must not stay; or there is no output. Nothing
+        ForeignObjects: there are others too, and they must not stay; or the output does not exist.
+        Nothing
             is removed.
         BadRequest: the list of the output's objects cannot be read.
     """

@@ -7,7 +7,7 @@ then the objects, then the marker that every output has, and at last removes the
     model-00001-of-00002.safetensors, ...
     .zerotools-output.json    the output is complete: it names the run
 
-With a record and no marker of the same run, there is no checkpoint: readers refuse it. No object of
+With a record and no marker of the same run, readers refuse the checkpoint. No object of
 another run is ever replaced, so earlier outputs stay whole. The record is also the journal. It is
 replaced from time to time, only if it is still the object that this run wrote last; so two runs
 that write to one prefix notice each other.
@@ -200,7 +200,7 @@ class FarStaging:
     ) -> FarObject:
         """Write the object `name` of `size` bytes, in one request if it fits in a part.
 
-        Nothing is replaced, even if a listing was old: a small object is written on the condition
+        No object is replaced, even if a listing was old: a small object is written on the condition
         that none has its name. Stores have no such condition for parts, so the object is checked
         before, and the record excludes other runs.
 

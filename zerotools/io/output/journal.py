@@ -80,7 +80,7 @@ class Journal:
         os.close(self._file)
 
     def remove(self) -> None:
-        """Remove it: the output is complete, and nothing is left to resume."""
+        """Remove it: the output is complete, so a resume has no work left."""
         self._path.unlink()
 
 

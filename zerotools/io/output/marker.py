@@ -5,7 +5,7 @@
      "algorithm": "xxh3-128/2^20", "digest": "2c3d..."}
 
 An output is replaced only if the same command wrote everything in it, and nothing changed since: a
-training run may have saved its own weights there, under the same names.
+training run may have saved weights there, under the same names.
 
 If the output was read back after it was written, the marker has the digests of its files, the
 algorithm, and a digest of all of that (docs/reference/digest-manifest.md).

@@ -7,7 +7,7 @@ They share the staging directory, and these files in it:
 
 Runs may be on several machines, so only guarantees of a shared file system are used: locks of
 regular files (on NFS a lock of a directory holds on one machine only), and bytes that were flushed
-before a lock was released. Each run holds the lock of its own journal. A run that completes a part
+before a lock was released. Each run holds the lock of its journal. A run that completes a part
 takes the lock of the ledger, reads the journals of all, and finishes the output if all are
 complete. The journals are removed after the output has its name, so that a kill in between loses
 nothing.
@@ -133,7 +133,7 @@ def parts_begun(directory: Path) -> int | None:
 
 
 def check_begun(directory: Path, parts: int) -> None:
-    """Raise an error for a staging directory in which no run can write one of `parts` parts.
+    """Raise an error if no run can write one of `parts` parts into the staging directory.
 
     Raises:
         BadRequest: it is of other parts, or of a run without parts; the files of that run would get

@@ -26,8 +26,8 @@ def literal(data: bytes) -> FilePlan:
 
 
 def carried_file(path: Path) -> FilePlan:
-    """Return the plan of an unchanged file; its name is one of a model's sidecars, or of the
-    checkpoint's own files.
+    """Return the plan of an unchanged file; its name is one of a model's sidecars, or of the files
+    of the checkpoint.
 
     Raises:
         BadFile: it is not a regular file, or a link that is not followed.

@@ -27,7 +27,7 @@ _PROBE = ".zerotools-probe"
 
 
 def partial_of(destination: Path) -> Path:
-    """Return the directory in which `destination` is made."""
+    """Return the staging directory of `destination`."""
     whole = destination.absolute()
     return whole.with_name(whole.name + ".partial")
 

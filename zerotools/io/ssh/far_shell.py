@@ -2,7 +2,7 @@
 
 The script goes to the standard input of `sh` there, so the login shell sees two words, for any
 number of odd names in the script. Its output begins after an unpredictable line, because a login
-may print text of its own.
+may print text, too.
 
     sh                                   on this machine
     ssh OPTIONS -- HOST exec sh          on another one
@@ -67,7 +67,7 @@ class OpenShells:
             self._shells.discard(shell)
 
     def end_all(self) -> None:
-        """End the open shells, and those that are opened later."""
+        """End the open shells, and those opened later."""
         with self._lock:
             self.is_over = True
             for shell in self._shells:
@@ -94,7 +94,7 @@ class FarShell:
         login_seconds: float = LOGIN_SECONDS,
         silent_seconds: float | None = None,
     ) -> None:
-        """Take a `script`, which gets a mark: a word that it may print to identify its own lines.
+        """Take a `script`, which gets a mark: a word that it may print to identify its lines.
 
         A machine that sends nothing for `silent_seconds` counts as lost; None: no limit.
 
@@ -190,7 +190,7 @@ class FarShell:
         return b"".join(parts)
 
     def line(self) -> bytes | None:
-        """Return the next line, without its end, or None if there is none."""
+        """Return the next line, without its end, or None after the last line."""
         while b"\n" not in self._buffer:
             if len(self._buffer) > _LONGEST_LINE:
                 return None

@@ -1,4 +1,4 @@
-"""The call of the system's ssh, with the user's own configuration, keys and agent.
+"""The call of the system's ssh, with the user's configuration, keys and agent.
 
 It asks no questions (BatchMode), and refuses a machine with an unknown key: the user accepts it
 with `ssh HOST`. A machine that is silent for a minute counts as lost.

@@ -1,7 +1,7 @@
 """S3, Google Cloud Storage and Azure Blob Storage, by obstore.
 
-Only obstore searches for credentials, in the variables and files of each store's own tools. Its
-errors are never shown unchanged (`failures`).
+Only obstore searches for credentials, in the variables and files that the tools of each store use.
+Its errors are never shown unchanged (`failures`).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def root_words(scheme: str) -> int:
 
 
 def place_of(scheme: str, words: tuple[str, ...]) -> Place:
-    """Return the place of a path.
+    """Return the location of a path.
 
     Raises:
         BadRequest: the store does not exist, or its library is not installed.

@@ -81,7 +81,7 @@ class WritableStore(FarStore, Protocol):
 
     def upload(self, key: str, pieces: Iterable[bytes], part_bytes: int, parts: int) -> FarObject:
         """Write an object of any size in parts of `part_bytes`, with up to `parts` in transit at a
-        time. If `pieces` raises, that error is raised, and no object remains."""
+        time. If `pieces` raises, that error is raised, and the store has no new object."""
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; missing ones are not an error."""

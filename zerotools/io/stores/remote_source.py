@@ -55,7 +55,7 @@ def status_of(found: FarObject) -> os.stat_result:
 
 
 class RemoteSource:
-    """The bytes of one object, as it was when it was found."""
+    """The bytes of one object, in the version that was found."""
 
     def __init__(self, store: FarStore, found: FarObject) -> None:
         self._store = store

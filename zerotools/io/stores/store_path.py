@@ -52,7 +52,8 @@ class StorePath(RemotePath):
 
     @property
     def is_root(self) -> bool:
-        """True if it is a whole store. A path with another last word is then in another store."""
+        """True if it is a whole store. A path with another last component is then in another
+        store."""
         return len(self.parts) == 1 + root_words(self.parts[0].removesuffix(_SIGN))
 
     @property
@@ -62,7 +63,7 @@ class StorePath(RemotePath):
         return self / ".." if self.is_root else super().parent
 
     def _is_above(self) -> bool:
-        """Return whether it is outside of all stores, where no request is possible."""
+        """Return whether it is outside of all stores and cannot be requested."""
         return ".." in self.parts or len(self.parts) < 1 + root_words(
             (self.parts or ("",))[0].removesuffix(_SIGN)
         )

@@ -18,7 +18,7 @@ ROOM_SECONDS = 1.0
 
 
 class Sender:
-    """The sending end of the notify socket; without an address, or a receiver, nothing is sent."""
+    """The sending end of the notify socket; without an address, or a receiver, it sends nothing."""
 
     def __init__(self, address: str | None) -> None:
         self._socket = _connect(Path(address)) if address else None

@@ -19,7 +19,7 @@ PICKLE = "data.pkl"
 
 def records_of(window: FileRange) -> dict[str, ZipEntry]:
     """Return the records by the zip's directory; if it is lost and lost bytes are tolerated, those
-    that their own headers show.
+    that have a header.
 
     Raises:
         BadFile, Unsupported: as `read_directory`.

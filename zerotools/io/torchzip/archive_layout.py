@@ -1,6 +1,6 @@
 """The position of every byte of a torch.save archive, before any storage is copied.
 
-The layout is torch's own (caffe2/serialize/inline_container.cc): records stored, each with a data
+The layout is that of torch (caffe2/serialize/inline_container.cc): records stored, each with a data
 descriptor (flag 8) and an "FB" extra field that pads its payload to 64 bytes from the archive's
 start; then the central directory, always with a zip64 end. Sizes from 4 GiB are in zip64 extra
 fields. A payload's CRC-32 is known only after the copy, so its two positions, in the descriptor and

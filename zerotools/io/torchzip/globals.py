@@ -1,6 +1,6 @@
 """The names in a pickle that zerotools understands; all others stay opaque.
 
-The functions here are zerotools' own: they build values and use only their arguments. They
+The functions here are part of zerotools: they build values and use only their arguments. They
 understand the output of torch.save (torch/_tensor.py, torch/serialization.py), and the form in
 which pickle writes bytes and sets below protocol 3.
 """

@@ -1,6 +1,6 @@
 """The values that may be hashed.
 
-Hashing a tuple visits everything below it: one that is nested a million deep overflows the C stack,
+Hashing a tuple visits everything below it: a tuple nested a million deep overflows the C stack,
 and one that holds itself twice at each of 60 levels takes forever. Integers near the modulus of
 Python's hash can be chosen to collide.
 """

@@ -1,6 +1,6 @@
 """Writing a tree as a pickle that torch and pickle load.
 
-Protocol 2, as in torch.save: torch's own restricted loader (`weights_only=True`) understands it.
+Protocol 2, as in torch.save: torch's restricted loader (`weights_only=True`) understands it.
 Shared parts stay shared and cycles stay cycles. The work list is explicit, so depth is not a limit.
 """
 

@@ -1,4 +1,4 @@
-"""The tensors in a tree, also those that torch wrapped in its own classes."""
+"""The tensors in a tree, also those that torch wrapped in other classes."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def attributes_of(value: Any) -> Mapping[str, Any]:
 
 
 def is_plain(kind: Any) -> bool:
-    """Return whether a class is torch's own tensor or parameter."""
+    """Return whether a class is the tensor or parameter class of torch."""
     return isinstance(kind, Global) and (kind.module, kind.name) in _PLAIN_TYPES

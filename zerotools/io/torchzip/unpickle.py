@@ -1,8 +1,8 @@
 """Reading a pickle without running it.
 
-The pickle machine builds plain values and `Opaque`s. It has no way to import a module or to call
-anything that the pickle names: REDUCE and NEWOBJ look the name up in `globals.BUILDERS`, a handful
-of our own functions, and everything else becomes an `Opaque`.
+The pickle machine builds plain values and `Opaque`s. It cannot import a module or call anything
+that the pickle names: REDUCE and NEWOBJ look the name up in `globals.BUILDERS`, a handful of
+functions in zerotools, and everything else becomes an `Opaque`.
 
 A hostile pickle cannot exhaust memory either: see `pickle_machine` for sizes; nothing recurses into
 built values, and a key of a dict or set is hashed only after a check that it is small. The built

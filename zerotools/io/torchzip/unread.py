@@ -53,7 +53,7 @@ def unread(value: Any) -> str | None:
 
 
 def _inside(value: Opaque) -> Any:
-    """Return the value that torch wrapped in its own class, or None."""
+    """Return the value that torch wrapped in a class of torch, or None."""
     named = (value.module, value.name)
     if named in PARAMETERS and value.called and value.args:
         return value.args[0]

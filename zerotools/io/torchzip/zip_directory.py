@@ -194,7 +194,7 @@ def _repeated(entries: Sequence[_Entry], inner: Sequence[str]) -> str:
 
 def _limits(window: FileRange, entries: Sequence[_Entry]) -> dict[int, int]:
     """Return for each entry but the last, by its header, the limit of its end: the next header. The
-    length of its own header is not known yet.
+    length of the header at the record is not known yet.
 
     Raises:
         BadFile: two overlap even with the shortest of headers.
@@ -294,7 +294,7 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
 
 
 def _refuse_if_plain(window: FileRange, name: str, header: int, said: str) -> None:
-    """Raise an error for a record with a directory entry that contradicts its own header.
+    """Raise an error for a record with a directory entry that contradicts its header.
 
     Raises:
         BadFile: the header shows that the bytes are stored uncompressed.
