@@ -100,7 +100,7 @@ class Detection:
         return self._below(path, names)
 
     def every(self, path: Path, names: set[str]) -> list[tuple[str, Found]]:
-        """Return what each format finds in a directory, by priority."""
+        """Return the findings of each format in a directory, by priority."""
         asked = ((name, form.find(path, names, self.options)) for name, form in self.table.items())
         found = [(name, there) for name, there in asked if there is not None]
         return [each for each in found if each[1].is_sole] or found
@@ -147,7 +147,7 @@ class Detection:
         return Detected(taken, found.path, (*beside, *found.notes))
 
     def _of_run(self, path: Path, names: set[str]) -> Detected | None:
-        """Return the checkpoint that a run's directory names in a format's own files, or None."""
+        """Return the checkpoint that files of a format name in a run's directory, or None."""
         for name, form in self.table.items():
             if (found := form.find_in_run(path, names)) is not None:
                 return Detected(name, found.path, found.notes)
@@ -211,8 +211,8 @@ class Detection:
         )
 
     def _of_program(self, run: ProgramRun) -> Detected:
-        """Return the checkpoint that a program's run continues from: the one in its own record,
-        else the newest finished one."""
+        """Return the checkpoint that a program's run continues from: the one in its record, else
+        the newest finished one."""
         tracked = run.tracked()
         newest_first = list(reversed(run.entries))
         if tracked is None:
@@ -291,7 +291,7 @@ def _with_others(
 
 
 def _is_unfinished_job(names: set[str]) -> bool:
-    """Return whether a job's save is unfinished. A directory with its own `.metadata` is not a
+    """Return whether a job's save is unfinished. A directory that contains `.metadata` is not a
     job's, because a job's DCP is in `dcp`."""
     return RECORD in names and MANIFEST not in names and METADATA not in names
 

@@ -3,8 +3,8 @@
     model.safetensors, optimizer.bin, scheduler.bin, random_states_0.pkl     accelerate's save_state
     model.safetensors, optimizer.pt, scheduler.pt, trainer_state.json        the Trainer
 
-The checkpoint is that of the model, with the tensors of the optimizer; `Checkpoint.beside` is the
-optimizer's own.
+The checkpoint is that of the model, with the tensors of the optimizer; `Checkpoint.beside` is that
+of the optimizer.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class ProgramRun:
         return None if tracker is None else below(self.place, tracker.file)
 
     def tracked(self) -> str | None:
-        """Return the entry that the program's own file names, which may not exist. Return None if
+        """Return the entry that the file of the program names, which may not exist. Return None if
         the program has no such file, or the file does not exist.
 
         Raises:
@@ -103,7 +103,7 @@ class ProgramRun:
         ]
 
     def fault_of(self, entry: RunEntry) -> str | None:
-        """Return the sign by which the program marks the save of an entry as unfinished, or
+        """Return the program's mark of an unfinished save of an entry, or
         None."""
         last, suffix = self.layout.written_last, self.layout.unfinished_suffix
         if last is not None and last not in self.listing.names(entry.name):
@@ -121,7 +121,8 @@ def below(place: str, name: str) -> str:
 
 
 def run_at(path: Path, names: set[str]) -> ProgramRun | None:
-    """Return the run in the directory `path`, with `names` in it, or None if it is no program's.
+    """Return the run in the directory `path`, with `names` in it, or None if it is not a program's
+    run.
 
     Raises:
         BadRequest: it has several runs.

@@ -16,7 +16,7 @@ class Remains:
     """A checkpoint with holes: elements of tensors without a chunk, or chunks in a file that is
     missing or ends before them. Its problems list the losses.
 
-    `lost_names` are tensors of which only the name is known, with the file that held them.
+    `lost_names` are tensors with a known name and lost data, with the file that held them.
     `unnamed` are lost files that may have held tensors or tied names that are not listed anywhere.
     All are relative to the checkpoint's root if they are below it.
     """

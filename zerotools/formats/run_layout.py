@@ -11,7 +11,7 @@ HERE = ""
 
 @dataclass(frozen=True, slots=True)
 class Tracker:
-    """A file in which a program names the checkpoint that it continues from; `name` is the
+    """A file with the name of the checkpoint that a program continues from; `name` is the
     checkpoint's name, with `{}` for the contents of the file."""
 
     file: str

@@ -3,10 +3,10 @@
 Each tensor-parallel and pipeline rank has a buffer: the rank's parameters in reverse of the order
 in which its model made them, each beginning at a multiple of 64 elements. A buffer may be several
 consecutive buckets. The files do not name the parameters; but Megatron stores each parameter's
-elements, and each gap between two, as separate chunks. So the orders of Megatron's own layers and
-of Transformer Engine's are tried. One is taken only if every parameter begins and ends with a
-chunk, gaps are those of rounding up to 64, the last parameter ends the last bucket, and no other
-order fits.
+elements, and each gap between two, as separate chunks. So the orders of Megatron's layers and of
+Transformer Engine's are tried. One is taken only if every parameter begins and ends with a chunk,
+gaps are those of rounding up to 64, the last parameter ends the last bucket, and no other order
+fits.
 
     exp_avg of TP rank 0, hidden 16:  [0:256) output_layer  [256:272) final_layernorm  [272:320) gap
                                       [320:512) linear_fc2 of the last layer ...
@@ -57,7 +57,7 @@ _ORDERS = (
     (*_norm(_FIRST), *_PROJECTION, *_QKV, *_HEADS, *_norm(_MIDDLE), *_UP, *_DOWN),
     (*_PROJECTION, *_norm(_FIRST), *_QKV, *_HEADS, *_norm(_MIDDLE), *_UP, *_DOWN),
 )
-"""The orders within one layer: Megatron's own, and Transformer Engine's, with norms as parts of the
+"""The orders within one layer: Megatron's, and Transformer Engine's, with norms as parts of the
 layer that follows."""
 
 
@@ -154,7 +154,7 @@ def _params(
     weights: Mapping[Key, Tensor],
     facts: MegatronFacts,
 ) -> list[_Param]:
-    """Return one rank's parameters in the order in which its model makes them; empty if it has
+    """Return one rank's parameters in the order of their creation by its model; empty if it has
     unknown ones."""
     shapes = {key.name: tensor.shape for key, tensor in weights.items() if key.role == "param"}
     layers = facts.count("num_layers") or 0

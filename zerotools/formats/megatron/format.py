@@ -39,7 +39,7 @@ class MegatronFormat(Format):
     needs_map = True
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        """Return the iteration, also of one rank's directory. Its own files may also be a DCP, but
+        """Return the iteration, also of one rank's directory. Its files may also be a DCP, but
         not a separate one."""
         return _iteration(path) if _is_megatron(path, names) else None
 

@@ -174,7 +174,6 @@ def _groups(values: BlobTrees) -> tuple[ParamGroup, ...]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is plain: a number, a word, or a few of them, which compare in no
-    time."""
+    """Return whether a value is plain: a number, a string, or a few of them, which compare fast."""
     parts = value if isinstance(value, list | tuple) and len(value) < _LONGEST else (value,)
     return all(part is None or isinstance(part, bool | int | float | str) for part in parts)

@@ -2,7 +2,7 @@
 
 Param groups are saved without their parameters. Megatron-Core makes them by a rule: with expert
 parallelism, experts are in separate groups. Tensors with one dimension, and biases, have no weight
-decay. The embedding and the output layer may have their own learning rate. The groups name these
+decay. The embedding and the output layer may have another learning rate. The groups name these
 kinds (`is_expert_parallel`, `wd_mult`, `is_decoupled_lr`). If the rule gives each parameter one
 group they are returned, else none is.
 

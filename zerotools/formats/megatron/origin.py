@@ -134,7 +134,7 @@ def _said(facts: MegatronFacts) -> Iterator[str]:
 
 
 def aliases_of(facts: MegatronFacts, tensors: Mapping[Key, Tensor]) -> dict[str, str]:
-    """Return the output layer as an alias of the embedding if it has no tensor of its own."""
+    """Return the output layer as an alias of the embedding if it has no separate tensor."""
     names = {key.name for key in tensors}
     return {OUTPUT: EMBEDDING} if facts.is_tied and EMBEDDING in names - {OUTPUT} else {}
 

@@ -42,7 +42,7 @@ HALVES = ("_w", "_v")
 def keys_of(saved: Mapping[str, DType]) -> dict[str, Key]:
     """Return the name and role of each flat key, given with its type. A master is `param` and the
     16-bit weight next to it `param16`; a key that names no parameter is `state`, and so is a second
-    copy of a weight in its own type."""
+    copy of a weight in the type of the weight."""
     states = {flat: match for flat in saved if (match := _STATE.fullmatch(flat)) is not None}
     masters = {
         match["name"]
@@ -78,7 +78,7 @@ def is_buffer(name: str) -> bool:
 
 
 def of_one_expert(name: str) -> str:
-    """Return the name of an expert's tensor in a model of Megatron's own layers, if `name` is that
+    """Return the name of an expert's tensor in a model of Megatron's layers, if `name` is that
     in one of Transformer Engine's (`mlp.experts.linear_fc1.weight3`); else return `name`."""
     match = _GROUPED.fullmatch(name)
     if match is None:

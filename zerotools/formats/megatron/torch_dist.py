@@ -1,4 +1,4 @@
-"""A Megatron checkpoint in one directory for all ranks: torch_dist, zarr, and torch's own DCP."""
+"""A Megatron checkpoint in one directory for all ranks: torch_dist, zarr, and torch's DCP."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def _unread(metadata: Metadata) -> str:
 
 
 def _backend(path: Path) -> str:
-    """Return `torch_dist` or `zarr`; without Megatron's metadata.json it is torch's own DCP."""
+    """Return `torch_dist` or `zarr`; without Megatron's metadata.json it is torch's DCP."""
     if not (path / CONFIG).exists():
         return "torch_dist" if (path / COMMON).exists() else _PLAIN
     try:

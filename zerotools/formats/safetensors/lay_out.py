@@ -1,7 +1,7 @@
 """A Hugging Face model directory: weights in one or several safetensors files, index, sidecar
 files.
 
-The bytes are those of safetensors' own serializer for the same tensors, and the shards those of
+The bytes are those of the serializer of safetensors for the same tensors, and the shards those of
 huggingface_hub: in key order, a file is full when the next tensor would exceed it.
 """
 

@@ -1,4 +1,4 @@
-"""Lost files of ranks, as the other files prove.
+"""Lost files of ranks, proved by the other files.
 
 Torch's writer makes one file for each rank and each file of the model: rank 1's part of the tensors
 in file 1 of 3 is in `shard-00002-model-00001-of-00003`. A rank writes a piece of every tensor that

@@ -98,8 +98,8 @@ def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:
 
 def known_better(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> Iterator[Problem]:
     """Yield problems for tensors that an index, NeMo's list of names or config.json lists, and the
-    shards lack. The file of each problem is `last`, the last shard: nothing is exported from a set
-    that ends too early."""
+    shards lack. The file of each problem is `last`, the last shard: a set that ends too early
+    cannot be exported."""
     index = _json(root / INDEX)
     listed = (
         (INDEX, index.get("weight_map")),
@@ -129,7 +129,7 @@ def is_end_known(root: Path, tensors: Mapping[Key, Tensor]) -> bool:
 
 
 def _vocabularies(root: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the checkpoint's own config.json, and the number of rows that it gives the
+    """Yield the config.json in the checkpoint, and the number of rows that it gives the
     embedding."""
     path = find_config(root)
     if path is None:

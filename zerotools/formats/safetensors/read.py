@@ -1,4 +1,4 @@
-"""A safetensors file, or a directory of them, as a Checkpoint."""
+"""Reading a safetensors file, or a directory of them, into a Checkpoint."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read(path: Path) -> Checkpoint:
 def _unread(
     root: Path, headers: Mapping[str, Header], weight_map: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """Yield problems for tensors of which only the name is known. If lost bytes are tolerated,
+    """Yield problems for tensors with a known name and lost data. If lost bytes are tolerated,
     record them as lost."""
     for name, header in headers.items():
         for tensor, why in header.unread.items():

@@ -130,7 +130,7 @@ def check_masters(source: Checkpoint, mp_rank: int) -> None:
     """Compare the beginning of every part of every master with the weight that was cast from it.
 
     If they agree, the files are of one save, and the flat buffers are in the order of
-    `param_shapes`, whatever the run's configuration says. Stage 3 keeps no weights to compare with.
+    `param_shapes`, whatever the run's configuration is. Stage 3 keeps no weights to compare with.
 
     Raises:
         Unsupported: they disagree: the order of the flat buffers is not the recorded one.

@@ -48,7 +48,7 @@ from zerotools.io.output.plain_files import carried_file
 def lay_out(
     source: Checkpoint, destination: Path, *, world_size: int, settings: ZeroSettings = AS_IS
 ) -> Target:
-    """Lay `source`, as the reader of DeepSpeed gave it, out for `world_size` ranks.
+    """Lay `source`, a result of the reader of DeepSpeed, out for `world_size` ranks.
 
     Raises:
         BadRequest: `world_size` is not a multiple of the model- or expert-parallel ranks, or a

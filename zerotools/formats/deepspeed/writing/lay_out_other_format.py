@@ -145,7 +145,7 @@ def _foreign(
 
 
 def counted_steps(training: TrainingState) -> int | None:
-    """Return the steps that the optimizer counted, for runs without a counter of their own."""
+    """Return the steps that the optimizer counted, for runs without a counter."""
     counts = (scalar.value for key, scalar in training.scalars.items() if key.role == "step")
     return int(max(counts, default=0)) or None
 

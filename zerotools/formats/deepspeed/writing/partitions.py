@@ -32,7 +32,7 @@ class FlatBuffer:
     differ only in these.
 
     `geometry` is over the ranks that share the buffer, `expert_placement` over all. `experts` are
-    the names of its parameters on each expert-parallel rank, if those have their own. For
+    the names of its parameters on each expert-parallel rank, if these differ. For
     `whole_roles` a rank has the whole of each parameter that its partition has a part of.
     `is_stacked` marks AutoEP's experts: each expert-parallel rank has a block of them.
     """
@@ -56,7 +56,7 @@ class FlatBuffer:
         self, role: str, partitions: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
         """Yield its parameters by those names, cut out of one partition for each of all ranks; None
-        if a rank has nothing of a role."""
+        if a rank lacks a role."""
         dtype = self.state_part.dtypes[role]
         layout = WholeParameters(self.geometry) if role in self.whole_roles else self.geometry
         stacked: dict[str, list[tuple[ExpertBlock, Tensor]]] = {}
@@ -79,7 +79,7 @@ class FlatBuffer:
 @dataclass
 class BufferScalars:
     """0-d tensors, such as `step`, by position. `copies` are storages of the source by the key of
-    their copy: each part of a split group has its own."""
+    their copy: each part of a split group has a separate one."""
 
     found: dict[BufferRole, StoredTensor] = field(default_factory=dict)
     copies: dict[str, Storage] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """One new `.pt`: its tree, the partitions that copies fill, and the bytes that are carried over.
 
-The tree is the source's own with a few values replaced, so every foreign object, number and small
+The tree is that of the source with a few values replaced, so every foreign object, number and small
 tensor stays the same. Tensors that are not replaced keep their storages, byte by byte and with the
 CRC-32 of the source's zip, so that damage stays visible.
 """

@@ -54,7 +54,7 @@ def masters_alone(source: Checkpoint) -> Thinning:
 
 
 def weights_alone(source: Checkpoint, after: Checkpoint) -> Thinning | None:
-    """Return the thinning of `source` without its optimizer files; `after` is what the reader finds
+    """Return the thinning of `source` without its optimizer files; `after` is the reader's result
     then. Return None if some weights lie only in those files."""
     kept: dict[Key, Key] = {}
     for key, tensor in after.tensors.items():

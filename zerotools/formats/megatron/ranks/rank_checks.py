@@ -21,7 +21,7 @@ def disagreements(
     ranks: list[SavedRank],
     opened: Mapping[str, TorchFile],
 ) -> Iterator[Problem]:
-    """Yield problems for ranks that are missing, too many, or of another save."""
+    """Yield problems for missing ranks, surplus ranks, and ranks of another save."""
     for name in expected:
         if name not in opened:
             where = model_of(name)

@@ -41,7 +41,7 @@ class Local(NamedTuple):
 
 
 class Unproved(Exception):
-    """The state does not fit the parameters; the message says how."""
+    """The state does not fit the parameters; the message names the difference."""
 
 
 def numbered_state(

@@ -67,7 +67,7 @@ def _unsharded(groups: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
 
 
 def _schedule(optimizer: WrittenOptimizer, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schedule with the known values, for runs that override it with their own options."""
+    """Return a schedule with the known values, for runs that override it with their options."""
     group = optimizer.optimizers[0][0]
     return {
         "max_lr": group["lr"],

@@ -219,7 +219,7 @@ def _run_arguments(training: TrainingState) -> Mapping[str, Any] | None:
 def _arguments(
     source: Checkpoint, training: TrainingState, weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return config.json and the arguments of the script: the run's own, else those of
+    """Return config.json and the arguments of the script: those of the run, else those of
     config.json."""
     run = _run_arguments(training)
     rows = weights[EMBEDDING].shape[0] if EMBEDDING in weights else None
@@ -239,7 +239,7 @@ def _arguments(
 
 
 def _schedule(training: TrainingState) -> Any:
-    """Return Megatron's own schedule unchanged, or None."""
+    """Return Megatron's schedule unchanged, or None."""
     found = training.lr_scheduler
     is_megatrons = isinstance(found, Mapping) and {"lr_decay_style", "num_steps"} <= found.keys()
     return found if is_megatrons else None

@@ -1,4 +1,4 @@
-"""Names of norms, which differ between Megatron's own layers and those of Transformer Engine.
+"""Names of norms, which differ between Megatron's layers and those of Transformer Engine.
 
     in both                                       where
     self_attention.linear_qkv.layer_norm_weight   attention with linear_qkv
@@ -12,7 +12,7 @@
     self_attention.linear_kv_up_proj.layer_norm_weight  self_attention.kv_layernorm.weight
 
 Only the first of the second table is not of latent attention. A norm is written under the name of
-Transformer Engine's layers, and also under the name of Megatron's own layers if it differs.
+Transformer Engine's layers, and also under the name of Megatron's layers if it differs.
 
 Source: megatron/core/models/gpt/gpt_layer_specs.py of 0.16 (`sharded_state_dict_keys_map`).
 """
@@ -60,7 +60,7 @@ def norm_names(names: Collection[str]) -> NormNames:
 
 
 def _pairs(layer: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield (a norm's name in Transformer Engine's layer, its name in Megatron's own)."""
+    """Yield (a norm's name in Transformer Engine's layer, its name in Megatron's layer)."""
     if f"{layer}self_attention.linear_qkv.weight" in names:
         yield _QKV, _INPUT
     is_dense = f"{layer}mlp.linear_fc1.weight" in names

@@ -1,6 +1,6 @@
 """The optimizer state that Megatron resumes from: masters, two moments, param groups, one step.
 
-Megatron groups parameters by its own rule (`groups`), whatever grouped them before. Tensors with
+Megatron groups parameters by a fixed rule (`groups`), whatever grouped them before. Tensors with
 one dimension, and biases, have no weight decay; parallel experts are in separate groups. Its groups
 are found by `wd_mult`, `lr_mult`, `is_expert_parallel`, `is_decoupled_lr`, and have one step.
 
@@ -34,7 +34,7 @@ _EXPERT = ".experts.local_experts."
 @dataclass(frozen=True)
 class WrittenOptimizer:
     """`optimizers` are the param groups of each optimizer: one, or that of all other weights
-    followed by that of experts. `steps` is the optimizer's own count."""
+    followed by that of experts. `steps` is the count in the optimizer."""
 
     optimizers: tuple[tuple[Mapping[str, Any], ...], ...]
     steps: int
@@ -43,7 +43,7 @@ class WrittenOptimizer:
 
 @dataclass(frozen=True)
 class LeftOptimizer:
-    """The reason why there is no state that Megatron resumes from; empty: there was no
+    """The reason why Megatron cannot resume from the state; empty if the source had no
     optimizer."""
 
     why: str = ""

@@ -87,7 +87,7 @@ class _StackedChunks:
         self._found: OrderedDict[int, tuple[Tensor, dict[_Index, list[Chunk]]]] = OrderedDict()
 
     def at(self, tensor: Tensor, index: _Index) -> list[Chunk]:
-        """Return the chunks of the part at `index`, in its own coordinates."""
+        """Return the chunks of the part at `index`, in coordinates of the part."""
         known = self._found.get(id(tensor))
         if known is None:
             known = self._found[id(tensor)] = tensor, _by_index(tensor, len(index))

@@ -35,7 +35,7 @@ class StoredPlace:
 @dataclass(frozen=True)
 class StoredPlaces:
     """`counts` has the number of parts of each weight's key along its leading axes, by the weight's
-    name. `alike` says for each block whether its layers are stacked."""
+    name. `alike` records for each block whether its layers are stacked."""
 
     counts: Mapping[str, tuple[int, ...]]
     alike: Mapping[str, bool]

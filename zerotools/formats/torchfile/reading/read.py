@@ -1,4 +1,4 @@
-"""A torch file, Hugging Face `.bin` shards, or the files of all ranks, as a Checkpoint."""
+"""Reading a torch file, Hugging Face `.bin` shards, or the files of all ranks into a Checkpoint."""
 
 from __future__ import annotations
 

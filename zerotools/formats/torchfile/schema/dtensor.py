@@ -1,4 +1,4 @@
-"""FSDP2's DTensor: a local tensor, and the way in which a mesh of ranks cuts the whole one.
+"""FSDP2's DTensor: a local tensor, and the cuts of the whole one by a mesh of ranks.
 
 A dimension of `n` elements over `w` ranks is cut as in torch.chunk: ceil(n / w) each, until all are
 used. Several mesh dimensions that cut the same tensor dimension cut one after the other: the first

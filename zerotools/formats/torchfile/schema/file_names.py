@@ -70,8 +70,8 @@ def _groups(names: Iterable[str], pattern: re.Pattern[str]) -> list[RankGroup]:
 
 
 def optimizer_of(model: RankGroup, groups: Iterable[RankGroup]) -> RankGroup | None:
-    """Return the optimizer that was saved with a model: of as many ranks, and of the same number
-    where there are several (`pytorch_model_fsdp_1`, `optimizer_1`)."""
+    """Return the optimizer that was saved with a model: of as many ranks, and of the same number if
+    there are several (`pytorch_model_fsdp_1`, `optimizer_1`)."""
     found = [group for group in groups if group.is_optimizer and group.size == model.size]
     number = _number(model)
     same = [group for group in found if _number(group) == number]

@@ -21,7 +21,7 @@ def pieces(state: Any) -> PartialTensor:
     """Return the blocks of a ShardedTensor that the saving rank has.
 
     Raises:
-        BadFile: a shard has another shape than its metadata says, or lies outside the tensor.
+        BadFile: a shard has another shape than in its metadata, or lies outside the tensor.
     """
     if not isinstance(state, tuple) or len(state) != 5 or not isinstance(state[0], list):
         raise BadFile("a ShardedTensor does not have the five parts that torch saves")

@@ -39,7 +39,7 @@ def partial_tensor_of(value: Any) -> PartialTensor | None:
 
 
 def _of_class(kind: Any, state: Any) -> PartialTensor:
-    """Return a tensor of another class than torch's own."""
+    """Return a tensor of a class other than torch's."""
     if isinstance(kind, Global) and kind.module.startswith(_DISTRIBUTED):
         if kind.name == DTENSOR:
             return dtensor.pieces(state)

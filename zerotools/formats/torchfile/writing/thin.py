@@ -21,7 +21,7 @@ _STAYS = ("param", "param16", "buffer", "state")
 
 
 def thin(source: Checkpoint) -> Thinning:
-    """Return `source`, as the reader of torch files gave it, without the state of its optimizers.
+    """Return `source`, a result of the reader of torch files, without the state of its optimizers.
 
     Raises:
         Unsupported: only the optimizers show which tensors are weights.
