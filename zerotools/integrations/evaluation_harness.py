@@ -3,8 +3,8 @@
 The daemon runs it in a job with `script.evaluates`, as `python -m
 zerotools.integrations.evaluation_harness --tasks hellaswag,arc_easy`: the model is in the directory
 that `ZEROTOOLS_MODEL` names. Options are called as those of `lm_eval`, have its defaults and mean
-the same. The job's `output_dir` gets `results.json`, with all that the harness found; scores of the
-tasks that were asked for are reported as an evaluation after the step of the checkpoint.
+the same. The job's `output_dir` gets `results.json`, with all results of the harness; scores of the
+requested tasks are reported as an evaluation after the step of the checkpoint.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Report = Callable[..., object]
 RESULTS = "results.json"
 _EVALUATED = "evaluated.json"
 _OF_SEVERAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
-"""Variables by which the harness would take a single process for one of several."""
+"""Variables that would make the harness take a single process for one of several."""
 _MOST_BYTES = 3000
-"""Of the scores that are reported: what they are sent in holds 4,096."""
+"""The limit of the reported scores: a message holds 4,096."""
 
 
 def scores_of(results: Mapping[str, Any], named: Collection[str] = ()) -> dict[str, float]:
-    """Return the scores by name, `hellaswag/acc_norm`: of each group its own, if it has any, in
-    place of those of its tasks, unless these are `named`, too. A score that is made of filtered
-    answers is `gsm8k/exact_match,strict-match`. Standard errors are left out."""
+    """Return the scores by name, `hellaswag/acc_norm`: a group with scores replaces the scores of
+    its tasks, unless these are `named`, too. A score that is made of filtered answers is
+    `gsm8k/exact_match,strict-match`. Standard errors are left out."""
     inside = set[str]()
     for group, members in (results.get("group_subtasks") or {}).items():
         if any(_scores(group, results["results"].get(group, {}))):
@@ -55,7 +55,8 @@ def _scores(task: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]
 
 
 def evaluate(options: argparse.Namespace, model: str) -> dict[str, Any] | None:
-    """Return what the harness finds of the model directory `model`; None on ranks other than 0."""
+    """Return the results of the harness for the model directory `model`; None on ranks other than
+    0."""
     from lm_eval.evaluator import simple_evaluate
 
     wanted, tasks = _tasks(options)
@@ -75,7 +76,7 @@ def evaluate(options: argparse.Namespace, model: str) -> dict[str, Any] | None:
 
 def _tasks(options: argparse.Namespace) -> tuple[list[str], Any]:
     """Return the names, without patterns, and the manager of the tasks. Those of the harness are
-    read only where the user's own directory does not have all: that takes 20 s of a processor."""
+    read only if the user's directory does not have all, because that takes 20 s of a processor."""
     from lm_eval.tasks import TaskManager
 
     wanted = options.tasks.split(",")
@@ -112,7 +113,7 @@ def _write(path: Path, tree: Mapping[str, Any]) -> None:
 
 
 def options_of(words: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options of the program; ends it where one is wrong."""
+    """Return the options of the program; exit if one is wrong."""
     parser = argparse.ArgumentParser(prog="evaluation_harness", allow_abbrev=False)
     parser.add_argument("--tasks", required=True, help="names of tasks, with commas between them")
     parser.add_argument("--include_path", help="a directory with your tasks")

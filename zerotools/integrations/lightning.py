@@ -157,7 +157,7 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
             self._stop(trainer, step)
 
     def _logged(self, trainer: Any, step: int) -> dict[str, Any]:
-        """Return the mean loss since the last time, and what the module has logged."""
+        """Return the mean loss since the last call, and the values that the module has logged."""
         fields = {
             name: value
             for name, value in trainer.callback_metrics.items()

@@ -1,7 +1,7 @@
 """The memory that the control groups of this process still allow, and their pressure.
 
 A daemon in a container or a unit with `MemoryMax=` reaches that limit long before the machine is
-out of memory. The values of each group from its own up to the root:
+out of memory. The values of each group, from that of the process up to the root:
 
     left        `memory.max` or `memory.high`, the lower one, less `memory.current`, of which
                 `inactive_file` of `memory.stat` does not count: the kernel gives it back first
@@ -26,7 +26,7 @@ from pathlib import Path
 from zerotools.sensors.host import read_stall
 
 _NO_LIMIT = 1 << 62
-"""Version 1 writes the largest number of pages if there is no limit."""
+"""Version 1 writes the largest number of pages for a group without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ def read_cgroup_memory(
     root: Path = Path("/sys/fs/cgroup"),
     place: Callable[[str], str] = str,
 ) -> CgroupMemory:
-    """Read the groups of the process of `proc`; `place` selects one, by the path of its own."""
+    """Read the groups of the process of `proc`; `place` maps the path of the process's group to
+    that of the group to read."""
     found = [_second(group) for group in _groups(proc, "", root, place)]
     found += [_first(group) for group in _groups(proc, "memory", root / "memory", place)]
     limited = [each for each in found if each.left_bytes is not None]
@@ -122,7 +123,7 @@ def _number(path: Path) -> int | None:
 
 
 def _counts(path: Path) -> Mapping[str, int]:
-    """Return a file of lines with a word and a number."""
+    """Return the numbers of a file with a name and a number on each line."""
     try:
         words = path.read_text(encoding="ascii").split()
     except (OSError, ValueError):

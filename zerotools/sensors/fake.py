@@ -22,7 +22,7 @@ class FakeProbe:
         self.closed = False
 
     def begin(self) -> None:
-        """Do nothing: there is no wait."""
+        """Return at once, without a wait."""
 
     def read(self) -> GpuReading:
         """Return the values that it was given."""

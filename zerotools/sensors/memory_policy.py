@@ -1,4 +1,4 @@
-"""The memory node from which a process gets memory: the kernel's memory policies, read-only.
+"""The memory node that gives a process its memory: the kernel's memory policies, read-only.
 
 The system call has no function in libc. Containers often forbid it (Docker's default, unless the
 container has CAP_SYS_NICE), and setting a policy with it.

@@ -8,8 +8,8 @@ node and 30 of the other; on a machine with many small nodes most may have no GP
     near enough    what is near, divided by the GPUs that it is near to, is half of what all
                    processors are, divided by all GPUs
 
-If the node is not enough, all nodes of its socket are tried, and then nothing is near. The result
-depends only on the machine, and not on running jobs: a job that starts does not move others.
+If the node is not enough, all nodes of its socket are tried, and then no processor is near. The
+result depends only on the machine, and not on running jobs: a job that starts does not move others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONGEST = 40
 class NearGpu:
     """The usable processors and memory near one GPU: `cpus` of the memory nodes `homes`, and those
     of these nodes, `memory`, that have memory. It is number `place` (from 0) of the `sharers` GPUs
-    near the same processors. No processors: there is no choice, or `why` is the reason."""
+    near the same processors. No processors: all are equally near, or `why` is the reason."""
 
     cpus: frozenset[int] = frozenset()
     homes: tuple[int, ...] = ()

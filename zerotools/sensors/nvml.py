@@ -97,7 +97,7 @@ class NvmlProbe:
         self._child: subprocess.Popen[bytes] | None = None
         self._is_new = False
         self._first_asked: float | None = None
-        """When the child was asked first, until it has answered that."""
+        """The time of the first request to the child, until it has answered that."""
         self._stuck: subprocess.Popen[bytes] | None = None
         self._failures = 0
         self._failure = ""
@@ -206,7 +206,7 @@ def _ask_for_line(child: subprocess.Popen[bytes]) -> None:
 
 
 def _line_of(child: subprocess.Popen[bytes], until: float, seconds: float) -> bytes:
-    """Return the line that was asked for; ProbeFailed if it has not come at `until`."""
+    """Return the requested line; ProbeFailed if it has not come at `until`."""
     assert child.stdout is not None
     waiting = select.poll()
     waiting.register(child.stdout, select.POLLIN)

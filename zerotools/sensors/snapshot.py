@@ -15,14 +15,14 @@ from zerotools.sensors.xids import GpuXid
 
 T = TypeVar("T")
 BF16_CAPABILITY = (8, 0)
-"""The CUDA compute capability from which GPUs compute in bf16 (Ampere; V100 is 7.0, T4 7.5).
+"""The lowest CUDA compute capability of GPUs that compute in bf16 (Ampere; V100 is 7.0, T4 7.5).
 Source: CUDA C++ Programming Guide, "Compute Capabilities", table of arithmetic instructions."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
     """A process that holds memory of a GPU; NVML does not always know the amount. `graphics`: it
-    only draws, as a desktop does, and computes nothing."""
+    only draws, like a desktop, and computes nothing."""
 
     pid: int
     memory_used_bytes: int | None
@@ -31,7 +31,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `memory_reserved_bytes` is the driver's own, neither used nor free.
+    """One GPU. `memory_reserved_bytes` is memory of the driver, neither used nor free.
 
     `error` is the reason why the GPU cannot be relied on: its identity, memory or processes are not
     all known, and nothing may be started on it. `unmeasured` names the values that its driver never
@@ -88,7 +88,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Pressure stall information of one resource: percent of time in which tasks waited for it.
+    """Pressure stall information of one resource: percent of time that tasks waited for it.
 
     `some`: at least one task waited; `full`: all of them did. Averages over 10 and 60 seconds.
     Source: Linux Documentation/accounting/psi.rst.

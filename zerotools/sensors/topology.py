@@ -106,7 +106,7 @@ def read_topology(
     cores: bool = False,
 ) -> NumaTopology:
     """Return the current topology; `root` contains /proc and /sys, `cpus` returns the affinity of a
-    process. If /sys shows no nodes, there are none."""
+    process. If /sys shows no nodes, the result has none."""
     nodes, allowed = tuple(_nodes(root)), frozenset(cpus(0))
     found = _ALLOWED_NODES.search(_text(root / "proc/self/status"))
     mems = _listed(found[1]) if found else frozenset(node.number for node in nodes)

@@ -8,16 +8,16 @@ from zerotools.sensors.snapshot import Gpu
 
 DRIVERS_OWN_BYTES = 1 << 30
 """The bytes that a driver may report as used besides those of processes: for itself and for each
-context, some of which NVML counts without a process. Less than that is not a leak."""
+context; NVML counts some contexts without a process. Less than that is not a leak."""
 
 
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""The inode of the machine's own pid namespace (PROC_PID_INIT_INO of the kernel)."""
+"""The inode of the initial pid namespace of the machine (PROC_PID_INIT_INO of the kernel)."""
 
 
 def is_in_first_pid_namespace(namespace: Path = Path("/proc/self/ns/pid")) -> bool:
-    """Return whether this process sees the pids of the machine. In a container, which has pids of
-    its own, NVML lists no processes, or pids that nobody knows there."""
+    """Return whether this process sees the pids of the machine. In a container, which has separate
+    pids, NVML lists no processes, or pids that do not exist there."""
     try:
         return namespace.stat().st_ino == FIRST_PID_NAMESPACE
     except OSError:

@@ -28,7 +28,7 @@ FAULTS: Mapping[int, str] = MappingProxyType(
         154: "the driver asks for a recovery of the GPU",
     }
 )
-"""The XIDs of broken hardware, and what they mean."""
+"""The XIDs of broken hardware, and their meanings."""
 NOTICES: Mapping[int, str] = MappingProxyType({63: "row of memory remapped at the next reset"})
 """XIDs of repairs that need no reset now: the GPU computes correctly meanwhile."""
 

@@ -1,4 +1,4 @@
-"""Start of the probe process: finds its own package without help from the environment."""
+"""Start of the probe process: finds its package without help from the environment."""
 
 from __future__ import annotations
 

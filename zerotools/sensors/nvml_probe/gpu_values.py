@@ -2,7 +2,7 @@
 
 Drivers differ by ten years. Functions have a version in their name (`..._v3`), and pynvml calls the
 newest that it knows; a driver may have only an older one. If pynvml reports a missing function, the
-older ones are tried, down to the first. An error that is not NVML's, such as pynvml's own
+older ones are tried, down to the first. An error that is not NVML's, such as pynvml's
 NVMLLibraryMismatchError or a value that it cannot decode, invalidates one value, never all.
 """
 
@@ -42,7 +42,7 @@ def read_gpu(index: int) -> dict[str, Any]:
 
 
 def _said(error: Exception) -> str:
-    """Return the error's text: NVML's own, or Python's."""
+    """Return the error's text: from NVML, or from Python."""
     if isinstance(error, pynvml.NVMLError):
         return f"NVML: {error}"
     return f"NVML: {type(error).__name__}: {error}"
@@ -138,7 +138,7 @@ def _memory(handle: Any) -> dict[str, int | None]:
 
 
 def _processes(handle: Any) -> list[dict[str, Any]]:
-    """Return compute and graphics processes; one that is in both lists is one process, which
+    """Return compute and graphics processes; a process in both lists is one process, which
     computes."""
     held: dict[int, int | None] = {}
     computing = _listed(handle, "Compute")

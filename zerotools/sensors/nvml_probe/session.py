@@ -1,4 +1,4 @@
-"""The probe's response: all GPUs, or the reason why there are none."""
+"""The probe's response: all GPUs, or the reason why it found none."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Session:
         self._xids = XidReports(kernel_log)
 
     def read(self) -> dict[str, Any]:
-        """Return all GPUs, or the reason why there are none."""
+        """Return all GPUs, or the reason why it found none."""
         if pynvml is None:
             return _failure("no NVML: the Python package nvidia-ml-py is not installed")
         try:

@@ -19,9 +19,10 @@ KERNEL_LINE = re.compile(
 )
 """A record of /dev/kmsg: priority, number, microseconds, flags; text (kernel, dev-kmsg)."""
 RECOVERY_CODE = 154
-"""The XID by which the driver says what a GPU needs now, which may be nothing any more."""
+"""The XID for a change of a GPU's recovery action, which may be a change to none."""
 NOTHING_NEEDED = re.compile(r" to 0x0\b|\bto \(?none\b", re.IGNORECASE)
-"""What the kernel's log says then: "GPU recovery action changed from 0x1 (...) to 0x0 (None)"."""
+"""The text of the kernel's log for a change to none: "GPU recovery action changed from 0x1 (...) to
+0x0 (None)"."""
 MOST_XIDS = 16
 """So many of each GPU are kept."""
 
@@ -42,7 +43,7 @@ class XidReports:
             self._log = None
 
     def listen(self) -> None:
-        """Have the driver report of each GPU of which it can."""
+        """Register for the driver's reports on each GPU that supports them."""
         if self._log is not None:
             return
         try:
@@ -102,7 +103,7 @@ def _address(handle: Any) -> int | None:
 
 
 def _needs_nothing(handle: Any) -> bool:
-    """Whether the driver says that this GPU needs no recovery now."""
+    """Return whether the driver reports no recovery action for this GPU now."""
     try:
         asked = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
         (said,) = pynvml.nvmlDeviceGetFieldValues(handle, asked)
