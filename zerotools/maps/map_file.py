@@ -42,7 +42,7 @@ from zerotools.maps.tensor_expressions import (
 )
 
 HUB = "hf"
-"""The layout of the Hub, from which every other is defined."""
+"""The layout of the Hub, the base of every other layout."""
 _KEYS = (
     "about", "model_types", PARTS, SHORT, "sizes", "indices", HUB, "optional", "may_lack", "copies",
     "layouts",

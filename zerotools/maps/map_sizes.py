@@ -23,7 +23,7 @@ MOST_TENSORS = 2_000_000
 
 @dataclass(frozen=True)
 class MapSizes:
-    """The values for shapes: config.json, the arguments, and the map's own sizes from both."""
+    """The values for shapes: config.json, the arguments, and the map's sizes from both."""
 
     values: Mapping[str, Any]
     counts: Mapping[str, int]

@@ -75,7 +75,8 @@ class ModelNames:
         return min(tried, key=lambda each: each.count)
 
     def _in_full(self, held: Mapping[str, Shape]) -> tuple[dict[str, Shape], dict[str, str]]:
-        """Return the tensors under the names of the whole model, and their own names by these."""
+        """Return the tensors under the names of the whole model, and their stored names by
+        these."""
         prefix = self._prefix
         fused = self.family.layouts.get(FUSED)
         known = [*self.family.hub, *(fused.tensors if fused is not None else ())]

@@ -3,8 +3,8 @@
 A map has one name for each tensor of each layer. Other versions of programs have written other
 names (`also`), or store a tensor of the layout in parts along its first dimension (`also` with one
 index more: the experts of a layer). Megatron stacks the tensors of equal layers along a new first
-dimension, under the name without the number of the layer. All are views, before and after the map's
-own.
+dimension, under the name without the number of the layer. All are views, before and after those of
+the map.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _count(layout: ModelLayout) -> int:
 
 
 def _places(layout: ModelLayout, name: str) -> Iterator[tuple[str, int | None]]:
-    """Yield the possible names of a tensor, and its number in one that is stacked."""
+    """Yield the possible names of a tensor, and its number in a stacked one."""
     if name not in layout.places:
         yield name, None
         return

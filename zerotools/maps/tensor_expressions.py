@@ -1,6 +1,6 @@
 """The parts of one tensor of a layout: `interleave(A, B, C; groups)`, of tensors of the Hub.
 
-Tensors come first, then a semicolon and sizes. `{i}` in a name is an index, `{i+size}` one that is
+Tensors come first, then a semicolon and sizes. `{i}` in a name is an index, `{i+size}` an index
 shifted by a size.
 
     concat(A, B, ...; dim)        concatenated along a dimension

@@ -26,8 +26,8 @@ class BaseFile:
 
 @dataclass(frozen=True, slots=True)
 class BaseRecord:
-    """The `files` of weights in the directory `path`, by name, and the type in which a run kept
-    them: `precision`, such as "nf4". `double_quant`: its scales have 8 bits."""
+    """The `files` of weights in the directory `path`, by name, and their type in a run:
+    `precision`, such as "nf4". `double_quant`: its scales have 8 bits."""
 
     path: str
     precision: str

@@ -81,7 +81,7 @@ class SkippedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ResumeChoice:
-    """The checkpoint to resume from, None if there is none, and those skipped before it. `how` it
+    """The checkpoint to resume from, or None, and those skipped before it. `how` it
     was checked: `SIZES`, `DIGESTS` or `UNCHANGED`."""
 
     path: Path | None
@@ -107,7 +107,7 @@ def rng_name(rank: int) -> str:
 
 
 def listing(output_dir: Path) -> list[Path]:
-    """Return checkpoint directories by name, newest first; nothing is opened. Empty without the
+    """Return checkpoint directories by name, newest first, without opening them. Empty without the
     directory."""
     try:
         found = [(step_of(path.name), path) for path in output_dir.iterdir()]
@@ -176,7 +176,7 @@ def choose(
     thinned: bool = False,
 ) -> ResumeChoice:
     """Return the newest checkpoint below `output_dir` that verifies, with a step greater than
-    `above`. One that was thinned is passed over unless `thinned` ones serve, too.
+    `above`. A thinned one is skipped unless `thinned` is true.
 
     With `digests=False` only sizes are compared, which reads no tensor; `trusting` and `structure`
     are as in `checked`.

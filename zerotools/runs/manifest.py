@@ -173,7 +173,7 @@ def _boot() -> str | None:
 def verify_manifest(
     directory: Path, *, digests: bool = True, only: Callable[[str], bool] = lambda _: True
 ) -> list[Problem]:
-    """Return the differences from the manifest, in its order; an empty list if there are none.
+    """Return the differences from the manifest, in its order; an empty list without differences.
 
     A missing or unreadable manifest is a problem too. Files that it does not list are ignored, and
     so are names that `only` does not accept. With `digests=False` only existence and sizes are

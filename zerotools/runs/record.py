@@ -140,13 +140,13 @@ class JobRecord:
     `step` steps of `steps_total` are done, `skipped_steps` of them without an update because
     gradients overflowed, and `consumed_sequences` sequences of the global data order were read.
     `world_size`, `stage` and `precision` are those of the run that saved. `replicated` are the flat
-    DCP keys that every rank holds in full, `aliases` maps a tied name to the canonical one that is
-    stored. `rng` is `per-rank` if there is one `rank_RRRRR.json` for each of `world_size` ranks,
-    else `reseed`. `loss_scale` is that of fp16 training. `measured` has `loss`, the mean of the
-    steps since the previous checkpoint, and `eval_loss` if this point was evaluated.
+    DCP keys that every rank holds in full, `aliases` maps a tied name to the stored, canonical one.
+    `rng` is `per-rank` if there is one `rank_RRRRR.json` for each of `world_size` ranks, else
+    `reseed`. `loss_scale` is that of fp16 training. `measured` has `loss`, the mean of the steps
+    since the previous checkpoint, and `eval_loss` if this point was evaluated.
 
     `hub` has the tensors with other names or shapes in a model directory, and their blocks.
-    `engine` wrote the tensors, in its own layout. `weights_only` means that the checkpoint has only
+    `engine` wrote the tensors, in its layout. `weights_only` means that the checkpoint has only
     weights, so the run cannot continue from it. `made_from` names the source if another program
     saved it: then `seed`, `consumed_sequences`, `batch_size`, `sequence_length` and `schedule` are
     unknown.

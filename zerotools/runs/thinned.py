@@ -90,7 +90,7 @@ def _is_time(found: object) -> bool:
 
 
 def workspace_of(path: Path) -> Path:
-    """Return the directory next to `path` in which it is thinned."""
+    """Return the directory next to `path` for its thinned copy."""
     return path.with_name(f".{path.name}{WORKSPACE_SUFFIX}")
 
 

@@ -1,4 +1,4 @@
-"""A job's records, next to its checkpoints, of those that are copied to an object store.
+"""A job's records of copies in an object store, next to its checkpoints.
 
     <output_dir>/.uploads/run.json    the run of these checkpoints, as in the store, and
                                       the job that continues it
@@ -29,8 +29,7 @@ _LARGEST = 4096
 
 
 def known_run(output_dir: Path) -> str | None:
-    """Return the run of the checkpoints in `output_dir`, by its uploads; None: nothing was
-    uploaded."""
+    """Return the run of the checkpoints in `output_dir`, by its uploads; None without uploads."""
     return _noted(output_dir, "run")
 
 
@@ -80,7 +79,7 @@ def note_fetched(output_dir: Path, url: str | None) -> None:
 
 
 def note_sending(output_dir: Path, path: Path | None) -> None:
-    """Record that `path` is being sent; None: nothing is. Raises OSError."""
+    """Record that `path` is being sent; None after the transfer. Raises OSError."""
     _note(output_dir / UPLOADS / _SENDING, None if path is None else path.name)
 
 
