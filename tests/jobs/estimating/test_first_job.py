@@ -152,9 +152,7 @@ def test_examples_need_a_tokenizer_and_conversations_a_template(tmp_path: Path) 
 def test_where_only_adapters_fit_that_is_said(tmp_path: Path) -> None:
     with_weights(tmp_path)
     small = Machine(1, 12 * GIB, 8 * GIB)
-    with pytest.raises(
-        BadRequest, match=r"weights are trained.*nearest is.*--method qlora would"
-    ):
+    with pytest.raises(BadRequest, match=r"weights are trained.*nearest is.*--method qlora would"):
         made(tmp_path, small, **WIDE)
     assert made(tmp_path, small, method=QLORA, **WIDE).tree["lora"]["frozen_precision"] == "nf4"
 

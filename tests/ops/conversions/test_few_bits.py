@@ -133,9 +133,7 @@ def test_scales_that_mean_nothing_leave_no_output(tmp_path: Path, value: float) 
     tensors["a.weight_scale_inv"][1, 1] = value
     source = write(tmp_path / "m", tensors, FP8)
     conversion = prepare(source, tmp_path / "out", Options(dtype="bf16"))
-    with pytest.raises(
-        BadFile, match=r"model.safetensors: a.weight has a scale .* in \[0:130, "
-    ):
+    with pytest.raises(BadFile, match=r"model.safetensors: a.weight has a scale .* in \[0:130, "):
         _written(conversion)
     assert not (tmp_path / "out").exists()
 

@@ -215,7 +215,7 @@ def test_without_activations_nothing_is_promised() -> None:
     assert choice.row is not None
     assert choice.row.fits is None
     assert choice.largest_batch is None
-    assert "activations are unknown" in choice.advice[-1]
+    assert "activations are not counted" in choice.advice[-1]
 
 
 def cost(way: Way | None) -> int:

@@ -52,7 +52,7 @@ FAULTS: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
     "scales of another shape": (
         fp8_tensors() | {"a.weight_scale_inv": scales(1, 2)},
         FP8,
-        r"a.weight_scale_inv has shape \[1, 2\], and a.weight of shape \[130, 256\] needs \[2, 2\]",
+        r"a.weight_scale_inv has shape \[1, 2\], but a.weight of shape \[130, 256\] needs \[2, 2\]",
     ),
     "scales of another rank": (
         fp8_tensors() | {"a.weight_scale_inv": scales(2, 2, 2)},
@@ -123,7 +123,7 @@ FAULTS: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
         "but both exist",
     ),
     "nf4 in another type": (
-        nf4_tensors(STATE) | {"a.weight": plain(64, 1)}, BNB, "is bfloat16, and zerotools",
+        nf4_tensors(STATE) | {"a.weight": plain(64, 1)}, BNB, "is bfloat16, but zerotools",
     ),
     "nf4 without absmax": (
         _without(nf4_tensors(STATE), "a.weight.absmax"), BNB, "a.weight.absmax is missing",
@@ -131,7 +131,7 @@ FAULTS: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
     "nf4 with absmax of another shape": (
         nf4_tensors(STATE) | {"a.weight.absmax": scales(3)},
         BNB,
-        r"of shape \[3\], and a.weight needs float32 of shape \[4\]",
+        r"of shape \[3\], but a.weight needs float32 of shape \[4\]",
     ),
     "nf4 whose absmax needs another": (
         nf4_tensors({**STATE, **NESTED}) | {"a.weight.nested_absmax": scales(1)},
@@ -211,7 +211,7 @@ def test_blocks_are_those_of_the_config_or_of_its_class(
 
 
 OPEN: dict[str, tuple[Tensors, dict[str, Any] | None, str]] = {
-    "no config": (fp8_tensors(), None, "in blocks of 65x128 and of 129x255, and nothing says"),
+    "no config": (fp8_tensors(), None, "in blocks of 65x128 and of 129x255, and they do not show"),
     "a config without blocks": (
         fp8_tensors(), {**CT, "config_groups": {}}, "they do not show which",
     ),

@@ -138,7 +138,7 @@ def test_p7_without_a_fresh_view_of_the_gpus_none_is_given(
 
 def test_a_gpu_that_is_not_there_is_named() -> None:
     decisions = decide([wants(1, (7,))], gpus(2))
-    assert decisions.waits[1] == "needs GPU 7: there is none; this machine has GPUs 0, 1"
+    assert decisions.waits[1] == "needs GPU 7, which does not exist; this machine has GPUs 0, 1"
 
 
 def test_one_gpu_named_twice_is_not_two() -> None:
@@ -154,7 +154,7 @@ def test_a_request_that_can_never_be_met_is_told_apart() -> None:
     )
     assert impossible(wants(1, 2).need, gpus(2), LIMITS) is None
     assert impossible(wants(1, 3).need, gpus(2), LIMITS) == "gpus = 3: this machine has GPUs 0, 1"
-    assert "there is none" in str(impossible(wants(1, (5,)).need, gpus(2), LIMITS))
+    assert "which does not exist" in str(impossible(wants(1, (5,)).need, gpus(2), LIMITS))
     why = impossible(wants(1, 1).need, seen(error="no NVML: x"), LIMITS)
     assert why is not None
     assert "shows none: no NVML: x" in why
