@@ -87,7 +87,7 @@ def test_weights_alone_become_one_group_of_all_floats(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_of_rules_or_tag_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="there is no --tag"):
+    with pytest.raises(BadRequest, match="does not take --tag"):
         prepare(model(tmp_path / "in", {"a": noise(2)}), tmp_path / "out", "torch", {}, tag="x")
 
 
@@ -166,7 +166,7 @@ def test_a_missing_rank_is_refused_and_nothing_is_written(tmp_path: Path) -> Non
 
 
 def test_a_disk_that_is_too_small_is_said_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match=rf"needs {2**62} bytes .* make room"):
+    with pytest.raises(BadRequest, match=rf"needs {2**62} bytes .* free some space"):
         check_space(tmp_path / "not" / "there", 2**62)
     assert list(tmp_path.iterdir()) == []
 

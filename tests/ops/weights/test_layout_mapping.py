@@ -100,7 +100,7 @@ def test_a_layout_that_is_said_is_checked(tmp_path: Path) -> None:
 
 def test_a_shape_that_config_contradicts_is_said_with_both(tmp_path: Path) -> None:
     source = toy(tmp_path, vocab_size=11)
-    with pytest.raises(BadRequest, match=r"embed has shape \[10, 4\], and .* gives it \[11, 4\]"):
+    with pytest.raises(BadRequest, match=r"embed has shape \[10, 4\], but .* gives it \[11, 4\]"):
         mapped(source, request(source))
 
 

@@ -137,7 +137,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], type[Exception], st
     "a chunk of text": (lambda s: _chunk(s, sizes=("a", 3)), BadFile, "counts of model.scale"),
     "no storage": (lambda s: s.update(storage_data=None), BadFile, "storage_data"),
     "entries of another class": (
-        lambda s: s["state_dict_metadata"].update(x=Opaque("m", "Odd")), BadFile, "should be"),
+        lambda s: s["state_dict_metadata"].update(x=Opaque("m", "Odd")), BadFile, "instead of"),
     "an unknown element type": (
         lambda s: s["state_dict_metadata"]["model.scale"].state.update(properties=None),
         Unsupported, "model.scale"),
@@ -177,7 +177,7 @@ def _stored(shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0) -
     ("tensor", "dtype", "shape", "said"),
     [
         (_stored((2, 4), (4, 1)), "int32", (4, 2), r"shape \(2, 4\).*shape \(4, 2\)"),
-        (_stored((2, 4), (4, 1)), "float32", (2, 4), "holds int32.*says float32"),
+        (_stored((2, 4), (4, 1)), "float32", (2, 4), "holds int32.*has float32"),
         (_stored((2, 4), (0, 1)), "int32", (2, 4), "stride of 0"),
         ({"w": 1}, "int32", (2, 4), "holds dict"),
     ],
@@ -224,7 +224,7 @@ def test_a_job_without_its_record_is_not_another_programs(tmp_path: Path) -> Non
     path = tmp_path / "step-00000003"
     shutil.copytree(JOB, path)
     (path / "job.json").unlink()
-    with pytest.raises(BadFile, match=r"job\.json is missing, and MANIFEST\.json names it"):
+    with pytest.raises(BadFile, match=r"job\.json is missing, but MANIFEST\.json lists it"):
         read_dcp(path)
     with tolerating() as damage:
         assert read_dcp(path).tensors
