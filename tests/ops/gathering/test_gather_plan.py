@@ -144,7 +144,7 @@ def test_without_sha256sum_copies_are_compared_by_what_is_sent(
     ssh.has_programs("n2", [Path("/bin") / each for each in ("sh", "find", "head", "dd", "stat")])
     one = made_node(tmp_path, "n1", {"a": b"x" * 300_000, "b": b"b"})
     two = made_node(tmp_path, "n2", {"a": b"x" * 300_000, "b": b"c"})
-    with pytest.raises(BadFile, match=r"^b says 'b' in "):
+    with pytest.raises(BadFile, match=r"^b has 'b' in "):
         planned([one, two], tmp_path / "out")
     (tmp_path / "n2" / "run" / "b").unlink()
     plan = planned([one, two], tmp_path / "out")

@@ -327,7 +327,9 @@ class _Model:
         return next((key for key in keys if key in self._weights.tensors), None)
 
     def _lacks(self, name: str) -> LacksBase:
-        return LacksBase(f"{self._path} has an adapter for {name}, which the base model does not have")
+        return LacksBase(
+            f"{self._path} has an adapter for {name}, which the base model does not have"
+        )
 
     def _require(self, key: Key, wanted: tuple[int, ...]) -> None:
         tensor = self._weights.tensors[key]

@@ -181,9 +181,7 @@ def test_a_configuration_counts_in_every_key_and_flags_must_agree(tmp_path: Path
     zero = found.native.mp_shards[0].model.fields.tree["ds_config"]["zero_optimization"]
     assert (zero["stage"], zero["round_robin_gradients"]) == (2, False)
     assert contents(found) == contents(source)
-    with pytest.raises(
-        BadRequest, match=r"resuming run has 2: .*zero_optimization\.stage in"
-    ):
+    with pytest.raises(BadRequest, match=r"resuming run has 2: .*zero_optimization\.stage in"):
         ZeroSettings(stage=3, ds_config=config).settled()
     with pytest.raises(
         BadRequest,
