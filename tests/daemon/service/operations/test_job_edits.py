@@ -123,7 +123,7 @@ def test_a_job_waits_for_another_time_or_for_none(tmp_path: Path) -> None:
             it.service.edit(job.id, JobEdit(begin=soon - 7200), uid=ME), BadRequest
         )
         assert said.startswith("begin: ")
-        assert " is over; it is " in said
+        assert " is in the past; it is " in said
         said = await refusal(it.service.edit(job.id, JobEdit(begin=soon * 3), uid=ME), BadRequest)
         assert "days ahead" in said
         assert (await it.service.edit(job.id, JobEdit(begin=AT_ANY_TIME), uid=ME)).begin is None

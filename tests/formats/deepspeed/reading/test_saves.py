@@ -147,7 +147,7 @@ def change(tag: Path, pattern: str, **values: Any) -> None:
 def test_a_model_file_of_another_step(tmp_path: Path) -> None:
     tag = copied(Z3, tmp_path)
     change(tag, "*model_states.pt", global_steps=7)
-    assert any("has made 7 updates there, and the optimizer 2" in s for s in problems_of(tag))
+    assert any("records 7 updates of the run, and the optimizer 2" in s for s in problems_of(tag))
     assert refusals(tag, tmp_path / "out").keys() == ALL
 
 
@@ -156,7 +156,7 @@ def test_a_run_that_began_before_0_14_counts_one_step_more(case: str, tmp_path: 
     tag = copied(case, tmp_path)
     change(tag, "*model_states.pt", global_steps=1)
     assert problems_of(tag) == []
-    assert any("counted 2 steps and the run 1, as" in each for each in read(tag).origin.notes)
+    assert any("counted 2 steps and the run 1. Runs" in each for each in read(tag).origin.notes)
     assert refusals(tag, tmp_path / "out") == {}
 
 
@@ -176,7 +176,7 @@ def test_skipped_steps_are_not_updates(tmp_path: Path) -> None:
     tag = copied("z2-fp16-w2", tmp_path)  # five steps, two of them skipped, the optimizer at 3
     assert problems_of(tag) == []
     change(tag, "mp_rank*", skipped_steps=4)
-    assert any("has made 1 updates" in s for s in problems_of(tag))
+    assert any("records 1 updates" in s for s in problems_of(tag))
 
 
 def test_an_optimizer_that_began_anew_is_told_and_read(tmp_path: Path) -> None:
