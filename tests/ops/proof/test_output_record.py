@@ -164,7 +164,7 @@ def test_the_manifest_of_the_directory_of_a_file(exported: Path, tmp_path: Path)
     (exported / MARKER).unlink()
     flip(exported / "model.safetensors", 3000)
     with pytest.raises(
-        BadFile, match=r"and .*out\.zerotools\.json says .*: its bytes have changed"
+        BadFile, match=r"but .*out\.zerotools\.json has .*: its bytes have changed"
     ):
         made(exported, tmp_path / "again", "convert torch")
 
