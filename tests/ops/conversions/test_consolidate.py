@@ -124,7 +124,7 @@ def test_overwrite_replaces_only_what_we_could_have_written(tmp_path: Path) -> N
     precious = tmp_path / "thesis"
     precious.mkdir()
     (precious / "chapter.txt").write_text("years of work")
-    with pytest.raises(BadRequest, match=r"has no \.zerotools-output\.json, .* not replace it"):
+    with pytest.raises(BadRequest, match=r"has no \.zerotools-output\.json .* not replace it"):
         perform(prepare(JOB, precious, Options()), budget=MemoryBudget(), overwrite=True)
     assert (precious / "chapter.txt").read_text() == "years of work"
     export(tmp_path / "out")

@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         "a": (HubBlock("ab", (4, 3), Box.whole((2, 3))),),
         "b": (HubBlock("ab", (4, 3), Box.whole((2, 3)), offset=6),),
     }
-    with pytest.raises(Unsupported, match=r"a is float32 and b is float16, .* parts of ab"):
+    with pytest.raises(Unsupported, match=r"a is float32, but b is float16; .* parts of ab"):
         restored(with_type(source, "b", dtypes.FLOAT16), joined)
     with pytest.raises(BadFile, match=r"has ab in shape \[4, 3\] and also in shape \[2, 3\]"):
         restored(source, {**joined, "b": (renamed("ab", (2, 3)),)})

@@ -122,7 +122,7 @@ def test_without_the_program_jobs_are_children_or_wait(tmp_path: Path) -> None:
                 await it.reach(job, "succeeded")
                 return
 
-            assert "there is no" in await why_waits(it, job)
+            assert "does not exist any more" in await why_waits(it, job)
 
     asyncio.run(story(may_be_child=True))
     asyncio.run(story(may_be_child=False))

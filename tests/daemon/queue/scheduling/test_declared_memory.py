@@ -49,7 +49,7 @@ def test_a_share_that_no_gpu_has_is_refused_and_so_is_too_much_of_the_host() -> 
     need = dataclasses.replace(wants(1, 1).need, gpu_bytes=80 * GIB)
     assert impossible(need, gpus(2), LIMITS, MEMORY) == (
         "gpus: the job needs 1 GPU and can use 0 of 2: GPUs 0-1: 80.0 GiB of memory, and "
-        "memory.per_gpu is 80.0 GiB beside 1.0 of the CUDA context"
+        "memory.per_gpu is 80.0 GiB plus 1.0 for the CUDA context"
     )
     larger = seen(fake_gpu(0), fake_gpu(1, total_gib=96))
     assert impossible(need, larger, LIMITS, MEMORY) is None

@@ -82,7 +82,7 @@ def test_a_short_swap_file_is_refused(tmp_path: Path) -> None:
     path = tag / "offloaded_tensors" / "rank00" / "0_3.tensor.swp"
     path.write_bytes(path.read_bytes()[:359])
     problem = problems_of(tag)[0]
-    assert "359 bytes, and its partition 360" in problem
+    assert "359 bytes, but its partition needs 360" in problem
     assert "consolidate" in refusals(tag, tmp_path / "out")
 
 
