@@ -139,7 +139,7 @@ def of_deepspeed(**changes: Any) -> ForeignRun:
         (
             of_deepspeed(world_size=8),
             [tuple(SHAPES)],
-            "saved at world size 8 and stage 2 and the job has 4 and stage 2",
+            "saved at world size 8 and stage 2, but the job has 4 and stage 2",
         ),
         (of_deepspeed(stage=3), [tuple(SHAPES)], "--world-size 4 --stage 2, or set engine"),
         (of_deepspeed(), [tuple(SHAPES)[::-1]], "have 3 parameters and the job's 3, or the order"),

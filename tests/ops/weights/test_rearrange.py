@@ -95,7 +95,7 @@ def test_rows_that_are_repeated_are_read_as_often(tmp_path: Path) -> None:
 
 def test_parts_without_their_state_are_refused(tmp_path: Path) -> None:
     source = written(tmp_path, {("a", "param"): 2, ("b", "param"): 1, ("a", "exp_avg"): 2})
-    with pytest.raises(BadRequest, match=r"a \(exp_avg\) and b are parts of both, and b has no"):
+    with pytest.raises(BadRequest, match=r"a \(exp_avg\) and b are parts of both, but b has no"):
         rearranged(source, {"both": BOTH})
 
 
@@ -104,7 +104,7 @@ def test_parts_of_different_types_are_refused(tmp_path: Path) -> None:
     tensors = dict(source.tensors)
     tensors[Key("b", "param")] = Tensor(dtypes.BFLOAT16, (1, 2), ())
     mixed = Checkpoint(source.root, tensors, source.origin, files=source.files)
-    with pytest.raises(Unsupported, match=r"a is float32 and b is bfloat16.*consolidate --dtype"):
+    with pytest.raises(Unsupported, match=r"a is float32 but b is bfloat16.*consolidate --dtype"):
         rearranged(mixed, {"both": BOTH})
 
 
