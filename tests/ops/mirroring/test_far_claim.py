@@ -88,7 +88,7 @@ def test_who_resumes_from_a_place_takes_it_over(store: GcsServer, tmp_path: Path
     claim(place(), mine, "job 1", None)
     assert claim(place(), other, "job 2", f"{place()}/step-00000004")
     refuse_lost(place(), other)
-    with pytest.raises(BadRequest, match=r"is that of .*/other now: nothing more"):
+    with pytest.raises(BadRequest, match=r"is now claimed by .*/other: this run stops"):
         refuse_lost(place(), mine)
     remove_objects([place() / CLAIM])
     with pytest.raises(BadRequest, match="is not claimed any more"):

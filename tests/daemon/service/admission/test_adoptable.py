@@ -128,7 +128,7 @@ def test_no_process_of_a_job() -> None:
 def test_no_process_of_another_user() -> None:
     with sleeping(user=NOBODY) as pid:
         said = refusal(pid)
-        assert f"is of uid {NOBODY}, and you are uid {os.getuid()}" in said
+        assert f"belongs to uid {NOBODY}, and you are uid {os.getuid()}" in said
         process = read_process(pid)
         assert process is not None
         identity = AdoptedProcess(pid, process.start_ticks, boot_id())

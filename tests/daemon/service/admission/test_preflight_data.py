@@ -63,7 +63,7 @@ def test_good_examples_pass(make: Make, tmp_path: Path) -> None:
         ("", "a.json: contains no data"),
         ("\n\n", "a.json: contains no example with text in"),
         ("[]", "a.json: contains no example with text in"),
-        ('{"prompt": "", "response": "b"}', 'whose "prompt" and "response" hold text'),
+        ('{"prompt": "", "response": "b"}', 'no example with text in "prompt" and "response"'),
     ],
 )
 def test_examples_are_looked_at(

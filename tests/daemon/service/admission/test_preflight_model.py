@@ -62,7 +62,7 @@ def test_integers_are_weights_where_the_config_says_quantised(
     make("m/config.json", LLAMA[:-1] + ', "quantization_config": {"quant_method": "mxfp4"}}')
     assert refusal(data, model=model).endswith(
         "experts.down_proj_blocks is uint8: quantised weights cannot be trained; take the model in "
-        "16 or 32 bits (its config.json says mxfp4)"
+        "16 or 32 bits (method mxfp4 in its config.json)"
     )
 
 
