@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
 
 CHOSEN_BY_THE_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 LOWEST, END = 10_240, 65_536
-# Processes that run tests in parallel begin at different ports; none returns a port again soon.
-_numbers = count(os.getpid() * 61)
+_numbers: dict[int, Iterator[int]] = {}
+"""For this process, the numbers of the ports to try. Processes that run tests in parallel begin at
+different ports, and one that is forked begins anew; none returns a port again soon."""
 
 
 def free_port() -> int:
@@ -26,7 +28,8 @@ def free_port() -> int:
     """
     first = int(CHOSEN_BY_THE_KERNEL.read_text("ascii").split()[0])
     ports = range(LOWEST, first) or range(LOWEST, END)
-    for number in islice(_numbers, len(ports)):
+    numbers = _numbers.setdefault(os.getpid(), count(os.getpid() * 61))
+    for number in islice(numbers, len(ports)):
         port = ports[number % len(ports)]
         with socket.socket() as probe:
             try:
@@ -34,4 +37,4 @@ def free_port() -> int:
             except OSError:
                 continue
         return port
-    raise OSError("somebody listens on every port")
+    raise OSError("every port is in use")

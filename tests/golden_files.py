@@ -56,6 +56,7 @@ def every_checkpoint() -> list[Path]:
         if path.is_dir()
         and path not in files
         and not path.parent.name.startswith("datasets-")
+        and not path.parent.name.endswith("_runs")  # the programs that wrote them
         and not (path / "model").is_dir()
     )
     return [*cases, *others]

@@ -58,7 +58,7 @@ def test_ranks_that_stop_without_being_asked_are_not_started_for_ever(daemon: Da
     daemon.client.submit(make_job("steps=2 exit=75", ranks=1, max_restarts=1))
     job = daemon.wait_for_end(1)
     assert (job["state"], len(job["attempts"])) == ("failed", 2)
-    assert job["reason"] == "stopped at step 2 without being asked to; no restart left of 1"
+    assert job["reason"] == "stopped at step 2 without a request; no restart left of 1"
 
 
 def test_a_job_whose_supervisor_is_stopped_from_outside_waits_and_counts(daemon: Daemon) -> None:

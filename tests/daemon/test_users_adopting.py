@@ -74,7 +74,7 @@ def test_its_user_has_it_watched_and_ended(machine: Machine) -> None:
 
 def test_nobody_else_may_and_root_neither(machine: Machine) -> None:
     with training_of(machine.anna) as child:
-        said = f"process {child.pid} (sleep) is of uid {machine.anna.uid}, and you are uid "
+        said = f"process {child.pid} (sleep) belongs to uid {machine.anna.uid}, and you are uid "
         assert str(adopt(machine, machine.bert, child.pid)).startswith(said)
         with pytest.raises(Exception, match=said.replace("(", r"\(").replace(")", r"\)")):
             machine.daemon.client.adopt({"pid": child.pid})

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import suppress
+
+import pytest
 
 from harness.ports import CHOSEN_BY_THE_KERNEL, free_port
 
@@ -19,3 +22,13 @@ def test_one_that_somebody_listens_on_is_passed_over() -> None:
         with suppress(OSError):  # somebody has it already
             other.bind(("127.0.0.1", before + 1))
         assert free_port() != before + 1
+
+
+def test_a_forked_process_begins_at_other_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = free_port()
+    child = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: child)
+    ports = [free_port() for _ in range(3)]
+    monkeypatch.undo()
+    assert parent not in ports
+    assert free_port() not in ports

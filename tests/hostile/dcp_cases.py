@@ -92,12 +92,12 @@ CASES: Sequence[Case] = (
     Case(
         "metadata that are a command",
         holding(pickle.dumps(Calls(os.system, TOUCH))),
-        "has posix.system where Metadata should be",
+        "has posix.system instead of Metadata",
     ),
     Case(
         "a command in place of a tensor",
         holding(metadata_bytes([chunk(length=len(COMMAND))], None), COMMAND),
-        "holds os.system where w should be",
+        "holds os.system instead of w",
         WRITE,
     ),
     Case(

@@ -102,7 +102,7 @@ CASES = (
         "is missing|character device",
         WRITE,
     ),
-    Case("named pipes for config and tokenizer", _pipe_beside, "no config.json", WRITE, 0),
+    Case("named pipes for config and tokenizer", _pipe_beside, "config.json is not in", WRITE, 0),
     Case(
         "a directory that holds itself",
         _directory_loop,

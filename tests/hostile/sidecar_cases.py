@@ -91,7 +91,7 @@ LORA = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["w"]}
 
 NO_MARKER = "is not a marker that zerotools wrote"
 NO_MANIFEST = "it has no schema zerotools.manifest/1"
-OTHER_RANK = r"has rank 1, and adapter_config.json says"
+OTHER_RANK = r"has rank 1, but adapter_config.json has"
 NOT_THERE = {"size": 1, "mtime_ns": 1, "digest": "0"}
 ELSEWHERE = marker(**{"../../etc/passwd": NOT_THERE})
 NEVER = b'{"schema": "zerotools.thinned/1", "dropped": [], "keep": "x", "time": 1e999}'

@@ -62,7 +62,7 @@ def test_a_config_that_contradicts_a_shape_is_said_with_both() -> None:
     have = held("hf")
     have["layer.1.kv"] = (6, 4)
     with pytest.raises(
-        BadRequest, match=r"layer.1.kv has shape \[6, 4\], and config.json gives it"
+        BadRequest, match=r"layer.1.kv has shape \[6, 4\], but config.json gives it"
     ):
         detected(FAMILY, CONFIG, {}, have)
 

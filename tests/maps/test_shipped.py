@@ -26,7 +26,7 @@ def test_each_map_is_whole_and_no_model_has_two() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    with pytest.raises(BadRequest, match="the map lama; the nearest is llama"):
+    with pytest.raises(BadRequest, match="the map lama does not exist; the nearest is llama"):
         shipped_map("lama")
     with pytest.raises(
         Unsupported, match="no map exists for models of type qwen4; the nearest is qwen"

@@ -163,9 +163,7 @@ def test_the_manifest_of_the_directory_of_a_file(exported: Path, tmp_path: Path)
     """Where one file has the tensors, `origin.path` is that file."""
     (exported / MARKER).unlink()
     flip(exported / "model.safetensors", 3000)
-    with pytest.raises(
-        BadFile, match=r"but .*out\.zerotools\.json has .*: its bytes have changed"
-    ):
+    with pytest.raises(BadFile, match=r"but .*out\.zerotools\.json has .*: its bytes have changed"):
         made(exported, tmp_path / "again", "convert torch")
 
 

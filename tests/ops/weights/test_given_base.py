@@ -64,9 +64,7 @@ def test_a_run_without_its_base_is_told_both_commands(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match=said):
         export(run, tmp_path / "out")
     other = model(tmp_path / "other", {"layers.0.k.weight": noise(4, 6)})
-    with pytest.raises(
-        BadRequest, match=r"is not the base .* layers.0.q.weight, which the base"
-    ):
+    with pytest.raises(BadRequest, match=r"is not the base .* layers.0.q.weight, which the base"):
         export(run, tmp_path / "out", base=other)
     with pytest.raises(BadRequest, match="this model has adapters; name the model that they were"):
         export(run, tmp_path / "out", base=run)

@@ -87,7 +87,7 @@ def read_header(path: Path) -> Header:
         if not may_be_read(length, beside):
             raise BadFile(
                 f"{path}: its header has {length} bytes, but the file has only {beside()} bytes "
-                "of data: it would fill the memory; do not use it"
+                "of data: it is made to fill the memory; do not use it"
             )
         data = file.read(length)
     tree = _parse(path, data, beside)

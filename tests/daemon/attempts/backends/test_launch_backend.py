@@ -67,7 +67,7 @@ def test_without_systemd_they_are_children_and_the_reason_is_told(path: dict[str
         "children of the daemon: systemd does not run this machine",
     )
     way = choose_way("auto", {**environment, "PATH": "/nowhere"}, uid=0, booted=lambda: True)
-    assert way.why == "children of the daemon: there is no systemd-run on PATH"
+    assert way.why == "children of the daemon: systemd-run is not on PATH"
 
 
 @pytest.mark.parametrize(

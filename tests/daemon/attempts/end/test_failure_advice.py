@@ -33,8 +33,7 @@ def test_the_programs_error_is_the_reason_with_one_thing_to_try() -> None:
         "; try to install it for the job's python, or name another one with python = ..."
     )
     assert cause("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(...)").endswith(
-        '; try NCCL_P2P_DISABLE = "1" in [env], and NCCL_DEBUG = "INFO" to see the transports '
-        "in use"
+        '; try NCCL_P2P_DISABLE = "1" in [env], and NCCL_DEBUG = "INFO" to see what NCCL uses'
     )
     assert cause("ValueError: no") == "rank 0 exited with 1: ValueError: no"
     assert cause(None) == "rank 0 exited with 1"

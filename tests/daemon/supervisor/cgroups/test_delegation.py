@@ -65,5 +65,5 @@ def test_a_machine_without_version_2_has_none(tmp_path: Path) -> None:
         delegation.find(tmp_path)
     tree = FakeTree(tmp_path)
     (tree.root / "proc/self/cgroup").write_text("9:memory:/x\n")
-    with pytest.raises(NotDelegated, match="does not say"):
+    with pytest.raises(NotDelegated, match="the kernel lists no control group"):
         find(tree)

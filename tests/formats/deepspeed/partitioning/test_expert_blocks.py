@@ -64,7 +64,5 @@ def test_files_of_experts_are_rows_and_a_lost_one_is_a_hole() -> None:
 def test_blocks_of_two_runs_do_not_fit() -> None:
     parts = [(block, in_whole(of_rank(f"r{n}"), block)) for n, block in enumerate(BLOCKS)]
     wider = Tensor(FLOAT32, (4, 5), [Chunk(Box.whole((2, 5)), "other", 0)])
-    with pytest.raises(
-        BadFile, match=r"other has float32 of shape \(4, 5\) of w1 over all experts"
-    ):
+    with pytest.raises(BadFile, match=r"w1 over all experts is float32 of shape \(4, 5\) in other"):
         joined_blocks("w1", [parts[1], (BLOCKS[0], wider)])
