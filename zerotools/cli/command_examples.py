@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zerotools.cli.command_table import COMMANDS, JOBS
-
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "inspect": (
         "zerotools inspect output/checkpoint-2000",
@@ -142,14 +140,14 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def epilog(name: str) -> str | None:
+def epilog(name: str, *, is_on_jobs: bool) -> str | None:
     """Return the end of a command's help page in click's form, or None: the effect of a verb on
     each kind of job, and examples."""
     lines = EXAMPLES.get(name)
     if lines is None:
         return None
     words = ""
-    if name in COMMANDS and COMMANDS[name].section == JOBS:
+    if is_on_jobs:
         from zerotools.jobs import job_words  # commands on checkpoints do not load zerotools.jobs
 
         words = f"\b\n{job_words.help_of(name)}\n\n" if name in job_words.VERBS else ""

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from zerotools.cli.command_examples import epilog
 from zerotools.cli.command_synonyms import suggest_commands
-from zerotools.cli.command_table import OLD_NAMES, SECTIONS, CommandEntry
+from zerotools.cli.command_table import JOBS, OLD_NAMES, SECTIONS, CommandEntry
 from zerotools.cli.output.messages import HOST
 
 
@@ -52,7 +52,8 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command), f"{entry.module}.command is not a command"
         if all(parameter.name != "debug" for parameter in command.params):
             command.params.append(debug_option())
-        command.epilog = command.epilog or epilog(cmd_name)
+        is_on_jobs = isinstance(entry, CommandEntry) and entry.section == JOBS
+        command.epilog = command.epilog or epilog(cmd_name, is_on_jobs=is_on_jobs)
         return command
 
     def resolve_command(
