@@ -127,7 +127,7 @@ def _lines(log: Path, place: int) -> list[str]:
 
 
 def _error(lines: Sequence[str]) -> str | None:
-    """The first line after a traceback, or else the last line."""
+    """Return the first line after a traceback, or else the last line."""
     begun = False
     for line in lines:
         begun = begun or line.startswith("Traceback")
@@ -137,7 +137,7 @@ def _error(lines: Sequence[str]) -> str | None:
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """The failures again, and how many there are of each state."""
+    """Return the failures again, and the number of rows in each state."""
     failed = [row for row in rows if row.state == "FAIL"]
     counts = {state: sum(row.state == state for row in rows) for state in ("ok", "FAIL", "skip")}
     ran = counts["ok"] + counts["FAIL"]

@@ -158,7 +158,7 @@ def optimizer_of(groups: Iterable[ParamGroup]) -> str | None:
 
 
 def optimizer_class_of(training: TrainingState, roles: Collection[str]) -> OptimizerClass | None:
-    """The torch optimizer that resumes from state of these roles; None if it is not torch's.
+    """Return the torch optimizer that resumes from state of these roles; None if it is not torch's.
 
     DeepSpeed's "Adam" decays weights as AdamW does unless `adam_w_mode` is off.
     """

@@ -77,8 +77,10 @@ def count_of(sweep: Mapping[str, Sequence[Any]], count: int | None) -> int:
 def members_of(
     tree: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], count: int | None
 ) -> list[ArrayMember]:
-    """The jobs of `tree`, each with its output directory and its name: every combination of the
-    values of `sweep`, `count` times (None: once). All of it is checked before anything is made.
+    """Return the jobs of `tree`, each with its output directory and its name.
+
+    They are all combinations of the values of `sweep`, `count` times (None: once). All of it is
+    checked before anything is made.
 
     Raises BadRequest: a key that the job file does not have, too many jobs.
     """

@@ -55,7 +55,7 @@ def _language(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def secrets_of(spec: JobSpec | None) -> list[str]:
-    """The secret values that the job was given, which no text about it may show."""
+    """Return the secret values of the job, which no text about it may show."""
     return [] if spec is None else result_of(secret_steps(spec))
 
 

@@ -30,7 +30,7 @@ class Writers:
         self._whole = False
 
     def note(self, job_id: int, place: str | None) -> None:
-        """The job, which is being queued, writes into `place`, or into its default directory."""
+        """Record that the job writes into `place`; None is its default directory."""
         if place is not None:
             self._add(job_id, place)
 
@@ -80,7 +80,7 @@ class Writers:
             jobs.discard(job_id)
 
     def refuse_taken(self, spec: JobSpec, place: str | None, own: int | None = None) -> None:
-        """Raises Conflict: an unfinished job other than `own` writes into `place`."""
+        """Raise Conflict if an unfinished job other than `own` writes into `place`."""
         for job_id in [] if place is None else self._jobs_at(place):
             state = self._store.state(job_id)  # None: it was removed, or its submit was undone
             if state is not None and state not in states.TERMINAL and job_id != own:

@@ -158,7 +158,7 @@ class QueuePlacement:
         """Rows and requests of newly queued or edited jobs, so that they need not be read again."""
 
     def expect(self, job: JobRow) -> None:
-        """A newly queued or edited job, while it need not be read again."""
+        """Record a newly queued or edited job, so that it need not be read again."""
         self._requests.pop(job.id, None)
         self._expected.forget([job.id])
         request = self._request_of(job)

@@ -77,7 +77,7 @@ class JobRow:
         return self
 
     def read_as(self, other: JobRow) -> JobRow:
-        """This row, which is not read again if `other` has the same job file."""
+        """Return this row, with what was read of `other` if both have the same job file."""
         if (self.spec_text, self.given_text) == (other.spec_text, other.given_text):
             self.__dict__["reading"] = other.reading
         return self

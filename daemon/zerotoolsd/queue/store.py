@@ -352,12 +352,12 @@ class Store:
         return job_row(row)
 
     def state(self, job_id: int) -> str | None:
-        """The state of a job, without reading its job file; None if the job does not exist."""
+        """Return the state of a job, without reading its job file; None if it does not exist."""
         return self._text_of(job_id, "state")
 
     def output_dir(self, job_id: int) -> str | None:
-        """The directory of a job's output, without reading its job file; None if the job does not
-        exist."""
+        """Return the output directory of a job, without reading its job file; None if the job does
+        not exist."""
         return self._text_of(job_id, "output_dir")
 
     def _text_of(self, job_id: int, column: str) -> str | None:

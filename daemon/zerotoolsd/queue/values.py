@@ -41,8 +41,10 @@ def stored(value: object) -> object:
 
 
 def stored_row(row: Iterable[object]) -> list[object]:
-    """The values of a row as they are bound. Raises Unstorable, and OverflowError when they are
-    bound: see `stored`."""
+    """Return the values of a row as they are bound.
+
+    Raises Unstorable, and OverflowError when they are bound: see `stored`.
+    """
     return [value if type(value) in _AS_THEY_ARE else stored(value) for value in row]
 
 

@@ -48,7 +48,7 @@ def continue_job(
 
 
 def refuse_nodes(asked: Mapping[str, Any]) -> None:
-    """Raises BadRequest: the number of nodes was given for a job of a daemon."""
+    """Raise BadRequest if a number of nodes was given for a job of a daemon."""
     if asked:
         raise BadRequest("--nodes is only for jobs submitted to Slurm without a daemon")
 

@@ -121,7 +121,7 @@ def look_at_compilers(
     *,
     has_gpus: bool,
 ) -> Iterator[DoctorFinding]:
-    """The compilers that torch.compile and DeepSpeed's operators call."""
+    """Check the compilers that torch.compile and DeepSpeed's operators call."""
     if not any(which(name) for name in ("c++", "g++", "clang++")):
         yield warning(
             "compilers",

@@ -185,7 +185,7 @@ class Estimate:
         return way_keys(way, self.work, asked, self.batch)
 
     def _model_table(self, way: Way) -> dict[str, Any]:
-        """The table `[model]` of a model that is only a size, which has no weights for adapters."""
+        """Return the table `[model]` of a model that is only a size: no weights for adapters."""
         shape, micro = self.work.model.config, way.work.micro
         if shape is None or way.lora_table:
             return {}

@@ -223,7 +223,7 @@ def _check_generation(spec: JobSpec) -> Iterator[str]:
 
 
 def _check_tasks(spec: JobSpec) -> Iterator[str]:
-    """An exported model without a tokenizer cannot be asked anything."""
+    """Yield an error for tasks on an exported model without a tokenizer."""
     if not spec.eval.tasks or not any(getattr(spec.data, kind) for kind in KINDS):
         return
     named = tokenizer_of(spec.data, spec.model.path)

@@ -145,7 +145,7 @@ def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
 
 
 def secret_arguments(arguments: Sequence[str]) -> list[str]:
-    """The values that `mask_arguments` hides if the whole value is one word of the command."""
+    """Return the values that `mask_arguments` hides if a value is one word of the command."""
     return result_of(secret_argument_steps(arguments))
 
 

@@ -34,8 +34,10 @@ _CONVERTED = (f"{_PLAIN}null", f"{_PLAIN}bool", f"{_PLAIN}int", f"{_PLAIN}float"
 def parse_yaml(
     text: str, *, source: str, lenient: bool = False, keys: YamlKeys | None = None
 ) -> Document:
-    """The mapping in `text`. `lenient` mends what came off a web page by `keys`, the keys that such
-    a file has, and lists each mend.
+    """Return the mapping in `text`.
+
+    `lenient` repairs a text from a web page by `keys`, the keys of such a file, and lists each
+    repair.
 
     Raises:
         BadRequest: it is not YAML, has a key twice, an anchor or a tag, or is not a mapping.

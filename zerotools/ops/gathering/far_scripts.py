@@ -47,8 +47,10 @@ h() {{
 
 
 def contents(directory: str, files: Iterable[tuple[str, int, int]], mark: str) -> str:
-    """Prints the bytes of each file (its name, the blocks to skip, the bytes that follow), and a
-    line with the mark behind each."""
+    """Return a script that prints the bytes of each file, and a line with the mark after each.
+
+    A file is its name, the blocks to skip, and the number of bytes that follow.
+    """
     calls = "\n".join(f"g {_word(name)} {skip} {count}" for name, skip, count in files)
     return f"""{_entering(directory)}
 g() {{

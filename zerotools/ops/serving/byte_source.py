@@ -108,7 +108,8 @@ class ByteSource:
         self._ahead = Semaphore(pieces // 3)
 
     def __enter__(self) -> ByteSource:
-        """
+        """Check the source and the output, and open what reads need.
+
         Raises:
             BadFile: the source is incomplete, damaged, or another than it was.
             BadRequest: the output cannot be made by ranges.

@@ -55,7 +55,7 @@ class ComingJob:
             self._write()
 
     def taken(self, job_id: int) -> None:
-        """It is queued under this number."""
+        """Record the number under which the job is queued."""
         if self._path is not None:
             self._place.write(str(job_id), job_id, self._named)
 

@@ -137,7 +137,7 @@ def _uid_of(pid: int) -> int | None:
 
 
 def held_by(left: MemoryLeft, found: Suspects, gpu: Gpu) -> str:
-    """What has the GPU, as leases say it: it completes "GPU 0 is in use by "."""
+    """Return what uses the GPU, according to leases: it completes "GPU 0 is in use by "."""
     size = f"{left.size / GIB:.1f} GiB"
     listed = [found.ours[pid] for pid in left.pids if pid in found.ours]
     if listed:

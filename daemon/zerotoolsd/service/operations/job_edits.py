@@ -100,7 +100,7 @@ class JobEdits:
             )
 
     def _refuse_evaluated(self, job: JobRow, spec: JobSpec) -> None:
-        """Raises Conflict: the job that evaluates this one would no longer fit it."""
+        """Raise Conflict if the job that evaluates this one would no longer fit it."""
         if _evaluated(job.spec) == _evaluated(spec):
             return
         others = evaluations_of(self._store, job)

@@ -149,7 +149,7 @@ def columns(curves: Curves, steps: Sequence[int], names: Iterable[str]) -> dict[
 
 
 def score_columns(curves: Curves, points: int) -> dict[str, list[Any]]:
-    """The columns of scores by name, `time`, and `step`: at most so many steps, the newest ones."""
+    """Return the columns of scores by name, `time` and `step`, of the newest `points` steps."""
     steps = sorted({step for values in curves.scores.values() for step in values})[-points:]
     known = {name: at for name, at in curves.scores.items() if at}
     named = {**known, **({"time": curves.score_time} if steps else {})}

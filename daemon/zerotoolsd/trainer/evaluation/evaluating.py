@@ -33,7 +33,7 @@ class Evaluated:
 
     @property
     def perplexity(self) -> float | None:
-        """e to the power of the loss; None if that is not a finite number, or for a loss of
+        """The exponential of the loss; None if that is not a finite number, or for a loss of
         preferences, which is not a likelihood of text."""
         if self.rewards is not None:
             return None

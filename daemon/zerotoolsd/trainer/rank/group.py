@@ -133,8 +133,8 @@ class WorldGroup:
 
 
 def timeout_setter(package: Any = dist) -> Callable[[timedelta, Any], None]:
-    """The method that sets a group's timeout: torch 2.14 has renamed it, and warns of the old
-    name."""
+    """Return the method that sets a group's timeout: torch 2.14 has renamed it, and warns of the
+    old name."""
     found: Callable[[timedelta, Any], None] | None = getattr(package, "set_timeout", None)
     return found or distributed_c10d._set_pg_timeout
 

@@ -80,8 +80,11 @@ def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | No
 
 
 def _others(said: str) -> list[str]:
-    """The part of torch's message on other processes on the GPU. If torch does not find this pid in
-    NVML's list, as in a container, one of those listed is this process."""
+    """Return the part of torch's message on other processes on the GPU.
+
+    If torch does not find this pid in NVML's list, as in a container, one of those listed is this
+    process.
+    """
     listed = _PROCESS.findall(said)
     return listed if _THIS.search(said) else listed[1:]
 

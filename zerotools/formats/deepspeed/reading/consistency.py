@@ -82,8 +82,8 @@ def could_be_of(step: float | None, model: ModelStates) -> bool:
 
 
 def began_before(model: ModelStates, optim: OptimStates) -> str | None:
-    """A note for an optimizer with one step more than the run, in files of a version that does not
-    count the additional step. It is a continued run of an older version, or files of two saves."""
+    """Return a note if the optimizer counts one step more than the run, in files of a version that
+    does not. It is a continued run of an older version, or files of two saves."""
     step, updates = step_of(optim), updates_of(model)
     if step is None or updates is None or step != updates + 1 or _steps_first(model):
         return None
@@ -164,7 +164,7 @@ def _of_another_save(
 
 
 def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | None:
-    """The learning rates of the schedule and of the optimizer, if they differ."""
+    """Return the learning rates of the schedule and of the optimizer, if they differ."""
     schedule = model.fields.tree.get(LR_SCHEDULER)
     last = schedule.get(LAST_RATES) if isinstance(schedule, dict) else None
     own = [group.get("lr") for group in optim.param_groups or ()]

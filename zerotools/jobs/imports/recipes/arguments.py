@@ -169,8 +169,8 @@ def _read_optimizer(reading: ArgumentReading) -> None:
 
 
 def read_batch_of(reading: ArgumentReading) -> None:
-    """batch = micro batch x accumulation x ranks, which are known now; or the batch is given
-    directly."""
+    """Read the batch: micro batch x accumulation x ranks, which are known now, or the batch
+    itself."""
     config = reading.config
     if "total_batch_size" in reading.recipe.given:
         return

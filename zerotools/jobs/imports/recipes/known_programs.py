@@ -228,7 +228,7 @@ def _renamed(given: Mapping[str, ConfigValue], names: Mapping[str, str]) -> dict
 
 
 def _always(recipe: Recipe, name: str, value: Any) -> ConfigValue:
-    """An argument that the program has in any case."""
+    """Return an argument that the program has in any case."""
     place = recipe.source if recipe.program is None else recipe.program.place
     title = "the program" if recipe.program is None else Path(recipe.program.name).name
     return ConfigValue(name, title, place, value)

@@ -64,7 +64,7 @@ def read_llamafactory(document: Document, beside: Path) -> Recipe:
 
 
 def _data(yaml: YamlRecipe, beside: Path, *, is_dpo: bool) -> dict[str, ConfigValue]:
-    """The files that stand in the register by the names in `dataset`, as arguments."""
+    """Return as arguments the files that the register has under the names in `dataset`."""
     directory = yaml.left.get("dataset_dir")
     root = _found("data" if directory is None else str(directory.value), beside)
     given: dict[str, ConfigValue] = {}
@@ -149,7 +149,7 @@ def _file(
 def _pairs(
     yaml: YamlRecipe, named: ConfigValue, entry: Mapping[str, Any], given: dict[str, ConfigValue]
 ) -> None:
-    """The columns of pairs of answers."""
+    """Read the columns of pairs of answers into `given`."""
     columns = entry.get("columns")
     columns = columns if isinstance(columns, Mapping) else {}
     if columns.get("query") or columns.get("history"):

@@ -138,7 +138,7 @@ def _read_targets(reading: ArgumentReading, given: ConfigValue) -> None:
 
 
 def _type_by_name(reading: ArgumentReading) -> str:
-    """The `model_type` by the name of a model that is not here yet; empty if the name shows
+    """Return the `model_type` by the name of a model that is not here yet; empty if the name shows
     none."""
     claim = reading.config.claims.of("model.path")
     if claim is None or reading.recipe.found(str(claim.value)).is_dir():

@@ -90,8 +90,10 @@ def sidecar_of(files: CheckpointFiles) -> Path:
 
 
 def sidecar_of_path(subject: Path) -> Path:
-    """The same, by the directory or the file that is the checkpoint: a name that stands for a
-    directory (a link, `.`) may stand for another one tomorrow."""
+    """Return the default path of a manifest for the directory or the file of a checkpoint.
+
+    A name of a directory (a link, `.`) may be another directory tomorrow, so it is resolved.
+    """
     if isinstance(subject, RemotePath) and subject.is_root:
         return subject / SIDECAR_SUFFIX  # none is written there: it would be in the checkpoint
     whole = subject.resolve() if subject.is_dir() else subject.absolute()
