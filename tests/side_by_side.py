@@ -133,7 +133,7 @@ class SideBySide:
         if (pid := os.fork()) == 0:
             for end in (ours, *(worker.messages for worker in self._workers)):
                 end.close()
-            serve(session, self._files, theirs, self._base / f"process-{os.getpid()}")
+            serve(session, self._files, theirs, self._base / f"p{os.getpid()}")
         theirs.close()
         self._workers.append(Worker(pid, os.pidfd_open(pid), ours))
 
