@@ -50,15 +50,16 @@ class Entry:
         return self._tensor.nbytes
 
     def numpy(self, dtype: object = None) -> Array:
-        """Return the values, as `dtype` if one is given; bfloat16 and float8 are types of
-        ml_dtypes. In another type than its own, the payload of a quantised weight is multiplied by
-        its scales.
+        """Return the values, converted to `dtype` if one is given.
+
+        bfloat16 and float8 are types of ml_dtypes. If a quantised weight is converted to another
+        type, its payload is multiplied by its scales.
 
         Raises:
-            BadFile: the tensor is incomplete, its file is damaged, or nothing can be made of the
-            checkpoint, for example because it has files of two saves. Unsupported: an unknown type,
-            a cast that is not between floating-point types, or a payload or scales that make no
-            weight.
+            BadFile: the tensor is incomplete, its file is damaged, or the checkpoint as a whole
+            cannot be used, for example because it has files of two saves. Unsupported: the type is
+            unknown, the cast is not between floating-point types, or the tensor is a payload or a
+            scale that no weight can be computed from.
         """
         from zerotools.ops.conversions.conversion import refuse_blocked
         from zerotools.ops.execution.load_arrays import load
@@ -121,7 +122,7 @@ class Reader(Mapping[str | tuple[str, str], Entry]):
         return recognise(self.checkpoint)
 
     def roles(self, name: str) -> list[str]:
-        """Return the roles that there are for a name, such as `param` and `exp_avg`."""
+        """Return the roles of the tensors with this name, such as `param` and `exp_avg`."""
         holder = self.checkpoint.aliases.get(name, name)
         return [key.role for key in self.checkpoint.tensors if key.name in (name, holder)]
 
@@ -165,7 +166,7 @@ def load_state_dict(
     """Return all tensors of a role by name, in memory, as `model.load_state_dict` takes them.
 
     `param` includes the buffers. `dtype` is for floating-point tensors of 16 bits or more; the
-    others keep their type. With a `dtype` quantised weights are made plain, without one payloads
+    others keep their type. With a `dtype`, quantised weights are dequantised; without one, payloads
     and scales are returned as they are. Tied names share one tensor. `framework` selects torch
     tensors or numpy arrays.
 

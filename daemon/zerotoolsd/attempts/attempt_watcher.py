@@ -207,9 +207,9 @@ class AttemptWatcher:
         self._later[attempt.token] = handle
 
     def give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Report `record` as the end of an unstarted attempt, once it cannot start.
+        """Prevent the start of an attempt that has not started, and report `record` as its end.
 
-        If a supervisor has started it meanwhile, it continues.
+        If a supervisor has started the attempt meanwhile, the attempt continues, and is watched.
         """
         self._later.pop(attempt.token, None)
         with self._guard(attempt.job_id, GIVING_UP) as reach:

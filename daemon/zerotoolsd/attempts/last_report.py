@@ -45,10 +45,10 @@ class LastReport:
     """The messages of the newest step and of the newest evaluation, step and path of the newest
     checkpoint, and the peaks in bytes.
 
-    `uploaded` has `step`, `path` (a URL) and `time` of the newest copy in a store, and `why` the
-    next one failed. `doing` is the activity before the first step, until that is over, and
-    `doing_since` is its start in seconds since the epoch. `verified` has the newest result of each
-    checkpoint that was verified or rejected, by its path.
+    `uploaded` has `step`, `path` (a URL) and `time` of the newest copy in a store, and in `why` the
+    reason if a later upload failed. `doing` is the activity before the first step, until that is
+    over, and `doing_since` is its start in seconds since the epoch. `verified` has the newest
+    result of each checkpoint that was verified or rejected, by its path.
     """
 
     step: Mapping[str, Any] | None = None
@@ -92,7 +92,7 @@ def verified(path: Path, attempts: Sequence[AttemptRow]) -> Verified | None:
 
 
 def latest_checkpoint(job: JobRow, attempts: Sequence[AttemptRow]) -> tuple[int, Path] | None:
-    """Step and path of the newest checkpoint that the job's ranks reported."""
+    """Return step and path of the newest checkpoint that the job's ranks reported."""
     for report in map(last_report, reversed(attempts)):
         if report.checkpoint_step is not None:
             own = Path(job.output_dir) / checkpoint_dirs.directory_name(report.checkpoint_step)
@@ -172,7 +172,10 @@ def _evaluation(messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | No
 
 
 def _uploaded(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the newest copy in a store, and why the one after it failed. Newest message first."""
+    """Return the newest copy in a store, and why a later upload failed; None without any upload.
+
+    `messages` begin with the newest.
+    """
     why: str | None = None
     for message in messages:
         event = message.get("event")
@@ -188,14 +191,15 @@ def _uploaded(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def first_step_time(run_dir: Path) -> float | None:
-    """Return the time of the earliest step in the read part, in seconds since the epoch; None if
-    none is."""
+    """Return the time of the earliest step in the last part of `progress.jsonl`, in seconds since
+    the epoch; None without a step."""
     steps = [m for m in _newest_first(run_dir / PROGRESS) if m.get("event") == "step"]
     return _time(steps[-1].get("time")) if steps else None
 
 
 def told(attempt: AttemptRow) -> dict[str, Any]:
-    """Return the reports that the supervisor kept, for a record that it did not write."""
+    """Return the ranks' reports as keys of a record, for an attempt that its supervisor left
+    without one."""
     known = report_so_far(Path(attempt.run_dir))
     step, path = known.checkpoint_step, known.checkpoint_path
     saved = {"step": step, "path": path, "found": known.checkpoint_found}
@@ -210,7 +214,10 @@ def told(attempt: AttemptRow) -> dict[str, Any]:
 
 
 def with_what_was_told(attempt: AttemptRow, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the record with the reports, because the supervisor's keeper does not receive them."""
+    """Return `record`, completed with the ranks' reports if the supervisor's keeper wrote it.
+
+    The keeper does not receive these reports.
+    """
     return {**told(attempt), **record} if record.get("by_keeper") is True else record
 
 

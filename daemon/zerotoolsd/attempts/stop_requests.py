@@ -43,7 +43,7 @@ class StopRequestFiles:
         self._unheard[attempt.token] = reason
 
     def take_unheard(self, attempt: AttemptRow) -> str | None:
-        """Return the reason of a kept request, once."""
+        """Return the reason of a kept request, and forget the request; None without one."""
         return self._unheard.pop(attempt.token, None)
 
     @property
@@ -56,7 +56,7 @@ class StopRequestFiles:
         self._unwritten.pop(attempt.token, None)
 
     def since(self, attempt: AttemptRow) -> float | None:
-        """Return since when the attempt has been asked, by the monotonic clock."""
+        """Return when the attempt was first asked to stop, by the monotonic clock; None: never."""
         return self._since.get(attempt.token)
 
     def over(self, attempt: AttemptRow) -> None:
@@ -65,8 +65,11 @@ class StopRequestFiles:
 
 
 def has_begun(run_dir: Path) -> bool:
-    """Return whether its supervisor takes SIGTERM for a request; its directory may have been
-    removed."""
+    """Return whether the attempt's supervisor handles SIGTERM as a request to stop.
+
+    It does so once it has written `run.json`. Also return True if the run directory was removed
+    since then.
+    """
     try:
         with opened(run_dir) as base:
             return os.path.lexists(base / RUN) or not base.exists()

@@ -52,7 +52,10 @@ class JobTexts:
         """Files of refused submits, which are still there."""
 
     def write(self, texts: Sequence[tuple[str, str]]) -> list[int]:
-        """Write job files, each with all keys and with the set keys; return the number of each."""
+        """Write job files, and return the number that each has in the table.
+
+        Each is a pair of texts: with all keys, and with only the keys that were set.
+        """
         written = []
         with self._transaction():
             deleted = self._delete_some()
@@ -63,7 +66,8 @@ class JobTexts:
         return written
 
     def refuse(self, numbers: Iterable[int]) -> None:
-        """Note that no job will refer to these files. Those to which one does refer stay."""
+        """Mark files for deletion, because no job will refer to them. A file stays if a job refers
+        to it."""
         self._refused |= dict.fromkeys(numbers)
 
     def delete_refused(self) -> bool:
@@ -91,8 +95,10 @@ class JobTexts:
             self._refused.pop(number, None)
 
     def delete_unused(self) -> int:
-        """Delete all files that no job refers to; return how many there were. Not while a submit
-        writes files."""
+        """Delete all files that no job refers to, and return their number.
+
+        Do not call it while a submit writes files.
+        """
         used = "SELECT text_number FROM job WHERE text_number IS NOT NULL"
         if self._sql(f"SELECT 1 FROM job_text WHERE number NOT IN ({used})").fetchone() is None:
             return 0

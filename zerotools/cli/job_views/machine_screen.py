@@ -74,8 +74,10 @@ def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, 
 
 
 def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
-    """Return the machine of the daemon's response `machine`: as seen from here, if it is this one,
-    with the daemon's values for the rest.
+    """Return a snapshot of the machine that the daemon describes in its response `machine`.
+
+    `own` is the snapshot of this process, None if the machine is another one. The daemon's values
+    fill the gaps of `own`.
 
     Raises DaemonUnreachable: it is another machine, and its daemon has no snapshot yet.
     """
@@ -89,9 +91,12 @@ def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
 
 
 def filled_in(own: Snapshot, theirs: Snapshot) -> Snapshot:
-    """Return `own` completed by another process's recent values: those that need a second reading,
-    and earlier errors of GPUs. Also its GPUs if this process has no NVML: the other one may have
-    found it by another `LD_LIBRARY_PATH`."""
+    """Return `own`, with its gaps filled from `theirs`, a snapshot of another process.
+
+    Filled in are values of the host that need two readings, and earlier XIDs of GPUs. If this
+    process has no NVML, all GPUs are from `theirs`: the other process may have found NVML by
+    another `LD_LIBRARY_PATH`. `theirs` is ignored if the two are too far apart in time.
+    """
     if abs(own.taken_at - theirs.taken_at) > FRESH_SECONDS:
         return own
     known = {
@@ -132,7 +137,7 @@ def _watched(jobs: Sequence[Mapping[str, Any]]) -> dict[str, AdoptedProcess]:
 
 
 def draw(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
-    """Return lines of the screen; `owners` are those of the processes."""
+    """Return the lines of the screen; `owners` has the owners of the processes."""
     lines = _gpus(view, owners, columns)
     lines += ["", *_host(view.snapshot.host), "", *_jobs(view, owners)]
     return lines if columns is None else [render.shorten(line, columns) for line in lines]

@@ -40,14 +40,18 @@ class ProgressLine:
         self._last: ProgressRecord | None = None
 
     def show(self, record: ProgressRecord) -> None:
-        """Take one record."""
+        """Show one record: a step, or another event as a sentence."""
         if record.get("event") == "step":
             self._step(record)
         elif text := event_text(record):
             self.say(text)
 
     def say(self, text: str) -> None:
-        """Print a line that stays, after the last line of a step."""
+        """Print a line that stays on the screen.
+
+        On a terminal it replaces the progress line; the next step draws that again below. Elsewhere
+        a step that is not printed yet is printed first.
+        """
         if self._tty:
             self._erase()
         elif self._held is not None:
@@ -71,7 +75,7 @@ class ProgressLine:
         self._stream.flush()
 
     def finish(self) -> None:
-        """Keep the last step; on a terminal it is shown below what came after it."""
+        """Print the last step as a line that stays; on a terminal, below later lines."""
         if self._tty and self._last is not None and self._held is None:
             self._step(self._last)
         if self._held is not None:
@@ -237,7 +241,10 @@ def event_text(record: ProgressRecord) -> str:
 
 
 def _cost(record: ProgressRecord) -> str:
-    """Return bytes and seconds of a checkpoint, which those of users' programs do not tell."""
+    """Return the size of a checkpoint and the time to save it, in parentheses.
+
+    Return an empty text if they are unknown, for example for checkpoints of users' programs.
+    """
     size, seconds = _number(record, "bytes"), _number(record, "seconds")
     return "" if size is None or seconds is None else f" ({render.size(size)} in {seconds:.1f} s)"
 

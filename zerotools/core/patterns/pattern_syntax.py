@@ -31,7 +31,7 @@ class Symbol:
 
     @property
     def size(self) -> int:
-        """How much `takes` looks at."""
+        """The cost of one call of `takes`, in comparisons."""
         return 1 + len(self.ranges) + len(self.classes)
 
     def takes(self, character: str) -> bool:
@@ -44,7 +44,8 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class PatternPart:
-    """A symbol; a part `repeated` so many times; or `parts`, one after another or one of them."""
+    """One of three: a `symbol`; a part `repeated`, `least` to `most` times (None: no limit); or
+    `parts`, one after another or, with `is_choice`, as alternatives."""
 
     symbol: Symbol | None = None
     parts: tuple[PatternPart, ...] = ()
@@ -81,7 +82,7 @@ def parse_pattern(pattern: str, path: object) -> PatternPart:
 
     Raises:
         BadFile: it is not a regular expression, or longer than any that names tensors.
-        Unsupported: it has something that is not followed.
+        Unsupported: it uses a part of the syntax that is not supported.
     """
     if len(pattern) > _LONGEST:
         raise BadFile(

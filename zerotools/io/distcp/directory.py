@@ -40,7 +40,7 @@ def metadata_names(directory: Path) -> list[str]:
 
 
 def union(parts: list[Metadata], directory: Path) -> Metadata:
-    """Join several metadata with files below one `directory`.
+    """Join the metadata of several ranks, with their files below one `directory`.
 
     Raises:
         BadFile: they disagree on the type or shape of a tensor.
@@ -73,7 +73,8 @@ def union(parts: list[Metadata], directory: Path) -> Metadata:
 
 
 def within(prefix: str, metadata: Metadata) -> Metadata:
-    """Return the same metadata, with file names counted from the checkpoint's root."""
+    """Return the same metadata, with `prefix` before each file name: relative to the checkpoint's
+    root."""
     if not prefix:
         return metadata
 
@@ -92,7 +93,9 @@ def within(prefix: str, metadata: Metadata) -> Metadata:
 def tensor_of(
     items: Items, root: Path, flat: str, saved: SavedTensor, files: Mapping[str, int]
 ) -> Tensor:
-    """Return a tensor with items in `files`, of those sizes, below `root`.
+    """Return the tensor `saved`, with its values in data files below `root`.
+
+    `files` maps the data files that exist to their sizes in bytes.
 
     Raises:
         Unsupported: it was saved by `SerializationFormat.SAFETENSORS`.

@@ -97,10 +97,10 @@ def recording() -> Iterator[Sources]:
 
 
 def note_source(path: Path) -> int:
-    """Note a file that is read later; its size in bytes.
+    """Record a file that is read later, and return its size in bytes.
 
     Raises:
-        OSError: it is not there, and never was.
+        OSError: it does not exist, and was not recorded before.
         BadFile: it is not the file that was read before under this name, or is gone.
     """
     with named_if_gone(path):
@@ -125,13 +125,16 @@ def named_if_gone(path: Path) -> Iterator[None]:
 
 
 def note(path: Path, status: os.stat_result) -> None:
-    """Note a file that is open and not read yet; raises as `note_source`."""
+    """Record a file that is open and not read yet. Raises BadFile if it has changed."""
     for sources in _NOTED.get():
         sources.note(path, status)
 
 
 def note_open(path: Path, status: Callable[[], os.stat_result]) -> None:
-    """Record a file that has been open for a while: it may be recorded only elsewhere."""
+    """Record a file that is already open, because it may have been opened outside of `recording`.
+
+    `status` is called only inside `recording`.
+    """
     if _NOTED.get():
         note(path, status())
 

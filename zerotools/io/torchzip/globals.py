@@ -76,8 +76,8 @@ def _tensor_v2(args: tuple[Any, ...]) -> StoredTensor | None:
 
 
 def _tensor_v3(args: tuple[Any, ...]) -> StoredTensor | None:
-    """Return a tensor as in v2, with the element type after the hooks: for types without a storage
-    class."""
+    """Rebuild _rebuild_tensor_v3(storage, offset, size, stride, requires_grad, hooks, dtype[,
+    metadata]), which torch writes for types without a storage class."""
     if not 7 <= len(args) <= 8:
         raise BadFile(f"it rebuilds a tensor from {len(args)} arguments")
     if type(args[6]) is not DType:

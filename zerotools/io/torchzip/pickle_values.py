@@ -22,7 +22,8 @@ class Global:
 
 
 def describe(value: Any) -> str:
-    """Return a value's kind for messages: the foreign name of an opaque one, else its type."""
+    """Return the kind of a value, for messages: its Python type, or, of an opaque value, the class
+    or function that the pickle names."""
     if isinstance(value, Opaque):
         return f"{value.module}.{value.name}"
     return type(value).__name__

@@ -85,7 +85,7 @@ class CheckpointSpec:
 
 
 def check_checkpoint(checkpoint: CheckpointSpec) -> Iterator[str]:
-    """Yield the problems in `[checkpoint]`, without other tables."""
+    """Yield the problems in `[checkpoint]` that do not depend on other tables."""
     yield from _check_thinning(checkpoint)
     yield from _check_upload(checkpoint)
     keep_every, every = checkpoint.keep_every, checkpoint.every

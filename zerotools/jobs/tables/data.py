@@ -298,7 +298,7 @@ def longest_sequence(data: DataSpec, positions: int | None) -> int | None:
 
 
 def check_data(data: DataSpec) -> Iterator[str]:
-    """Yield the problems in `[data]`, without other tables."""
+    """Yield the problems in `[data]` that do not depend on other tables."""
     given = [kind for kind in KINDS if getattr(data, kind)]
     if not given:
         yield (

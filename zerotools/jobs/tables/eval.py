@@ -103,7 +103,7 @@ class EvalSpec:
 
 
 def check_eval(spec: EvalSpec) -> Iterator[str]:
-    """Yield the problems in `[eval]`, without other tables."""
+    """Yield the problems in `[eval]` that do not depend on other tables."""
     if spec.files and spec.fraction:
         yield "eval: eval.files and eval.fraction cannot be combined; leave one out"
     if spec.fraction >= 1:

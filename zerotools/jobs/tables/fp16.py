@@ -55,7 +55,7 @@ class Fp16Spec:
 
 
 def check_fp16(fp16: Fp16Spec) -> Iterator[str]:
-    """Yield the problems in `[fp16]`, without other tables."""
+    """Yield the problems in `[fp16]` that do not depend on other tables."""
     first = 2.0**fp16.initial_scale_power
     if not fp16.loss_scale and fp16.min_loss_scale > first:
         yield (

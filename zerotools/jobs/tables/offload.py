@@ -47,7 +47,7 @@ class OffloadSpec:
 
 
 def check_offload(offload: OffloadSpec) -> Iterator[str]:
-    """Yield the problems in `[offload]`, without other tables."""
+    """Yield the problems in `[offload]` that do not depend on other tables."""
     if offload.optimizer == "disk" and offload.path is None:
         yield 'offload.optimizer = "disk": needs a directory to put it in; set offload.path'
     if offload.optimizer != "disk" and offload.path is not None:

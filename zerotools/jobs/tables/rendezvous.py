@@ -65,7 +65,7 @@ class RendezvousSpec:
 
 
 def check_rendezvous(rendezvous: RendezvousSpec) -> Iterator[str]:
-    """Yield the problems in `[rendezvous]`, without other tables."""
+    """Yield the problems in `[rendezvous]` that do not depend on other tables."""
     place, nodes = rendezvous.place, rendezvous.nodes
     if rendezvous.address is not None and (place is None or not 0 < place[1] <= _LARGEST_PORT):
         yield (

@@ -68,7 +68,7 @@ class ScriptSpec:
 
 
 def check_script(script: ScriptSpec) -> Iterator[str]:
-    """Yield the problems in `[script]`, without other tables."""
+    """Yield the problems in `[script]` that do not depend on other tables."""
     first = script.command[0] if script.command else ""
     if not first:
         yield "script.command = []: must name a program"

@@ -137,7 +137,7 @@ class SlurmSpec:
 
 
 def check_slurm(slurm: SlurmSpec) -> Iterator[str]:
-    """Yield the problems in `[slurm]`, without other tables."""
+    """Yield the problems in `[slurm]` that do not depend on other tables."""
     for name in ("partition", "account", "qos", "constraint", "reservation", "gpu_type", "memory"):
         value = getattr(slurm, name)
         if value is not None and (not value or not value.isprintable() or value != value.strip()):

@@ -255,7 +255,7 @@ class TrainSpec:
 
 
 def check_train(train: TrainSpec) -> Iterator[str]:
-    """Yield the problems in `[train]`, without other tables."""
+    """Yield the problems in `[train]` that do not depend on other tables."""
     if train.compile and train.router_bias_rate:
         yield (
             f"train.router_bias_rate = {train.router_bias_rate}: cannot be combined with "
@@ -273,7 +273,10 @@ def check_train(train: TrainSpec) -> Iterator[str]:
 
 
 def check_length(train: TrainSpec) -> Iterator[str]:
-    """Yield the problems with the parts of the schedule, as far as the number of steps is known."""
+    """Yield the problems with the number of steps, and with the steps of warmup and decay.
+
+    If `steps` is not set, because the job has `epochs`, nothing is compared with it.
+    """
     if train.steps is None and train.epochs is None:
         yield "train: one of train.steps and train.epochs is needed"
     if train.warmup_ratio > 1:
@@ -319,11 +322,11 @@ _OWNERS: Mapping[str, tuple[str, ...]] = {
     "muon_momentum": ("muon",),
     "muon_scale": ("muon",),
 }
-"""The optimizers of engine `torch` that have a key."""
+"""The optimizers of engine `torch` that have the key."""
 
 
 def check_optimizer(train: TrainSpec) -> Iterator[str]:
-    """Yield keys of another optimizer than the one of engine `torch`."""
+    """Yield a problem for each set key that the job's optimizer (engine `torch`) does not have."""
     unset = TrainSpec(batch_size=train.batch_size)
     for name, owners in _OWNERS.items():
         value = getattr(train, name)

@@ -63,7 +63,7 @@ class TensorDifference:
 
     @property
     def worst(self) -> Extreme | None:
-        """The element at `where`."""
+        """The element that differs most, chosen as `where` describes."""
         distance = self.distance
         if distance is None:
             return None

@@ -103,7 +103,7 @@ def with_target_sources(source: Checkpoint, target: Target) -> Checkpoint:
 
 
 def prove(conversion: Conversion) -> int:
-    """Prove that every copy can be made; returns how many there are.
+    """Prove that every copy can be made, and return the number of copies.
 
     Raises:
         BadFile: the source has a hole, an overlap, a chunk outside its file, or would be read from
@@ -114,7 +114,9 @@ def prove(conversion: Conversion) -> int:
 
 
 def check_output(conversion: Conversion, *, overwrite: bool, there: int = 0) -> None:
-    """Refuse what `perform` would refuse of the destination. `there` are bytes that it has already.
+    """Check the destination as `perform` does, before any work is done.
+
+    `there` is the number of bytes of the output that are on the disk already.
 
     Raises:
         BadRequest: the output exists, is inside the source, or does not fit on the disk.
@@ -186,7 +188,7 @@ def perform(
 
 
 def cast_to_fp16(conversion: Conversion) -> int:
-    """Return elements that are fp32 in the source and fp16 in the target."""
+    """Return the number of elements that are fp32 in the source and fp16 in the target."""
     return sum(
         tensor.numel
         for key, tensor in conversion.target.checkpoint.tensors.items()
@@ -235,11 +237,12 @@ def refuse_damaged_files(checkpoint: Checkpoint, keys: Iterable[Key]) -> None:
 
 
 def refuse_blocked(checkpoint: Checkpoint, *, but_for_names: bool = False) -> None:
-    """Raise an error if no complete output can be made of a checkpoint. With `but_for_names`,
-    tensors without known data are not needed.
+    """Check that the checkpoint has no problem that prevents every complete output.
+
+    With `but_for_names`, tensors without known data are not needed.
 
     Raises:
-        BadFile: see above.
+        BadFile: it has such a problem.
     """
     blocking = (p for p in checkpoint.problems if p.blocks or (p.is_unread and not but_for_names))
     found = next(blocking, None)
@@ -248,10 +251,11 @@ def refuse_blocked(checkpoint: Checkpoint, *, but_for_names: bool = False) -> No
 
 
 def check_destination(source: Path, destination: Path, *, command: str, overwrite: bool) -> None:
-    """Refuse outputs that would damage the source, or replace what `command` did not write.
+    """Check that the output would not damage the source, or replace files of another command.
 
     Raises:
-        BadRequest: see above.
+        BadRequest: the output is inside the source, contains it, or exists. With `overwrite`, it
+            may exist if `command` wrote it.
     """
     inside, outside = destination.resolve(), source.resolve()
     if inside == outside or outside in inside.parents:
@@ -279,7 +283,7 @@ def _check_room(conversion: Conversion, there: int) -> None:
 
 
 def check_space(destination: Path, needed: int) -> None:
-    """Refuse to start what cannot be finished.
+    """Check that the output fits on the disk of `destination`.
 
     Raises:
         BadRequest: the file system has fewer than `needed` bytes free.

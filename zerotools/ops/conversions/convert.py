@@ -318,7 +318,8 @@ def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Convers
 
 @dataclass(frozen=True)
 class _Run:
-    """A source and its run with an optimizer by names. `settled` are notes that no longer apply."""
+    """A source and the state of its training, in the form that the target needs: usually with names
+    for the optimizer's parameters. `settled` are notes of the source that no longer apply."""
 
     checkpoint: Checkpoint
     training: TrainingState
@@ -338,8 +339,8 @@ def _order(source: Checkpoint, request: _Request, given: Mapping[str, Path]) -> 
 
 
 def _leaves_stage_0(source: Checkpoint, request: _Request) -> bool:
-    """Return whether a run without ZeRO will continue with it. Its optimizer has no names to
-    reshard by."""
+    """Return whether a run without ZeRO will continue with ZeRO. It cannot be resharded, because
+    its optimizer has no parameter names."""
     if optimizer_roles(source) or not {"stage", "ds_config"} & request.options.keys():
         return False
     return formats.format_of(source, request.table).numbered_state(source) is not None
@@ -363,7 +364,8 @@ def _with_state(source: Checkpoint, request: _Request) -> tuple[Checkpoint, Trai
 def _named(
     source: Checkpoint, training: TrainingState, request: _Request, order: AskedOrder | None
 ) -> _Run:
-    """Return the run with names, completed with the user's hyperparameters.
+    """Return the source and its training state, with names for the optimizer's parameters if they
+    are needed, and with the user's hyperparameters.
 
     Raises:
         BadRequest: its optimizer has its parameters by number, and the target needs names.

@@ -40,8 +40,8 @@ class MergedModel:
         return self.merged is not None
 
     def kept_dtype(self, tensor: Tensor) -> DType:
-        """Return the type of a tensor that keeps its type: of a sum, that of the base model's
-        weights."""
+        """Return the type of a tensor in an output that keeps types; a merged weight gets the type
+        of the base model's weights."""
         merged = self.merged
         if merged is None or merged.dtype is None:
             return tensor.dtype
@@ -54,7 +54,7 @@ class MergedModel:
         return target if self.merged is None else with_merged_config(target, weights)
 
     def with_sums(self, conversion: Conversion) -> Conversion:
-        """Return `conversion`, which computes the merged weights first."""
+        """Return `conversion`, changed so that it first computes the merged weights."""
         merged = self.merged
         if merged is None:
             return conversion

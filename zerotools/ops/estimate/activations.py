@@ -107,7 +107,7 @@ class Activations:
 
 
 def activations_of(model: Architecture, micro: MicroBatch) -> Activations:
-    """Return the activations of `model`."""
+    """Return the bytes of the activations of `model` for one micro batch."""
     tokens, width = micro.tokens, micro.width
     one = tokens * _block(model, micro)
     going = tokens * _going_back(model, micro) + _expert_gradient(model, micro)
@@ -124,7 +124,7 @@ def activations_of(model: Architecture, micro: MicroBatch) -> Activations:
 
 
 def _block(model: Architecture, micro: MicroBatch) -> int:
-    """Return bytes of a token that one block saves."""
+    """Return the bytes per token that one block saves for the backward pass."""
     mlp = _experts(model, micro) if model.experts else _mlp(model, micro)
     return _norms(model, micro) + (_attention(model, micro) + mlp) // micro.tensor_ranks
 
@@ -140,8 +140,8 @@ def _norms(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _rms(model: Architecture, micro: MicroBatch) -> int:
-    """Return bytes of one element through an RMS norm, its output with them: the next layer saves
-    it."""
+    """Return the bytes per element that an RMS norm saves, with its output, which the next layer
+    saves."""
     if micro.width == _FULL:
         return 3 * _FULL
     scaled = _FULL if model.family.norm == RMS_FP32 else micro.width
@@ -172,8 +172,11 @@ def _attention(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _eager(model: Architecture, micro: MicroBatch) -> int:
-    """Return probabilities of a token, in fp32 and in the type of the model, and keys and values
-    once for each head of queries."""
+    """Return the bytes per token that only "eager" attention saves.
+
+    These are the probabilities, in fp32 and in the type of the model, and the copies of keys and
+    values that are repeated for each head of queries.
+    """
     scores = model.heads * micro.sequence
     if model.model_type == "gpt2" and micro.width != _FULL:
         return scores * micro.width  # it takes the softmax in the type of the scores
@@ -195,9 +198,12 @@ def _experts(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _going_back(model: Architecture, micro: MicroBatch) -> int:
-    """Return the bytes of a token that live during the backward pass of a block, in addition to the
-    saved ones: the gradients of the hidden states and of the MLP's product, a norm in fp32 or the
-    probabilities."""
+    """Return the bytes per token that the backward pass of a block needs in addition to the saved
+    ones.
+
+    These are the gradients of the hidden states, and the largest of three: the gradient of the
+    MLP's product, the probabilities of "eager" attention, and a norm in fp32.
+    """
     wide = model.intermediate * (model.experts_per_token or 1)
     if model.activation == "relu":
         wide *= 2  # it has saved its output alone, and the gradient of its input is another tensor
@@ -211,18 +217,18 @@ def _going_back(model: Architecture, micro: MicroBatch) -> int:
 
 
 def _expert_gradient(model: Architecture, micro: MicroBatch) -> int:
-    """Return bytes of the gradient of one expert, which is padded with zeros to those of all of
-    them."""
+    """Return the bytes of one expert's gradient, which is padded with zeros to the size of all
+    experts."""
     return micro.width * model.experts * 2 * model.intermediate * model.hidden
 
 
 def _last_norm(model: Architecture, micro: MicroBatch) -> int:
-    """Return bytes of a token in the norm before the head, the last hidden states with them."""
+    """Return the bytes per token of the norm before the head, with the last hidden states."""
     if model.family.norm == LAYER:
         return 2 * micro.width * model.hidden + 2 * _FULL
     return _rms(model, micro) * model.hidden + _FULL
 
 
 def _rotary(model: Architecture, micro: MicroBatch) -> int:
-    """Return cosines and sines of the positions, which all blocks share."""
+    """Return the bytes of the cosines and sines of all positions, which all blocks share."""
     return 2 * micro.width * micro.stretch * model.head_dim if model.family.is_rotary else 0

@@ -113,8 +113,9 @@ class Mirror:
         return checkpoint_dirs.choose(self.output_dir, digests=False).path is not None
 
     def fetch(self, resume_from: str | None) -> Path | None:
-        """Claim the prefix, and fetch the newest checkpoint from there if none on the disk is as
-        new. Return its path, or None without a fetch.
+        """Claim the prefix, and fetch its newest checkpoint if it is newer than those on the disk.
+
+        Return the path of the fetched checkpoint on the disk, or None if nothing was fetched.
 
         Raises:
             BadRequest: `resume_from` names an older one than another of the run.
@@ -133,8 +134,14 @@ class Mirror:
         return destination
 
     def _check_start(self, start: StorePath, given: str, own: int) -> None:
-        """Check a prefix before a new job claims it: it may be empty. `own` is the newest step on
-        the disk, -1 for none."""
+        """Check that a new job can start from `start`, before the job claims the prefix.
+
+        `given` is `start` as the user wrote it. `own` is the newest step on the disk, -1 for none.
+
+        Raises:
+            BadRequest: no checkpoint is there, or the job would resume from a newer one of the run.
+            As `far_claim.check_claim`, and `start_of`.
+        """
         far_claim.check_claim(self.place, self.output_dir, self.job, given)
         before = far_claim.read_claim(self.place)
         if before is not None and before.job == self.job:

@@ -22,8 +22,11 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Other:
-    """`weights` under the names of the output, with absolute file names; `files` has their sizes.
-    `checkpoint` is as it was read."""
+    """A checkpoint that holes of another are filled from.
+
+    `weights` have the names of the output, and absolute file names; `files` has the sizes of these
+    files. `checkpoint` is the checkpoint as it was read.
+    """
 
     given: ToExamine
     naming: Naming
@@ -78,8 +81,10 @@ class Other:
             )
 
     def sources_of(self, names: Iterable[str], tensor: Tensor) -> list[tuple[str, Tensor]]:
-        """Return the tensors that may fill `tensor`, which has these names; empty if its numbers
-        have another meaning."""
+        """Return the tensors here that may fill `tensor`, which is known by `names`.
+
+        Empty if none exists, or if its type is another one and not both are floating-point types.
+        """
         found = self._find(names)
         if found is None or not _is_cast(found, tensor):
             return []
@@ -104,7 +109,7 @@ class Other:
         return None
 
     def checked(self, used: Collection[str], budget: MemoryBudget) -> Other:
-        """Return it with only the sound chunks of the files `used`, which are read."""
+        """Read the files `used`, and return this checkpoint with only their sound chunks."""
         root = self.checkpoint.root.absolute()
         names = {file for file in self.checkpoint.files if str(root / file) in used}
         examined = examine_files(self.given, names, budget)

@@ -191,7 +191,10 @@ class AllChecks:
     def compare(
         self, other: Against | None, on_bytes: Callable[[int], None], *, digests: bool
     ) -> None:
-        """Compare with a manifest; with `digests`, make that of this checkpoint."""
+        """Compare this checkpoint with the manifest `other`, if one is given.
+
+        With `digests`, also make a manifest of this checkpoint, unless there are findings.
+        """
         if other is None and not digests:
             return
         sound = self._sound_tensors()
@@ -216,9 +219,11 @@ class AllChecks:
             self.findings.append(Finding(Check.BYTES, str(error)))
 
     def _vouch(self, comparison: Comparison) -> None:
-        """Mark files as checked that need no checksums because they are equal. Of files that the
-        manifest does not list, only those with nothing but tensors are known, and an index, which
-        has their positions."""
+        """Mark files as checked if the comparison proves that they are equal.
+
+        If all tensors are equal bit by bit, this includes files that the manifest does not list:
+        those that hold only tensors, and an index with the positions of tensors.
+        """
         vouched = set(comparison.vouched)
         if comparison.is_exact and not (self.findings or self._form.holds_state):
             below = self._checkpoint.root.relative_to(self._files.base)

@@ -26,8 +26,8 @@ def resolve_aliases(
 ) -> tuple[Checkpoint, list[str]]:
     """Omit tied names if the model's config ties them again, else write them out.
 
-    `ties` has the names that the model ties, with the name of the tensor of each; None: they are
-    not known. A reference model decides instead, if there is one: names that it holds are written,
+    `ties` maps each name that the model ties to the name of its tensor; None: they are not known.
+    If a reference model `like` is given, it decides instead: names that it holds are written,
     others are not. The tensor gets the name that the model takes it from.
     """
     weights = held_by(weights, _holders(like, ties))
@@ -60,8 +60,11 @@ def resolve_aliases(
 
 
 def held_by(weights: Checkpoint, is_holder: Callable[[str], bool]) -> Checkpoint:
-    """Return `weights` with each tensor of several names under one that `is_holder` accepts, if any
-    does; the other names are aliases of it."""
+    """Return `weights` with every tied tensor under one of its names that `is_holder` accepts.
+
+    The other names of the tensor become aliases. If none of its names is accepted, a tensor keeps
+    its name.
+    """
     new_names: dict[str, str] = {}
     for alias, name in weights.aliases.items():
         if not is_holder(name) and is_holder(alias) and name not in new_names:
@@ -102,10 +105,10 @@ def _group(weights: Checkpoint, alias: str) -> set[str]:
 
 
 def _is_tied(weights: Checkpoint, alias: str, ties: Mapping[str, str]) -> bool:
-    """Return whether the model itself takes the name `alias` from the tensor, by `ties`.
+    """Return whether the model itself ties `alias` to the tensor, according to `ties`.
 
-    Names may have other first parts there: those of a model in memory differ from those of its
-    files.
+    The names in `ties` may begin with other parts, because those of a model in memory differ from
+    those of its files.
     """
     if ties.get(alias) in _group(weights, alias) or _are_one(alias, weights.aliases[alias]):
         return True

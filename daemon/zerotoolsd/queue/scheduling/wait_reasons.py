@@ -44,12 +44,14 @@ class FloorHistory:
         self._said: dict[tuple[int, ResourceNeed], str] = {}
 
     def begin(self, view: GpuAllocationView) -> None:
-        """Record the state that the first job found."""
+        """Record the GPUs as the first job finds them."""
         self._views.append(view)
 
     def since(self, order: int, view: GpuAllocationView) -> None:
-        """Record the state for jobs behind position `order` (`requests.order_of`); call it in
-        ascending order."""
+        """Record the GPUs as the jobs after position `order` (`requests.order_of`) find them.
+
+        Call it in the order of the positions.
+        """
         self._behind.append(order)
         self._views.append(view)
 

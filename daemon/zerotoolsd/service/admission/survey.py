@@ -19,11 +19,12 @@ from zerotoolsd.service.admission.memory_check import Foreseen, MachineMemory, f
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """The results of the checks.
+    """The results of the checks of a job's files at its submit.
 
     `place` is the job's output directory with links resolved, None for its default directory.
-    `named` are all paths that it names; `needs` are the requirements for its interpreter. `asked`:
-    the interpreter must check a foreign checkpoint, or data that the daemon cannot read.
+    `named` has all paths that the job names. `needs` are the requirements for its interpreter.
+    `asked` is True if that interpreter must check a foreign checkpoint, or data that the daemon
+    cannot read.
     """
 
     place: str | None
@@ -45,7 +46,7 @@ NEEDS = ("zerotoolsd.service.admission.preflight",)
 
 
 def survey_of(tree: Mapping[str, Any]) -> Survey:
-    """Return the object that `Survey.to_json` gave."""
+    """Return the `Survey` of the JSON values that `Survey.to_json` returned."""
     needs = tree["needs"]
     return Survey(
         place=tree["place"],

@@ -60,7 +60,11 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 
 def begin_anew(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Set the state that differs between ranks, as separate interpreters would."""
+    """Set the state that a new interpreter would set at its start.
+
+    This is the state that a fork inherits, but that each rank must have for itself: signal
+    handlers, environment, arguments, random numbers and the number of threads.
+    """
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),

@@ -59,14 +59,14 @@ class BaseModel:
         self._called = ""
 
     def random_outside(self) -> str | None:
-        """Return the name of a module outside of it that draws random numbers; None without one."""
+        """Return the name of an active dropout module outside of the base model, or None."""
         for name, module in self._model.named_modules():
             if isinstance(module, nn.Dropout) and module.p and not self._holds(name):
                 return str(name)
         return None
 
     def weights_outside(self) -> list[nn.Parameter]:
-        """Return the trained parameters that the model uses outside of it: those of the head."""
+        """Return the trained parameters outside of the base model: those of the head."""
         found: dict[nn.Parameter, None] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             if parameter.requires_grad and not self._holds(name):
@@ -78,9 +78,9 @@ class BaseModel:
 
     @contextmanager
     def watched(self) -> Iterator[Seen]:
-        """Let the base model return only its first hidden state inside, so that the head is fast.
+        """Let the base model return only the first position's hidden state, inside the context.
 
-        The yielded value has its real output afterwards.
+        This makes the head fast. Afterwards the yielded value has the base model's real output.
 
         Raises:
             CannotCut: it was not called, or returned something else.
@@ -104,7 +104,7 @@ class BaseModel:
 
     @contextmanager
     def answering(self, seen: Seen, hidden: torch.Tensor) -> Iterator[None]:
-        """Let the base model return its recorded output with these hidden states, inside."""
+        """Let the base model return its recorded output with `hidden` in it, inside the context."""
         output = seen.with_hidden(hidden)
         with self._replaced(lambda *_: output):
             yield

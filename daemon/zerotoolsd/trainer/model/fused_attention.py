@@ -45,10 +45,11 @@ def choose_kernel(
     device: torch.device,
     capability_of: Callable[[torch.device], Capability] = torch.cuda.get_device_capability,
 ) -> str | None:
-    """Have keys and values be repeated where only that gives a fused kernel on `device`.
+    """Make transformers repeat keys and values if torch has no fused kernel on `device` otherwise.
 
     Returns:
-        A line of the log with the kernel that the job takes; None: torch does not choose it.
+        A line for the log with the kernel that the job gets. None on a CPU, and for a model that
+        does not use torch's scaled_dot_product_attention: nothing is changed then.
     """
     config = model.config.get_text_config()
     attends = str(config._attn_implementation).startswith(("sdpa", SEGMENTED))
@@ -62,7 +63,8 @@ def choose_kernel(
 
 
 def in_words(dtype: torch.dtype, capability: Capability, groups: int) -> str:
-    """Return the kernel of a model with `groups` heads of queries for each head of keys."""
+    """Return a line for the log with the kernel of a model that has `groups` heads of queries for
+    each head of keys."""
     major, minor = capability
     where = f"{str(dtype).removeprefix('torch.')}, compute capability {major}.{minor}"
     if has_flash(dtype, capability):
@@ -73,7 +75,8 @@ def in_words(dtype: torch.dtype, capability: Capability, groups: int) -> str:
 
 
 def repeat_for(capability: Capability) -> None:
-    """Have transformers repeat heads of keys on GPUs of this capability, unless flash serves."""
+    """Make transformers repeat heads of keys on GPUs of this capability, unless they have a flash
+    kernel for the type."""
     theirs = getattr(sdpa_attention, _CHOOSE, None)
     if theirs is None:  # another release of transformers, which may repeat them
         return

@@ -154,7 +154,7 @@ def _clock_meaning(gpu: Gpu) -> str:
 
 
 def _notes(gpu: Gpu, *, roomy: bool) -> Line:
-    """Return its problems, before its owner; usual states only if there is space."""
+    """Return the problems of a GPU, shown before its owner; with `roomy`, usual states, too."""
     notes: Line = []
     if gpu.xids:
         notes.append((f"XID {gpu.xids[-1].code} ", "bad"))
@@ -197,7 +197,7 @@ def _past(gpu: Gpu, look: Look, widths: GpuColumns) -> Line:
 
 
 def _in_short(gpus: Sequence[Gpu]) -> str:
-    """Return a summary of those without space."""
+    """Return a summary of `gpus` in one line: the GPUs that have no line because space is short."""
     used = sum(gpu.memory_used_bytes or 0 for gpu in gpus)
     total = sum(gpu.memory_total_bytes or 0 for gpu in gpus)
     busy = sum((gpu.utilization_percent or 0) > 0 for gpu in gpus)

@@ -94,12 +94,12 @@ def zero3_state(scaler: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str,
 
 
 def torch_state(state: Mapping[int, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the state dict of torch's optimizer over flat buffers: `state` by their numbers."""
+    """Return the state dict of torch's optimizer over flat buffers; `state` is by their numbers."""
     return {STATE: state, PARAM_GROUPS: list(groups)}
 
 
 def param_group(options: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
-    """Return one of torch's param groups, with the numbers of its flat buffers."""
+    """Return one of torch's param groups; `numbers` are the numbers of its flat buffers."""
     return {**options, PARAMS: list(numbers)}
 
 
@@ -109,7 +109,7 @@ def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numbers_of(group: Mapping[str, Any]) -> list[int]:
-    """Return the numbers of the flat buffers of one of torch's param groups."""
+    """Return the numbers of a param group's flat buffers: torch's `params`, the keys of `state`."""
     saved = group.get(PARAMS)
     return [number for number in (saved if isinstance(saved, list) else ()) if type(number) is int]
 

@@ -177,8 +177,10 @@ def _below(tag: str, tensor: Tensor) -> Tensor:
 
 
 def _apart(files: OutputFiles, mp_rank: int, mp_shard: MpShard) -> OutputFiles:
-    """Return the files of one of several model-parallel ranks, with separate names for its
-    tensors."""
+    """Return the files of model-parallel rank `mp_rank`, with this rank in the keys of its tensors.
+
+    Several model-parallel ranks have tensors of the same name, and the output has all of them.
+    """
     sources = {key: files.sources.get(key) or mp_shard.tensors[key] for key in files.tensors}
     return OutputFiles(
         files.plans,
@@ -190,7 +192,10 @@ def _apart(files: OutputFiles, mp_rank: int, mp_shard: MpShard) -> OutputFiles:
 
 
 def _target_keys(mp_shards: Sequence[MpShard]) -> dict[Key, tuple[Key, ...]]:
-    """Return each tensor's keys in the output, which keeps several model-parallel ranks apart."""
+    """Return the keys of each tensor in the output: one for each model-parallel rank that has it.
+
+    Empty if there is only one model-parallel rank.
+    """
     found: dict[Key, tuple[Key, ...]] = {}
     for mp_rank, mp_shard in enumerate(mp_shards if len(mp_shards) > 1 else ()):
         for key in mp_shard.tensors:
@@ -203,7 +208,7 @@ def _of_rank(mp_rank: int, key: Key) -> Key:
 
 
 def _compared(found: Checkpoint) -> dict[Key, Tensor]:
-    """Return the tensors of an output of several model-parallel ranks, each rank's apart."""
+    """Return the tensors of an output of several model-parallel ranks; each key has its rank."""
     return {
         _of_rank(mp_rank, key): tensor
         for mp_rank, mp_shard in enumerate(native_of(found).mp_shards)

@@ -18,7 +18,7 @@ from zerotools.formats.deepspeed.writing.target_layout import TargetLayout, need
 def notes_on(
     mp_shard: MpShard, logical: LogicalState, layout: TargetLayout, settings: ZeroSettings
 ) -> tuple[str, ...]:
-    """Return sentences on one model-parallel rank; `logical` is that of the source."""
+    """Return the notes on one model-parallel rank; `logical` is the state of the source."""
     return (
         *_elastic(mp_shard, settings),
         *needed_settings(logical, layout, settings),
@@ -55,7 +55,10 @@ def _elastic(mp_shard: MpShard, settings: ZeroSettings) -> list[str]:
 
 
 def _client_state(mp_shard: MpShard, layout: TargetLayout) -> list[str]:
-    """Return a note on the client state: at stage 3 each rank saves that of its caller."""
+    """Return a note that every rank gets the client state of rank 0.
+
+    At stage 3 DeepSpeed saves one for each rank: the `client_state` that the program passed there.
+    """
     kept = ", ".join(mp_shard.model.client_state)
     if not kept or layout.kind != STAGE_3:
         return []
@@ -82,8 +85,7 @@ def _batch(mp_shard: MpShard, ranks: int) -> list[str]:
 
 
 def _sequence_ranks(mp_shard: MpShard) -> list[str]:
-    """Return a note if the names of the run's files had a rank's number among those of a
-    sequence."""
+    """Return a note if the run's files had numbers of sequence-parallel ranks as `mp_rank`."""
     model, names = mp_shard.model, [o.file.name for o in mp_shard.optim_states if o is not None]
     own = {name_for_rank(name, 0) for name in names}
     if model.model_parallel_size != 1 or len(own) < 2:
@@ -106,8 +108,10 @@ def _mics(logical: LogicalState) -> list[str]:
 
 
 def _swapped(mp_shard: MpShard) -> list[str]:
-    """Return a note on NVMe: DeepSpeed that swaps loads `offloaded_tensors`, and no optimizer
-    files."""
+    """Return a note if the source's optimizer state was offloaded to NVMe.
+
+    With offload to NVMe, DeepSpeed loads `offloaded_tensors` and ignores optimizer files.
+    """
     if not any(swapped for o in mp_shard.optim_states if o is not None for swapped in o.swapped):
         return []
     return [

@@ -46,7 +46,7 @@ class StartCommand:
 
 
 def commands_within(text: str, source: str, depth: int = 0) -> Iterator[Command]:
-    """Yield the commands of a script, each with those that it gives to a shell behind it.
+    """Yield the commands of a script; each is followed by the commands that it gives to a shell.
 
     Raises:
         BadRequest: a quote that is not closed.
@@ -73,8 +73,7 @@ def _below(word: Word, line: int) -> Word:
 
 
 def _given_to_a_shell(words: Sequence[Word]) -> tuple[Word | None, Sequence[Word]]:
-    """Return the text that `bash -c`, also behind other programs, or `eval` runs, and those
-    programs."""
+    """Return the text that `eval` or `bash -c` runs, and the words before `bash` (`srun` ...)."""
     rest = _without_keywords(words)
     if not rest:
         return None, ()
@@ -115,7 +114,7 @@ def started(words: Sequence[Word]) -> StartCommand | None:
 
 
 def settings_by(by: Sequence[Word]) -> dict[str, Word]:
-    """Return the variables that the words before a launcher set, like the words of `env`."""
+    """Return the variables that words before a launcher set, such as A in `env A=1 torchrun`."""
     found = {}
     for word in by:
         if setting := _VARIABLE.match(word.text):
