@@ -57,6 +57,19 @@ def test_words_within_a_shell_have_their_lines_and_settings() -> None:
     assert {name: word.text for name, word in settings_by(command.by).items()} == {"N": "2"}
 
 
+def test_values_of_options_are_no_variables() -> None:
+    text = (
+        "docker run --mount type=bind,source=/data,target=/d --ulimit memlock=-1 --env A=1 "
+        "-e B=2 image env --ignore-environment C=3 torchrun y.py"
+    )
+    *_, command = launches(text)
+    assert {name: word.text for name, word in settings_by(command.by).items()} == {
+        "A": "1",
+        "B": "2",
+        "C": "3",
+    }
+
+
 def test_what_is_not_known_within_a_shell_is_a_problem_of_its_word_alone() -> None:
     text = 'torchrun_args="--a 1"\nbash -c "torchrun --node_rank $RANK x.py $torchrun_args"'
     (found,) = launches(text)

@@ -25,6 +25,8 @@ from zerotools.jobs.launcher_keys.launch_flags import (
 PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 _RUNS_TEXT = re.compile(r"-[a-z]*c")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+_BEFORE_VARIABLES = frozenset({"--env", "--ignore-environment", "--preserve-env"})
+"""Long options that a variable may follow."""
 _TOOLS = frozenset({"pip", "venv", "http.server", "nltk.downloader"})
 _DEEPEST = 4
 """Shells within shells."""
@@ -116,7 +118,11 @@ def started(words: Sequence[Word]) -> StartCommand | None:
 def settings_by(by: Sequence[Word]) -> dict[str, Word]:
     """Return the variables that words before a launcher set, such as A in `env A=1 torchrun`."""
     found = {}
+    before = ""
     for word in by:
+        option, before = before, word.text
+        if option.startswith("--") and option not in _BEFORE_VARIABLES:
+            continue  # its value, as in `docker run --mount type=bind,source=/data`
         if setting := _VARIABLE.match(word.text):
             value = replace(
                 word, text=word.text[setting.end() :], written=word.written[setting.end() :]
