@@ -89,8 +89,8 @@ def layout_of_model(
         layout = replace(base, name=name, about=layout.about, same_as=layout.same_as)
     if not value_of(layout.condition, sizes.values):
         raise BadRequest(
-            f"the layout {name} of the map {family.name} is for models with {layout.condition}, "
-            "which config.json does not have"
+            f"the layout {name} of the map {family.name} is for models with {layout.condition}; "
+            "config.json does not meet this condition"
         )
     return _Maker(family, layout, sizes, hub, optional, rows or {}).made()
 

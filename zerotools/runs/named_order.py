@@ -1,7 +1,7 @@
 """The record in an output of the names that an optimizer's numbered parameters got.
 
     {"schema": "zerotools.order/1", "version": "0.2.0",
-     "known_by": "the order in which LlamaForCausalLM of transformers 5.23.0 registers ...",
+     "known_by": "the order of the parameters in LlamaForCausalLM of transformers ...",
      "groups": [["model.embed_tokens.weight", ...], ["model.norm.weight", ...]]}
 
 `groups` has the names of each param group in the order of their numbers.

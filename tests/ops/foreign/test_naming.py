@@ -196,7 +196,9 @@ def test_the_order_of_the_model_is_what_transformers_registers(
     record = read_named_order(tmp_path / "out")
     assert record is not None
     assert record.groups == [NAMES]
-    assert record.known_by.startswith("the order of LlamaForCausalLM of transformers ")
+    assert record.known_by.startswith(
+        "the order of the parameters in LlamaForCausalLM of transformers "
+    )
 
 
 def test_each_group_is_in_the_order_of_the_model(

@@ -23,7 +23,7 @@ def said(job: JobOptimizer = SAME, state: FoundState = STATE, **changes: Any) ->
 def test_what_no_file_says_is_said() -> None:
     lines = list(unknown(made()))
     assert "at step 5; it does not record the order of the data" in lines[0]
-    assert "seeded from seed and step 5" in lines[1]
+    assert "seeds it from seed and step 5" in lines[1]
 
 
 def test_the_same_hyperparameters_leave_the_learning_rate_to_be_said() -> None:

@@ -316,7 +316,7 @@ def checkpoint_path(job: Job) -> str:
 _WAYS = {
     "at_save": "its structure, when it was saved",
     "digests": "every byte, when the job continued from it",
-    "unchanged": "unchanged since its save, when the job continued from it",
+    "unchanged": "no file written since its save, when the job continued from it",
     "structure": "its structure, when it was found",
 }
 

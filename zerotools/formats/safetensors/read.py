@@ -153,7 +153,7 @@ def _headers(root: Path, names: Sequence[str], *, has_index: bool) -> Iterator[t
             if not (has_index or number):
                 lose_unnamed(root / name)
     if not found:
-        raise BadFile(f"{root}: no readable shard holds {', '.join(names)}; take another copy")
+        raise BadFile(f"{root}: {', '.join(names)} cannot be read; take another copy")
     yield from found.items()
 
 

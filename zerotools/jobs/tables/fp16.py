@@ -23,7 +23,7 @@ class Fp16Spec:
         deepspeed="fp16.loss_scale",
     )
     initial_scale_power: int = key(
-        "The exponent of the first scale, a power of two.",
+        "The exponent of the first scale, which is 2 to this power.",
         default=16,
         minimum=0,
         maximum=64,

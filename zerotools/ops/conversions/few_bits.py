@@ -67,7 +67,7 @@ def refuse_quantising(dtype: str) -> None:
     """
     if dtype in QUANTISERS:
         raise BadRequest(
-            f"--dtype {dtype} quantises like transformers, so the output must have the layout hf: "
+            f"--dtype {dtype} quantises like transformers and cannot be combined with --map-to: "
             "map into hf first, and quantise the result"
         )
 

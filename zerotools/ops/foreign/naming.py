@@ -202,7 +202,7 @@ def _of_model(config: Path) -> AskedOrder:
         raise BadRequest(f"--order model: {config} does not have a model_type; {_ADVICE}")
     found = _built(config, tree)
     shapes = {str(name): tuple(shape) for name, shape in found["parameters"]}
-    said = f"{found['class']} of transformers {found['version']} registers its parameters"
+    said = f"the parameters in {found['class']} of transformers {found['version']}"
     return AskedOrder([list(shapes)], f"the order of {said}", shapes, frozenset(found["decayed"]))
 
 

@@ -39,7 +39,7 @@ def unknown(run: ForeignRun) -> Iterator[str]:
         "and may repeat data"
     )
     yield (
-        "the random number state is not carried over: they are seeded from seed and step "
+        "the random number state is not carried over: the job seeds it from seed and step "
         f"{run.step}"
     )
 
