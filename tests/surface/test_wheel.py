@@ -71,7 +71,13 @@ def test_programs_answer_under_the_names_that_earlier_versions_started(
         assert done.returncode != 0
         return done.stderr
 
-    for earlier, now in (("exporting", "export"), ("mirroring", "mirror"), ("thinning", "thin")):
+    for earlier, now in (
+        ("exporting", "export"),
+        ("mirroring", "mirror"),
+        ("thinning", "thin"),
+        ("finder/entry", "checkpoint_finder/entry"),
+        ("adopted/entry", "pid_watcher/entry"),
+    ):
         assert f"children/{now}.py" in failed(str(site / f"zerotoolsd/{earlier}.py"))
     for name in ("batch", "node"):
         assert f"slurm/runner/{name}.py" in failed("-m", f"zerotoolsd.allocation.{name}")
