@@ -419,3 +419,16 @@ def test_the_report_is_chinese_for_who_reads_that_and_its_json_is_not(
     steps = script[script.index("# 下一步") :].splitlines()
     plain = ("zerotools ", str(here))
     assert all(has_wide(line) for line in steps if not line[4:].startswith(plain)), steps
+
+
+@pytest.mark.parametrize(
+    "launch", ["accelerate launch --num_processes 2 t.py", "accelerate launch t.py"]
+)
+def test_a_program_keeps_the_number_of_ranks_of_accelerate(
+    capsys: pytest.CaptureFixture[str], here: Path, launch: str
+) -> None:
+    done = imported(capsys, "--as", "script", "--launch", launch)
+    assert ("gpus = 2 " in done.out) is ("2" in launch)
+    assert ("accelerate takes every GPU: set gpus" in " ".join(done.err.split())) is (
+        "2" not in launch
+    )

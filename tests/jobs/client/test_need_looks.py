@@ -53,6 +53,14 @@ def test_what_a_silent_job_names_is_needed(tmp_path: Path) -> None:
     assert "its directories do not respond" in found[0].sentence(tmp_path)
 
 
+def test_a_process_that_starts_too_slowly_gives_no_answer() -> None:
+    late = "import sys\nfor line in sys.stdin: print('ready', flush=True)"
+    found = NeedLooker((sys.executable, "-c", late), deadline_seconds=30.0, start_seconds=0.1)
+    assert found.needs(job()) is None
+    assert found.needs(job()) is None
+    found.close()
+
+
 def test_few_processes_are_left_behind() -> None:
     found = looker(SILENT)
     assert [found.needs(job()) for _ in range(MOST_HANGING + 3)] == [None] * (MOST_HANGING + 3)

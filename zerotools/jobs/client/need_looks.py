@@ -33,9 +33,14 @@ class NeededPath(NamedTuple):
 class NeedLooker:
     """Runs one process after another."""
 
-    def __init__(self, command: Sequence[str], deadline_seconds: float = DEADLINE_SECONDS) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        deadline_seconds: float = DEADLINE_SECONDS,
+        start_seconds: float = START_SECONDS,
+    ) -> None:
         self._command = command
-        self._deadline = deadline_seconds
+        self._deadline, self._start_allowance = deadline_seconds, start_seconds
         self._child: subprocess.Popen[bytes] | None = None
         self._received = b""
         self._hanging = 0
@@ -49,7 +54,9 @@ class NeedLooker:
             child = self._child = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
-            self._answer(child, START_SECONDS)
+            if self._answer(child, self._start_allowance) is None:
+                self._give_up(child)  # its first line would be taken for an answer
+                return None
         asked = json.dumps({key: job[key] for key in _KEYS if key in job}).encode() + b"\n"
         with suppress(BrokenPipeError):
             assert child.stdin is not None
@@ -57,10 +64,13 @@ class NeedLooker:
             child.stdin.flush()
         line = self._answer(child, self._deadline)
         if line is None:
-            self._hanging += 1
-            self._let_go(child)
+            self._give_up(child)
             return None
         return [NeededPath(*each) for each in json.loads(line)]
+
+    def _give_up(self, child: subprocess.Popen[bytes]) -> None:
+        self._hanging += 1
+        self._let_go(child)
 
     def _answer(self, child: subprocess.Popen[bytes], seconds: float) -> bytes | None:
         assert child.stdout is not None

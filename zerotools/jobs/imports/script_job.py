@@ -75,8 +75,8 @@ def _keys(
 ) -> dict[str, Any]:
     keys: dict[str, Any] = {"engine": "script"}
     ranks = "ranks" if look_up(tree, "device") == "cpu" else "gpus"
-    if recipe.ranks is not None:
-        keys[ranks] = recipe.ranks.value
+    if (count := _ranks_of(recipe)) is not None:
+        keys[ranks] = count
     keys["script.command"] = _words(program.command, configs)
     keys["script.launcher"] = program.launcher
     if program.options:
@@ -90,6 +90,14 @@ def _keys(
     return keys
 
 
+def _ranks_of(recipe: Recipe) -> Any:
+    """Return the number of ranks that the command names, for accelerate in an option or a preset;
+    None if it names none."""
+    if recipe.ranks is not None:
+        return recipe.ranks.value
+    return None if recipe.accelerate is None else recipe.accelerate.tree.get("num_processes")
+
+
 def _steps(recipe: Recipe, program: Program, directory: Path) -> list[str]:
     steps = []
     file = next((word for word in program.command if word.endswith(".py")), None)
@@ -98,8 +106,9 @@ def _steps(recipe: Recipe, program: Program, directory: Path) -> list[str]:
             f"{file} is not in {directory}: set script.directory to its directory, or import "
             "from there"
         )
-    if recipe.ranks is None and recipe.launcher:
-        steps.append(f"{recipe.launcher} takes every GPU: set gpus; without it the job has one")
+    launcher = recipe.launcher or ("accelerate" if program.launcher == "accelerate" else "")
+    if launcher and _ranks_of(recipe) is None:
+        steps.append(f"{launcher} takes every GPU: set gpus; without it the job has one")
     steps.append(_STOP.format(name=program.name))
     return steps
 

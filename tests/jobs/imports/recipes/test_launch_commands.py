@@ -60,14 +60,21 @@ def test_words_within_a_shell_have_their_lines_and_settings() -> None:
 def test_values_of_options_are_no_variables() -> None:
     text = (
         "docker run --mount type=bind,source=/data,target=/d --ulimit memlock=-1 --env A=1 "
-        "-e B=2 image env --ignore-environment C=3 torchrun y.py"
+        "--env=D=4 -e B=2 image env --ignore-environment C=3 torchrun y.py"
     )
     *_, command = launches(text)
     assert {name: word.text for name, word in settings_by(command.by).items()} == {
         "A": "1",
         "B": "2",
         "C": "3",
+        "D": "4",
     }
+
+
+@pytest.mark.parametrize("before", ["", "sudo ", "A=1 ", "nohup ", "srun -N 1 "])
+def test_a_container_is_named_as_the_starter(before: str) -> None:
+    (found,) = launches(f"{before}docker run --gpus all image torchrun y.py")
+    assert found.starter == "docker run"
 
 
 def test_what_is_not_known_within_a_shell_is_a_problem_of_its_word_alone() -> None:

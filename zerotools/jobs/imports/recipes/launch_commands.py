@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from zerotools.jobs.imports.recipes.shell_words import Command, Word, commands_of
@@ -25,6 +26,7 @@ from zerotools.jobs.launcher_keys.launch_flags import (
 PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 _RUNS_TEXT = re.compile(r"-[a-z]*c")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+_ENV = "--env="
 _BEFORE_VARIABLES = frozenset({"--env", "--ignore-environment", "--preserve-env"})
 """Long options that a variable may follow."""
 _TOOLS = frozenset({"pip", "venv", "http.server", "nltk.downloader"})
@@ -43,8 +45,9 @@ class StartCommand:
     @property
     def starter(self) -> str:
         """The program that starts it, such as `docker run`; empty: none."""
-        pair = tuple(word.text for word in self.by[:2])
-        return " ".join(pair) if pair in RUNNERS else "".join(pair[:1])
+        texts = [word.text for word in self.by]
+        pairs = (pair for pair in pairwise(texts) if pair in RUNNERS)  # `sudo docker run`
+        return " ".join(next(pairs, texts[:1]))
 
 
 def commands_within(text: str, source: str, depth: int = 0) -> Iterator[Command]:
@@ -121,6 +124,8 @@ def settings_by(by: Sequence[Word]) -> dict[str, Word]:
     before = ""
     for word in by:
         option, before = before, word.text
+        if word.text.startswith(_ENV):
+            word = replace(word, text=word.text[len(_ENV) :], written=word.written[len(_ENV) :])
         if option.startswith("--") and option not in _BEFORE_VARIABLES:
             continue  # its value, as in `docker run --mount type=bind,source=/data`
         if setting := _VARIABLE.match(word.text):
