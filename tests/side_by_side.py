@@ -67,6 +67,10 @@ class Worker:
     """The test that runs now."""
     left: set[str] = field(default_factory=set)
     """Tests that were collected and have not finished."""
+    has_begun: bool = False
+    """It has asked for a file."""
+    file: str | None = None
+    """The file that it took and has not collected."""
 
 
 class SideBySide:
@@ -155,8 +159,12 @@ class SideBySide:
         hook = session.config.hook
         if kind == "next":
             over = session.shouldfail or session.shouldstop or not self._waiting
-            worker.messages.send(None if over else self._waiting.popleft())
+            number = None if over else self._waiting.popleft()
+            worker.has_begun = True
+            worker.file = None if number is None else self._files[number].nodeid
+            worker.messages.send(number)
         elif kind == "collected":
+            worker.file = None
             worker.left |= set(what[0])
             self._count_tests(session, len(what[0]))
         elif kind == "collectreport":
@@ -184,16 +192,18 @@ class SideBySide:
         worker.messages.close()
         os.close(worker.ends)
         status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
-        if status == 0 and not worker.left:
+        if status == 0 and not worker.left and worker.file is None:
             return
-        name, location = worker.test or (min(worker.left, default="tests"), ("tests", None, ""))
+        name = worker.file or min(worker.left, default="tests")
+        name, location = worker.test or (name, (name, None, ""))
         others = sorted(worker.left - {name})
         said = f"the process that ran this test ended with status {status}"
         if others:
             said += f"; it had collected {len(others)} more, which did not run, as {others[0]}"
         report = pytest.TestReport(name, location, {}, "failed", said, "call")
         session.config.hook.pytest_runtest_logreport(report=report)
-        if not session.shouldfail and self._waiting:
+        # One that could not even begin would be replaced without end.
+        if worker.has_begun and not session.shouldfail and self._waiting:
             self._start(session)
 
     def _end(self) -> None:

@@ -95,3 +95,10 @@ def test_marks_and_names_choose_tests(tmp_path: Path) -> None:
     assert "2 passed" in outcome(tmp_path, files, "-k", "second")[1]
     status, said = outcome(tmp_path, files, "-k", "third")
     assert (status, "no tests ran" in said) == (pytest.ExitCode.NO_TESTS_COLLECTED, True)
+
+
+def test_a_process_that_ends_while_it_imports_a_file_fails_that_file(tmp_path: Path) -> None:
+    files = {"test_a.py": TWO, "test_z.py": "import os\n\nos._exit(0)\n"}
+    status, said = outcome(tmp_path, files)
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert "FAILED test_z.py" in said
