@@ -11,12 +11,31 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = "cuda"
+ON_GPU = {"on_gpu", "on_gpus"}
+"""Names in the daemon for "the device is cuda". Those in `zerotools` describe the machine of an
+estimate, and are as good on every machine."""
 TRAINER, ADMISSION = "daemon/zerotoolsd/trainer", "daemon/zerotoolsd/service/admission"
 OF_TRAINER, OF_ADMISSION = "tests/daemon/trainer", "tests/daemon/service/admission"
+HEARTBEATS = "daemon/zerotoolsd/supervisor/heartbeats"
+OF_HEARTBEATS = "tests/daemon/supervisor/heartbeats"
 STREAMS = f"{OF_TRAINER}/engine_torch/test_copy_stream.py"
 GPU = "harness.gpu"
 
 COVERED: dict[str, str] = {
+    "daemon/zerotoolsd/attempts/end/cause_of_end.py cause_of": "tests/daemon/attempts/end/"
+    "test_cause_of_end.py test_what_has_no_gpu_ran_out_of_no_gpu_memory",
+    f"{HEARTBEATS}/heartbeats.py Heartbeats._words": f"{OF_HEARTBEATS}/test_heartbeats.py "
+    "test_ranks_that_hang_together_on_gpus_get_the_advice_about_nccl",
+    f"{HEARTBEATS}/rank_phases.py StallLimits.is_eased": f"{OF_HEARTBEATS}/"
+    "test_stall_detector.py test_a_rank_that_spins_in_a_collective_on_a_gpu_does_not_work",
+    f"{HEARTBEATS}/rank_phases.py StallLimits.deadline": f"{OF_HEARTBEATS}/"
+    "test_stall_detector.py "
+    "test_a_first_step_in_which_every_rank_waits_has_the_deadline_of_a_step",
+    f"{TRAINER}/model/memory_estimate.py Prediction.__str__": f"{OF_TRAINER}/reporting/"
+    "test_out_of_memory.py "
+    "test_the_sentence_has_what_was_expected_and_offload_where_that_is_most_of_it",
+    f"{ADMISSION}/memory_check.py _row": f"{OF_ADMISSION}/test_memory_check.py "
+    "test_a_job_on_cpus_takes_the_hosts_memory",
     f"{ADMISSION}/memory_check.py foresee": "tests/daemon/service/test_submission.py "
     "test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit",
     f"{ADMISSION}/memory_check.py why_never": f"{OF_ADMISSION}/test_memory_check.py "
@@ -97,8 +116,10 @@ COVERED: dict[str, str] = {
 """Module and function, and the file and name of its test; or `harness.gpu` and its check."""
 
 
-def asks(node: ast.AST) -> bool:
-    """Whether an expression compares with "cuda", or uses a GPU of torch."""
+def asks(node: ast.AST, *, flags: bool) -> bool:
+    """Whether an expression compares with "cuda", decides by ON_GPU, or uses a GPU of torch."""
+    if flags and isinstance(node, ast.If | ast.IfExp | ast.BoolOp):
+        return _has_flag(node.test if not isinstance(node, ast.BoolOp) else node)
     if isinstance(node, ast.Compare):
         return any(isinstance(n, ast.Constant) and n.value == DEVICE for n in ast.walk(node))
     if isinstance(node, ast.Attribute):
@@ -106,19 +127,24 @@ def asks(node: ast.AST) -> bool:
     return isinstance(node, ast.keyword) and node.arg == "device" and _is_device(node.value)
 
 
+def _has_flag(node: ast.expr) -> bool:
+    names = (n.id if isinstance(n, ast.Name) else getattr(n, "attr", "") for n in ast.walk(node))
+    return not ON_GPU.isdisjoint(names)
+
+
 def _is_device(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value == DEVICE
 
 
-def found_in(node: ast.AST, name: str = "") -> Iterator[str]:
+def found_in(node: ast.AST, name: str = "", *, flags: bool = True) -> Iterator[str]:
     """The functions below `node` that ask for CUDA."""
     for child in ast.iter_child_nodes(node):
         own = name
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             own = f"{name}.{child.name}".lstrip(".")
-        if asks(child):
+        if asks(child, flags=flags):
             yield name
-        yield from found_in(child, own)
+        yield from found_in(child, own, flags=flags)
 
 
 def all_found() -> set[str]:
@@ -128,8 +154,8 @@ def all_found() -> set[str]:
     return {
         f"{path.relative_to(ROOT)} {name}"
         for path, text in texts
-        if DEVICE in text  # parsing all of them takes seconds
-        for name in found_in(ast.parse(text))
+        if DEVICE in text or "on_gpu" in text  # parsing all of them takes seconds
+        for name in found_in(ast.parse(text), flags=path.is_relative_to(ROOT / "daemon"))
     }
 
 
@@ -148,10 +174,14 @@ def d():
     return torch.ones(1, device="cuda")
 def e():
     return torch.cuda.device_count(), {"cuda": 1}
-def f(x="cuda"):
-    return "cuda"
+def f(x="cuda", on_gpu=True):
+    return "cuda", f(on_gpu=on_gpu)
+def g(on_gpu):
+    return 1 if not on_gpu else 2
+def h(machine):
+    return machine.on_gpu and 1
 """
-    assert set(found_in(ast.parse(source))) == {"A.b", "A.c", "d", "e"}
+    assert set(found_in(ast.parse(source))) == {"A.b", "A.c", "d", "e", "g", "h"}
 
 
 @pytest.mark.parametrize("place", COVERED.values())

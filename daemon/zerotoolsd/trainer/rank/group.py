@@ -160,32 +160,40 @@ def joined(
     pulse = pulse or Pulse()
     pulse.enter("meeting the other ranks")
     with pulse.waiting(""):
-        group = join(rank, device, meeting and replace(meeting, waits=pulse.beat))
-    pulse.enter(CONNECTING)
-    with pulse.waiting(""):
+        group = join(rank, device, meeting and replace(meeting, waits=pulse.beat), pulse)
         check_sums(group)
     pulse.enter("preparing")
     yield replace(group, pulse=pulse)
     dist.destroy_process_group()
 
 
-def join(rank: Rank, device: str, meeting: MeetingPlace | None = None) -> WorldGroup:
+def join(
+    rank: Rank, device: str, meeting: MeetingPlace | None = None, pulse: Pulse | None = None
+) -> WorldGroup:
     """Meet the other ranks at MASTER_ADDR:MASTER_PORT; `device` is "cpu" or "cuda".
 
     They wait for one another up to START_TIMEOUT: see `WorldGroup.wait_at_most`. Those of several
-    nodes meet according to `meeting`.
+    nodes meet according to `meeting`. Phase CONNECTING begins when all have met, before NCCL
+    connects the GPUs, which may hang.
 
     Raises:
         BadRequest: the job wants GPUs and this torch sees too few; or as `meet`.
         MachineNotReady, StoppedBefore: as `meet`.
     """
     stay_on_this_machine(os.environ)
-    store, token = None, ""
+    token = ""
     if meeting is not None:
         store, token = meet(meeting, rank, _say(rank), START_TIMEOUT)
         if (interface := interface_to(meeting.host, meeting.port)) is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    else:
+        store, _, _ = next(
+            dist.rendezvous("env://", rank.index, rank.world_size, timeout=START_TIMEOUT)
+        )
     place = place_of(rank, device)
+    wait_for_ranks(store, rank, START_TIMEOUT)
+    if pulse is not None:
+        pulse.enter(CONNECTING)
     dist.init_process_group(
         BACKENDS[device],
         timeout=START_TIMEOUT,
@@ -195,6 +203,16 @@ def join(rank: Rank, device: str, meeting: MeetingPlace | None = None) -> WorldG
         device_id=None if place.index is None else place,
     )
     return WorldGroup(rank, place, control_group(), meeting=token)
+
+
+def wait_for_ranks(store: dist.Store, rank: Rank, timeout: timedelta) -> None:
+    """Report this rank in `store`, and wait until all ranks have done so.
+
+    Raises:
+        RuntimeError: of torch's store, when `timeout` is over.
+    """
+    store.set(f"ready/{rank.index}", "")
+    store.wait([f"ready/{index}" for index in range(rank.world_size)], timeout)
 
 
 def place_of(rank: Rank, device: str) -> torch.device:

@@ -52,6 +52,45 @@ def test_sums_of_the_first_collective_are_checked() -> None:
         check_sums(group, lambda values: values[7:].mul_(3))
 
 
+def test_the_gpus_are_connected_in_a_phase_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL connects them while the group is made: a hang there has the deadline of that phase."""
+    import torch.distributed as dist
+
+    from zerotoolsd.supervisor.heartbeats.rank_phases import CONNECTING
+    from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Pulse
+    from zerotoolsd.trainer.rank import group
+
+    events = list[str]()
+
+    class Recorded(Pulse):
+        def enter(self, phase: str, doing: str = "") -> None:
+            events.append(phase)
+
+    def hang(*_: Any, **__: Any) -> None:
+        events.append("init_process_group")
+        raise TimeoutError
+
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "0")
+    monkeypatch.setattr(dist, "init_process_group", hang)
+    alone = Rank(index=0, local=0, world_size=1)
+    with pytest.raises(TimeoutError), group.joined(alone, "cpu", Recorded()):
+        pass
+    assert events == ["meeting the other ranks", CONNECTING, "init_process_group"]
+
+
+def test_that_phase_begins_when_all_ranks_have_come() -> None:
+    import torch.distributed as dist
+
+    from zerotoolsd.trainer.rank.group import wait_for_ranks
+
+    store, short = dist.HashStore(), timedelta(milliseconds=10)
+    with pytest.raises(RuntimeError, match=r"[Tt]imeout"):
+        wait_for_ranks(store, Rank(index=0, local=0, world_size=2), short)
+    wait_for_ranks(store, Rank(index=1, local=1, world_size=2), short)
+    wait_for_ranks(store, Rank(index=0, local=0, world_size=2), short)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_gloo_stays_on_this_machine_on_every_device(
     monkeypatch: pytest.MonkeyPatch, device: str
