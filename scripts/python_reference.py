@@ -15,18 +15,22 @@ from zerotools.ops.comparison.result import CheckpointDiff, TensorDifference
 from zerotools.ops.estimate.offload_table import Row
 from zerotools.ops.estimate.ways import Way
 from zerotools.ops.thinning.thin_report import Outcome
-from zerotools.public.comparing import DiffKeywords
-from zerotools.public.conversions import ConsolidateKeywords, ConvertKeywords, ReshardKeywords
-from zerotools.public.gathering import GatherKeywords, GatherResult
-from zerotools.public.inspecting import InspectResult
-from zerotools.public.memory_estimate import Estimate, EstimateKeywords
+from zerotools.public.compare_checkpoints import DiffKeywords
+from zerotools.public.convert_checkpoint import (
+    ConsolidateKeywords,
+    ConvertKeywords,
+    ReshardKeywords,
+)
+from zerotools.public.estimate_memory import Estimate, EstimateKeywords
+from zerotools.public.gather_shards import GatherKeywords, GatherResult
+from zerotools.public.inspect_checkpoint import InspectResult
 from zerotools.public.options.option import DeclaredOption, OptionKind, declared_options
 from zerotools.public.options.read_options import ReadingOptions
-from zerotools.public.results import ConversionResult
-from zerotools.public.salvaging import SalvageKeywords, SalvageResult
-from zerotools.public.serving import ServedCheckpoint, ServeKeywords
-from zerotools.public.thin_steps import ThinKeywords, ThinResult
-from zerotools.public.verifying import VerifyKeywords, VerifyResult
+from zerotools.public.run_conversion import ConversionResult
+from zerotools.public.salvage_weights import SalvageKeywords, SalvageResult
+from zerotools.public.serve_checkpoint import ServedCheckpoint, ServeKeywords
+from zerotools.public.thin_checkpoints import ThinKeywords, ThinResult
+from zerotools.public.verify_checkpoint import VerifyKeywords, VerifyResult
 
 HEAD = """\
 # Python

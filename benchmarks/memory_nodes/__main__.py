@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.measuring import Measurement, interleaved, machine, measure
 from zerotools.sensors.cpu_lists import cpu_list
-from zerotools.sensors.topology import NumaTopology, read_topology
+from zerotools.sensors.numa import NumaTopology, read_topology
 from zerotoolsd.supervisor.rank_binding import RankBinding
 
 NOTHING = "one memory node: nothing to measure"

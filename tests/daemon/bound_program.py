@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from zerotools.sensors.memory_policy import memory_policy  # noqa: E402  # it is not installed
+from zerotools.sensors.numa import memory_policy  # noqa: E402  # it is not installed
 
 
 def told() -> dict[str, Any]:

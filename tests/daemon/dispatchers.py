@@ -17,8 +17,8 @@ from tests.daemon.waiting import wait_async
 from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
-from zerotools.sensors.source import SnapshotSource
-from zerotools.sensors.topology import NumaTopology, ReadTopology
+from zerotools.sensors.numa import NumaTopology, ReadTopology
+from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.attempts import rebuild_queue
 from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.launch import RankCommand

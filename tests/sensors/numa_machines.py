@@ -7,8 +7,8 @@ from pathlib import Path
 
 from zerotools.sensors.cpu_lists import cpu_list, numbers_in
 from zerotools.sensors.fake import fake_gpu
+from zerotools.sensors.numa import MemoryNode, NumaTopology
 from zerotools.sensors.snapshot import Gpu
-from zerotools.sensors.topology import MemoryNode, NumaTopology
 
 GIB = 2**30
 

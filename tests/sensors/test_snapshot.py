@@ -7,7 +7,7 @@ import pytest
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.host import HostSensor
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 
 
 def test_a_snapshot_survives_json() -> None:

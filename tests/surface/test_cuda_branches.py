@@ -110,7 +110,7 @@ COVERED: dict[str, str] = {
     "test_place.py test_an_optimizer_that_needs_nvcc_is_refused_at_submit",
     "zerotools/jobs/tables/spec.py check_ranks": "tests/jobs/jobfile/test_parse.py "
     "test_a_refusal_names_the_key_the_value_and_what_is_allowed",
-    "zerotools/public/memory_estimate.py estimated_job": "tests/public/test_memory_estimate.py "
+    "zerotools/public/estimate_memory.py estimated_job": "tests/public/test_estimate_memory.py "
     "test_a_job_file_says_how_it_is_trained",
 }
 """Module and function, and the file and name of its test; or `harness.gpu` and its check."""

@@ -3,20 +3,19 @@
 Each function takes the options of its command as keywords, and returns a frozen value. A module is
 imported when one of its names is first asked for.
 
-lazy_reader      open, load_state_dict: a thin lazy reader around a checkpoint
-inspecting       inspect: the contents of a checkpoint
-conversions      consolidate, reshard, convert
-verifying        verify: check whether a checkpoint is whole
-comparing        diff: compare two checkpoints
-salvaging        salvage: export what is whole of a damaged one
-thin_steps       thin: drop the state of optimizers
-gathering        gather: shards that lie on several nodes
-serving          serve: a checkpoint as a model over HTTP
-memory_estimate  estimate: the memory of a training
-options          options of functions and commands
-carry_out        the common part of the functions that write
-results          their results
-progress         callbacks and bars
+lazy_reader           open, load_state_dict: a thin lazy reader of a checkpoint
+inspect_checkpoint    inspect: the contents of a checkpoint
+convert_checkpoint    consolidate, reshard, convert
+verify_checkpoint     verify: check whether a checkpoint is whole
+compare_checkpoints   diff: compare two checkpoints
+salvage_weights       salvage: export the undamaged weights of a damaged checkpoint
+thin_checkpoints      thin: drop the optimizer state
+gather_shards         gather: shards that lie on several nodes
+serve_checkpoint      serve: a checkpoint as a model over HTTP
+estimate_memory       estimate: the memory of a training
+options               options of functions and commands
+run_conversion        write, plan or do a part of a conversion; its result
+progress              callbacks and progress bars
 """
 
 from importlib import import_module
@@ -26,35 +25,35 @@ if TYPE_CHECKING:
     from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
     from zerotools.jobs.estimating.estimating import Estimate
     from zerotools.ops.comparison.result import CheckpointDiff
-    from zerotools.public.comparing import diff
-    from zerotools.public.conversions import consolidate, convert, reshard
-    from zerotools.public.gathering import GatherResult, gather
-    from zerotools.public.inspecting import InspectResult, inspect
+    from zerotools.public.compare_checkpoints import diff
+    from zerotools.public.convert_checkpoint import consolidate, convert, reshard
+    from zerotools.public.estimate_memory import estimate
+    from zerotools.public.gather_shards import GatherResult, gather
+    from zerotools.public.inspect_checkpoint import InspectResult, inspect
     from zerotools.public.lazy_reader import Entry, Reader, load_state_dict, open
-    from zerotools.public.memory_estimate import estimate
     from zerotools.public.progress import ProgressUpdate
-    from zerotools.public.results import ConversionResult
-    from zerotools.public.salvaging import SalvageResult, salvage
-    from zerotools.public.serving import ServedCheckpoint, serve
-    from zerotools.public.thin_steps import ThinResult, thin
-    from zerotools.public.verifying import VerifyResult, verify
+    from zerotools.public.run_conversion import ConversionResult
+    from zerotools.public.salvage_weights import SalvageResult, salvage
+    from zerotools.public.serve_checkpoint import ServedCheckpoint, serve
+    from zerotools.public.thin_checkpoints import ThinResult, thin
+    from zerotools.public.verify_checkpoint import VerifyResult, verify
 
 _MODULES = {
     "zerotools.core.errors": ("BadFile", "BadRequest", "Unsupported", "ZerotoolsError"),
     "zerotools.jobs.estimating.estimating": ("Estimate",),
     "zerotools.ops.comparison.result": ("CheckpointDiff",),
-    "zerotools.public.comparing": ("diff",),
-    "zerotools.public.conversions": ("consolidate", "convert", "reshard"),
-    "zerotools.public.gathering": ("GatherResult", "gather"),
-    "zerotools.public.inspecting": ("InspectResult", "inspect"),
+    "zerotools.public.compare_checkpoints": ("diff",),
+    "zerotools.public.convert_checkpoint": ("consolidate", "convert", "reshard"),
+    "zerotools.public.gather_shards": ("GatherResult", "gather"),
+    "zerotools.public.inspect_checkpoint": ("InspectResult", "inspect"),
     "zerotools.public.lazy_reader": ("Entry", "Reader", "load_state_dict", "open"),
-    "zerotools.public.memory_estimate": ("estimate",),
+    "zerotools.public.estimate_memory": ("estimate",),
     "zerotools.public.progress": ("ProgressUpdate",),
-    "zerotools.public.results": ("ConversionResult",),
-    "zerotools.public.salvaging": ("SalvageResult", "salvage"),
-    "zerotools.public.serving": ("ServedCheckpoint", "serve"),
-    "zerotools.public.thin_steps": ("ThinResult", "thin"),
-    "zerotools.public.verifying": ("VerifyResult", "verify"),
+    "zerotools.public.run_conversion": ("ConversionResult",),
+    "zerotools.public.salvage_weights": ("SalvageResult", "salvage"),
+    "zerotools.public.serve_checkpoint": ("ServedCheckpoint", "serve"),
+    "zerotools.public.thin_checkpoints": ("ThinResult", "thin"),
+    "zerotools.public.verify_checkpoint": ("VerifyResult", "verify"),
 }
 """The names of the interface, by the module that has them."""
 

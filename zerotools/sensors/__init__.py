@@ -1,1 +1,17 @@
-"""Layer 1: the machine and its use: GPUs through NVML, host memory, stall pressure."""
+"""Layer 1: reads the machine: GPUs through NVML, host memory, processors and pressure.
+
+snapshot         the state of the machine at one moment, only values
+snapshot_source  takes snapshots: asks `nvml` for the GPUs and `host` for the rest
+nvml             GPUs, from a child process with deadlines
+nvml_probe       the child process that calls NVML
+xids             error numbers of the NVIDIA driver
+gpu_memory_use   memory of a GPU that no job holds
+gpu_choice       GPUs that the configuration excludes from jobs or prefers
+peaks            peak operations per second of a GPU, by its name
+host             memory, load, network and pressure of the host
+cgroup_memory    memory limits of the control groups of this process
+cores            processor cores that this process may use
+numa             NUMA nodes, and those near each GPU
+cpu_lists        lists of processors as the kernel writes them: `0-3,8`
+fake             GPUs for tests
+"""

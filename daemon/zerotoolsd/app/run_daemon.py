@@ -21,7 +21,7 @@ from zerotools.core.counts import bytes_of
 from zerotools.core.errors import EXIT_SYSTEM, BadFile, BadRequest, DaemonRefused, ZerotoolsError
 from zerotools.jobs.client.location import default_socket, default_state_dir
 from zerotools.sensors.gpu_choice import GpuChoice
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.app import systemd
 from zerotoolsd.app.command_line import make_parser
 from zerotoolsd.app.log_rate_limit import start_logging

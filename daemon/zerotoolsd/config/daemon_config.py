@@ -16,7 +16,7 @@ from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY, why_not_priority
 from zerotools.jobs.tables.notify import wrong_sending
 from zerotools.sensors.cores import usable_cores
-from zerotools.sensors.foreign_memory import USUAL_WORDS, usual_foreign_bytes
+from zerotools.sensors.gpu_memory_use import USUAL_WORDS, usual_foreign_bytes
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.config.elastic_config import ElasticConfig
 from zerotoolsd.config.history_config import HistoryConfig, wrong_history

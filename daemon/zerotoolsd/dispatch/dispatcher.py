@@ -17,7 +17,7 @@ from pathlib import Path
 from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
-from zerotools.sensors.topology import ReadTopology, read_topology
+from zerotools.sensors.numa import ReadTopology, read_topology
 from zerotoolsd.attempts import launch, rebuild_queue
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
 from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend

@@ -16,7 +16,7 @@ from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.priorities import MOST_PRIORITY
 from zerotools.jobs.tables.spec import SLURM, JobSpec
-from zerotools.sensors.foreign_memory import drawn_bytes
+from zerotools.sensors.gpu_memory_use import drawn_bytes
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.config.daemon_config import Config, LimitsConfig
 from zerotoolsd.queue import clocks, time_limit

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from zerotools.sensors.gpu_choice import GpuChoice
+from zerotools.sensors.gpu_memory_use import is_in_first_pid_namespace, unaccounted_bytes
 from zerotools.sensors.host import HostSensor
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot
-from zerotools.sensors.unaccounted import is_in_first_pid_namespace, unaccounted_bytes
 from zerotools.sensors.xids import GpuXid
 
 log = logging.getLogger(__name__)

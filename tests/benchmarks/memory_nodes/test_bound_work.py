@@ -10,7 +10,7 @@ import pytest
 from benchmarks.measuring import Measurement, measure
 from benchmarks.memory_nodes.__main__ import NOTHING, bindings_of, command, main, table
 from tests.sensors.numa_machines import a_topology, dual_socket
-from zerotools.sensors.memory_policy import memory_policy
+from zerotools.sensors.numa import memory_policy
 from zerotoolsd.supervisor.rank_binding import RankBinding
 
 

@@ -29,7 +29,7 @@ from zerotools.jobs.client.remote import elsewhere
 from zerotools.jobs.tables.adopted import AdoptedProcess
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotools.sensors.xids import GpuXid
 from zerotoolsd.supervisor.procfs import read_process
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from zerotools.cli.plots.history_chart import history_lines
 from zerotools.sensors.fake import FakeProbe, fake_gpu
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 
 GIB = float(2**30)
 

@@ -18,7 +18,7 @@ from tests.daemon.dispatchers import CONFIG, TOKEN, Running, leave_attempt, runn
 from tests.daemon.waiting import wait_async
 from tests.sensors.numa_machines import a_topology, gpus_near
 from zerotools.sensors.fake import FakeProbe
-from zerotools.sensors.topology import NumaTopology
+from zerotools.sensors.numa import NumaTopology
 from zerotools.sensors.xids import GpuXid
 from zerotoolsd.config.daemon_config import Config, RetryConfig
 from zerotoolsd.interface.api_types import AttemptView, JobView

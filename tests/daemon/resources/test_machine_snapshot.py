@@ -17,7 +17,7 @@ from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.host import HostSensor
 from zerotools.sensors.nvml import GpuReading
 from zerotools.sensors.snapshot import Snapshot
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.dispatch import scheduling_loop
 from zerotoolsd.resources import machine_snapshot
 from zerotoolsd.resources.machine_snapshot import SnapshotCache

@@ -17,7 +17,7 @@ import pytest
 from harness.started import run
 from tests.daemon.bound_program import told
 from tests.daemon.made_attempts import finish, make_attempt, supervise
-from zerotools.sensors.memory_policy import memory_policy
+from zerotools.sensors.numa import memory_policy
 from zerotoolsd.supervisor import entry
 from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.rank_binding import RankBinding, keep_to, kept_of

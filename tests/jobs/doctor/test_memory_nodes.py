@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tests.sensors.numa_machines import EIGHT, a_topology, dual_socket
 from zerotools.jobs.doctor.finding import DoctorFinding
 from zerotools.jobs.doctor.memory_nodes import look_at_memory_nodes
-from zerotools.sensors.topology import NumaTopology
+from zerotools.sensors.numa import NumaTopology
 
 
 def look(

@@ -19,15 +19,15 @@ from zerotools.cli.options.config_options import config_options
 from zerotools.cli.options.declared import options_of
 from zerotools.core.errors import BadRequest
 from zerotools.public import (
-    comparing,
-    conversions,
-    gathering,
-    inspecting,
-    memory_estimate,
-    salvaging,
-    serving,
-    thin_steps,
-    verifying,
+    compare_checkpoints,
+    convert_checkpoint,
+    estimate_memory,
+    gather_shards,
+    inspect_checkpoint,
+    salvage_weights,
+    serve_checkpoint,
+    thin_checkpoints,
+    verify_checkpoint,
 )
 from zerotools.public.options.option import (
     Option,
@@ -45,17 +45,17 @@ from zerotools.public.options.option import (
 )
 
 KEYWORDS: dict[str, type] = {
-    "inspect": inspecting.ReadingOptions,
-    "diff": comparing.DiffKeywords,
-    "consolidate": conversions.ConsolidateKeywords,
-    "reshard": conversions.ReshardKeywords,
-    "convert": conversions.ConvertKeywords,
-    "verify": verifying.VerifyKeywords,
-    "salvage": salvaging.SalvageKeywords,
-    "thin": thin_steps.ThinKeywords,
-    "gather": gathering.GatherKeywords,
-    "serve": serving.ServeKeywords,
-    "estimate": memory_estimate.EstimateKeywords,
+    "inspect": inspect_checkpoint.ReadingOptions,
+    "diff": compare_checkpoints.DiffKeywords,
+    "consolidate": convert_checkpoint.ConsolidateKeywords,
+    "reshard": convert_checkpoint.ReshardKeywords,
+    "convert": convert_checkpoint.ConvertKeywords,
+    "verify": verify_checkpoint.VerifyKeywords,
+    "salvage": salvage_weights.SalvageKeywords,
+    "thin": thin_checkpoints.ThinKeywords,
+    "gather": gather_shards.GatherKeywords,
+    "serve": serve_checkpoint.ServeKeywords,
+    "estimate": estimate_memory.EstimateKeywords,
 }
 ARGUMENTS = {
     "diff": ["a", "b"],

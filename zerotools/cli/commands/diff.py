@@ -24,7 +24,7 @@ from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.comparison import result
 from zerotools.ops.comparison.pairing import COPY
 from zerotools.ops.comparison.result import CheckpointDiff, RunComparison, TensorDifference
-from zerotools.public.comparing import DiffKeywords, diff
+from zerotools.public.compare_checkpoints import DiffKeywords, diff
 
 _PATH = CheckpointPath()
 

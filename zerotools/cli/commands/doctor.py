@@ -35,7 +35,7 @@ from zerotools.jobs.doctor.service import (
 )
 from zerotools.jobs.doctor.storage import look_at_locks, look_at_room, look_at_state
 from zerotools.sensors.snapshot import Snapshot
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 
 EXIT_PROBLEMS = 1
 DAEMON_SECONDS = 2.0

@@ -32,13 +32,13 @@ from zerotools.jobs.estimating.whole_job import whole_job
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.text.toml_text import to_toml
 from zerotools.ops.estimate.ways import Way
-from zerotools.public.memory_estimate import (
+from zerotools.public.estimate_memory import (
     EstimateKeywords,
     estimated_job,
     estimated_model,
+    given_machine,
     refuse_fixed,
 )
-from zerotools.public.options.machine_options import given_machine
 from zerotools.public.options.option import bound
 
 _CONFIGS = ("job", "deepspeed", "accelerate")

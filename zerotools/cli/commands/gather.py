@@ -27,7 +27,7 @@ from zerotools.ops.gathering.gathering_run import Gathered
 from zerotools.ops.gathering.number_gaps import varying
 from zerotools.ops.gathering.staged_check import StagedCheck
 from zerotools.ops.verification.findings import Soundness
-from zerotools.public.gathering import GatherKeywords, gathered, refuse_nameless
+from zerotools.public.gather_shards import GatherKeywords, gathered, refuse_nameless
 from zerotools.public.options.option import bound
 
 MAX_LISTED = 12

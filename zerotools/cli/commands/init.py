@@ -36,7 +36,7 @@ from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.text.toml_text import to_toml
 from zerotools.ops.estimate.chosen_way import MOST_TOKENS, gib
 from zerotools.ops.estimate.ways import Way
-from zerotools.public.options.machine_options import GivenMachine, MachineOptions, given_machine
+from zerotools.public.estimate_memory import GivenMachine, MachineOptions, given_machine
 from zerotools.public.options.option import bound
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 
@@ -149,7 +149,9 @@ def command(
 
 
 def _snapshot() -> Snapshot:
-    from zerotools.sensors.source import SnapshotSource  # 30 ms, that a refusal need not take
+    from zerotools.sensors.snapshot_source import (
+        SnapshotSource,  # 30 ms, that a refusal need not take
+    )
 
     with SnapshotSource() as source:
         return source.read()

@@ -20,7 +20,7 @@ from zerotools.formats.run_survey import RunSurvey, SurveyedCheckpoint
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.next_commands import is_model
 from zerotools.ops.inspection.run_summary import RunSummary, plain
-from zerotools.public.inspecting import InspectResult, inspect
+from zerotools.public.inspect_checkpoint import InspectResult, inspect
 from zerotools.public.options.read_options import ReadingOptions
 
 

@@ -33,7 +33,7 @@ from zerotools.ops.weights.map_checks import (
     nearest_of_all,
 )
 from zerotools.ops.weights.run_arguments import with_run_arguments
-from zerotools.public.options.map_options import MapArgOption, map_arguments
+from zerotools.public.options.conversion_options import MapArgOption, map_arguments
 from zerotools.public.options.read_options import SectionOption, TagOption
 
 _PATH = CheckpointPath()

@@ -10,7 +10,7 @@ from zerotools.cli.options.grouped import OUTPUT, GroupedCommand, option
 from zerotools.cli.options.shared import interval_option, json_option, socket_option
 from zerotools.cli.options.spans import Span
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 
 DAEMON_SECONDS = 2.0
 

@@ -12,7 +12,7 @@ from zerotools.cli.options.declared import options_of
 from zerotools.cli.options.grouped import GroupedCommand
 from zerotools.cli.options.shared import json_option
 from zerotools.cli.output.conversion_report import convert_and_report
-from zerotools.public.conversions import ReshardKeywords, reshard
+from zerotools.public.convert_checkpoint import ReshardKeywords, reshard
 
 
 @click.command("reshard", cls=GroupedCommand)

@@ -24,7 +24,7 @@ from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.salvage.filled_weights import Part
 from zerotools.ops.salvage.holes import said
 from zerotools.ops.salvage.salvage_plan import Salvage
-from zerotools.public.salvaging import SalvageKeywords, SalvageResult, salvage
+from zerotools.public.salvage_weights import SalvageKeywords, SalvageResult, salvage
 
 _PATH = CheckpointPath()
 MAX_LISTED = 12

@@ -18,7 +18,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
 from zerotools.core.counts import counted
 from zerotools.public.options.option import bound
-from zerotools.public.serving import ServedCheckpoint, ServeKeywords, serving
+from zerotools.public.serve_checkpoint import ServedCheckpoint, ServeKeywords, serving
 
 if TYPE_CHECKING:
     from zerotools.ops.serving.server import ModelServer

@@ -20,7 +20,7 @@ from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note
 from zerotools.ops.thinning.thin_report import SCHEMA, Outcome, Status
 from zerotools.public.options.option import bound
 from zerotools.public.progress import metering
-from zerotools.public.thin_steps import SelectedOptions, ThinKeywords, ThinResult, ThinSteps
+from zerotools.public.thin_checkpoints import SelectedOptions, ThinKeywords, ThinResult, ThinSteps
 
 MAX_FILES = 3
 

@@ -16,7 +16,7 @@ from zerotools.cli.plots.terminal_plot import has_braille
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.packages import missing
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 
 DAEMON_SECONDS = 2.0
 NARROWEST = 60

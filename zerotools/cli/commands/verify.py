@@ -21,7 +21,7 @@ from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.ops.verification.all_checks import OF_ANY_SAVE
 from zerotools.ops.verification.findings import Check, Soundness, Verification
 from zerotools.ops.verification.records import NO_CHECKSUMS
-from zerotools.public.verifying import VerifyKeywords, VerifyResult, verify
+from zerotools.public.verify_checkpoint import VerifyKeywords, VerifyResult, verify
 
 MAX_FINDINGS = 20
 MAX_NAMED = 4

@@ -23,7 +23,7 @@ from zerotools.jobs.client.remote.elsewhere import machine_behind
 from zerotools.jobs.states import ACTIVE
 from zerotools.jobs.tables.adopted import AdoptedProcess
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot, Stall
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 
 HEADERS = ("GPU", "name", "used GiB", "free GiB", "of GiB", "busy", "temp", "power")
 CLOCK_HEADERS = ("clock", "slowed by")

@@ -15,7 +15,7 @@ from zerotools.cli.output.render import duration, print_json, size, spans
 from zerotools.core.counts import counted
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.staging import partial_of
-from zerotools.public.results import ConversionResult, Losses
+from zerotools.public.run_conversion import ConversionResult, Losses
 
 MAX_LOSSES = 20
 

@@ -13,7 +13,7 @@ from zerotools.cli.job_views.machine_screen import MonitorView, draw, observe, o
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.snapshot import Snapshot
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 
 ENTER = "\x1b[?1049h\x1b[?25l"
 LEAVE = "\x1b[?25h\x1b[?1049l"

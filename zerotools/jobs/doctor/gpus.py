@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
-from zerotools.sensors.foreign_memory import USUAL_WORDS, foreign_bytes, usual_foreign_bytes
+from zerotools.sensors.gpu_memory_use import USUAL_WORDS, foreign_bytes, usual_foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 
 HOT_CELSIUS = 90

@@ -10,10 +10,15 @@ from typing import Any
 
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, warning
 from zerotools.sensors.cpu_lists import cpu_list
-from zerotools.sensors.memory_policy import memory_policy
-from zerotools.sensors.nearness import NearGpu, near_gpus
+from zerotools.sensors.numa import (
+    NearGpu,
+    NumaTopology,
+    ReadTopology,
+    memory_policy,
+    near_gpus,
+    read_topology,
+)
 from zerotools.sensors.snapshot import Gpu
-from zerotools.sensors.topology import NumaTopology, ReadTopology, read_topology
 
 WHAT = "memory nodes"
 HOW_TO = "zerotools help numa"

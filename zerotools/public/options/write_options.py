@@ -1,10 +1,109 @@
-"""Options of whatever writes an output or moves tensor data."""
+"""Options of commands that write an output or read all tensor data, and the part of that work that
+this process does."""
 
+import os
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict
 
+from zerotools.core.errors import BadRequest
+from zerotools.ops.execution.parts.share import OutputPart
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.public.options.option import OUTPUT, RESOURCES, Option, Part, Size
+
+MOST = 1 << 20
+LAUNCHERS = ("slurm", "torchrun")
+
+
+def parse_part(given: str | tuple[int, int] | OutputPart) -> OutputPart:
+    """Return the part that "3/8" or (3, 8) names: the third of eight.
+
+    Raises:
+        BadRequest: it names none.
+    """
+    if isinstance(given, OutputPart):
+        return given
+    text = "/".join(map(str, given)) if isinstance(given, list | tuple) else str(given)
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if found is None:
+        raise BadRequest(f"--part {text!r} is not a part; write 3/8 for the third of eight")
+    index, of = int(found[1]), int(found[2])
+    if not 1 <= of <= MOST or not 1 <= index <= of:
+        raise BadRequest(f"--part {text!r}: parts are counted from 1/{of} to {of}/{of}")
+    return OutputPart(index, of)
+
+
+def chosen_part(given: Mapping[str, Any]) -> OutputPart | None:
+    """Return the part that the options `part` and `part_from` choose, or None.
+
+    Raises:
+        BadRequest: both were given, or the launcher did not start this process.
+    """
+    part, launcher = given["part"], given["part_from"]
+    if launcher is None:
+        return parse_part(part) if part is not None else None
+    if part is not None:
+        raise BadRequest("--part and --part-from set the same thing; leave one of them out")
+    return part_of(launcher, os.environ)
+
+
+def part_of(launcher: str, environ: Mapping[str, str]) -> OutputPart:
+    """Return the part of this process.
+
+    Raises:
+        BadRequest: the launcher did not start it, or its variables are not numbers.
+    """
+    if launcher == "torchrun":
+        return _part(_number(environ, "RANK", launcher), _number(environ, "WORLD_SIZE", launcher))
+    task, tasks = _of_array(environ)
+    # A batch script has SLURM_NTASKS, too, and is started once: only srun starts so many.
+    if "SLURM_STEP_NUM_TASKS" in environ:
+        of = _number(environ, "SLURM_STEP_NUM_TASKS", launcher)
+        return _part(task * of + _number(environ, "SLURM_PROCID", launcher), tasks * of)
+    if tasks == 1 and "SLURM_ARRAY_TASK_ID" not in environ:
+        raise BadRequest(
+            "--part-from slurm: this is neither a task of a job array (SLURM_ARRAY_TASK_ID) nor of "
+            "srun (SLURM_STEP_NUM_TASKS); start it by srun or with sbatch --array, or use --part"
+        )
+    return _part(task, tasks)
+
+
+def _of_array(environ: Mapping[str, str]) -> tuple[int, int]:
+    """Return the index of this task in its job array, from 0, and the number of tasks."""
+    if "SLURM_ARRAY_TASK_ID" not in environ:
+        return 0, 1
+    task, least, most, tasks = (
+        _number(environ, f"SLURM_ARRAY_TASK_{name}", "slurm")
+        for name in ("ID", "MIN", "MAX", "COUNT")
+    )
+    step = _number(environ, "SLURM_ARRAY_TASK_STEP", "slurm", 1)
+    if step < 1 or (most - least) // step + 1 != tasks or (task - least) % step:
+        raise BadRequest(
+            f"--part-from slurm: the array has {tasks} tasks from {least} to {most}, with gaps, so "
+            "that their order is not known; use sbatch --array=1-N, or --part"
+        )
+    return (task - least) // step, tasks
+
+
+def _number(
+    environ: Mapping[str, str], name: str, launcher: str, default: int | None = None
+) -> int:
+    value = environ.get(name)
+    if value is None and default is not None:
+        return default
+    if value is None or not re.fullmatch(r"\d{1,9}", value):
+        said = "is not set" if value is None else f"is {value!r:.40}, which is not a number"
+        raise BadRequest(
+            f"--part-from {launcher}: {name} {said}; start the command by {launcher}, or use --part"
+        )
+    return int(value)
+
+
+def _part(index: int, of: int) -> OutputPart:
+    if not 0 <= index < of <= MOST:
+        raise BadRequest(f"task {index} of {of} is not a valid part; use --part I/N")
+    return OutputPart(index + 1, of)
+
 
 MEMORY_HELP = "Memory for the buffers of all workers together."
 

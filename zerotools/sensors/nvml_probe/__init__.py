@@ -6,7 +6,6 @@ object on stdout, `{"gpus": [...], "error": null | str}`, and its GPUs have the 
 
 entry            the process
 session          NVML, initialised when it first works, and all of its GPUs
-gpu_values       one GPU: identity, memory, processes
-optional_values  values that a driver may not have
+gpu_values       one GPU: identity, memory, processes, and values that a driver may lack
 xid_reports      the driver's error reports
 """

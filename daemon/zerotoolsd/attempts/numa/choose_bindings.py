@@ -19,9 +19,8 @@ from itertools import groupby
 from zerotools.core.counts import counted
 from zerotools.jobs.tables.spec import NUMA_CORES, NUMA_OFF, SLURM, JobSpec
 from zerotools.sensors.cpu_lists import cpu_list
-from zerotools.sensors.nearness import near_gpus
+from zerotools.sensors.numa import NumaTopology, near_gpus
 from zerotools.sensors.snapshot import Gpu
-from zerotools.sensors.topology import NumaTopology
 from zerotoolsd.attempts.numa.core_split import core_share
 from zerotoolsd.supervisor.rank_binding import RankBinding
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from zerotools.jobs.tables.spec import NUMA_CORES, NUMA_OFF, JobSpec
+from zerotools.sensors.numa import ReadTopology, read_topology
 from zerotools.sensors.snapshot import Gpu
-from zerotools.sensors.topology import ReadTopology, read_topology
 from zerotoolsd.attempts.numa.choose_bindings import UNBOUND, RankBindings, bind_ranks
 from zerotoolsd.queue.rows import AttemptRow
 

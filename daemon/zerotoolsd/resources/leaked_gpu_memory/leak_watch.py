@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from zerotools.sensors.foreign_memory import foreign_bytes
+from zerotools.sensors.gpu_memory_use import foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.file_checks.checkers import Ask

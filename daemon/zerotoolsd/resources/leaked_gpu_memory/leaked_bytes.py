@@ -18,8 +18,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, unique
 
+from zerotools.sensors.gpu_memory_use import unaccounted_bytes
 from zerotools.sensors.snapshot import Gpu
-from zerotools.sensors.unaccounted import unaccounted_bytes
 
 TOLERANCE = 256 << 20
 """The driver's memory use varies a little."""

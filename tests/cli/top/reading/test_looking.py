@@ -16,7 +16,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote import elsewhere
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 
 
 def source(count: int = 1) -> SnapshotSource:

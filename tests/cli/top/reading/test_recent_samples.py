@@ -3,7 +3,7 @@ from __future__ import annotations
 from zerotools.cli.top.reading.recent_samples import RecentSamples
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, Snapshot
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 
 
 def a_snapshot(*gpus: Gpu) -> Snapshot:

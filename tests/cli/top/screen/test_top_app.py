@@ -23,7 +23,7 @@ from zerotools.cli.top.screen.top_app import EXIT_TERMINATED, Reads, Top
 from zerotools.core.errors import EXIT_INTERRUPTED
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.fake import FakeProbe, fake_gpu
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 
 Play = Callable[[Pilot[int], Top], Awaitable[None]]
 NEVER = 3600.0

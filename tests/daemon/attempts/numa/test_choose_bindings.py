@@ -11,8 +11,8 @@ from tests.daemon.daemons import make_job
 from tests.sensors.numa_machines import EIGHT, a_topology, dual_socket, gpus_near
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.sensors.numa import NumaTopology
 from zerotools.sensors.snapshot import Gpu
-from zerotools.sensors.topology import NumaTopology
 from zerotoolsd.attempts.numa.choose_bindings import UNBOUND, RankBindings, bind_ranks
 from zerotoolsd.supervisor.rank_binding import RankBinding
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.daemon.attempts.numa.test_choose_bindings import LEFT, on_cpus, on_gpus
 from tests.daemon.made_attempts import an_attempt_row
 from tests.sensors.numa_machines import EIGHT, dual_socket
-from zerotools.sensors.topology import NumaTopology
+from zerotools.sensors.numa import NumaTopology
 from zerotoolsd.attempts.numa.choose_bindings import UNBOUND
 from zerotoolsd.attempts.numa.placer import RankPlacer
 

@@ -18,7 +18,7 @@ from zerotools.jobs.sweeps import put_key, remove_key
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.interface.api_errors import Conflict, NotFound
 from zerotoolsd.interface.api_types import (

@@ -16,7 +16,7 @@ from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.waiting import wait_async
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Snapshot
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.config.history_config import HistoryConfig
 from zerotoolsd.monitoring.history import recorder
 from zerotoolsd.monitoring.history.history_file import DAMAGED, FILE

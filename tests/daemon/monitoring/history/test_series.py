@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, Pressure, Stall
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.monitoring.history.series import series_of
 
 GIB = 2**30

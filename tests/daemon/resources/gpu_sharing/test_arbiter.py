@@ -16,7 +16,7 @@ from tests.daemon.lock_keepers import NOBODY, kept_locked, lock_directory
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Snapshot
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.config.daemon_config import GpusConfig
 from zerotoolsd.resources.gpu_sharing import arbiter
 from zerotoolsd.resources.gpu_sharing.arbiter import GpuArbiter

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from harness.launching import job, start
-from zerotools.sensors.memory_policy import memory_policy
-from zerotools.sensors.topology import read_topology
+from zerotools.sensors.numa import memory_policy, read_topology
 from zerotoolsd.supervisor.rank_binding import RankBinding
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(20, "a rank that imports torch itself")]

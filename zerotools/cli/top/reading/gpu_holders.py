@@ -11,8 +11,8 @@ import psutil
 from zerotools.cli.job_views.describe import Job, title, watched_process
 from zerotools.cli.job_views.process_owners import Owners, RankProcess, find_ranks, find_watched
 from zerotools.cli.top.reading.seldom import Seldom
+from zerotools.sensors.gpu_memory_use import DRIVERS_OWN_BYTES, unaccounted_bytes
 from zerotools.sensors.snapshot import Gpu
-from zerotools.sensors.unaccounted import DRIVERS_OWN_BYTES, unaccounted_bytes
 
 JOB, STRANGER, RESIDUE = "job", "stranger", "residue"
 WATCHED_SECONDS = 10.0

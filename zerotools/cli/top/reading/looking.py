@@ -30,7 +30,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote.elsewhere import machine_behind
 from zerotools.jobs.states import TERMINAL
 from zerotools.sensors.snapshot import Snapshot
-from zerotools.sensors.source import SnapshotSource
+from zerotools.sensors.snapshot_source import SnapshotSource
 
 PAST_SECONDS, PAST_POINTS, PAST_CELLS = 3600, 120, 60
 OFTEN_SECONDS = 10.0

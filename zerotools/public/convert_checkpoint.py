@@ -15,17 +15,19 @@ from zerotools.ops.conversions.merged_model import ADAPTER_OPTIONS
 from zerotools.ops.conversions.to_job import JOB, prepare_job
 from zerotools.ops.conversions.weights_alone import KEEP
 from zerotools.ops.execution.execute import WriteReport
-from zerotools.public.carry_out import carry_out
-from zerotools.public.options.export_options import (
+from zerotools.public.options.conversion_options import (
     AdapterOptions,
     CheckNamesOption,
     FormatOption,
+    MapOptions,
     MastersOption,
     ModelOptions,
+    ZeroOptions,
     export_options,
+    map_request,
     overflow_check,
+    zero_settings,
 )
-from zerotools.public.options.map_options import MapOptions, map_request
 from zerotools.public.options.option import (
     OPTIMIZER,
     OUTPUT,
@@ -39,9 +41,8 @@ from zerotools.public.options.option import (
 )
 from zerotools.public.options.read_options import ConfigDirOption, ReadingOptions, TagOption
 from zerotools.public.options.write_options import PartOptions, WritingOptions
-from zerotools.public.options.zero_options import ZeroOptions, zero_settings
 from zerotools.public.progress import ProgressWanted
-from zerotools.public.results import ConversionResult
+from zerotools.public.run_conversion import ConversionResult, carry_out
 
 
 class LikeOption(TypedDict, total=False):

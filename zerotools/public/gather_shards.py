@@ -21,7 +21,7 @@ from zerotools.ops.gathering.node_source import parse_source
 from zerotools.ops.gathering.node_survey import survey
 from zerotools.ops.gathering.staged_check import StagedCheck, check, look
 from zerotools.ops.verification.verify import DEFAULT_MEMORY
-from zerotools.public.options.export_options import CheckNamesOption
+from zerotools.public.options.conversion_options import CheckNamesOption
 from zerotools.public.options.option import (
     OUTPUT,
     RESOURCES,

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from zerotools.sensors.fake import fake_gpu
+from zerotools.sensors.gpu_memory_use import is_in_first_pid_namespace, unaccounted_bytes
 from zerotools.sensors.snapshot import GpuProcess
-from zerotools.sensors.unaccounted import is_in_first_pid_namespace, unaccounted_bytes
 
 GIB = 2**30
 

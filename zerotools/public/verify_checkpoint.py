@@ -39,9 +39,13 @@ from zerotools.public.options.option import (
     bound,
     takes_options,
 )
-from zerotools.public.options.part_options import chosen_part
 from zerotools.public.options.read_options import ReadingOptions
-from zerotools.public.options.write_options import CheckingOptions, PartOptions, budget_of
+from zerotools.public.options.write_options import (
+    CheckingOptions,
+    PartOptions,
+    budget_of,
+    chosen_part,
+)
 from zerotools.public.progress import ProgressWanted, metering
 
 

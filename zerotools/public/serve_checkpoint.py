@@ -17,7 +17,7 @@ from zerotools.ops.conversions.consolidate import prepare
 from zerotools.ops.serving.access import Credentials
 from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.serving.served_model import served_model
-from zerotools.public.options.export_options import (
+from zerotools.public.options.conversion_options import (
     AdapterOptions,
     CheckNamesOption,
     MastersOption,

@@ -12,7 +12,7 @@ import zerotools
 from tests.golden_files import DEEPSPEED
 from tests.ops.verification.damage import copy
 from tests.surface.test_inspect_json import CHECKPOINTS
-from zerotools.public.inspecting import InspectResult
+from zerotools.public.inspect_checkpoint import InspectResult
 
 OF_JSON_ALONE, OF_PYTHON_ALONE = {"schema"}, {"inspection"}
 ZERO3 = DEEPSPEED / "z3-bf16-w2" / "checkpoint"

@@ -1,9 +1,13 @@
-"""Options of an exported model: its weights, their names and types, its files."""
+"""Options of conversions: the weights, their names and types, the layout of another program, and
+settings of the DeepSpeed run that resumes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypedDict
 
+from zerotools.core.errors import BadRequest
+from zerotools.formats.deepspeed.schema.ds_config import read_config
+from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions.consolidate import (
     DTYPES,
     Options,
@@ -17,10 +21,12 @@ from zerotools.ops.weights.layout_mapping import MapRequest
 from zerotools.public.options.option import (
     NAMES,
     OUTPUT,
+    TRAINING,
     WHAT,
     Option,
     PathOption,
     Size,
+    Switch,
     Words,
 )
 
@@ -174,3 +180,135 @@ def overflow_check(given: Mapping[str, Any]) -> Callable[[WriteReport], None]:
     """Return the check that refuses weights which became infinite, unless `allow_overflow` was
     given."""
     return (lambda _: None) if given["allow_overflow"] else refuse_overflow
+
+
+class ZeroOptions(TypedDict, total=False):
+    """Settings of the DeepSpeed run that resumes."""
+
+    stage: Annotated[
+        Literal[1, 2, 3] | None,
+        Option(group=TRAINING, help="ZeRO stage to write. Default: the source's."),
+    ]
+    sub_group_size: Annotated[
+        int | None,
+        Option(
+            group=TRAINING,
+            metavar="N",
+            help="Stage 3's sub_group_size to write. Default: the source's.",
+        ),
+    ]
+    round_robin: Annotated[
+        Switch | None,
+        Option(
+            group=TRAINING,
+            help="round_robin_gradients of stages 1 and 2. Default: the source's.",
+        ),
+    ]
+    ds_config: Annotated[
+        PathOption | None,
+        Option(
+            group=TRAINING,
+            metavar="FILE",
+            help="Take these from the DeepSpeed config of the run that will resume.",
+        ),
+    ]
+
+
+def zero_settings(given: Mapping[str, Any]) -> WriteOptions:
+    """Return the settings for the writer of DeepSpeed checkpoints.
+
+    Raises:
+        BadRequest: `ds_config` cannot be read.
+    """
+    config = given["ds_config"]
+    return WriteOptions(
+        stage=given["stage"],
+        sub_group_size=given["sub_group_size"],
+        round_robin=given["round_robin"],
+        ds_config=None if config is None else read_config(config),
+    )
+
+
+class MapArgOption(TypedDict, total=False):
+    """Sizes that a map needs."""
+
+    map_arg: Annotated[
+        Words,
+        Option(
+            group=NAMES,
+            metavar="NAME=NUMBER",
+            help="A size for the map that replaces the one in config.json (vocab_multiple=128).",
+        ),
+    ]
+
+
+class LayoutOptions(TypedDict, total=False):
+    """The layout of another program."""
+
+    map_to: Annotated[
+        str | None,
+        Option(
+            group=NAMES,
+            metavar="LAYOUT",
+            help="Put the tensors into the layout of another program "
+            "(hf, megatron, ...; see zerotools maps list).",
+        ),
+    ]
+    map_from: Annotated[
+        str | None,
+        Option(
+            group=NAMES,
+            metavar="LAYOUT",
+            help="The layout of the source, if the names of its tensors do not show it.",
+        ),
+    ]
+    map: Annotated[
+        PathOption | None,
+        Option(
+            group=NAMES,
+            metavar="FILE",
+            help="A file with a layout map (TOML), for --map-to.",
+        ),
+    ]
+
+
+class MapOptions(LayoutOptions, MapArgOption, total=False):
+    """The layout of another program, with the sizes that it needs."""
+
+
+def map_request(given: Mapping[str, Any]) -> MapRequest | None:
+    """Return the layout that the options ask for; None without `map_to`.
+
+    Raises:
+        BadRequest: others of them were given without it, or `map_arg` is not NAME=NUMBER.
+    """
+    if given["map_to"] is not None:
+        return MapRequest(
+            to=given["map_to"],
+            source=given["map_from"],
+            file=given["map"],
+            arguments=map_arguments(given["map_arg"]),
+        )
+    for name in ("map_from", "map_arg", "map"):
+        if given[name]:
+            flag = "--" + name.replace("_", "-")
+            raise BadRequest(f"{flag} is for --map-to; add that, or leave it out")
+    return None
+
+
+def map_arguments(given: Sequence[str]) -> dict[str, int | bool]:
+    """Return the sizes that `map_arg` gives.
+
+    Raises:
+        BadRequest: one is not NAME=NUMBER.
+    """
+    found: dict[str, int | bool] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if equals and value in ("true", "false"):
+            found[name] = value == "true"
+        elif equals and value.isdecimal() and len(value) < 16:
+            found[name] = int(value)
+        else:
+            raise BadRequest(f"--map-arg {text!r} is not NAME=NUMBER")
+    return found

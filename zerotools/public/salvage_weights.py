@@ -21,8 +21,7 @@ from zerotools.ops.salvage.salvage_json import to_json
 from zerotools.ops.salvage.salvage_plan import Salvage
 from zerotools.ops.salvage.salvage_plan import SalvageOptions as PlanOptions
 from zerotools.ops.uploading.destination import check_write
-from zerotools.public.carry_out import write_reporting
-from zerotools.public.options.export_options import (
+from zerotools.public.options.conversion_options import (
     CheckNamesOption,
     FormatOption,
     MergeOptions,
@@ -40,6 +39,7 @@ from zerotools.public.options.option import (
 from zerotools.public.options.read_options import ConfigDirOption, ReadingOptions
 from zerotools.public.options.write_options import WritingOptions, budget_of
 from zerotools.public.progress import ProgressWanted, metering
+from zerotools.public.run_conversion import write_reporting
 
 
 class FillOption(TypedDict, total=False):
